@@ -1,0 +1,176 @@
+"""The common session: one AMQP connection as a state machine, without I/O.
+
+Octets go in by ``receive_data`` and come out by ``data_to_send``; operations (:mod:`gateway.operations`) go in
+by ``send`` and come out of ``receive_data``. Time is an argument: ``now`` is a monotonic clock in seconds. The
+three versions implement this in both roles; nothing above them knows which one it has, and asks
+:class:`Capabilities` instead.
+
+A session never raises for what its peer did: it queues the close that the specification asks for and returns
+a :class:`~gateway.operations.Closed` that says why. It raises :class:`~gateway.errors.LocalError` at once when
+it is asked for something that cannot be; nothing was sent then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from gateway.limits import DEFAULT_LIMITS, Limits
+from gateway.operations import Operation
+from gateway.values import Table
+
+
+class Version(Enum):
+    """An AMQP version, by the name used in URLs and in the API."""
+
+    V0_8 = "0-8"
+    V0_9_1 = "0-9-1"
+    V0_10 = "0-10"
+
+
+PROTOCOL_HEADERS: Mapping[bytes, Version] = {
+    b"AMQP\x01\x01\x08\x00": Version.V0_8,
+    b"AMQP\x00\x00\x09\x01": Version.V0_9_1,
+    b"AMQP\x01\x01\x00\x0a": Version.V0_10,
+}
+"""The 8 octets that open a connection (0-9-1 section 4.2.2; 0-10 section 4.3)."""
+
+
+class Role(Enum):
+    """Which end of the connection a session is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Confirms(Enum):
+    """How the peer lets a publisher know that a message is safe."""
+
+    NATIVE = "confirm.select"
+    TRANSACTION = "tx"
+    COMPLETION = "session.completed"
+
+
+@dataclass(slots=True)
+class Capabilities:
+    """What the peer can do, learned from its properties and product. Never compare versions instead."""
+
+    product: str = ""
+    product_version: str = ""
+    platform: str = ""
+    mechanisms: tuple[str, ...] = ()
+    confirms: Confirms = Confirms.TRANSACTION
+    release_many: bool = True
+    """A range of deliveries may be given back in one go."""
+    native_dead_letter: bool = False
+    """Reject without requeue reaches the queue's dead-letter exchange."""
+    blocked_notification: bool = False
+    consumer_cancel_notify: bool = False
+    exchange_bindings: bool = False
+    unbind_queue: bool = True
+    query_binding: bool = False
+    failure_closes_channel: bool = True
+    """A failed request costs its channel (all versions do, since 0-10 ends the session)."""
+    unknown_exchange_reported: bool = True
+    """False: a publish to an exchange that does not exist is confirmed and goes elsewhere (Broker-J's 0-10)."""
+    counts_unacked: bool = False
+    """``message_count`` includes deliveries that are out."""
+    absolute_expiration: bool = False
+    """``expiration`` on the wire is milliseconds since 1970 (Broker-J's classic versions)."""
+    checks_user_id: bool = True
+    durable_storage: bool = True
+    """False: nothing survives a restart of this broker (the embedded one)."""
+    frame_max: int = 0
+    channel_max: int = 0
+    heartbeat: float = 0.0
+    """The three as negotiated; 0 is no limit, no heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """How a client session opens its connection."""
+
+    user: str = "guest"
+    password: str = field(default="guest", repr=False)
+    virtual_host: str = "/"
+    mechanisms: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "AMQPLAIN")
+    """Which SASL mechanisms may be used, best first."""
+    secure: bool = False
+    """The stream is encrypted or loopback: PLAIN and AMQPLAIN may be used."""
+    connection_name: str = ""
+    client_properties: Table = field(default_factory=dict)
+    heartbeat: float | None = None
+    """Seconds; None takes the limit table's, 0 is off."""
+    limits: Limits = DEFAULT_LIMITS
+    dialect: str | None = None
+    """Overrides the dialect that the server's product would choose: ``rabbitmq`` or ``qpid``."""
+    random_octets: Callable[[int], bytes] | None = None
+    """For SCRAM's nonce and 0-10's session name. Required by them."""
+    wall_clock: Callable[[], float] | None = None
+    """Seconds since 1970; required where ``expiration`` is absolute."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How a server session receives connections."""
+
+    authenticate: Callable[[str, str], bool]
+    """(user, password) -> accepted. Server sessions offer PLAIN and AMQPLAIN (0-10: PLAIN)."""
+    open_virtual_host: Callable[[str, str], bool]
+    """(user, virtual host as the client wrote it) -> accepted."""
+    properties: Table = field(default_factory=dict)
+    """server-properties: product, version, platform. The session adds its capabilities."""
+    limits: Limits = DEFAULT_LIMITS
+    random_octets: Callable[[int], bytes] | None = None
+    wall_clock: Callable[[], float] | None = None
+
+
+class Session(Protocol):
+    """One connection, in one version and role."""
+
+    @property
+    def version(self) -> Version: ...
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def closed(self) -> bool:
+        """A Closed was returned, or will be by the next call; the stream may be shut once ``data_to_send`` is
+        drained."""
+        ...
+
+    def send(self, operation: Operation, now: float) -> int:
+        """Queue an operation and return its serial (Deliver, Got in the server role: the delivery number;
+        operations without one: 0).
+
+        Raises:
+            LocalError: the state, the version or a limit forbids it; nothing was queued.
+        """
+        ...
+
+    def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[Operation]:
+        """Take octets from the stream. Never raises for what the peer did."""
+        ...
+
+    def receive_eof(self, now: float) -> list[Operation]:
+        """The stream ended."""
+        ...
+
+    def data_to_send(self) -> list[bytes]:
+        """Everything queued since the last call, for one gathered write. This is the flush: what a version
+        must say at the end of a burst of publishes (0-10's sync bit, tx.commit) is said here."""
+        ...
+
+    def next_timeout(self) -> float | None:
+        """When ``handle_timeout`` wants to be called, on the clock of ``now``; None: not."""
+        ...
+
+    def handle_timeout(self, now: float) -> list[Operation]:
+        """Heartbeats, the handshake's and the close's deadline."""
+        ...

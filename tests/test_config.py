@@ -1,0 +1,99 @@
+"""The configuration file, the environment and the options, and what is wrong with each."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import BrokerUrl, Config, load, parse_broker_url
+from gateway.errors import ConfigurationError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "gateway.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_without_a_file_there_are_defaults() -> None:
+    config = load(None, {})
+    assert config == Config()
+    assert (config.http.port, config.ops.port, config.embedded.port) == (8080, 8081, 5670)
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[http]\nport = 1\n[ops]\nport = 2\n[embedded]\nport = 3\n")
+    config = load(
+        path, {"GATEWAY_OPS_PORT": "20", "GATEWAY_AMQP_PORT": "30"}, {"embedded.port": 300, "http.port": None}
+    )
+    assert (config.http.port, config.ops.port, config.embedded.port) == (1, 20, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[http]\nprot = 1", "prot"),
+        ("[http]\nport = 70000", r"\$.http.port"),
+        ("[http]\nport = 'x'", r"\$.http.port"),
+        ("what", "Expected .=. after a key"),
+        ("[brokers.b]\nurl = 'http://x'", "brokers.b.url.*http"),
+        ("[brokers.b]\n", "url"),
+        ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
+        ("[subscriptions.s]\nbroker = 'none'\nqueue = 'q'", "subscriptions.s.broker.*none"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load(write(tmp_path, text), {})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"absent.toml: No such file"):
+        load(tmp_path / "absent.toml", {})
+
+
+def test_a_port_in_the_environment_that_is_no_number() -> None:
+    with pytest.raises(ConfigurationError, match=r"http.port"):
+        load(None, {"GATEWAY_HTTP_PORT": "many"})
+
+
+URL = BrokerUrl(secure=False, host="h", port=5672, user="guest", password="guest", virtual_host="/", version="auto")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("amqp://h", {}),
+        ("amqp://h/", {}),
+        ("amqp://h/%2F", {}),
+        ("amqp://h/%2Fmemory", {"virtual_host": "/memory"}),
+        ("amqp://h/a%25b", {"virtual_host": "a%b"}),
+        ("amqps://h", {"secure": True, "port": 5671}),
+        (
+            "amqp://u%40x:p%3A%2F@h:1/v?version=0-10",
+            {"user": "u@x", "password": "p:/", "port": 1, "virtual_host": "v", "version": "0-10"},
+        ),
+        ("amqp://[::1]:7", {"host": "::1", "port": 7}),
+        ("amqp://:@h", {"user": "", "password": ""}),
+    ],
+)
+def test_broker_urls(url: str, expected: dict[str, object]) -> None:
+    found = parse_broker_url(url)
+    assert found == BrokerUrl(**{**{name: getattr(URL, name) for name in URL.__struct_fields__}, **expected})
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://h", "scheme is 'http'"),
+        ("amqp://", "no host"),
+        ("amqp://u:secret@h:99999", "(?i)port"),
+        ("amqp://u:secret@h/a/b", "%2F"),
+        ("amqp://u:secret@h/a#b", "%23"),
+        ("amqp://u:secret@h?version=1.0", "version is '1.0'"),
+        ("amqp://u:secret@h?verison=0-8", "unknown option 'verison'"),
+    ],
+)
+def test_wrong_broker_urls_say_why_and_never_the_password(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        parse_broker_url(url)
+    assert "secret" not in str(caught.value)

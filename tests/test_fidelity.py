@@ -1,0 +1,190 @@
+"""What a version cannot carry comes back, and only where it is still true."""
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.fidelity import NO_HOME, RESERVED, RESHAPES, Home, annotate, annotation, fit, restore
+from gateway.message import Properties, ReplyTo
+from gateway.values import Typed, Value, type_of
+
+NARROW = Home(
+    properties={
+        "type": lambda value: NO_HOME,
+        "timestamp": lambda value: NO_HOME,
+        "priority": lambda value: min(value, 9),
+        "message_id": lambda value: "mapped:" + value,
+        "reply_to": lambda value: value.routing_key if isinstance(value, ReplyTo) else value,
+        "correlation_id": lambda value: value if isinstance(value, str) else "",
+        "user_id": lambda value: NO_HOME,
+    },
+    carries=lambda kind, value: (
+        kind in {"void", "bool", "int32", "double", "bytes"} or (kind == "string" and isinstance(value, str))
+    ),
+)
+"""Lacks most header types, and every property that it can lack."""
+
+EVERYTHING = Home(properties={}, carries=lambda kind, value: True)
+
+SAMPLES: dict[str, Value] = {
+    "uuid": UUID(int=7),
+    "uint64": 2**64 - 1,
+    "dec64": Typed("dec64", Decimal("1.50")),
+    "char": Typed("char", "é"),
+    "str8": Typed("str8", "a"),
+    "str16-utf16": Typed("str16-utf16", "a"),
+    "str8-latin": Typed("str8-latin", "é"),
+    "sequence-no": Typed("sequence-no", 9),
+    "bit": Typed("bit", True),
+    "string": Typed("string", b"\xff\x00"),
+} | {
+    kind: Typed(kind, b"\x01\x02")
+    for kind in RESHAPES
+    if kind.startswith(("bin", "vbin")) or kind in {"struct32", "typed-array"}
+}
+
+
+def there_and_back(properties: Properties, home: Home = NARROW) -> Properties:
+    return restore(fit(properties, home))
+
+
+def test_what_fits_is_the_same_object() -> None:
+    properties = Properties(content_type="text/plain", headers={"a": 1})
+    assert fit(properties, NARROW) is properties
+    assert restore(properties) is properties
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(type="t"),
+        Properties(timestamp=2**64 - 1),
+        Properties(priority=200),
+        Properties(message_id="m-1"),
+        Properties(reply_to=ReplyTo("ex", "key")),
+        Properties(reply_to=ReplyTo("\udcff", "")),
+        Properties(correlation_id=b"\xff\x00"),
+        Properties(type="\udcff"),
+        Properties(type="t", headers={"n": 1}),
+    ],
+)
+def test_properties_without_a_home_come_back(properties: Properties) -> None:
+    fitted = fit(properties, NARROW)
+    assert fitted != properties
+    assert RESERVED in (fitted.headers or {})
+    assert restore(fitted) == properties
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_header_values_without_a_type_come_back(kind: str) -> None:
+    value = SAMPLES[kind]
+    assert type_of(value) == kind
+    properties = Properties(headers={"first": 1, "a": {"b": [True, value]}, "last": value})
+    fitted = fit(properties, NARROW)
+    assert fitted.headers is not None
+    assert type_of(fitted.headers["last"]) == RESHAPES[kind].becomes
+    back = restore(fitted)
+    assert back == properties
+    assert list(back.headers or {}) == ["first", "a", "last"]
+
+
+def test_every_reshape_has_a_sample() -> None:
+    assert SAMPLES.keys() == RESHAPES.keys()
+
+
+def test_a_type_that_nothing_can_carry_is_an_error_that_names_it() -> None:
+    with pytest.raises(TypeError, match=r"headers?.*a/b.*int8"):
+        fit(Properties(headers={"a": {"b": Typed("int8", 1)}}), NARROW)
+
+
+def test_what_an_application_changed_wins() -> None:
+    fitted = fit(Properties(message_id="m-1", priority=200, headers={"u": UUID(int=7)}), NARROW)
+    changed = replace(fitted, message_id="mine", headers={**(fitted.headers or {}), "u": 5})
+    assert restore(changed) == Properties(message_id="mine", priority=200, headers={"u": 5})
+
+
+def test_user_id_is_never_restored() -> None:
+    assert there_and_back(Properties(user_id="root")) == Properties()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "text",
+        {"properties": "text"},
+        {"properties": {"headers": {"value": "x"}}},
+        {"properties": {"unknown": {"value": "x"}}},
+        {"properties": {"type": "x"}},
+        {"properties": {"type": {"value": 5}}},
+        {"properties": {"type": {"value": {"octets": 5}}}},
+        {"properties": {"type": {"value": {"octets": "zz"}}}},
+        {"properties": {"type": {"value": {"strange": "zz"}}}},
+        {"properties": {"reply_to": {"value": {"exchange": 1, "routing_key": "x"}}}},
+        {"properties": {"priority": {"value": "-1"}}},
+        {"properties": {"priority": {"value": "9" * 30}}},
+        {"types": "no json"},
+        {"types": "[" * 100_000},
+        {"types": "5"},
+        {"types": '[5, [["absent"], "uuid"], [["n"], "strange"], [["n"], "uuid"], [["n", "deeper"], "uuid"]]'},
+        {"types": '[[["s"], "uuid"], [["s"], "uint64"], [["s"], "dec64"]]'},
+    ],
+)
+def test_a_forged_or_broken_entry_changes_nothing(entry: Any) -> None:
+    properties = Properties(headers={"n": 1, "s": "text", "l": [1]})
+    found = restore(replace(properties, headers={**(properties.headers or {}), RESERVED: entry}))
+    assert {key: value for key, value in (found.headers or {}).items() if key != RESERVED} == properties.headers
+    assert replace(found, headers=None) == Properties()
+
+
+def test_annotations_stay_when_the_rest_is_restored() -> None:
+    fitted = fit(annotate(Properties(type="t", headers={"n": 1}), id="0190"), NARROW)
+    back = restore(fitted)
+    assert back == Properties(type="t", headers={"n": 1, RESERVED: {"id": "0190"}})
+    assert annotation(back, "id") == "0190"
+    assert annotation(back, "absent") is None
+    assert annotation(Properties(), "id") is None
+    assert annotation(Properties(headers={RESERVED: "text"}), "id") is None
+
+
+def test_absent_and_empty_headers_are_told_apart() -> None:
+    assert there_and_back(Properties(type="t", headers={})) == Properties(type="t", headers={})
+    assert there_and_back(Properties(type="t")) == Properties(type="t")
+
+
+texts = st.text(max_size=20)
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | texts
+    | st.binary(max_size=9)
+    | st.uuids(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+WIDE = replace(NARROW, carries=lambda kind, value: kind not in {"uuid", "uint64", "string"})
+
+
+@given(
+    st.builds(
+        Properties,
+        type=st.none() | texts,
+        message_id=st.none() | texts,
+        priority=st.none() | st.integers(0, 255),
+        timestamp=st.none() | st.integers(0, 2**64 - 1),
+        correlation_id=st.none() | texts | st.binary(max_size=9),
+        headers=st.none() | st.dictionaries(texts.filter(lambda key: key != RESERVED), plain, max_size=4),
+    )
+)
+def test_there_and_back_is_the_identity(properties: Properties) -> None:
+    # correlation ids that are text keep their value, those that are octets become "" and come back
+    back = there_and_back(properties, WIDE)
+    assert back == properties
+    assert list(back.headers or {}) == list(properties.headers or {})
+    assert there_and_back(properties, EVERYTHING) is properties

@@ -1,0 +1,26 @@
+"""Properties stay octets until someone asks."""
+
+from gateway.message import Message, Properties, RawProperties
+
+
+def test_properties_are_decoded_once_and_only_when_asked_for() -> None:
+    calls: list[bytes] = []
+
+    def decode(octets: bytes) -> Properties:
+        calls.append(octets)
+        return Properties(type="t")
+
+    message = Message(b"body", raw=RawProperties(b"\x01", "0-9-1", decode))
+    assert repr(message) == "Message(4 octets, None)"
+    assert calls == []
+    assert message.properties == Properties(type="t")
+    assert message.properties is message.properties
+    assert calls == [b"\x01"]
+
+
+def test_messages_are_equal_by_what_they_say() -> None:
+    raw = RawProperties(b"", "0-10", lambda octets: Properties(type="t"))
+    assert Message(b"x", raw=raw) == Message(b"x", Properties(type="t"))
+    assert Message(b"x") != Message(b"y")
+    assert Message(b"x") == Message(b"x", Properties())
+    assert Message() != 5
