@@ -48,6 +48,8 @@ class HttpSettings(Settings, frozen=True):
     """Most requests under way at once; more get 503."""
     confirm_timeout: Seconds = 30.0
     """How long a publish waits for its confirm, in seconds, before it answers 504 ``outcome_unknown``."""
+    leases_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    """Most messages that are out with consumers at once; then a pull answers 503."""
     drain_timeout: Seconds = 20.0
     """How long running requests may take at shutdown, in seconds."""
 
@@ -126,8 +128,8 @@ class BrokerSettings(Settings, frozen=True):
     """File that holds the password, instead of the URL."""
     tls: TlsSettings = TlsSettings()
     """For ``amqps``."""
-    dialect: Literal["", "rabbitmq", "qpid"] = ""
-    """Overrides what the server's product name says."""
+    dialect: Literal["", "rabbitmq", "qpid", "published"] = ""
+    """Overrides what the server's product name says. ``published``: 0-8 as its definition has it."""
     mechanisms: tuple[str, ...] = ()
     """SASL mechanisms allowed, best first; empty: SCRAM-SHA-256, SCRAM-SHA-1, CRAM-MD5, PLAIN, AMQPLAIN."""
     allow_plain_without_tls: bool = False
@@ -185,8 +187,8 @@ class SubscriptionSettings(Settings, frozen=True):
     ack_deadline_seconds: Annotated[int, Meta(ge=10, le=600)] = 30
     """How long a message is leased unless the pull asks otherwise, in seconds."""
     dead_letter_exchange: str = ""
-    """Where rejected messages go if the broker cannot dead-letter by itself; with an empty routing key too, they
-    are only dead-lettered natively."""
+    """Where rejected messages go if the broker does not dead-letter by itself, or cannot say whether the queue does;
+    with an empty routing key too, they are only dead-lettered natively."""
     dead_letter_routing_key: str = ""
     """Routing key at the dead-letter exchange; empty with a default exchange: none."""
 

@@ -22,6 +22,17 @@
     ├── LeaseLost                 the channel that held a delivery is gone
     ├── LimitExceeded             over a documented limit (names it)
     ├── LedgerUnavailable         the ledger is locked, full or away; nothing was promised
+    │   └── NotRecorded           the broker answered, but the ledger could not record it
+    ├── EntriesRefused            the ledger cannot hold some of the entries; the others are written
+    ├── EtagMismatch              the resource is not the one that If-Match names
+    ├── NoSuchResource            we know no broker, subscription or message of that name
+    │   ├── NoSuchBroker
+    │   ├── NoSuchSubscription
+    │   └── NoSuchMessage
+    ├── ReadOnly                  what the configuration file defines is not changed over HTTP
+    ├── KeyReused                 the Idempotency-Key belongs to another request
+    ├── KeyRunning                the first request with this Idempotency-Key is still under way
+    ├── Overloaded                a bound on work under way is reached; nothing was done
     └── ConfigurationError        a setting is wrong (names it)
 
 Each class has a stable ``code`` (documented in ``docs/errors.md``), says whether repeating may help, and
@@ -153,6 +164,8 @@ class BrokerUnavailable(GatewayError):
 
     code = "broker_unavailable"
     retryable = True
+    retry_after: float = 1.0
+    """When it may be worth a new try, in seconds."""
 
     def __init__(self, text: str, retry_after: float = 1.0) -> None:
         super().__init__(text)
@@ -192,6 +205,82 @@ class LedgerUnavailable(GatewayError):
 
     code = "ledger_unavailable"
     retryable = True
+
+
+class NotRecorded(LedgerUnavailable):
+    """The broker has answered, but the ledger could not record it: the message may well be safe."""
+
+    code = "not_recorded"
+    outcome = "unknown"
+
+
+class NoSuchResource(GatewayError):
+    """The gateway knows nothing of that name."""
+
+    code = "no_such_resource"
+
+
+class NoSuchBroker(NoSuchResource):
+    """No broker of that name is configured."""
+
+    code = "broker_not_found"
+
+
+class NoSuchSubscription(NoSuchResource):
+    """No subscription of that name exists."""
+
+    code = "subscription_not_found"
+
+
+class NoSuchMessage(NoSuchResource):
+    """The ledger knows no message with that id."""
+
+    code = "message_not_found"
+
+
+class ReadOnly(GatewayError):
+    """Defined by the configuration file; change it there."""
+
+    code = "read_only"
+
+
+class KeyReused(GatewayError):
+    """The Idempotency-Key was used for a request with another body or path."""
+
+    code = "idempotency_key_reused"
+
+
+class KeyRunning(GatewayError):
+    """The first request with this Idempotency-Key has no answer yet."""
+
+    code = "idempotency_key_running"
+    retryable = True
+    outcome = "unknown"
+
+
+class Overloaded(GatewayError):
+    """A bound on work under way is reached, or the gateway is shutting down; nothing was done."""
+
+    code = "overloaded"
+    retryable = True
+
+
+class EntriesRefused(GatewayError):
+    """The database cannot hold some of the entries of a call: ``refused`` says why, by their index. All others
+    are durable."""
+
+    code = "entries_refused"
+
+    def __init__(self, refused: dict[int, str]) -> None:
+        index, why = next(iter(refused.items()))
+        super().__init__(f"{len(refused)} ledger entries refused; entry {index}: {why}")
+        self.refused = refused
+
+
+class EtagMismatch(GatewayError):
+    """The resource is not, or is no longer, the one that ``If-Match`` names."""
+
+    code = "etag_mismatch"
 
 
 class ConfigurationError(GatewayError):

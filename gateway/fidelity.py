@@ -23,8 +23,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.message import PROPERTY_NAMES, Properties, ReplyTo
-from gateway.values import Table, Typed, Value, type_of, typed
+from gateway.message import PROPERTY_NAMES, Properties, ReplyTo, with_headers
+from gateway.values import INT64_MAX, Table, Timestamp, Typed, Value, type_of, typed
 
 RESERVED: Final = "x-gateway"
 """The one header that belongs to the gateway."""
@@ -120,7 +120,7 @@ def annotate(properties: Properties, **entries: str) -> Properties:
     previous = headers.get(RESERVED)
     entry: Table = {**(previous if isinstance(previous, dict) else {}), **entries}
     rest = {key: value for key, value in headers.items() if key != RESERVED}
-    return replace(properties, headers={**rest, RESERVED: entry})
+    return with_headers(properties, {**rest, RESERVED: entry})
 
 
 def annotation(properties: Properties, name: str) -> str | None:
@@ -183,10 +183,10 @@ def _string_of_octets(value: bytes) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """How a value of a type that the other side lacks travels: ``to`` makes it a plain value of ``becomes``,
+    """How a value of a type that the other side lacks travels: ``to`` makes it a value of a type in ``becomes``,
     ``back`` undoes that and raises ``ValueError`` where the value is not of that form."""
 
-    becomes: str
+    becomes: tuple[str, ...]
     to: Callable[[Any], Value]
     back: Callable[[Any], Any]
 
@@ -202,26 +202,44 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _int16(value: Any) -> Value:
+    return Typed("int16", value)
+
+
+def _int64(value: Any) -> Value:
+    """The next wider signed integer; beyond all of them the digits."""
+    return typed("int64", int(value)) if value <= INT64_MAX else str(int(value))
+
+
 RESHAPES: Mapping[str, Reshape] = {
-    "uuid": Reshape("string", str, UUID),
-    "uint64": Reshape("string", str, int),
-    "dec64": Reshape("string", str, _decimal),
-    "char": Reshape("string", _same, _same),
-    "str8": Reshape("string", _same, _same),
-    "str16-utf16": Reshape("string", _same, _same),
-    "str8-latin": Reshape("string", _same, _same),
-    "sequence-no": Reshape("string", str, int),
-    "bit": Reshape("string", str, bool),
-    "string": Reshape("bytes", _octets_of_string, _string_of_octets),
+    "uuid": Reshape(("string",), str, UUID),
+    "uint64": Reshape(("int64", "string"), _int64, int),
+    "uint8": Reshape(("int16",), _int16, int),
+    "uint16": Reshape(("int32",), int, int),
+    "uint32": Reshape(("int64",), _int64, int),
+    "timestamp": Reshape(("int64", "string"), _int64, Timestamp),
+    "decimal": Reshape(("string",), str, _decimal),
+    "dec64": Reshape(("string",), str, _decimal),
+    "char": Reshape(("string",), _same, _same),
+    "str8": Reshape(("string",), _same, _same),
+    "str16-utf16": Reshape(("string",), _same, _same),
+    "str16-latin": Reshape(("string",), _same, _same),
+    "str8-utf16": Reshape(("string",), _same, _same),
+    "char-utf32": Reshape(("string",), _same, _same),
+    "str8-latin": Reshape(("string",), _same, _same),
+    "sequence-no": Reshape(("string",), str, int),
+    "bit": Reshape(("string",), str, bool),
+    "string": Reshape(("bytes",), _octets_of_string, _string_of_octets),
+    "table": Reshape(("void",), lambda value: None, lambda value: {}),
 } | dict.fromkeys(
     (
         "vbin8", "vbin16", "bin8", "bin16", "bin32", "bin40", "bin48", "bin64", "bin72",
         "bin128", "bin256", "bin512", "bin1024", "struct32", "typed-array",
     ),
-    Reshape("bytes", bytes, bytes),
+    Reshape(("bytes",), bytes, bytes),
 )  # fmt: skip
 """Type -> how it travels where it has no type of its own. ``typed-array`` and ``struct32`` are opaque octets
-already: count and element code included."""
+already: count and element code included. ``table`` is asked for empty ones only, which Broker-J cannot keep."""
 
 
 def _fit_table(
@@ -234,7 +252,7 @@ def _fit_value(
     value: Value, carries: Callable[[str, Value], bool], path: tuple[str | int, ...], out: list[list[Any]]
 ) -> Value:
     kind = type_of(value)
-    if kind == "table":
+    if kind == "table" and (value or carries(kind, value)):
         return _fit_table(value, carries, path, out)
     if kind == "array":
         return [_fit_value(item, carries, (*path, index), out) for index, item in enumerate(value)]
@@ -274,7 +292,7 @@ def _restore_value(value: Value, path: Iterable[Any], kind: str) -> Value:
             return [*value[:step], _restore_value(value[step], steps[1:], kind), *value[step + 1 :]]
         return value
     shape = RESHAPES[kind]
-    if type_of(value) != shape.becomes:
+    if type_of(value) not in shape.becomes:
         return value
     try:
         original = shape.back(value.value if isinstance(value, Typed) else value)

@@ -53,6 +53,27 @@ class Properties:
 PROPERTY_NAMES = tuple(field.name for field in fields(Properties))
 
 
+def with_headers(properties: Properties, headers: Table | None) -> Properties:
+    """``properties`` with other headers. What ``dataclasses.replace`` does, at an eighth of its price: every message
+    that is published passes here."""
+    return Properties(
+        properties.content_type,
+        properties.content_encoding,
+        headers,
+        properties.delivery_mode,
+        properties.priority,
+        properties.correlation_id,
+        properties.reply_to,
+        properties.expiration,
+        properties.message_id,
+        properties.timestamp,
+        properties.type,
+        properties.user_id,
+        properties.app_id,
+        properties.cluster_id,
+    )
+
+
 class RawProperties:
     """Properties as they came off the wire, and how to decode them.
 

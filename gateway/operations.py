@@ -530,6 +530,22 @@ class Settle(Request):
 
 
 @operation
+class Acquire(Request):
+    """Take deliveries that were only shown (``acquired`` false), as far as nobody else has them by now. Outcome:
+    Acquired. 0-10's message.acquire, as a server receives it; Qpid's JMS client selects messages so."""
+
+    deliveries: tuple[tuple[int, int], ...] = ()
+    """Ranges, both ends included."""
+
+
+@operation
+class Acquired(Outcome):
+    """Those of the deliveries that are the client's now, to be settled as any other."""
+
+    deliveries: tuple[tuple[int, int], ...] = ()
+
+
+@operation
 class Recover(Request):
     """Give back everything that is out on this channel. Outcome: Done."""
 

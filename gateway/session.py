@@ -38,6 +38,13 @@ PROTOCOL_HEADERS: Mapping[bytes, Version] = {
 """The 8 octets that open a connection (0-9-1 section 4.2.2; 0-10 section 4.3)."""
 
 
+def not_amqp(octets: bytes) -> str:
+    """What a server said that is no AMQP, as a sentence. An alert of TLS, record type 21 (RFC 8446 section 5.1),
+    is what a TLS port answers to a protocol header."""
+    hint = ", it is TLS: use amqps://" if octets[:2] == b"\x15\x03" else ""
+    return f"the server answered with no AMQP: {octets[:16]!r}{hint}"
+
+
 class Role(Enum):
     """Which end of the connection a session is."""
 
@@ -79,6 +86,10 @@ class Capabilities:
     """``message_count`` includes deliveries that are out."""
     absolute_expiration: bool = False
     """``expiration`` on the wire is milliseconds since 1970 (Broker-J's classic versions)."""
+    routes_copies: bool = False
+    """The headers CC and BCC name further routing keys (RabbitMQ), and must be arrays of strings."""
+    redeclare_checked: bool = True
+    """False: declaring what exists with other settings succeeds and changes nothing (Broker-J)."""
     checks_user_id: bool = True
     durable_storage: bool = True
     """False: nothing survives a restart of this broker (the embedded one)."""

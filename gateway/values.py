@@ -44,7 +44,8 @@ TYPES = frozenset(
     {
         "void", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
         "float", "double", "decimal", "dec64", "timestamp", "char", "uuid",
-        "string", "str8", "str8-latin", "str16-utf16", "bytes", "vbin8", "vbin16",
+        "string", "str8", "str8-latin", "str8-utf16", "str16-latin", "str16-utf16", "char-utf32",
+        "bytes", "vbin8", "vbin16",
         "bin8", "bin16", "bin32", "bin40", "bin48", "bin64", "bin72", "bin128", "bin256", "bin512", "bin1024",
         "bit", "sequence-no", "struct32", "table", "array", "typed-array",
     }

@@ -97,3 +97,9 @@ def test_wrong_broker_urls_say_why_and_never_the_password(url: str, said: str) -
     with pytest.raises(ConfigurationError, match=said) as caught:
         parse_broker_url(url)
     assert "secret" not in str(caught.value)
+
+
+def test_the_example_configuration_is_right() -> None:
+    config = load(Path(__file__).parent.parent / "deploy" / "gateway.toml", {})
+    assert set(config.brokers) == {"orders-legacy", "settlement", "orders"}
+    assert config.subscriptions["billing"].broker == "settlement"

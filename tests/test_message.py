@@ -1,6 +1,8 @@
 """Properties stay octets until someone asks."""
 
-from gateway.message import Message, Properties, RawProperties
+from dataclasses import replace
+
+from gateway.message import PROPERTY_NAMES, Message, Properties, RawProperties, with_headers
 
 
 def test_properties_are_decoded_once_and_only_when_asked_for() -> None:
@@ -24,3 +26,8 @@ def test_messages_are_equal_by_what_they_say() -> None:
     assert Message(b"x") != Message(b"y")
     assert Message(b"x") == Message(b"x", Properties())
     assert Message() != 5
+
+
+def test_other_headers_and_nothing_else() -> None:
+    properties = Properties(*(f"value of {name}" for name in PROPERTY_NAMES))  # type: ignore[arg-type]
+    assert with_headers(properties, {"a": 1}) == replace(properties, headers={"a": 1})

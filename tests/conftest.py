@@ -1,0 +1,117 @@
+"""Fixtures for all tests: real servers on demand, and a fence around the network."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, Server
+from tests.servers.process import State
+
+
+def _only_loopback(event: str, arguments: tuple[Any, ...]) -> None:
+    """Audit hook: no test talks to another machine."""
+    if event != "socket.connect":
+        return
+    address = arguments[1]
+    if not isinstance(address, tuple) or not isinstance(address[0], str) or address[0] == "localhost":
+        return
+    try:
+        loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise RuntimeError(f"a test tried to connect to {address[0]}: tests stay on this machine")
+
+
+def _terminated(number: int, frame: object) -> None:
+    """Servers are ended in good order when the test run is told to end."""
+    raise KeyboardInterrupt
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sys.addaudithook(_only_loopback)
+    signal.signal(signal.SIGTERM, _terminated)
+
+
+def _shared(kind: str) -> Iterator[Server]:
+    """The one that the environment names, else one for this process."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        running = json.loads(Path(path).read_text())
+        if kind in running:
+            yield KINDS[kind](State.from_json(running[kind]))
+            return
+    server = KINDS[kind]()
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    """RabbitMQ, shared: 0-8 and 0-9-1."""
+    yield from _shared("rabbitmq")  # type: ignore[misc]
+
+
+@pytest.fixture(scope="session")
+def brokerj() -> Iterator[BrokerJ]:
+    """Broker-J, shared: 0-8, 0-9-1 and 0-10."""
+    yield from _shared("brokerj")  # type: ignore[misc]
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """PostgreSQL, shared."""
+    yield from _shared("postgresql")  # type: ignore[misc]
+
+
+@pytest.fixture
+def postgresql_url(postgresql: PostgreSQL) -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, empty database; dropped after the test."""
+    url = postgresql.create_database()
+    yield url
+    postgresql.drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def _private_servers() -> Iterator[dict[str, Server]]:
+    servers: dict[str, Server] = {}
+    yield servers
+    for server in servers.values():
+        server.stop()
+
+
+@pytest.fixture
+def private_server(_private_servers: dict[str, Server]) -> Iterator[Callable[[str], Any]]:
+    """``private_server("rabbitmq")``: one that this test may kill. Tests of a module share it, one after the
+    other, and each finds it running."""
+
+    def get(kind: str) -> Server:
+        server = _private_servers.get(kind)
+        if server is None:
+            server = _private_servers[kind] = PRIVATE_KINDS[kind]()
+        if not server.running:
+            server.start()
+        return server
+
+    yield get
+    for server in _private_servers.values():
+        if server.running:
+            server.resume()
+
+
+@pytest.fixture
+def unique_name() -> Callable[[str], str]:
+    """``unique_name("orders")``: a name that no other test has used."""
+    return lambda stem: f"{stem}-{uuid4().hex[:12]}"
