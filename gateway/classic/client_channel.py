@@ -1,0 +1,572 @@
+"""A channel of a client: operations become methods, methods become outcomes.
+
+What a request becomes, which method answers it and what the answer means is the table :data:`ASK`. Answers come in
+the order of the requests, so a queue of those under way is nearly all there is to matching. Publishes, deliveries and
+settlements, which happen per message, have code of their own.
+
+Where the broker confirms nothing, ``SelectConfirm`` makes the channel transacted: what is written is held back until
+:meth:`ClientChannel.flush`, which adds a tx.commit, and nothing more goes out until commit-ok (RabbitMQ ends a
+connection that goes on). The commit-ok confirms what the transaction held.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gateway import operations as o
+from gateway.classic import methods as m
+from gateway.classic.client_requests import ASK, Asked, done
+from gateway.classic.confirms import Pending, Remembered, Window
+from gateway.classic.connection import BaseChannel, Handler
+from gateway.classic.frames import FRAME_END, METHOD, OVERHEAD, content_frames, method_frame
+from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
+from gateway.message import Message, RawProperties
+from gateway.session import Confirms
+
+if TYPE_CHECKING:
+    from gateway.classic.client import ClassicClient
+
+PLACES_MAX: Final = 256
+"""How many places and tags of deliveries a channel keeps decoded."""
+PREFIXES_MAX: Final = 64
+"""How many encoded basic.publish methods a channel keeps."""
+
+NOT_ROUTED: Final = frozenset({312, 313})
+"""Codes of basic.return that mean: no queue, or no consumer, for it."""
+
+_ACK_FRAME = struct.Struct(">BHIHHQBB").pack
+_ACK_LENGTH: Final = 13
+_DELIVERY = struct.Struct(">QB")
+
+
+class State(Enum):
+    """Where a channel stands."""
+
+    OPEN = "open"
+    """open was sent; what follows may be sent behind it."""
+    COMMITTING = "committing"
+    """The user's own tx.commit or rollback is under way: nothing may be sent."""
+    CLOSING = "closing"
+
+
+class Mode(Enum):
+    """How publishes get their outcome."""
+
+    NONE = "none"
+    CONFIRM = "confirm"
+    EMULATED = "emulated"
+    """By transactions of the session's own."""
+    TRANSACTED = "transacted"
+    """By transactions of the user's."""
+
+
+class _Got(NamedTuple):
+    """A get-ok whose content is to come."""
+
+    asked: Asked
+    method: m.BasicGetOk
+
+
+class ClientChannel(BaseChannel):
+    """See the module."""
+
+    __slots__ = (
+        "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame", "commit_tag", "committing",
+        "consumers", "dirty", "held", "mode", "nacked_at", "out", "outstanding", "requests", "serial", "session",
+        "state", "ticket", "window",
+    )  # fmt: skip
+
+    session: ClassicClient
+
+    def __init__(self, session: ClassicClient, number: int) -> None:
+        super().__init__(session.limits, session.spool)
+        self.session = session
+        self.number = number
+        self.attention = False
+        self.serial = 0
+        self.state = State.OPEN
+        self.mode = Mode.NONE
+        self.ticket = 0
+        self.requests: deque[Asked] = deque()
+        self.consumers: dict[str, bool] = {}
+        """Consumer tag -> no_ack."""
+        self.outstanding: dict[int, None] = {}
+        """Delivery tags that are not settled, in order."""
+        self.window = Window()
+        self._remembered = Remembered()
+        self._places: dict[bytes, tuple[str, str]] = {}
+        """Octets of exchange and routing key -> the two, of deliveries."""
+        self._texts: dict[bytes, str] = {}
+        """Octets of a consumer tag -> the tag."""
+        self._prefixes: dict[tuple[str, str, bool, bool], bytes] = {}
+        self.out = session.out
+        """Where buffers go: the session's list, or ``held``."""
+        self.held: list[bytes] = []
+        self.dirty = False
+        """The session's flush will come."""
+        self._uncommitted = False
+        """What is held needs a commit."""
+        self.committing = False
+        """A commit of the session's own is under way, for the publishes up to ``commit_tag``."""
+        self.commit_tag = 0
+        self.close_frame: bytes | None = None
+        """A channel.close that waits for the last commit."""
+        self.nacked_at = 0.0
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def send(self, operation: o.Operation) -> int:
+        """Carry out an operation of the user's; its serial."""
+        if self.state is not State.OPEN:
+            raise StateError(f"channel {self.number} is {self.state.value}: no {type(operation).__name__}")
+        sender = SENDERS.get(type(operation))
+        if sender is None:
+            raise Unsupported(f"a client does not send {type(operation).__name__}")
+        return sender(self, operation)
+
+    def write(self, method: m.Method) -> None:
+        """Queue a method."""
+        self.out.append(method_frame(self.number, method.encode(self.session.tables)))
+        if self.out is self.held:
+            self.touch()
+
+    def touch(self) -> None:
+        """Something is held: flush will come for it."""
+        if not self.dirty:
+            self.dirty = True
+            self.session.dirty_channels.append(self)
+
+    def ask(self, request: Any) -> int:
+        """Send a request of :data:`ASK`."""
+        ask = ASK[type(request)]
+        method = ask.build(self, request)
+        self.write(method)
+        self.serial = serial = self.serial + 1
+        self.requests.append(Asked(serial, request, method.key, ask.answers, ask.finish))
+        return serial
+
+    def open_twice(self, operation: o.OpenChannel) -> int:
+        """A channel opens once."""
+        raise StateError(f"channel {self.number} is open already")
+
+    def publish(self, operation: o.Publish) -> int:
+        """basic.publish with its content."""
+        session = self.session
+        message = operation.message
+        octets = session.translator.encode(message)
+        if len(octets) + 12 + OVERHEAD > session.frame_max:
+            raise EncodeError(
+                f"properties: a content header of {len(octets) + 12} octets does not fit the broker's"
+                f" frame_max of {session.frame_max}"
+            )
+        place = (operation.exchange, operation.routing_key, operation.mandatory, operation.immediate)
+        method = self._prefixes.get(place)
+        if method is None:
+            method = self._publish_method(place)
+        buffers = content_frames(self.number, method, octets, message.body, session.frame_max)
+        self.serial = serial = self.serial + 1
+        mode = self.mode
+        if mode is Mode.CONFIRM:
+            self.window.add(Pending(serial, operation, octets))
+        elif mode is Mode.EMULATED:
+            self.window.add(Pending(serial, operation, octets))
+            self._uncommitted = True
+            self.touch()
+        elif operation.mandatory or operation.immediate:
+            self._remembered.add(serial, operation, octets)
+        self.out += buffers
+        return serial
+
+    def _publish_method(self, place: tuple[str, str, bool, bool]) -> bytes:
+        exchange, routing_key, mandatory, immediate = place
+        if immediate and not self.session.dialect.immediate:
+            raise Unsupported("immediate: this broker closes the connection over it (540)")
+        method = m.BasicPublish(self.ticket, exchange, routing_key, mandatory, immediate)
+        if len(self._prefixes) >= PREFIXES_MAX:
+            self._prefixes.clear()
+        frame = self._prefixes[place] = method_frame(self.number, method.encode())
+        return frame
+
+    def settle(self, operation: o.Settle) -> int:
+        """basic.ack, nack or reject of what is outstanding in the range."""
+        first, last, outstanding = operation.first, operation.last, self.outstanding
+        settlement = operation.settlement
+        if first == last and first in outstanding:
+            del outstanding[first]
+            if settlement is o.Settlement.ACCEPT:
+                self.out.append(_ACK_FRAME(METHOD, self.number, _ACK_LENGTH, 60, 80, first, 0, FRAME_END))
+            else:
+                self.write(self._refusal(first, False, settlement))
+            if self.mode is Mode.EMULATED:
+                self._uncommitted = True
+                self.touch()
+            self.serial += 1
+            return self.serial
+        tags = [tag for tag in outstanding if first <= tag and (tag <= last or last == 0)]
+        if not tags:
+            raise StateError(f"channel {self.number}: no delivery within {first}..{last} is outstanding")
+        many = len(tags) > 1 and next(iter(outstanding)) == tags[0]
+        if settlement is not o.Settlement.ACCEPT:
+            many = many and self.session.may_nack_many
+        if many:
+            top = tags[-1]
+            accepted = settlement is o.Settlement.ACCEPT
+            self.write(m.BasicAck(top, True) if accepted else self._refusal(top, True, settlement))
+        else:
+            for tag in tags:
+                self.write(
+                    m.BasicAck(tag) if settlement is o.Settlement.ACCEPT else self._refusal(tag, False, settlement)
+                )
+        for tag in tags:
+            del outstanding[tag]
+        self._uncommitted = True
+        self.serial += 1
+        return self.serial
+
+    def _refusal(self, tag: int, multiple: bool, settlement: o.Settlement) -> m.Method:
+        requeue = settlement is o.Settlement.RELEASE
+        if multiple or self.session.may_nack:
+            return m.BasicNack(tag, multiple, requeue)
+        return m.BasicReject(tag, requeue)
+
+    def flow(self, operation: o.Flow) -> int:
+        """channel.flow; it has no outcome, so its answer is passed over."""
+        if not self.session.dialect.flow_from_client:
+            raise Unsupported("channel.flow: this broker closes the connection over it (540)")
+        self.write(m.ChannelFlow(operation.active))
+        self.serial += 1
+        return self.serial
+
+    def consume(self, operation: o.Consume) -> int:
+        """basic.consume; a tag names one consumer of the channel."""
+        tag = operation.consumer_tag
+        if tag in self.consumers:
+            raise StateError(f"channel {self.number}: the consumer tag {tag!r:.80} is in use")
+        serial = self.ask(operation)
+        if tag:
+            self.consumers[tag] = operation.no_ack
+        return serial
+
+    def select(self, operation: Any) -> int:
+        """SelectConfirm and TxSelect: each but once, and not both."""
+        if self.mode is not Mode.NONE:
+            raise StateError(f"channel {self.number} is in mode {self.mode.value} already")
+        if type(operation) is o.TxSelect:
+            serial = self.ask(operation)
+            self.mode = Mode.TRANSACTED
+        elif self.session.capabilities.confirms is Confirms.NATIVE:
+            serial = self.ask(operation)
+            self.mode = Mode.CONFIRM
+        else:
+            self.write(m.TxSelect())
+            self.serial = serial = self.serial + 1
+            self.requests.append(Asked(serial, operation, m.TxSelect.key, (m.TxSelectOk,), done))
+            self.mode = Mode.EMULATED
+            self.out = self.held
+        return serial
+
+    def transact(self, operation: Any) -> int:
+        """TxCommit and TxRollback of the user's own."""
+        if self.mode is not Mode.TRANSACTED:
+            raise StateError(f"channel {self.number} is in mode {self.mode.value}, not transacted")
+        serial = self.ask(operation)
+        self.state = State.COMMITTING
+        return serial
+
+    def close(self, operation: o.CloseChannel) -> int:
+        """channel.close; behind the last commit where the session keeps transactions."""
+        frame = method_frame(self.number, m.ChannelClose(operation.code, operation.text).encode())
+        if self.out is self.held:
+            self.close_frame = frame
+            self.touch()
+        else:
+            self.out.append(frame)
+        self.serial += 1
+        self.state = State.CLOSING
+        return self.serial
+
+    def flush(self) -> None:
+        """Write what is held, with a commit behind it where it needs one, unless one is under way."""
+        self.dirty = False
+        if self.committing:
+            return
+        out = self.session.out
+        if self.held:
+            out += self.held
+            self.held.clear()
+            if self._uncommitted:
+                out.append(method_frame(self.number, m.TxCommit().encode()))
+                self.requests.append(Asked(0, None, m.TxCommit.key, (m.TxCommitOk,), _committed))
+                self._uncommitted = False
+                self.committing = True
+                self.commit_tag = self.window.last
+                return
+        if self.close_frame is not None:
+            out.append(self.close_frame)
+            self.close_frame = None
+
+    # ------------------------------------------------------------------------------------------- receiving
+
+    def attend(self, key: int) -> bool:
+        """See :class:`~gateway.classic.connection.BaseChannel`."""
+        if self.awaiting:
+            raise FrameSyntaxError(f"a method where a content {self.awaiting} was due", 505)
+        if key != m.BasicReturn.key:
+            self.refuse_nacked()
+        return False
+
+    def answer(self, method: m.Method) -> None:
+        """The answer to a request under way."""
+        asked = self._answered(method)
+        asked.finish(self, asked.serial, asked.request, method)
+
+    def _answered(self, method: m.Method) -> Asked:
+        """Take out the request that ``method`` answers: the oldest that waits for such an answer. That is not
+        always the oldest of all: RabbitMQ's consume-ok and cancel-ok take the way through the queue, and what
+        was asked behind them may be answered before."""
+        requests, kind = self.requests, type(method)
+        tag = getattr(method, "consumer_tag", None)
+        for position, asked in enumerate(requests):
+            if kind in asked.answers and (tag is None or asked.request.consumer_tag in ("", tag)):
+                del requests[position]
+                return asked
+        raise FrameSyntaxError(f"channel {self.number}: {method.name} answers nothing that was asked", 503)
+
+    def acknowledged(self, tag: int, multiple: bool) -> None:
+        """basic.ack of the broker: publishes are safe."""
+        entries = self.window.settle(tag, multiple)
+        if entries:
+            self.session.emit(o.Confirmed(self.number, entries[0].serial, entries[-1].serial))
+
+    def negative(self, method: m.BasicNack) -> None:
+        """basic.nack of the broker: publishes are refused, or about to be returned."""
+        entries = self.window.settle(method.delivery_tag, method.multiple)
+        if self.session.dialect.nack_before_return:
+            held = [entry for entry in entries if entry.publish.mandatory or entry.publish.immediate]
+            if held:
+                self.window.nacked += held
+                self.attention = True
+                self.nacked_at = self.session.now or 0.0
+                self.session.nacked_channels[self.number] = self
+            entries = [entry for entry in entries if not (entry.publish.mandatory or entry.publish.immediate)]
+        self._refuse(entries)
+
+    def refuse_nacked(self) -> None:
+        """What was refused was not returned."""
+        entries, self.window.nacked = self.window.nacked, []
+        self.attention = False
+        self.session.nacked_channels.pop(self.number, None)
+        self._refuse(entries)
+
+    def _refuse(self, entries: list[Pending]) -> None:
+        for entry in entries:
+            self.session.emit(o.Refused(self.number, entry.serial, entry.serial, 0, "the broker refused the message"))
+
+    def delivered(self, data: bytes, at: int, end: int) -> None:
+        """basic.deliver: content follows. Consumer tags and places repeat, and are decoded once."""
+        try:
+            stop = at + 1 + data[at]
+            delivery, bits = _DELIVERY.unpack_from(data, stop)
+            consumer_tag = self._texts[data[at:stop]]
+            exchange, routing_key = self._places[data[stop + 9 : end]]
+        except (KeyError, IndexError, struct.error):
+            method = m.BasicDeliver.decode(data, at, end)
+            consumer_tag, delivery, bits = method.consumer_tag, method.delivery_tag, int(method.redelivered)
+            exchange, routing_key = method.exchange, method.routing_key
+            if len(self._places) >= PLACES_MAX or len(self._texts) >= PLACES_MAX:
+                self._places.clear()
+                self._texts.clear()
+            stop = at + 1 + data[at]
+            self._texts[data[at:stop]] = consumer_tag
+            self._places[data[stop + 9 : end]] = (exchange, routing_key)
+        if not self.consumers.get(consumer_tag, False):
+            self.outstanding[delivery] = None
+        self._method = (consumer_tag, delivery, bits & 1 != 0, exchange, routing_key)
+        self.awaiting = "header"
+
+    def got(self, method: m.BasicGetOk) -> None:
+        """basic.get-ok: content follows."""
+        asked = self._answered(method)
+        if not asked.request.no_ack:
+            self.outstanding[method.delivery_tag] = None
+        self.expect_content(_Got(asked, method))
+
+    def content(self, method: Any, octets: bytes, body: bytes) -> None:
+        """See :class:`~gateway.classic.assembler.Assembler`."""
+        session = self.session
+        translator = session.translator
+        message = Message(body, None, RawProperties(octets, translator.name, translator.decode))
+        if type(method) is tuple:
+            if self.state is not State.CLOSING:
+                consumer_tag, delivery, redelivered, exchange, routing_key = method
+                session.emit(
+                    o.Deliver(self.number, consumer_tag, delivery, redelivered, exchange, routing_key, message)
+                )
+        elif type(method) is m.BasicReturn:
+            self._return(method, octets, message)
+        else:
+            asked, answer = method
+            session.emit(
+                o.Got(
+                    self.number, asked.serial, asked.serial, answer.delivery_tag, answer.redelivered, answer.exchange,
+                    answer.routing_key, message, answer.message_count,
+                )
+            )  # fmt: skip
+
+    def oversized(self, method: Any, size: int, limit: int) -> None:
+        """See :class:`~gateway.classic.assembler.Assembler`."""
+        if type(method) is tuple:
+            if self.state is not State.CLOSING:
+                consumer_tag, delivery, redelivered, exchange, routing_key = method
+                self.session.emit(
+                    o.DeliveryTooLarge(
+                        self.number, consumer_tag, delivery, size, limit, redelivered, exchange, routing_key
+                    )
+                )
+        elif type(method) is m.BasicReturn:
+            # Ours to begin with: only the limits of this side have changed since.
+            self._return(method, b"", Message())
+        else:
+            asked, answer = method
+            self.session.emit(
+                o.DeliveryTooLarge(
+                    self.number, "", answer.delivery_tag, size, limit, answer.redelivered, answer.exchange,
+                    answer.routing_key,
+                )
+            )  # fmt: skip
+            self.session.emit(o.GotNothing(self.number, asked.serial, asked.serial))
+
+    def _return(self, method: m.BasicReturn, octets: bytes, message: Message) -> None:
+        where = (method.exchange, method.routing_key, octets, message.body)
+        if self.mode in (Mode.CONFIRM, Mode.EMULATED):
+            entry = self.window.returned(*where)
+            if not self.window.nacked:
+                self.refuse_nacked()
+            if entry is None:
+                return
+            serial = entry.serial
+            if method.reply_code not in NOT_ROUTED:
+                # Broker-J returns what a full queue refuses (506): it was routed, and not taken.
+                text = method.reply_text
+                self.session.emit(o.Refused(self.number, serial, serial, method.reply_code, text))
+                return
+        else:
+            serial = self._remembered.returned(*where)
+        self.session.emit(
+            o.Returned(
+                self.number, serial, serial, method.reply_code, method.reply_text, method.exchange,
+                method.routing_key, message,
+            )
+        )  # fmt: skip
+
+    def asked_to_stop(self, method: m.ChannelFlow) -> None:
+        """channel.flow of the broker."""
+        self.write(m.ChannelFlowOk(method.active))
+        self.session.emit(o.Flow(self.number, method.active))
+
+    def cancelled(self, method: m.BasicCancel) -> None:
+        """basic.cancel of the broker: the consumer's queue is gone."""
+        self.consumers.pop(method.consumer_tag, None)
+        if not method.nowait:
+            self.write(m.BasicCancelOk(method.consumer_tag))
+        self.session.emit(o.Cancelled(self.number, method.consumer_tag))
+
+    def closed_by_peer(self, method: m.ChannelClose) -> None:
+        """channel.close of the broker."""
+        self.session.out.append(method_frame(self.number, m.ChannelCloseOk().encode()))
+        self.fail_request(method.class_id_ << 16 | method.method_id_, method.reply_code, method.reply_text)
+        self.session.forget(self)
+        self.session.emit(o.ChannelClosed(self.number, method.reply_code, method.reply_text))
+
+    def closed_by_us(self, method: m.ChannelCloseOk) -> None:
+        """channel.close-ok."""
+        if self.state is not State.CLOSING:
+            raise FrameSyntaxError(f"channel {self.number}: close-ok where no close was sent", 503)
+        self.session.forget(self)
+        self.session.emit(o.ChannelClosed(self.number, 200, "", by_peer=False))
+
+    def asked_with(self, key: int) -> Asked | None:
+        """The oldest of the user's requests under way that was sent as the method of that key."""
+        return next((asked for asked in self.requests if asked.key == key and asked.serial), None)
+
+    def fail_request(self, key: int, code: int, text: str) -> None:
+        """The method of that key failed: that is the outcome of the request it was sent for."""
+        asked = self.asked_with(key)
+        if asked is not None:
+            self.requests.remove(asked)
+            self.session.emit(o.Failed(self.number, asked.serial, asked.serial, code, text))
+
+    def transaction_over(self) -> None:
+        """tx.commit-ok or rollback-ok: the channel may be used again."""
+        self.state = State.OPEN
+
+
+def _committed(channel: ClientChannel, serial: int, request: None, method: m.Method) -> None:
+    channel.committing = False
+    if channel.commit_tag:
+        entries = channel.window.settle(channel.commit_tag, True)
+        if entries:
+            channel.session.emit(o.Confirmed(channel.number, entries[0].serial, entries[-1].serial))
+    if channel.held or channel.close_frame is not None:
+        channel.touch()
+
+
+SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], int]]] = {
+    **dict.fromkeys(ASK, ClientChannel.ask),
+    o.OpenChannel: ClientChannel.open_twice,
+    o.Publish: ClientChannel.publish,
+    o.Settle: ClientChannel.settle,
+    o.Flow: ClientChannel.flow,
+    o.Consume: ClientChannel.consume,
+    o.SelectConfirm: ClientChannel.select,
+    o.TxSelect: ClientChannel.select,
+    o.TxCommit: ClientChannel.transact,
+    o.TxRollback: ClientChannel.transact,
+    o.CloseChannel: ClientChannel.close,
+}
+
+
+def _decoded(method: type[m.Method], handle: Callable[[ClientChannel, Any], None]) -> Handler:
+    decode = method.decode
+
+    def handler(channel: ClientChannel, data: bytes, at: int, end: int) -> None:
+        handle(channel, decode(data, at, end, channel.session.tables))
+
+    return handler
+
+
+_ACK_ARGUMENTS = struct.Struct(">QB")
+
+
+def _ack(channel: ClientChannel, data: bytes, at: int, end: int) -> None:
+    if end - at != 9:
+        raise FrameSyntaxError(f"basic.ack of {end - at} octets, not 9", 502)
+    tag, bits = _ACK_ARGUMENTS.unpack_from(data, at)
+    channel.acknowledged(tag, bits & 1 != 0)
+
+
+HANDLERS: Final[Mapping[type[m.Method], Handler]] = {
+    **{answer: _decoded(answer, ClientChannel.answer) for ask in ASK.values() for answer in ask.answers},
+    **{
+        method: _decoded(method, handle)
+        for method, handle in (
+            (m.BasicNack, ClientChannel.negative),
+            (m.BasicReturn, ClientChannel.expect_content),
+            (m.BasicGetOk, ClientChannel.got),
+            (m.BasicCancel, ClientChannel.cancelled),
+            (m.AccessRequestOk, ClientChannel.answer),
+            (m.ChannelFlow, ClientChannel.asked_to_stop),
+            (m.ChannelFlowOk, lambda channel, method: None),
+            (m.ChannelAlert, lambda channel, method: None),
+            (m.ChannelClose, ClientChannel.closed_by_peer),
+            (m.ChannelCloseOk, ClientChannel.closed_by_us),
+        )
+    },
+    m.BasicAck: _ack,
+    m.BasicDeliver: ClientChannel.delivered,
+}
+"""What may come on a channel; a session takes the methods of its dialect."""

@@ -1,0 +1,101 @@
+"""What varies between versions and products, as values.
+
+The machinery of this package asks a :class:`Dialect` and never compares version numbers or product names. A
+client session starts with its version's first dialect and takes the one that the server's product names
+(:func:`choose`), unless its configuration says otherwise; a server session chooses by the client's product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.classic import methods as m
+from gateway.classic.tables import RABBITMQ_TAGS
+from gateway.session import Version
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """One version as one product speaks it."""
+
+    name: str
+    """``rabbitmq``, ``qpid`` or ``published``; what the configuration calls it."""
+    version: Version
+    protocol_header: bytes
+    start_version: tuple[int, int]
+    """version-major and version-minor of connection.start."""
+    methods: Mapping[int, type[m.Method]]
+    """Every method that may be received, by key."""
+    connection_close: type[m.ConnectionClose] | type[m.ConnectionClose08]
+    connection_close_ok: type[m.ConnectionCloseOk] | type[m.ConnectionCloseOk08]
+    channel_open_ok: type[m.ChannelOpenOk] | type[m.ChannelOpenOk08]
+    properties: str
+    """Name of the encoding of content properties: octets pass untouched between sessions where it is equal."""
+    tags: Mapping[str, str] = field(default_factory=lambda: RABBITMQ_TAGS)
+    """Tags of field tables."""
+    recover: type[m.BasicRecover] | type[m.BasicRecoverAsync] = m.BasicRecover
+    recover_ok: type[m.BasicRecoverOk] | type[m.BasicRecoverOk08] | None = m.BasicRecoverOk
+    """None: recover is not answered."""
+    async_recover_ok: type[m.BasicRecoverOk08] | None = None
+    """What answers 60/100 (a server's view)."""
+    recover_without_requeue: bool = True
+    """False: the server answers 540."""
+    consume_arguments: bool = True
+    """basic.consume ends with a table."""
+    bare_consume: bool = False
+    """As a server: it may come without."""
+    access_request: bool = False
+    """A channel needs a ticket before anything else."""
+    unbind_queue: bool = True
+    query_binding: bool = False
+    """exchange.bound."""
+    browse: bool = False
+    """``x-filter-no-consume``."""
+    immediate: bool = True
+    """False: the server answers 540."""
+    prefetch_size: bool = True
+    """False: the server answers 540."""
+    flow_from_client: bool = True
+    """False: the server answers 540 to channel.flow."""
+    nack_before_return: bool = False
+    """A publish that cannot be routed is refused first and returned next, not returned and acknowledged."""
+    release_many: bool = True
+    """basic.nack with multiple and requeue gives back all it names."""
+    native_dead_letter: bool = True
+    absolute_expiration: bool = False
+    """``expiration`` is milliseconds since 1970."""
+    counts_unacked: bool = False
+    routes_copies: bool = False
+    """The headers CC and BCC name further routing keys."""
+    redeclare_checked: bool = True
+    """Declaring what exists with other settings is refused."""
+    validates_headers: bool = False
+    """The broker drops messages, minutes later and without a word, whose headers hold a string that is not UTF-8
+    or an empty table."""
+    cluster_id: bool = False
+    """The property exists."""
+    capabilities_table: bool = True
+    """Properties hold a table of capabilities, in both directions."""
+
+
+def table_of(*groups: Iterable[type[m.Method]]) -> Mapping[int, type[m.Method]]:
+    """Methods by key; later ones replace earlier ones of the same number."""
+    return {method.key: method for group in groups for method in group}
+
+
+PRODUCTS: Final = {"amqp gateway": "rabbitmq", "qpid": "qpid", "rabbitmq": "rabbitmq"}
+"""Part of a product's name, in lower case -> the name of its dialect; the first that is found. The embedded broker
+answers as RabbitMQ does, but names Qpid in its product, since Qpid's client looks for that."""
+
+
+def choose(dialects: Mapping[str, Dialect], product: str, override: str | None = None) -> Dialect:
+    """The dialect for a product, or the one that the configuration names; the first where nothing matches."""
+    if override is not None and override in dialects:
+        return dialects[override]
+    lowered = product.lower()
+    for part, name in PRODUCTS.items():
+        if part in lowered and name in dialects:
+            return dialects[name]
+    return next(iter(dialects.values()))

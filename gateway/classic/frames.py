@@ -1,0 +1,100 @@
+"""Frames of 0-8 and 0-9-1 (0-9-1 section 4.2.3) and the reply codes that close channels and connections.
+
+A frame is a header of 7 octets (type, channel, size of the payload), the payload and an octet that ends it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from gateway.errors import FrameSyntaxError
+
+METHOD: Final = 1
+HEADER: Final = 2
+BODY: Final = 3
+HEARTBEAT: Final = 8
+FRAME_END: Final = 0xCE
+OVERHEAD: Final = 8
+"""Octets of a frame that are not payload."""
+
+FRAME_HEADER: Final = struct.Struct(">BHI")
+METHOD_KEY: Final = struct.Struct(">I")
+CONTENT_HEADER: Final = struct.Struct(">HHQ")
+"""Class, weight, size of the body; the properties follow."""
+BASIC: Final = 60
+
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+_frame_header = FRAME_HEADER.pack
+_end = b"\xce"
+
+
+def method_frame(channel: int, payload: bytes) -> bytes:
+    """A method frame."""
+    return b"".join((_frame_header(METHOD, channel, len(payload)), payload, _end))
+
+
+_CONTENT_START = struct.Struct(">BHIHHQ").pack
+_BODY_START = struct.Struct(">BBHI").pack
+
+
+def content_frames(channel: int, method: bytes, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
+    """The buffers of a method frame (already complete), a content header and as many body frames as it takes.
+    ``properties`` and the frames around fit ``frame_max``, as the caller has checked."""
+    size = len(body)
+    room = frame_max - OVERHEAD
+    start = _CONTENT_START(HEADER, channel, 12 + len(properties), BASIC, 0, size)
+    if size == 0:
+        return [b"".join((method, start, properties, _end))]
+    if size <= room:
+        head = (method, start, properties, _BODY_START(FRAME_END, BODY, channel, size))
+        # A large body is passed on as it is; joining a small one costs less than a buffer of its own.
+        return [b"".join((*head, body, _end))] if size <= 16_384 else [b"".join(head), body, _end]
+    buffers = [b"".join((method, start, properties, _end))]
+    view = memoryview(body)
+    for at in range(0, size, room):
+        piece = view[at : at + room]
+        buffers.append(b"".join((_frame_header(BODY, channel, len(piece)), piece, _end)))
+    return buffers
+
+
+REPLY_CODES: Final = {
+    200: "REPLY_SUCCESS",
+    311: "CONTENT_TOO_LARGE",
+    312: "NO_ROUTE",
+    313: "NO_CONSUMERS",
+    320: "CONNECTION_FORCED",
+    402: "INVALID_PATH",
+    403: "ACCESS_REFUSED",
+    404: "NOT_FOUND",
+    405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED",
+    501: "FRAME_ERROR",
+    502: "SYNTAX_ERROR",
+    503: "COMMAND_INVALID",
+    504: "CHANNEL_ERROR",
+    505: "UNEXPECTED_FRAME",
+    506: "RESOURCE_ERROR",
+    530: "NOT_ALLOWED",
+    540: "NOT_IMPLEMENTED",
+    541: "INTERNAL_ERROR",
+}
+"""Reply codes and the names by which servers begin their texts."""
+
+CONNECTION_CODES: Final = frozenset({320, 402, 501, 502, 503, 504, 505, 530, 540, 541})
+"""Those that end the connection; the others end a channel (0-9-1 section 1.3)."""
+
+
+def reply_text(code: int, text: str) -> str:
+    """``text`` as clients expect it: beginning with the code's name, at most 255 octets."""
+    name = REPLY_CODES.get(code, "")
+    if not text.startswith(name):
+        text = f"{name} - {text}" if text else name
+    octets = text.encode("utf-8", "surrogateescape")
+    return text if len(octets) <= 255 else octets[:255].decode("utf-8", "ignore")
+
+
+def unexpected(text: str, code: int = 505) -> FrameSyntaxError:
+    """The error for a frame that has no place where it came."""
+    return FrameSyntaxError(text, code)

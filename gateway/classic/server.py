@@ -1,0 +1,271 @@
+"""The server role: the handshake as a server leads it, the connection class, and what clients expect.
+
+Answers are those of RabbitMQ, since that is what clients were written against. A refused login is told by
+connection.close with 403: Qpid's JMS client waits for ever on a socket that only closes. Clients of 0-9-1 without
+the capability ``authentication_failure_close`` are not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from gateway import operations as o
+from gateway.classic import methods as m
+from gateway.classic.client import CONFIRMS_PROPERTY
+from gateway.classic.connection import ClassicSession, Phase
+from gateway.classic.dialect import choose
+from gateway.classic.server_channel import HANDLERS, ServerChannel
+from gateway.classic.translate import Translator
+from gateway.errors import FrameSyntaxError, StateError, Unsupported
+from gateway.operations import Closed, CloseReason, Operation
+from gateway.sasl import read_amqplain, read_plain
+from gateway.session import PROTOCOL_HEADERS, Confirms, Role, ServerConfig
+from gateway.values import Table
+
+SERVER_CAPABILITIES: Final[Table] = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+}
+"""What clients of 0-9-1 are told that we can."""
+
+MECHANISMS: Final = b"PLAIN AMQPLAIN"
+
+
+class ClassicServer(ClassicSession[ServerChannel]):
+    """A server session of 0-8 or 0-9-1. The protocol header is the first thing it receives."""
+
+    role: ClassVar[Role] = Role.SERVER
+
+    def __init__(self, config: ServerConfig) -> None:
+        super().__init__(config.limits)
+        self.config = config
+        self.user = ""
+        self._expected: type[m.Method] = m.ConnectionStartOk
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def send(self, operation: Operation, now: float) -> int:
+        """See :class:`gateway.session.Session`."""
+        if self.now is None:
+            self._tick(now)
+        self.now = now
+        channel = self.channels.get(operation.channel)
+        if channel is not None:
+            return channel.send(operation)
+        if self.phase is not Phase.OPEN:
+            raise StateError(f"the connection is {self.phase.value}: no {type(operation).__name__}")
+        if operation.channel:
+            raise StateError(f"channel {operation.channel} is not open: no {type(operation).__name__}")
+        sender = SENDERS.get(type(operation))
+        if sender is None:
+            raise Unsupported(f"a server does not send {type(operation).__name__} on channel 0")
+        sender(self, operation)
+        return 0
+
+    def _send_close(self, operation: o.Close) -> None:
+        self.close(operation.code, operation.text, 0, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
+
+    def _send_blocked(self, operation: o.Blocked) -> None:
+        if self.capabilities.blocked_notification:
+            self.send_method(0, m.ConnectionBlocked(operation.reason))
+
+    def _send_unblocked(self, operation: o.Unblocked) -> None:
+        if self.capabilities.blocked_notification:
+            self.send_method(0, m.ConnectionUnblocked())
+
+    def close_failed(self, code: int, text: str, key: int) -> None:
+        """A request failed with a code that ends the connection."""
+        self.close(code, text, key, Closed(0, CloseReason.LOCAL, code, text))
+
+    def close(self, code: int, text: str, key: int, ending: Closed) -> None:
+        """Send connection.close; what still comes on channels is passed over."""
+        super().close(code, text, key, ending)
+        for channel in self.channels.values():
+            channel.forget()
+        self.channels.clear()
+
+    def forget(self, channel: ServerChannel) -> None:
+        """The channel is over; its number is free."""
+        channel.forget()
+        self.channels.pop(channel.number, None)
+
+    # ------------------------------------------------------------------------------------------- receiving
+
+    def _header(self, data: bytes) -> int:
+        header = self.dialect.protocol_header
+        if not header.startswith(data[: len(header)]):
+            self.out.append(header)
+            wanted = PROTOCOL_HEADERS.get(data[: len(header)])
+            text = f"the client began with {data[: len(header)]!r}"
+            self.end(Closed(0, CloseReason.PROTOCOL_HEADER, 0, text, supported=wanted.value if wanted else None))
+            return len(data)
+        if len(data) < len(header):
+            self._need = len(header)
+            return 0
+        self.phase = Phase.HANDSHAKE
+        properties: Table = dict(self.config.properties)
+        if self.dialect.capabilities_table:
+            offered = properties.get("capabilities")
+            properties["capabilities"] = {**SERVER_CAPABILITIES, **(offered if isinstance(offered, dict) else {})}
+        else:
+            properties[CONFIRMS_PROPERTY] = "true"
+        self.send_method(0, m.ConnectionStart(*self.dialect.start_version, properties, MECHANISMS))
+        return len(header)
+
+    def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
+        method = self.dialect.methods.get(key)
+        handler = CONNECTION.get(method) if method is not None else None
+        if self.phase is Phase.CLOSING:
+            if method is self.dialect.connection_close_ok:
+                self.finish_close()
+            elif method is self.dialect.connection_close:
+                self.send_method(0, self.dialect.connection_close_ok())
+            return
+        if method is None or handler is None:
+            raise FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF} on channel 0", 503)
+        handler(self, method.decode(data, at, end, self.tables))
+
+    def _unknown_channel(self, number: int, key: int, data: bytes, at: int, end: int) -> None:
+        if self.phase is Phase.CLOSING or key == m.ChannelCloseOk.key:
+            return
+        if self.phase is not Phase.OPEN:
+            raise FrameSyntaxError(f"a method on channel {number} before the connection is open", 503)
+        if key == m.ChannelClose.key:
+            # Closed by both sides at once, and our close-ok is what the client waits for.
+            self.send_method(number, m.ChannelCloseOk())
+            return
+        if key != m.ChannelOpen.key:
+            raise FrameSyntaxError(f"channel {number} is not open", 504)
+        if len(self.channels) >= self.limits.channel_max:
+            raise FrameSyntaxError(f"more than {self.limits.channel_max} channels are open", 530)
+        method = m.ChannelOpen.decode(data, at, end, self.tables)
+        channel = self.channels[number] = ServerChannel(self, number)
+        channel.request(method)
+
+    def _stray_content(self, number: int) -> None:
+        if self.phase is not Phase.CLOSING:
+            super()._stray_content(number)
+
+    def _expect(self, method: m.Method) -> None:
+        if self.phase is not Phase.HANDSHAKE or self._expected is not type(method):
+            raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
+
+    def started(self, method: m.ConnectionStartOk) -> None:
+        """connection.start-ok: who is it, and what can it hear?"""
+        self._expect(method)
+        properties = method.client_properties
+        product = properties.get("product")
+        self.use_dialect(choose(self.dialects, product if isinstance(product, str) else ""))
+        table = properties.get("capabilities")
+        hears: Table = table if isinstance(table, dict) else {}
+        version, platform = properties.get("version"), properties.get("platform")
+        known = self.capabilities
+        known.product = product if isinstance(product, str) else ""
+        known.product_version = version if isinstance(version, str) else ""
+        known.platform = platform if isinstance(platform, str) else ""
+        known.mechanisms = (method.mechanism,)
+        known.confirms = Confirms.NATIVE
+        known.blocked_notification = (
+            hears.get("connection.blocked") is True and m.ConnectionBlocked.key in self.dialect.methods
+            and self.dialect.methods[m.ConnectionBlocked.key] is m.ConnectionBlocked
+        )  # fmt: skip
+        known.consumer_cancel_notify = hears.get("consumer_cancel_notify") is True
+        known.absolute_expiration = self.dialect.absolute_expiration
+        self._log_in(method, waits=hears.get("authentication_failure_close") is True)
+
+    def _log_in(self, method: m.ConnectionStartOk, waits: bool) -> None:
+        login = None
+        if method.mechanism == "PLAIN":
+            login = read_plain(method.response)
+        elif method.mechanism == "AMQPLAIN":
+            login = read_amqplain(self.tables.read_entries(method.response, 0, len(method.response)))
+        else:
+            raise FrameSyntaxError(f"there is no mechanism {method.mechanism!r:.80} here", 503)
+        if login is None or not self.config.authenticate(*login):
+            text = f"Login was refused using authentication mechanism {method.mechanism}."
+            ending = Closed(0, CloseReason.AUTHENTICATION, 403, text)
+            self.close(403, text, 0, ending)
+            if not waits and self.dialect.capabilities_table and not self.dialect.browse:
+                self.end(ending)
+            return
+        self.user = login[0]
+        limits = self.limits
+        self._expected = m.ConnectionTuneOk
+        self.send_method(0, m.ConnectionTune(limits.channel_max, limits.frame_max, int(limits.heartbeat)))
+
+    def tuned(self, method: m.ConnectionTuneOk) -> None:
+        """connection.tune-ok: the client may lower what it was offered; 0 leaves it."""
+        self._expect(method)
+        limits = self.limits
+        if method.frame_max and not limits.frame_max_floor <= method.frame_max <= limits.frame_max:
+            text = f"frame_max {method.frame_max} is not within {limits.frame_max_floor}..{limits.frame_max}"
+            raise FrameSyntaxError(text, 530)
+        if method.channel_max > limits.channel_max:
+            raise FrameSyntaxError(f"channel_max {method.channel_max} is over {limits.channel_max}", 530)
+        channel_max, frame_max = method.channel_max or limits.channel_max, method.frame_max or limits.frame_max
+        self.negotiated(channel_max, frame_max, method.heartbeat)
+        self.translator = Translator(self.dialect, self.tables, None, self.config.wall_clock)
+        self.handlers = {method.key: HANDLERS[method] for method in self.dialect.methods.values() if method in HANDLERS}
+        self._expected = m.ConnectionOpen
+
+    def open_requested(self, method: m.ConnectionOpen) -> None:
+        """connection.open: the virtual host."""
+        self._expect(method)
+        name = method.virtual_host
+        if not self.config.open_virtual_host(self.user, name):
+            text = f"vhost {name} not found"
+            self.close(530, text, method.key, Closed(0, CloseReason.AUTHENTICATION, 530, text))
+            return
+        self.opened()
+        self.send_method(0, m.ConnectionOpenOk())
+        self.emit(o.Opened(0, self.user, name))
+
+    def closed_by_peer(self, method: m.ConnectionClose | m.ConnectionClose08) -> None:
+        """connection.close of the client."""
+        self.send_method(0, self.dialect.connection_close_ok())
+        self.end(Closed(0, CloseReason.PEER, method.reply_code, method.reply_text))
+
+    def secret_updated(self, method: m.ConnectionUpdateSecret) -> None:
+        """connection.update-secret: the new password must be good, too."""
+        if self.phase is not Phase.OPEN:
+            raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
+        secret = method.new_secret.decode("utf-8", "surrogateescape")
+        if not self.config.authenticate(self.user, secret):
+            raise FrameSyntaxError("the new secret was refused", 530)
+        self.send_method(0, m.ConnectionUpdateSecretOk())
+
+    def violation(self, error: FrameSyntaxError, key: int) -> None:
+        """See :class:`~gateway.classic.connection.ClassicSession`."""
+        if self.phase is Phase.CLOSING:
+            return  # what follows broken framing cannot be read; the stream's end or the deadline will come
+        self.close(error.reply_code, str(error), key, Closed(0, CloseReason.SYNTAX, error.reply_code, str(error)))
+
+    def _eof_reason(self) -> Closed:
+        return Closed(0, CloseReason.EOF, 0, "the client hung up")
+
+    def _awaited(self) -> str:
+        return "a method on a channel" if self.phase is Phase.OPEN else self._expected.name
+
+
+SENDERS: Final[Mapping[type[Operation], Callable[[ClassicServer, Any], None]]] = {
+    o.Close: ClassicServer._send_close,
+    o.Blocked: ClassicServer._send_blocked,
+    o.Unblocked: ClassicServer._send_unblocked,
+}
+
+CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicServer, Any], None]]] = {
+    m.ConnectionStartOk: ClassicServer.started,
+    m.ConnectionTuneOk: ClassicServer.tuned,
+    m.ConnectionOpen: ClassicServer.open_requested,
+    m.ConnectionClose: ClassicServer.closed_by_peer,
+    m.ConnectionClose08: ClassicServer.closed_by_peer,
+    m.ConnectionUpdateSecret: ClassicServer.secret_updated,
+}
+"""What may come on channel 0."""

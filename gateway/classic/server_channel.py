@@ -1,0 +1,403 @@
+"""A channel of a server: methods become requests, outcomes become methods.
+
+Requests are numbered as they come. What answers a request is looked up by its serial when the outcome is sent, so the
+broker may answer whenever it likes; ``nowait`` swallows the answer, but not a failure. In confirm mode the serials of
+publishes are kept in order, so that an outcome for a range becomes as few acknowledgements as it can.
+
+A channel that failed is closing: what comes on it is passed over until the client's close-ok, and then its number is
+free again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gateway import operations as o
+from gateway.classic import methods as m
+from gateway.classic.connection import BaseChannel, Handler
+from gateway.classic.frames import CONNECTION_CODES, OVERHEAD, content_frames, method_frame, reply_text
+from gateway.classic.server_requests import RECEIVE, Answer
+from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
+from gateway.message import Message, RawProperties
+
+if TYPE_CHECKING:
+    from gateway.classic.server import ClassicServer
+
+RECENT_MAX: Final = 256
+"""How many requests without outcome are remembered, should one of them fail."""
+PLACES_MAX: Final = 256
+"""How many decoded basic.publish methods a channel keeps."""
+
+
+class Waiting(NamedTuple):
+    """A request without its outcome."""
+
+    method: m.Method
+    answer: Answer | None
+    """None: ``nowait``."""
+
+
+class ServerChannel(BaseChannel):
+    """See the module."""
+
+    __slots__ = (
+        "_close_requested", "_confirming", "_delivery", "_places", "_publish", "_recent", "_unconfirmed", "_waiting",
+        "closing", "serial", "session",
+    )  # fmt: skip
+
+    session: ClassicServer
+
+    def __init__(self, session: ClassicServer, number: int) -> None:
+        super().__init__(session.limits, session.spool)
+        self.session = session
+        self.number = number
+        self.attention = False
+        self.serial = 0
+        self.closing = False
+        """channel.close was sent; only its answer counts."""
+        self._close_requested = False
+        self._waiting: dict[int, Waiting] = {}
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_MAX)
+        self._confirming = False
+        self._unconfirmed: dict[int, int] = {}
+        """Serial -> number of publishes, in order."""
+        self._publish = 0
+        self._delivery = 0
+        self._places: dict[bytes, tuple[str, str, bool, bool]] = {}
+
+    # ------------------------------------------------------------------------------------------- receiving
+
+    def attend(self, key: int) -> bool:
+        """See :class:`~gateway.classic.connection.BaseChannel`."""
+        if not self.closing:
+            if self.awaiting:
+                raise FrameSyntaxError(f"a method where a content {self.awaiting} was due", 505)
+            raise FrameSyntaxError(f"a method on channel {self.number} behind its channel.close", 504)
+        if key == m.ChannelClose.key:
+            self.session.out.append(method_frame(self.number, m.ChannelCloseOk().encode()))
+        elif key == m.ChannelCloseOk.key:
+            self.session.forget(self)
+        return True
+
+    def header_frame(self, data: bytes, at: int, end: int) -> None:
+        """A content header; of no interest while closing."""
+        if not self.closing:
+            super().header_frame(data, at, end)
+
+    def body_frame(self, data: bytes, at: int, end: int) -> None:
+        """A body frame; of no interest while closing."""
+        if not self.closing:
+            super().body_frame(data, at, end)
+
+    def request(self, method: m.Method) -> None:
+        """A method of :data:`RECEIVE`."""
+        received = RECEIVE[type(method)]
+        request = received.request(self.number, method)
+        self.serial = request.serial = serial = self.serial + 1  # type: ignore[misc]  # nobody else has it yet
+        self._waiting[serial] = Waiting(method, None if getattr(method, "nowait", False) else received.answer)
+        if type(method) is m.ConfirmSelect:
+            self._confirming = True
+        self.session.emit(request)
+
+    def publish(self, data: bytes, at: int, end: int) -> None:
+        """basic.publish; content follows. Publishes to the same place have the same octets."""
+        octets = data[at:end]
+        place = self._places.get(octets)
+        if place is None:
+            method = m.BasicPublish.decode(octets, 0, len(octets))
+            place = (method.exchange, method.routing_key, method.mandatory, method.immediate)
+            if len(self._places) >= PLACES_MAX:
+                self._places.clear()
+            self._places[octets] = place
+        self.expect_content(place)
+
+    def content(self, method: Any, octets: bytes, body: bytes) -> None:
+        """See :class:`~gateway.classic.assembler.Assembler`."""
+        session = self.session
+        exchange, routing_key, mandatory, immediate = method
+        message = Message(body, None, RawProperties(octets, session.translator.name, session.translator.decode))
+        self.serial = serial = self.serial + 1
+        if self._confirming:
+            self._publish += 1
+            self._unconfirmed[serial] = self._publish
+        else:
+            self._recent.append((serial, m.BasicPublish.key))
+        session.emit(o.Publish(self.number, exchange, routing_key, message, mandatory, immediate, serial=serial))
+
+    def oversized(self, method: Any, size: int, limit: int) -> None:
+        """See :class:`~gateway.classic.assembler.Assembler`."""
+        self.fail(311, f"{size} octets are over the limit of {limit}", m.BasicPublish.key)
+
+    def settle(self, settlement: o.Settlement, tag: int, multiple: bool, key: int) -> None:
+        """basic.ack, nack, reject."""
+        if tag == 0 and not multiple:
+            self.fail(406, "unknown delivery tag 0", key)
+            return
+        self.serial = serial = self.serial + 1
+        self._recent.append((serial, key))
+        self.session.emit(o.Settle(self.number, settlement, 0 if multiple else tag, tag, serial=serial))
+
+    def flow(self, method: m.ChannelFlow) -> None:
+        """channel.flow of the client, answered at once."""
+        self.write(m.ChannelFlowOk(method.active))
+        self.serial = serial = self.serial + 1
+        self._recent.append((serial, method.key))
+        self.session.emit(o.Flow(self.number, method.active, serial=serial))
+
+    def access(self, method: m.AccessRequest) -> None:
+        """access.request of 0-8: everyone gets the same ticket."""
+        self.write(m.AccessRequestOk(1))
+
+    def close_requested(self, method: m.ChannelClose) -> None:
+        """channel.close of the client."""
+        self.serial = serial = self.serial + 1
+        self._close_requested = self.attention = True
+        self.session.emit(o.CloseChannel(self.number, method.reply_code, method.reply_text, serial=serial))
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def write(self, method: m.Method) -> None:
+        """Queue a method."""
+        self.session.out.append(method_frame(self.number, method.encode(self.session.tables)))
+
+    def send(self, operation: o.Operation) -> int:
+        """Carry out an operation of the broker's."""
+        sender = SENDERS.get(type(operation))
+        if sender is None:
+            raise Unsupported(f"a server does not send {type(operation).__name__}")
+        if self.closing:
+            raise StateError(f"channel {self.number} is closing: no {type(operation).__name__}")
+        return sender(self, operation)
+
+    def outcome(self, outcome: o.Outcome) -> int:
+        """The outcome of one request or a run of them."""
+        for serial in range(outcome.first, outcome.last + 1):
+            waiting = self._waiting.get(serial)
+            if waiting is None:
+                raise StateError(f"channel {self.number}: request {serial} waits for no outcome")
+            if waiting.answer is not None:
+                method = waiting.answer(self, waiting.method, outcome)
+                if method is not None:
+                    self.write(method)
+            del self._waiting[serial]
+        return 0
+
+    def confirmed(self, outcome: o.Confirmed) -> int:
+        """basic.ack of publishes."""
+        for tag, multiple in self._numbers(outcome):
+            self.write(m.BasicAck(tag, multiple))
+        return 0
+
+    def refused(self, outcome: o.Refused) -> int:
+        """basic.nack of publishes."""
+        for tag, multiple in self._numbers(outcome):
+            self.write(m.BasicNack(tag, multiple, False))
+        return 0
+
+    def _numbers(self, outcome: o.Outcome) -> list[tuple[int, bool]]:
+        """Take the publishes of a range out of those without an outcome: (number, multiple)."""
+        unconfirmed = self._unconfirmed
+        first, last = outcome.first, outcome.last
+        if first == last:
+            tag = unconfirmed.pop(first, 0)
+            return [(tag, False)] if tag else []
+        serials = [serial for serial in unconfirmed if first <= serial <= last]
+        if not serials:
+            return []
+        many = len(serials) > 1 and next(iter(unconfirmed)) == serials[0]
+        tags = [unconfirmed.pop(serial) for serial in serials]
+        return [(tags[-1], True)] if many else [(tag, False) for tag in tags]
+
+    def returned(self, outcome: o.Returned) -> int:
+        """basic.return with the message."""
+        message = outcome.message or Message()
+        method = m.BasicReturn(
+            outcome.code, reply_text(outcome.code, outcome.text), outcome.exchange, outcome.routing_key
+        )
+        self._content(method, message)
+        return 0
+
+    def deliver(self, operation: o.Deliver) -> int:
+        """basic.deliver with the message; its delivery tag."""
+        tag = self._delivery + 1
+        method = m.BasicDeliver(
+            operation.consumer_tag, tag, operation.redelivered, operation.exchange, operation.routing_key
+        )
+        self._content(method, operation.message)
+        self._delivery = tag
+        return tag
+
+    def got(self, outcome: o.Got) -> int:
+        """basic.get-ok with the message; its delivery tag."""
+        if outcome.first not in self._waiting:
+            raise StateError(f"channel {self.number}: request {outcome.first} waits for no outcome")
+        tag = self._delivery + 1
+        method = m.BasicGetOk(
+            tag, outcome.redelivered, outcome.exchange, outcome.routing_key, outcome.message_count or 0
+        )
+        self._content(method, outcome.message)
+        del self._waiting[outcome.first]
+        self._delivery = tag
+        return tag
+
+    def _content(self, method: m.Method, message: Message) -> None:
+        session = self.session
+        octets = session.translator.encode(message)
+        if len(octets) + 12 + OVERHEAD > session.frame_max:
+            raise EncodeError(
+                f"properties: a content header of {len(octets) + 12} octets does not fit the client's"
+                f" frame_max of {session.frame_max}"
+            )
+        frame = method_frame(self.number, method.encode())
+        session.out += content_frames(self.number, frame, octets, message.body, session.frame_max)
+
+    def ask_flow(self, operation: o.Flow) -> int:
+        """channel.flow of the server."""
+        self.write(m.ChannelFlow(operation.active))
+        return 0
+
+    def cancelled(self, operation: o.Cancelled) -> int:
+        """basic.cancel, to a client that can hear it. Qpid's is told by a basic.cancel-ok that it did not ask for:
+        it waits for that at the end of a browser."""
+        if self.session.capabilities.consumer_cancel_notify:
+            self.write(m.BasicCancel(operation.consumer_tag, True))
+        elif self.session.dialect.browse:
+            self.write(m.BasicCancelOk(operation.consumer_tag))
+        return 0
+
+    def failed(self, outcome: o.Failed) -> int:
+        """The request failed: channel.close, or connection.close where the code asks for that."""
+        key = self._key_of(outcome.first)
+        if outcome.code in CONNECTION_CODES:
+            self.session.close_failed(outcome.code, outcome.text, key)
+        else:
+            self._close(outcome.code, outcome.text, key)
+        return 0
+
+    def close(self, operation: o.CloseChannel) -> int:
+        """channel.close of the server."""
+        self._close(operation.code, operation.text, self._key_of(operation.failed))
+        return 0
+
+    def closed(self, operation: o.ChannelClosed) -> int:
+        """The answer to the client's channel.close."""
+        if not self._close_requested:
+            raise StateError(f"channel {self.number}: the client has not asked to close it")
+        self.write(m.ChannelCloseOk())
+        self.session.forget(self)
+        return 0
+
+    def fail(self, code: int, text: str, key: int) -> None:
+        """The session itself closes the channel over something the client did."""
+        self._close(code, text, key)
+        self.session.emit(o.ChannelClosed(self.number, code, text, by_peer=False))
+
+    def _close(self, code: int, text: str, key: int) -> None:
+        if self._close_requested:
+            # The client wants it closed, and need not hear why we do.
+            self.write(m.ChannelCloseOk())
+            self.session.forget(self)
+            return
+        self.write(m.ChannelClose(code, reply_text(code, text), key >> 16, key & 0xFFFF))
+        self.forget()
+        self.awaiting = ""
+        self.closing = self.attention = True
+        self._waiting.clear()
+        self._unconfirmed.clear()
+
+    def _key_of(self, serial: int) -> int:
+        waiting = self._waiting.get(serial)
+        if waiting is not None:
+            return waiting.method.key
+        if serial in self._unconfirmed:
+            return m.BasicPublish.key
+        return next((key for recent, key in self._recent if recent == serial), 0)
+
+
+SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int]]] = {
+    **dict.fromkeys(
+        (o.Done, o.ExchangeFound, o.Declared, o.BindingFound, o.Removed, o.Consuming, o.GotNothing),
+        ServerChannel.outcome,
+    ),
+    o.Deliver: ServerChannel.deliver,
+    o.Confirmed: ServerChannel.confirmed,
+    o.Refused: ServerChannel.refused,
+    o.Returned: ServerChannel.returned,
+    o.Got: ServerChannel.got,
+    o.Flow: ServerChannel.ask_flow,
+    o.Cancelled: ServerChannel.cancelled,
+    o.Failed: ServerChannel.failed,
+    o.CloseChannel: ServerChannel.close,
+    o.ChannelClosed: ServerChannel.closed,
+}
+
+
+def _decoded(method: type[m.Method], handle: Callable[[ServerChannel, Any], None]) -> Handler:
+    decode = method.decode
+
+    def handler(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
+        handle(channel, decode(data, at, end, channel.session.tables))
+
+    return handler
+
+
+_ACK_ARGUMENTS = struct.Struct(">QB")
+
+
+def _ack(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
+    if end - at != 9:
+        raise FrameSyntaxError(f"basic.ack of {end - at} octets, not 9", 502)
+    tag, bits = _ACK_ARGUMENTS.unpack_from(data, at)
+    channel.settle(o.Settlement.ACCEPT, tag, bits & 1 != 0, m.BasicAck.key)
+
+
+def _nack(channel: ServerChannel, method: m.BasicNack) -> None:
+    channel.settle(_refusal(method.requeue), method.delivery_tag, method.multiple, method.key)
+
+
+def _reject(channel: ServerChannel, method: m.BasicReject) -> None:
+    channel.settle(_refusal(method.requeue), method.delivery_tag, False, method.key)
+
+
+def _refusal(requeue: bool) -> o.Settlement:
+    return o.Settlement.RELEASE if requeue else o.Settlement.REJECT
+
+
+def _opened_twice(channel: ServerChannel, method: m.ChannelOpen) -> None:
+    raise FrameSyntaxError(f"channel {channel.number} is open already", 504)
+
+
+def _consume(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
+    """basic.consume, in 0-8 with or without arguments: whether octets are left tells."""
+    shape: type[m.BasicConsume] | type[m.BasicConsume08] = m.BasicConsume
+    if channel.session.dialect.bare_consume:
+        stop = at + 2
+        for _ in range(2):
+            stop += 1 + data[stop] if stop < end else 0
+        shape = m.BasicConsume08 if stop + 1 >= end else m.BasicConsume
+    channel.request(shape.decode(data, at, end, channel.session.tables))
+
+
+HANDLERS: Final[Mapping[type[m.Method], Handler]] = {
+    **{method: _decoded(method, ServerChannel.request) for method in RECEIVE},
+    **{
+        method: _decoded(method, handle)
+        for method, handle in (
+            (m.ChannelOpen, _opened_twice),
+            (m.BasicNack, _nack),
+            (m.BasicReject, _reject),
+            (m.ChannelFlow, ServerChannel.flow),
+            (m.ChannelFlowOk, lambda channel, method: None),
+            (m.BasicCancelOk, lambda channel, method: None),
+            (m.AccessRequest, ServerChannel.access),
+            (m.ChannelClose, ServerChannel.close_requested),
+        )
+    },
+    m.BasicConsume: _consume,
+    m.BasicPublish: ServerChannel.publish,
+    m.BasicAck: _ack,
+}
+"""What may come on a channel; a session takes the methods of its dialect."""

@@ -1,0 +1,80 @@
+"""0-8 as RabbitMQ speaks it, as Qpid speaks it, and as it was published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gateway.classic import methods as m
+from gateway.classic.dialect import Dialect, table_of
+from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS
+from gateway.session import Version
+from gateway.v08.methods import DIFFERENT
+
+RABBITMQ: Final = Dialect(
+    name="rabbitmq",
+    routes_copies=True,
+    version=Version.V0_8,
+    protocol_header=b"AMQP\x01\x01\x08\x00",
+    start_version=(8, 0),
+    methods=table_of(m.SHARED, DIFFERENT),
+    connection_close=m.ConnectionClose08,
+    connection_close_ok=m.ConnectionCloseOk08,
+    channel_open_ok=m.ChannelOpenOk08,
+    properties="classic/rabbitmq/0-8",
+    recover_without_requeue=False,
+    consume_arguments=False,
+    bare_consume=True,
+    immediate=False,
+    prefetch_size=False,
+    flow_from_client=False,
+    cluster_id=True,
+    capabilities_table=False,
+)
+"""RabbitMQ up to 3.x."""
+
+QPID: Final = replace(
+    RABBITMQ,
+    name="qpid",
+    properties="classic/qpid/0-8",
+    tags=QPID_TAGS,
+    recover=m.BasicRecoverAsync,
+    recover_ok=m.BasicRecoverOk08,
+    async_recover_ok=m.BasicRecoverOk08,
+    recover_without_requeue=True,
+    consume_arguments=True,
+    query_binding=True,
+    browse=True,
+    immediate=True,
+    prefetch_size=True,
+    flow_from_client=True,
+    nack_before_return=True,
+    release_many=False,
+    native_dead_letter=False,
+    absolute_expiration=True,
+    counts_unacked=True,
+    redeclare_checked=False,
+    routes_copies=False,
+    validates_headers=True,
+)
+"""Apache Qpid Broker-J."""
+
+PUBLISHED: Final = replace(
+    RABBITMQ,
+    routes_copies=False,
+    name="published",
+    properties="classic/published/0-8",
+    tags=PUBLISHED_TAGS,
+    recover=m.BasicRecoverAsync,
+    recover_ok=None,
+    recover_without_requeue=True,
+    access_request=True,
+    unbind_queue=False,
+    immediate=True,
+    prefetch_size=True,
+    flow_from_client=True,
+    native_dead_letter=False,
+)
+"""The definition of 2006, for brokers of that time; only by configuration."""
+
+DIALECTS: Final = {dialect.name: dialect for dialect in (RABBITMQ, QPID, PUBLISHED)}

@@ -1,0 +1,26 @@
+"""AMQP 0-8: client and server sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from gateway.classic.client import ClassicClient
+from gateway.classic.dialect import Dialect
+from gateway.classic.server import ClassicServer
+from gateway.session import Version
+from gateway.v08.dialect import DIALECTS
+
+
+class ClientSession(ClassicClient):
+    """A client of 0-8."""
+
+    version: ClassVar[Version] = Version.V0_8
+    dialects: ClassVar[Mapping[str, Dialect]] = DIALECTS
+
+
+class ServerSession(ClassicServer):
+    """A server of 0-8."""
+
+    version: ClassVar[Version] = Version.V0_8
+    dialects: ClassVar[Mapping[str, Dialect]] = DIALECTS

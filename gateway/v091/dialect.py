@@ -1,0 +1,54 @@
+"""0-9-1 as RabbitMQ speaks it and as Qpid speaks it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gateway.classic import methods as m
+from gateway.classic.dialect import Dialect, table_of
+from gateway.classic.tables import QPID_TAGS
+from gateway.session import Version
+from gateway.v091.methods import DIFFERENT
+
+RABBITMQ: Final = Dialect(
+    name="rabbitmq",
+    routes_copies=True,
+    version=Version.V0_9_1,
+    protocol_header=b"AMQP\x00\x00\x09\x01",
+    start_version=(0, 9),
+    methods=table_of(m.SHARED, DIFFERENT),
+    connection_close=m.ConnectionClose,
+    connection_close_ok=m.ConnectionCloseOk,
+    channel_open_ok=m.ChannelOpenOk,
+    properties="classic/rabbitmq/0-9-1",
+    recover_without_requeue=False,
+    immediate=False,
+    prefetch_size=False,
+    flow_from_client=False,
+)
+"""RabbitMQ with its extensions."""
+
+QPID: Final = replace(
+    RABBITMQ,
+    name="qpid",
+    properties="classic/qpid/0-9-1",
+    tags=QPID_TAGS,
+    recover_without_requeue=True,
+    query_binding=True,
+    browse=True,
+    immediate=True,
+    prefetch_size=True,
+    flow_from_client=True,
+    nack_before_return=True,
+    release_many=False,
+    native_dead_letter=False,
+    absolute_expiration=True,
+    counts_unacked=True,
+    redeclare_checked=False,
+    routes_copies=False,
+    validates_headers=True,
+)
+"""Apache Qpid Broker-J."""
+
+DIALECTS: Final = {dialect.name: dialect for dialect in (RABBITMQ, QPID)}

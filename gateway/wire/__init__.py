@@ -1,0 +1,1 @@
+"""Declared fields, compiled to straight-line encode and decode. Knows no AMQP version."""

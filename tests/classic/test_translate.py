@@ -1,0 +1,148 @@
+"""Message to content and back: raw octets, expiration in both meanings, what has no home, what must be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.classic.dialect import Dialect
+from gateway.classic.properties import decode
+from gateway.classic.tables import TableCodec
+from gateway.classic.translate import Translator
+from gateway.errors import EncodeError, FrameSyntaxError
+from gateway.message import Message, Properties, ReplyTo
+from gateway.v08.dialect import PUBLISHED
+from gateway.v091.dialect import QPID, RABBITMQ
+from gateway.values import Timestamp, Typed
+
+NOW = 1_700_000_000.0
+
+
+def translator(
+    dialect: Dialect = RABBITMQ, user: str | None = "guest", clock: Callable[[], float] | None = lambda: NOW
+) -> Translator:
+    return Translator(dialect, TableCodec(dialect.tags), user, clock)
+
+
+def there_and_back(properties: Properties, dialect: Dialect = RABBITMQ, user: str | None = "guest") -> Properties:
+    made = translator(dialect, user)
+    return made.received(made.encode(Message(b"", properties)), b"body").properties
+
+
+def wire(properties: Properties, dialect: Dialect = RABBITMQ, user: str | None = "guest") -> Properties:
+    return decode(translator(dialect, user).encode(Message(b"", properties)), TableCodec(dialect.tags))
+
+
+def test_octets_pass_between_equal_dialects() -> None:
+    octets = b"\x80\x00\x04text"
+    received = translator().received(octets, b"body")
+    assert translator().encode(received) is octets
+    assert translator(QPID).encode(received) == octets
+    assert translator(QPID).encode(received) is not octets
+    assert received.properties == Properties(content_type="text")
+    assert received.body == b"body"
+
+
+def test_octets_with_a_user_id_do_not() -> None:
+    octets = translator(user=None).encode(Message(b"", Properties(user_id="ann")))
+    assert octets == b"\x00\x10\x03ann"
+    received = translator(user=None).received(octets, b"")
+    assert translator(user=None).encode(received) is octets
+    assert translator(user="ann").encode(received) == octets
+    assert decode(translator(user="bob").encode(received), TableCodec()).user_id is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(correlation_id=b"\xff" * 300),
+        Properties(correlation_id="x" * 300),
+        Properties(correlation_id="\u00e9" * 100),
+        Properties(app_id=b"\xff"),
+        Properties(reply_to=ReplyTo("ex", "key")),
+        Properties(cluster_id="c"),
+        Properties(headers={"u": UUID(int=5), "n": {"big": (1 << 64) - 1}, "a": [Typed("char", "x")]}),
+        Properties(headers={"d": Decimal("1.5"), "t": Timestamp(5), "v": None, "x": b"\xff"}),
+        Properties(headers={"small": Decimal("1e-300"), "large": Decimal(1 << 40)}),
+        Properties(headers={}),
+        Properties(),
+    ],
+)
+@pytest.mark.parametrize("dialect", [RABBITMQ, QPID, PUBLISHED], ids=lambda dialect: dialect.properties)
+def test_what_has_no_home_comes_back(properties: Properties, dialect: Dialect) -> None:
+    if dialect is PUBLISHED and properties.headers:
+        properties = replace(properties, headers={"s": "text", "i": 5})
+    assert there_and_back(properties, dialect) == properties
+
+
+def test_a_foreign_user_id_is_carried_and_never_restored() -> None:
+    properties = wire(Properties(user_id="other"))
+    assert properties.user_id is None
+    assert properties.headers == {"x-gateway": {"properties": {"user_id": {"value": "other"}}}}
+    assert there_and_back(Properties(user_id="other")).user_id is None
+    assert wire(Properties(user_id="guest")) == Properties(user_id="guest")
+
+
+def test_qpid_would_drop_some_headers() -> None:
+    headers = {"raw": Typed("string", b"\xff\xfe"), "empty": {}, "deep": {"empty": {}}}
+    on_the_wire = wire(Properties(headers=headers), QPID).headers
+    assert on_the_wire is not None
+    assert on_the_wire["raw"] == b"\xff\xfe"
+    assert on_the_wire["empty"] is None
+    assert there_and_back(Properties(headers=headers), QPID).headers == headers
+    assert wire(Properties(headers=headers), RABBITMQ).headers == headers
+
+
+def test_relative_expiration() -> None:
+    assert wire(Properties(expiration="60000")).expiration == "60000"
+    assert there_and_back(Properties(expiration="0")).expiration == "0"
+
+
+def test_absolute_expiration() -> None:
+    assert wire(Properties(expiration="60000"), QPID).expiration == "1700000060000"
+    assert there_and_back(Properties(expiration="60000"), QPID).expiration == "60000"
+    for on_the_wire, meaning in (("1600000000000", "0"), ("0", None), ("soon", "soon"), ("9" * 30, "9" * 30)):
+        octets = b"\x01\x00" + bytes((len(on_the_wire),)) + on_the_wire.encode()
+        assert translator(QPID).received(octets, b"").properties.expiration == meaning
+        assert translator(QPID, clock=None).received(octets, b"").properties.expiration == on_the_wire
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "1.5", "", "\u0661", "9" * 21])
+def test_an_expiration_that_is_no_number(text: str) -> None:
+    with pytest.raises(EncodeError, match=r"expiration.*is no decimal number of milliseconds"):
+        translator().encode(Message(b"", Properties(expiration=text)))
+
+
+def test_absolute_expiration_needs_a_clock() -> None:
+    with pytest.raises(EncodeError, match="needs a wall clock"):
+        translator(QPID, clock=None).encode(Message(b"", Properties(expiration="5")))
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        (Properties(message_id="x" * 256), "message_id: 256 octets are more than 255"),
+        (Properties(headers={"k": object()}), "is no AMQP value"),
+        (Properties(headers={"k": 1 << 70}), "more than 64 bits"),
+        (Properties(headers={"k" * 256: 1}), "more than 255"),
+    ],
+)
+def test_what_must_be_refused(properties: Properties, reason: str) -> None:
+    with pytest.raises(EncodeError, match=reason):
+        translator().encode(Message(b"", properties))
+
+
+def test_octets_that_are_no_properties_fail_when_asked_for() -> None:
+    received = translator().received(b"\x80\x00\xffshort", b"")
+    with pytest.raises(FrameSyntaxError):
+        _ = received.properties
+
+
+@pytest.mark.parametrize("value", ["text", 5, True, b"octets", None, [1], {"a": 1}, 1 << 40, 0.5])
+def test_plain_headers_stay(value: Any) -> None:
+    assert wire(Properties(headers={"k": value})).headers == {"k": value}
