@@ -1,0 +1,215 @@
+"""A client's connection over 0-10: the handshake, and the sessions that are attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from gateway import sasl
+from gateway.errors import FrameSyntaxError, StateError, Unsupported
+from gateway.operations import Close, Closed, CloseReason, OpenChannel, Opened, Operation
+from gateway.session import PROTOCOL_HEADERS, Capabilities, ClientConfig, Confirms, Role, not_amqp
+from gateway.v010 import controls as k
+from gateway.v010.client_channel import ClientChannel
+from gateway.v010.connection import Connection, Phase
+from gateway.v010.frames import FRAME_MAX, FRAME_MIN, PROTOCOL_HEADER
+from gateway.values import Table
+
+LOCALE: Final = "en_US"
+_AUTHENTICATING: Final = frozenset({"secure", "tune"})
+
+
+class ClientSession(Connection[ClientChannel]):
+    """AMQP 0-10 in the client role. See :class:`gateway.session.Session`."""
+
+    role: ClassVar[Role] = Role.CLIENT
+
+    def __init__(self, config: ClientConfig) -> None:
+        super().__init__(config.limits)
+        self.config = config
+        self.user = config.user
+        self.qpid = False
+        """The broker is Broker-J: it stamps messages with milliseconds, and dead-letters by alternate exchange."""
+        self.awaited = "the protocol header"
+        self._mechanism: sasl.Mechanism | None = None
+        self._attached = 0
+        """How many sessions were attached; their names are different whatever the random octets are."""
+        self.out.append(PROTOCOL_HEADER)
+
+    # ---------------------------------------------------------------------------------------------- sending
+
+    def send(self, operation: Operation, now: float) -> int:
+        """See :class:`gateway.session.Session`."""
+        self._tick(now)
+        channel = self.channels.get(operation.channel - 1)
+        if channel is not None and type(operation) is not OpenChannel:
+            return channel.send(operation)
+        if isinstance(operation, Close):
+            return self._send_close(operation)
+        if self.phase is not Phase.OPEN:
+            raise StateError(f"the connection is in phase {self.phase.value}: no {type(operation).__name__}")
+        if type(operation) is not OpenChannel:
+            raise StateError(f"channel {operation.channel} is not open: no {type(operation).__name__}")
+        return self._open_channel(operation.channel)
+
+    def _send_close(self, operation: Close) -> int:
+        if self.phase not in (Phase.HANDSHAKE, Phase.OPEN):
+            raise StateError(f"the connection is in phase {self.phase.value}: no Close")
+        for channel in self.channels.values():
+            channel.flush()
+        self.close(operation.code, operation.text, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
+        return 1
+
+    def _open_channel(self, number: int) -> int:
+        highest = min(self.capabilities.channel_max, 0x10000)
+        if not 1 <= number <= highest:
+            raise StateError(f"channel {number} is not within 1..{highest}")
+        if number - 1 in self.channels:
+            raise StateError(f"channel {number} is open")
+        if self.config.random_octets is None:
+            raise Unsupported("0-10 needs ClientConfig.random_octets, for the name of the session")
+        self._attached += 1
+        name = f"{UUID(bytes=self.config.random_octets(16), version=4)}.{self._attached}".encode()
+        self.channels[number - 1] = ClientChannel(self, number - 1, name)
+        return 1
+
+    # -------------------------------------------------------------------------------------------- handshake
+
+    def _greeted(self, header: bytes) -> None:
+        self.awaited = "start"
+
+    def _refused(self, header: bytes) -> None:
+        supported = PROTOCOL_HEADERS.get(header)
+        amqp = header[:4] == PROTOCOL_HEADER[:4]
+        text = f"the server answered {header!r} to {PROTOCOL_HEADER!r}" if amqp else not_amqp(header)
+        self.end(Closed(0, CloseReason.PROTOCOL_HEADER, 0, text, None if supported is None else supported.value))
+
+    def _eof_reason(self) -> Closed:
+        waited = f", waiting for {self.awaited}" if self.awaited else ""
+        return Closed(0, CloseReason.EOF, 0, f"the stream ended{waited}")
+
+    def _start(self, start: k.ConnectionStart) -> None:
+        self._expect("start")
+        properties = start.server_properties or {}
+        self.capabilities = learn(properties, start.mechanisms)
+        self.qpid = is_broker_j(self.capabilities.product)
+        config = self.config
+        try:
+            mechanism = self._mechanism = sasl.choose(
+                start.mechanisms, config.mechanisms, config.secure, config.user, config.password, config.random_octets
+            )
+            if mechanism is None:
+                self._give_up(f"no mechanism in common: the server has {', '.join(start.mechanisms) or 'none'}")
+                return
+            response = mechanism.start()
+        except sasl.SaslError as error:
+            self._give_up(str(error))
+            return
+        self.awaited = "tune"
+        # Broker-J drops a connection whose properties hold an empty table.
+        client_properties = {name: value for name, value in config.client_properties.items() if value != {}}
+        if config.connection_name:
+            client_properties.setdefault("clientName", config.connection_name)
+        self.send_control(0, k.ConnectionStartOk(client_properties or None, mechanism.name, response, LOCALE))
+
+    def _secure(self, secure: k.ConnectionSecure) -> None:
+        self._expect("tune")
+        assert self._mechanism is not None
+        try:
+            response = self._mechanism.challenge(secure.challenge)
+        except sasl.SaslError as error:
+            self._give_up(str(error))
+            return
+        self.send_control(0, k.ConnectionSecureOk(response))
+
+    def _tune(self, tune: k.ConnectionTune) -> None:
+        self._expect("tune")
+        assert self._mechanism is not None
+        try:
+            self._mechanism.finish()
+        except sasl.SaslError as error:
+            self._give_up(str(error))
+            return
+        frame_max = FRAME_MAX if tune.max_frame_size is None else tune.max_frame_size
+        if frame_max < FRAME_MIN:
+            raise FrameSyntaxError(f"connection.tune with max-frame-size {frame_max}, below {FRAME_MIN}")
+        frame_max = max(min(frame_max, self.limits.frame_max), FRAME_MIN)
+        channel_max = min(0xFFFF if tune.channel_max is None else tune.channel_max, self.limits.channel_max)
+        heartbeat = round(self.limits.heartbeat if self.config.heartbeat is None else self.config.heartbeat)
+        heartbeat = min(heartbeat, 0xFFFF if tune.heartbeat_max is None else tune.heartbeat_max)
+        heartbeat = max(heartbeat, tune.heartbeat_min or 0)
+        self.send_control(0, k.ConnectionTuneOk(channel_max, frame_max, heartbeat))
+        self.negotiated(channel_max, frame_max, heartbeat)
+        # The default virtual host has no name in 0-10; "/" is what the classic versions call it.
+        name = self.config.virtual_host
+        self.send_control(0, k.ConnectionOpen("" if name == "/" else name))
+        self.awaited = "open-ok"
+
+    def _open_ok(self, open_ok: k.ConnectionOpenOk) -> None:
+        self._expect("open-ok")
+        self.awaited = ""
+        self.opened()
+        self.events.append(Opened(0, self.config.user, self.config.virtual_host))
+
+    def _redirect(self, redirect: k.ConnectionRedirect) -> None:
+        self._expect("open-ok")
+        text = f"the server sends its clients to {redirect.host}"
+        self.close(k.CONNECTION_FORCED, "redirected", Closed(0, CloseReason.PEER, k.CONNECTION_FORCED, text))
+        self.end(Closed(0, CloseReason.PEER, k.CONNECTION_FORCED, text))
+
+    def _give_up(self, text: str) -> None:
+        closed = Closed(0, CloseReason.AUTHENTICATION, 403, text)
+        self.close(k.CONNECTION_FORCED, text, closed)
+        self.end(closed)
+
+    def _closed_by_peer(self, close: k.ConnectionClose) -> None:
+        refused = self.awaited in _AUTHENTICATING or (self.awaited == "open-ok" and close.reply_code == k.INVALID_PATH)
+        if refused and self.phase is Phase.HANDSHAKE:
+            self.end(Closed(0, CloseReason.AUTHENTICATION, close.reply_code, close.reply_text))
+        else:
+            super()._closed_by_peer(close)
+
+    def _attach(self, wire: int, control: k.Control) -> None:
+        """The session is gone here already; only a detach is worth an answer."""
+        if type(control) is k.SessionDetach:
+            self.send_control(wire, k.SessionDetached(control.name, 0))
+
+    controls: ClassVar[Mapping[type[k.Control], Callable[[Any, Any], None]]] = {
+        k.ConnectionStart: _start,
+        k.ConnectionSecure: _secure,
+        k.ConnectionTune: _tune,
+        k.ConnectionOpenOk: _open_ok,
+        k.ConnectionRedirect: _redirect,
+    }
+
+
+def is_broker_j(product: str) -> bool:
+    """Whether a product is Qpid's broker in Java, under any of its names; the one in C++ has other habits."""
+    lowered = product.lower()
+    return "qpid" in lowered and "cpp" not in lowered
+
+
+def learn(properties: Table, mechanisms: tuple[str, ...]) -> Capabilities:
+    """What a server can do, by its properties. Everything that speaks 0-10 confirms by completion; Broker-J's
+    ways are known by its name."""
+
+    def text(name: str) -> str:
+        value = properties.get(name)
+        return value if isinstance(value, str) else ""
+
+    product = text("product")
+    qpid = is_broker_j(product)
+    return Capabilities(
+        product=product,
+        product_version=text("version"),
+        platform=text("platform"),
+        mechanisms=mechanisms,
+        confirms=Confirms.COMPLETION,
+        native_dead_letter=True,
+        query_binding=True,
+        unknown_exchange_reported=not qpid,
+        counts_unacked=qpid,
+        redeclare_checked=not qpid,
+        durable_storage=str(properties.get("durable_storage")).lower() != "false",
+    )

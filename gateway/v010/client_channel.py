@@ -1,0 +1,544 @@
+"""A session that a client has attached: operations become commands, commands and completions become outcomes.
+
+Everything that was sent and says something when it completes is in :attr:`ClientChannel.pending`, by command id: a
+publish as its serial, anything else as a :class:`~gateway.v010.client_requests.Step`. Completions are looked at when
+all octets that came together are handled, so that a message.reject in the same burst has its say first whichever
+way the broker orders the two.
+
+Deliveries are completed in the order in which they come, at once: completion is not settlement. A delivery's number
+is its command id plus one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from gateway import operations as o
+from gateway.errors import FrameSyntaxError, StateError, Unsupported
+from gateway.v010 import commands as c
+from gateway.v010.attached import CACHED_MAX, Attached, Transfer
+from gateway.v010.client_requests import REQUESTS, Step, consuming
+from gateway.v010.codes import DETACH_REPLY_CODES, NO_CONSUMERS, NO_ROUTE, reply
+from gateway.v010.controls import (
+    DETACH_CODES,
+    SessionAttach,
+    SessionAttached,
+    SessionCommandPoint,
+    SessionDetach,
+    SessionRequestTimeout,
+)
+from gateway.v010.execution import RangeSet, unwrap, unwrap_ranges
+from gateway.v010.frames import HEADER_SIZE
+from gateway.v010.subscription import Subscription
+from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, read_message, write_header
+
+if TYPE_CHECKING:
+    from gateway.v010.client import ClientSession
+
+SYNC_AT: Final = HEADER_SIZE + 3
+"""Where in a command's first frame the octet with the sync bit lies."""
+
+_REJECT_CODES: Final = {c.UNROUTABLE: (NO_ROUTE, "unroutable"), c.IMMEDIATE: (NO_CONSUMERS, "immediate")}
+
+
+class ClientChannel(Attached):
+    """See the module."""
+
+    __slots__ = (
+        "_completions", "_failure", "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping",
+        "attaching", "closing", "committing", "confirming", "emit", "outstanding", "peer_credit", "peer_mode",
+        "pending", "prefetch", "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
+    )  # fmt: skip
+
+    session: ClientSession
+
+    def __init__(self, session: ClientSession, wire: int, name: bytes) -> None:
+        super().__init__(session, wire, name)
+        self.emit = session.events.append
+        self.serial = 1
+        self.attaching = True
+        self.closing = False
+        self.confirming = False
+        self.transacted = False
+        self.committing = False
+        """A commit or rollback is under way: nothing may be sent."""
+        self.pending: dict[int, int | Step] = {}
+        self.prefetch = (0, 0)
+        """Messages and octets, for subscriptions from now on."""
+        self.subscriptions: dict[str, Subscription] = {}
+        self.outstanding: dict[int, Subscription] = {}
+        """Deliveries that are not settled, in order."""
+        self.sizes: dict[int, int] = {}
+        """Their octets, where a limit in octets wants to know."""
+        self.undecided: list[tuple[int, Subscription]] = []
+        """What was settled in the transaction."""
+        self.stopped = False
+        """The broker takes no messages for now."""
+        self.peer_mode = c.WINDOW
+        self.peer_credit: int | None = None
+        """How many messages the broker still takes; None: no limit was set."""
+        self._failure: tuple[int, str] | None = None
+        self._completions: list[tuple[int, int]] = []
+        self._prefixes: dict[str, bytes] = {}
+        self._settling = o.Settlement.ACCEPT
+        self._settled = RangeSet()
+        """What ``_settling`` will be said of."""
+        self._topping: dict[Subscription, None] = {}
+        self._sync: int | None = None
+        """Where in ``out`` the last publish begins."""
+        self._tags = 0
+        self.tell(SessionAttach(name))
+        self.tell(SessionRequestTimeout(0))
+        self.tell(SessionCommandPoint(0, 0))
+
+    # ---------------------------------------------------------------------------------------------- sending
+
+    def send(self, operation: o.Operation) -> int:
+        """Carry out an operation of the user's; its serial."""
+        kind = type(operation)
+        if kind is o.Publish:
+            return self.publish(operation)  # type: ignore[arg-type]
+        self._check_state(kind)
+        serial = self.serial + 1
+        sender = SENDERS.get(kind)
+        if sender is not None:
+            sender(self, operation)
+            self.serial = serial
+            return serial
+        request = REQUESTS.get(kind)  # type: ignore[arg-type]
+        if request is None:
+            raise Unsupported(f"a client of 0-10 does not send {kind.__name__}")
+        check = CHECKS.get(kind)
+        if check is not None:
+            check(self, operation)
+        if self._settled:
+            self._write_settled()
+        sent, length = self.sent, len(self.out)
+        try:
+            request(self, operation, serial)
+        except Exception:
+            # A field that does not fit, in the first command or a later one: nothing of the request goes out.
+            del self.out[length:]
+            for number in range(sent, self.sent):
+                self.pending.pop(number, None)
+            self.sent = sent
+            raise
+        self.serial = serial
+        return serial
+
+    def _check_state(self, kind: type) -> None:
+        if self.closing or self.failed or self.committing:
+            state = "closing" if self.closing else "failed" if self.failed else "committing"
+            raise StateError(f"channel {self.number} is {state}: no {kind.__name__}")
+
+    def write(self, command: c.Command, sync: bool = False) -> int:
+        """Queue a command, behind the settlements that were asked for before it."""
+        if self._settled:
+            self._write_settled()
+        return super().write(command, sync)
+
+    def ask(self, command: c.Command, step: Step, sync: bool = True) -> None:
+        """Queue a command whose completion or result is awaited."""
+        self.pending[self.write(command, sync)] = step
+
+    def publish(self, operation: o.Publish) -> int:
+        """message.transfer with its content."""
+        if self.closing or self.failed or self.committing:
+            self._check_state(o.Publish)
+        if self._settled:
+            self._write_settled()
+        session = self.session
+        message = operation.message
+        flags = (0 if operation.mandatory else DISCARD_UNROUTABLE) | (IMMEDIATE if operation.immediate else 0)
+        qpid = session.qpid
+        # Broker-J delivers a message with the exchange that its publisher named, and with none otherwise.
+        exchange = operation.exchange if qpid else None
+        header = write_header(message, operation.routing_key, flags, exchange or None, session.user, qpid)
+        prefix = self._prefixes.get(operation.exchange) or self._prefix(operation.exchange)
+        if self.peer_credit is not None:
+            self._spend()
+        self._sync = len(self.out)
+        number = self.transfer(prefix, header, message.body)
+        self.serial = serial = self.serial + 1
+        self.pending[number] = serial
+        session.dirty[self.wire] = self
+        return serial
+
+    def _prefix(self, exchange: str) -> bytes:
+        if len(self._prefixes) >= CACHED_MAX:
+            self._prefixes.clear()
+        prefix = self._prefixes[exchange] = self.transfer_prefix(exchange, c.EXPLICIT, c.PRE_ACQUIRED)
+        return prefix
+
+    def _spend(self) -> None:
+        """A publish takes one of the credits that the broker gave."""
+        if not self.peer_credit:
+            if self.peer_mode == c.CREDIT and not self.stopped:
+                self._stop(True)
+            raise StateError(f"channel {self.number}: the broker has given no credit for another message")
+        self.peer_credit -= 1
+
+    def flush(self) -> None:
+        """See :class:`~gateway.v010.connection.Attachment`: the sync bit, settlements, credit, completions."""
+        at = self._sync
+        if at is not None:
+            buffer = self.out[at]
+            self.out[at] = b"%b\x01%b" % (buffer[:SYNC_AT], buffer[SYNC_AT + 1 :])
+            self._sync = None
+        if self.failed or self.closing:
+            return
+        if self._settled:
+            self._write_settled()
+        if self._topping:
+            for subscription in self._topping:
+                grant = subscription.top_up()
+                if grant:
+                    super().write(c.MessageFlow(subscription.destination, c.MESSAGES, grant))
+            self._topping.clear()
+        super().flush()
+
+    # ----------------------------------------------------------------------------------------- settlements
+
+    def settle(self, operation: o.Settle) -> None:
+        """message.accept, release or reject of what is outstanding in the range."""
+        first, last = operation.first, operation.last or self.received.next
+        if self._settling is not operation.settlement:
+            if self._settled:
+                self._write_settled()
+            self._settling = operation.settlement
+        outstanding = self.outstanding
+        if first == last:
+            if first not in outstanding:
+                raise StateError(f"channel {self.number}: delivery {first} is not outstanding")
+            self._settle_one(first)
+        else:
+            if last - first < len(outstanding):
+                numbers = [number for number in range(first, last + 1) if number in outstanding]
+            else:
+                numbers = [number for number in outstanding if first <= number <= last]
+            if not numbers:
+                raise StateError(f"channel {self.number}: no delivery within {first}..{last} is outstanding")
+            for number in numbers:
+                self._settle_one(number)
+        self.session.dirty[self.wire] = self
+
+    def settle_all(self, settlement: o.Settlement) -> None:
+        """The same for everything that is outstanding."""
+        self.settle(o.Settle(self.number, settlement, 0, 0))
+
+    def _settle_one(self, number: int) -> None:
+        subscription = self.outstanding.pop(number)
+        self._settled.add(number - 1, number - 1)
+        subscription.settled(self.sizes.pop(number, 0))
+        if not (subscription.unlimited or subscription.ended):
+            self._topping[subscription] = None
+        if self.transacted:
+            self.undecided.append((number, subscription))
+
+    def _write_settled(self) -> None:
+        build = SETTLEMENTS[self._settling]
+        for ranges in self._settled.chunks():
+            super().write(build(tuple((first & 0xFFFFFFFF, last & 0xFFFFFFFF) for first, last in ranges)))
+        self._settled.clear()
+
+    def unsettle(self) -> None:
+        """tx.rollback: what the transaction settled is outstanding again."""
+        for number, subscription in self.undecided:
+            self.outstanding[number] = subscription
+            subscription.out += 1
+        self.outstanding = dict(sorted(self.outstanding.items()))
+
+    # ---------------------------------------------------------------------------------- subscriptions, flow
+
+    def fresh_tag(self, stem: str = "consumer") -> str:
+        """A destination that is not in use."""
+        while True:
+            self._tags += 1
+            tag = f"{stem}-{self._tags}"
+            if tag not in self.subscriptions:
+                return tag
+
+    def fresh_name(self) -> str:
+        """A name for a queue."""
+        self._tags += 1
+        return f"gw.{self.name.decode()}.{self._tags}"
+
+    def grant(self, subscription: Subscription) -> None:
+        """The first credit of a subscription."""
+        self.write(c.MessageFlow(subscription.destination, c.OCTETS, c.UNLIMITED))
+        credit = c.UNLIMITED if subscription.unlimited else subscription.first_grant()
+        if credit:
+            self.write(c.MessageFlow(subscription.destination, c.MESSAGES, credit))
+
+    def flow(self, operation: o.Flow) -> None:
+        """Stop the subscriptions of the channel, or let them go on."""
+        for subscription in self.subscriptions.values():
+            if subscription.ended or subscription.stopped is not operation.active:
+                continue
+            subscription.stopped = not operation.active
+            if operation.active:
+                self.grant(subscription)
+            else:
+                self.write(c.MessageStop(subscription.destination))
+
+    def close(self, operation: o.CloseChannel) -> None:
+        """session.detach."""
+        if self._settled:
+            self._write_settled()
+        self.tell(SessionDetach(self.name))
+        self.closing = True
+
+    # -------------------------------------------------------------------------------------------- receiving
+
+    def transferred(self, number: int, transfer: Transfer, header: bytes, body: bytes) -> None:
+        """A delivery."""
+        if self.closing:
+            return
+        number += 1
+        subscription = self._take(number, transfer.destination, len(body))
+        flags, exchange, routing_key = read_delivery(header)
+        redelivered = flags & REDELIVERED != 0
+        message = read_message(header, body, self.session.qpid)
+        step = subscription.get
+        if step is None:
+            self.emit(
+                o.Deliver(self.number, subscription.destination, number, redelivered, exchange, routing_key, message)
+            )
+        else:
+            serial = step.serial
+            subscription.get = None
+            self.emit(o.Got(self.number, serial, serial, number, redelivered, exchange, routing_key, message))
+
+    def oversized(self, number: int, transfer: Transfer, header: bytes, size: int, limit: int) -> None:
+        """A delivery that is outstanding like any other, but has no body."""
+        if self.closing:
+            return
+        number += 1
+        subscription = self._take(number, transfer.destination, size)
+        flags, exchange, routing_key = read_delivery(header)
+        tag = "" if subscription.get is not None else transfer.destination
+        redelivered = flags & REDELIVERED != 0
+        self.emit(o.DeliveryTooLarge(self.number, tag, number, size, limit, redelivered, exchange, routing_key))
+
+    def _take(self, number: int, destination: str, size: int) -> Subscription:
+        """Note a delivery; whose it is."""
+        subscription = self.subscriptions.get(destination)
+        if subscription is None:
+            raise FrameSyntaxError(f"a transfer to {destination!r:.80}, to which nothing is subscribed")
+        if subscription.starting is not None:
+            consuming(self, subscription.starting)
+        if not subscription.no_ack:
+            self.outstanding[number] = subscription
+            subscription.credit -= 1
+            subscription.out += 1
+            if subscription.size_max:
+                subscription.measured(size)
+                self.sizes[number] = size
+                self._topping[subscription] = None
+                self.session.dirty[self.wire] = self
+        return subscription
+
+    def received_all(self) -> None:
+        """See :class:`~gateway.v010.connection.Attachment`."""
+        received = self.received
+        if received.low < received.next:
+            received.complete(received.low, received.next - 1)
+        if self._completions:
+            self._complete()
+        super().received_all()
+
+    def completed(self, ranges: list[tuple[int, int]]) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        self._completions += ranges
+
+    def _under_way(self, first: int, last: int) -> Iterator[int]:
+        """The ids of a range that are pending, in order. The range may be a lie."""
+        pending = self.pending
+        if not pending:
+            return iter(())
+        first, last = max(first, next(iter(pending))), min(last, self.sent - 1)
+        if last - first > 2 * len(pending):
+            return iter([number for number in pending if first <= number <= last])
+        return iter([number for number in range(first, last + 1) if number in pending])
+
+    def _complete(self) -> None:
+        ranges, self._completions = self._completions, []
+        pending = self.pending
+        start = end = 0
+        for first, last in ranges:
+            for number in self._under_way(first, last):
+                step = pending.pop(number)
+                if type(step) is int:
+                    if step != end + 1:
+                        self._confirm(start, end)
+                        start = step
+                    end = step
+                elif step.complete is not None:  # type: ignore[union-attr]
+                    self._confirm(start, end)
+                    start = end = 0
+                    step.complete(self, step)  # type: ignore[union-attr,arg-type]
+        self._confirm(start, end)
+
+    def _confirm(self, first: int, last: int) -> None:
+        if first and self.confirming:
+            self.emit(o.Confirmed(self.number, first, last))
+
+    def rejected(self, number: int, command: c.MessageReject) -> None:
+        """message.reject of publishes."""
+        code, text = _REJECT_CODES.get(command.reject_code, (0, ""))
+        for first, last in unwrap_ranges(command.transfers, self.sent):
+            for publish in self._under_way(first, last):
+                serial = self.pending[publish]
+                if not isinstance(serial, int):
+                    continue
+                del self.pending[publish]
+                if code:
+                    self.emit(o.Returned(self.number, serial, serial, code, command.text or text))
+                elif self.confirming:
+                    self.emit(o.Refused(self.number, serial, serial, 0, command.text or "rejected"))
+
+    def accepted(self, number: int, command: c.MessageAccept) -> None:
+        """message.accept of publishes: the broker has them."""
+        self._completions += unwrap_ranges(command.transfers, self.sent)
+
+    def result(self, number: int, command: c.ExecutionResult) -> None:
+        """The result of a query."""
+        step = self.pending.get(unwrap(command.command_id, self.sent))
+        if isinstance(step, Step) and step.result is not None:
+            result, step.result = step.result, None
+            result(self, step, command.value)
+
+    def exception(self, number: int, command: c.ExecutionException) -> None:
+        """A command failed, and the session with it."""
+        if self._completions:
+            self._complete()
+        code, text = self._failure = reply(command.error_code, command.description)
+        self.failed = True
+        if command.command_id is None:
+            return
+        step = self.pending.get(unwrap(command.command_id, self.sent))
+        if step is not None:
+            serial = step if isinstance(step, int) else step.serial
+            self.emit(o.Failed(self.number, serial, serial, code, text))
+
+    def sync(self, number: int, command: c.ExecutionSync) -> None:
+        """Everything is complete as it comes, so this is too."""
+        self.received.want(number)
+
+    def peer_stop(self, number: int, command: c.MessageStop) -> None:
+        """The broker takes no more messages."""
+        if self.peer_mode == c.CREDIT:
+            self.peer_credit = 0
+        self._stop(True)
+
+    def peer_flow(self, number: int, command: c.MessageFlow) -> None:
+        """The broker takes messages again, or more of them."""
+        if command.unit == c.MESSAGES and command.value:
+            if command.value >= 0x7FFFFFFF:
+                self.peer_credit = None
+            elif self.peer_credit is not None:
+                self.peer_credit += command.value
+            self._stop(False)
+
+    def peer_flow_mode(self, number: int, command: c.MessageSetFlowMode) -> None:
+        """How the broker counts what it takes. It says what it takes next."""
+        self.peer_mode = command.flow_mode
+
+    def _stop(self, stopped: bool) -> None:
+        if stopped is not self.stopped:
+            self.stopped = stopped
+            self.emit(o.Flow(self.number, not stopped))
+
+    # ------------------------------------------------------------------------------------------ the session
+
+    def _attached(self, control: SessionAttached) -> None:
+        if self.attaching:
+            self.attaching = False
+            self.emit(o.Done(self.number, 1, 1))
+
+    def detached(self, code: int, asked: bool) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        if self._completions:
+            self._complete()
+        self.session.detach(self.wire)
+        if self._failure is not None:
+            self.emit(o.ChannelClosed(self.number, *self._failure))
+        elif self.closing:
+            self.emit(o.ChannelClosed(self.number, 200, "", False))
+        else:
+            name = DETACH_CODES.get(code, f"code {code}")
+            text = f"the broker detached the session: {name}"
+            self.emit(o.ChannelClosed(self.number, DETACH_REPLY_CODES.get(code, 541), text))
+
+    def broken(self, number: int, code: int, text: str, command: int) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        super().broken(number, code, text, command)
+        self._failure = (code, text)
+
+    commands: ClassVar[Mapping[type[c.Command], Callable[[Any, int, Any], None]]] = {
+        c.ExecutionSync: sync,
+        c.ExecutionResult: result,
+        c.ExecutionException: exception,
+        c.MessageTransfer: Attached.bare_transfer,
+        c.MessageAccept: accepted,
+        c.MessageReject: rejected,
+        c.MessageStop: peer_stop,
+        c.MessageFlow: peer_flow,
+        c.MessageSetFlowMode: peer_flow_mode,
+    }
+
+
+SETTLEMENTS: Final[Mapping[o.Settlement, Callable[[Any], c.Command]]] = {
+    o.Settlement.ACCEPT: c.MessageAccept,
+    o.Settlement.RELEASE: lambda ranges: c.MessageRelease(ranges, True),
+    o.Settlement.REJECT: c.MessageReject,
+}
+"""What a settlement becomes."""
+
+SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
+    o.Settle: ClientChannel.settle,
+    o.Flow: ClientChannel.flow,
+    o.CloseChannel: ClientChannel.close,
+}
+"""What has no command of its own to wait for."""
+
+
+def _check_consume(channel: ClientChannel, request: o.Consume) -> None:
+    if request.consumer_tag in channel.subscriptions:
+        raise StateError(f"channel {channel.number}: the consumer tag {request.consumer_tag!r:.80} is in use")
+
+
+def _check_cancel(channel: ClientChannel, request: o.Cancel) -> None:
+    subscription = channel.subscriptions.get(request.consumer_tag)
+    if subscription is None or subscription.ended:
+        raise StateError(f"channel {channel.number}: there is no consumer {request.consumer_tag!r:.80}")
+
+
+def _check_select(channel: ClientChannel, request: o.Request) -> None:
+    if channel.confirming or channel.transacted:
+        mode = "confirm" if channel.confirming else "transacted"
+        raise StateError(f"channel {channel.number} is in mode {mode} already")
+    if type(request) is o.SelectConfirm:
+        channel.confirming = True
+
+
+def _check_transaction(channel: ClientChannel, request: o.Request) -> None:
+    if not channel.transacted:
+        raise StateError(f"channel {channel.number} is not transacted")
+
+
+def _note_prefetch(channel: ClientChannel, request: o.Qos) -> None:
+    channel.prefetch = (request.prefetch_count, request.prefetch_size)
+
+
+CHECKS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
+    o.Consume: _check_consume,
+    o.Cancel: _check_cancel,
+    o.SelectConfirm: _check_select,
+    o.TxSelect: _check_select,
+    o.TxCommit: _check_transaction,
+    o.TxRollback: _check_transaction,
+    o.Qos: _note_prefetch,
+}
+"""What must hold, or is to be noted, before a request is sent."""

@@ -1,0 +1,482 @@
+"""A session that a client has attached, as the server sees it: commands become operations, outcomes completion.
+
+The operations that a client sends get serials here; :attr:`ServerChannel.publishes` and :attr:`ServerChannel.asked`
+say which command each serial is, until its outcome comes. Completions are queued at the end of a burst, behind the
+deliveries that the burst caused, so a message.flush is complete behind what it brought.
+
+Window flow is turned into plain credit: when the client completes deliveries of a subscription in window mode, the
+session returns a further :class:`~gateway.operations.Credit` for as many messages and octets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from gateway import operations as o
+from gateway.errors import StateError, Unsupported
+from gateway.v010 import commands as c
+from gateway.v010.attached import Attached, Transfer
+from gateway.v010.codes import NO_CONSUMERS, error_code, reply
+from gateway.v010.controls import SessionAttached, SessionCommandPoint, SessionDetach, SessionDetached
+from gateway.v010.execution import unwrap_ranges
+from gateway.v010.server_requests import MISSING, REQUESTS, RESULTS, SETTLEMENTS
+from gateway.v010.structs import Struct
+from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, read_message, write_header
+
+if TYPE_CHECKING:
+    from gateway.v010.server import ServerSession
+
+ATTACH_SERIAL: Final = 1
+REMEMBERED_MAX: Final = 1_024
+"""How many requests without an outcome are remembered, in case one fails all the same."""
+WINDOW_MAX: Final = 1 << 20
+"""Most deliveries of a session that may be incomplete where credit comes back by completion."""
+RESOURCE_LIMIT: Final = 506
+UNLIMITED_FLOW: Final = 0x7FFFFFFF
+
+
+class Destination:
+    """A subscription of the client."""
+
+    __slots__ = ("gone", "limited", "prefix", "window")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        """The frame of message.transfer to it."""
+        self.limited = False
+        """Its credit had a limit at some time."""
+        self.gone = False
+        """Ended by the server; the client does not know."""
+        self.window = True
+        """Qpid begins in window mode."""
+
+
+class ServerChannel(Attached):
+    """See the module."""
+
+    __slots__ = (
+        "_cancelling", "_detaching", "_remembered", "_silent", "_stopped", "asked", "destinations", "emit",
+        "publishes", "serial", "session", "transacted", "transaction", "windowed",
+    )  # fmt: skip
+
+    session: ServerSession
+
+    def __init__(self, session: ServerSession, wire: int, name: bytes) -> None:
+        super().__init__(session, wire, name)
+        self.emit = session.events.append
+        self.serial = ATTACH_SERIAL
+        self.publishes: dict[int, int] = {}
+        """Serial -> command id of those without an outcome."""
+        self.asked: dict[int, tuple[int, c.Command]] = {}
+        """The same for other requests, with the command."""
+        self.destinations: dict[str, Destination] = {}
+        self.windowed: dict[int, tuple[str, int]] = {}
+        """Delivered in window mode and not complete: command id -> destination and octets."""
+        self.transacted = False
+        self.transaction: dict[int, int] = {}
+        """The publishes of the transaction: they may be returned at its end, long complete."""
+        self._silent: set[int] = set()
+        """Serials of publishes in accept-mode none: nothing is said of them."""
+        self._remembered: dict[int, tuple[int, int]] = {}
+        self._detaching: bytes | None = None
+        """The client wants to detach, and waits."""
+        self._cancelling: dict[int, Destination] = {}
+        """What each message.cancel without an outcome ends: until then it delivers."""
+        self._stopped = False
+        self.emit(o.OpenChannel(self.number, serial=ATTACH_SERIAL))
+
+    # ------------------------------------------------------------------------------------------- receiving
+
+    def _next_serial(self) -> int:
+        self.serial += 1
+        return self.serial
+
+    def transferred(self, number: int, transfer: Transfer, header: bytes, body: bytes) -> None:
+        """A publish."""
+        flags, _, routing_key = read_delivery(header)
+        self.serial = serial = self.serial + 1
+        self.publishes[serial] = number
+        if not transfer.explicit:
+            self._silent.add(serial)
+        elif self.transacted:
+            self.transaction[serial] = number
+        if self.transacted:
+            self.received.complete(number, number)
+        self.emit(
+            o.Publish(
+                self.number,
+                transfer.destination,
+                routing_key,
+                read_message(header, body),
+                not flags & DISCARD_UNROUTABLE,
+                flags & IMMEDIATE != 0,
+                serial=serial,
+            )
+        )
+
+    def oversized(self, number: int, transfer: Transfer, header: bytes, size: int, limit: int) -> None:
+        """A publish that is refused."""
+        text = f"a message of {size} octets is over the limit of {limit}"
+        if transfer.explicit:
+            self.write(c.MessageReject(_one(number), c.UNSPECIFIED, text))
+            self.received.complete(number, number)
+        else:
+            self.broken(number, RESOURCE_LIMIT, text, c.TRANSFER)
+
+    def request(self, number: int, command: c.Command) -> None:
+        """A command of :data:`~gateway.v010.server_requests.REQUESTS`."""
+        operation: Any = REQUESTS[type(command)](self.number, command)
+        self.ask(number, command, operation)
+
+    def ask(self, number: int, command: c.Command, operation: Any) -> None:
+        """Return an operation whose outcome completes the command."""
+        operation.serial = serial = self._next_serial()
+        self.asked[serial] = (number, command)
+        self.emit(operation)
+
+    def say(self, number: int, command: c.Command, operation: Any) -> None:
+        """Return an operation that has no outcome; the command is complete."""
+        operation.serial = serial = self._next_serial()
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[serial] = (number, command.code)
+        self.received.complete(number, number)
+        self.emit(operation)
+
+    def subscribe(self, number: int, command: c.MessageSubscribe) -> None:
+        """message.subscribe."""
+        explicit = command.accept_mode == c.EXPLICIT
+        prefix = self.transfer_prefix(command.destination, command.accept_mode, command.acquire_mode)
+        self.destinations[command.destination] = Destination(prefix)
+        consume = o.Consume(
+            self.number,
+            command.queue,
+            command.destination,
+            no_ack=not explicit,
+            exclusive=command.exclusive,
+            arguments=command.arguments or {},
+            acquired=command.acquire_mode == c.PRE_ACQUIRED,
+            credit=True,
+        )
+        self.ask(number, command, consume)
+
+    def cancel(self, number: int, command: c.MessageCancel) -> None:
+        """message.cancel."""
+        destination = self.destinations.get(command.destination)
+        if destination is not None:
+            self._cancelling[self.serial + 1] = destination
+        self._forget_window(command.destination)
+        self.request(number, command)
+
+    def settle(self, number: int, command: c.MessageAccept | c.MessageRelease | c.MessageReject) -> None:
+        """message.accept, release and reject."""
+        settlement = SETTLEMENTS[type(command)]
+        received = self.received
+        received.complete(number, number)
+        for first, last in unwrap_ranges(command.transfers, self.sent):
+            first, last = max(first, 0), min(last, self.sent - 1)
+            if first <= last:
+                self.emit(o.Settle(self.number, settlement, first + 1, last + 1, serial=self._next_serial()))
+
+    def acquire(self, number: int, command: c.MessageAcquire) -> None:
+        """message.acquire: the client wants what it was only shown."""
+        ranges = (
+            (max(first, 0), min(last, self.sent - 1)) for first, last in unwrap_ranges(command.transfers, self.sent)
+        )
+        wanted = tuple((first + 1, last + 1) for first, last in ranges if first <= last)
+        self.ask(number, command, o.Acquire(self.number, wanted))
+
+    def tx_select(self, number: int, command: c.TxSelect) -> None:
+        """tx.select: what follows belongs to a transaction."""
+        self.transacted = True
+        self.request(number, command)
+
+    def _destination(self, number: int, command: Any) -> Destination | None:
+        destination = self.destinations.get(command.destination)
+        if destination is None:
+            text = f"there is no subscription with the destination '{command.destination}'"
+            self.broken(number, error_code(404), text, command.code)
+        elif destination.gone:
+            self.received.complete(number, number)
+            return None
+        return destination
+
+    def flow_mode(self, number: int, command: c.MessageSetFlowMode) -> None:
+        """message.set-flow-mode."""
+        if (destination := self._destination(number, command)) is not None:
+            destination.window = command.flow_mode == c.WINDOW
+            self.received.complete(number, number)
+
+    def flow(self, number: int, command: c.MessageFlow) -> None:
+        """message.flow."""
+        if (destination := self._destination(number, command)) is None:
+            return
+        amount = None if command.value == c.UNLIMITED else command.value
+        destination.limited = destination.limited or amount is not None
+        messages, octets = (amount, 0) if command.unit == c.MESSAGES else (0, amount)
+        self.say(number, command, o.Credit(self.number, command.destination, messages, octets, destination.window))
+
+    def stop(self, number: int, command: c.MessageStop) -> None:
+        """message.stop. What is out in window mode gives no credit back."""
+        if (destination := self._destination(number, command)) is None:
+            return
+        self._forget_window(command.destination)
+        self.say(number, command, o.Credit(self.number, command.destination, window=destination.window, stopped=True))
+
+    def flush_credit(self, number: int, command: c.MessageFlush) -> None:
+        """message.flush."""
+        if (destination := self._destination(number, command)) is None:
+            return
+        self._forget_window(command.destination)
+        self.say(number, command, o.Credit(self.number, command.destination, window=destination.window, flush=True))
+
+    def sync(self, number: int, command: c.ExecutionSync) -> None:
+        """execution.sync: complete when everything before it is."""
+        self.received.barrier(number)
+
+    def result(self, number: int, command: c.ExecutionResult) -> None:
+        """Nothing was asked of the client."""
+        self.received.complete(number, number)
+
+    def exception(self, number: int, command: c.ExecutionException) -> None:
+        """The client could not carry out a command of ours; the session is over."""
+        code, text = reply(command.error_code, command.description)
+        self.tell(SessionDetach(self.name))
+        self.failed = True
+        self.emit(o.ChannelClosed(self.number, code, text))
+
+    def _forget_window(self, destination: str) -> None:
+        if self.windowed:
+            self.windowed = {number: entry for number, entry in self.windowed.items() if entry[0] != destination}
+
+    def completed(self, ranges: list[tuple[int, int]]) -> None:
+        """See :class:`~gateway.v010.attached.Attached`: credit comes back in window mode."""
+        windowed = self.windowed
+        if not windowed or self.failed:
+            return
+        credit: dict[str, tuple[int, int]] = {}
+        for first, last in ranges:
+            if last - first > 2 * len(windowed):
+                numbers = [number for number in windowed if first <= number <= last]
+            else:
+                numbers = [number for number in range(first, last + 1) if number in windowed]
+            for number in numbers:
+                destination, size = windowed.pop(number)
+                messages, octets = credit.get(destination, (0, 0))
+                credit[destination] = (messages + 1, octets + size)
+        for destination, (messages, octets) in credit.items():
+            self.emit(o.Credit(self.number, destination, messages, octets, True, serial=self._next_serial()))
+
+    def _detach(self, control: SessionDetach) -> None:
+        if self.failed:
+            self.tell(SessionDetached(control.name, 0))
+            self.session.detach(self.wire)
+            return
+        self._detaching = control.name
+        self.emit(o.CloseChannel(self.number, serial=self._next_serial()))
+
+    def detached(self, code: int, asked: bool) -> None:
+        """See :class:`~gateway.v010.attached.Attached`: the answer to our detach, or one that nobody asked for."""
+        self.session.detach(self.wire)
+        if not self.failed:
+            self.emit(o.ChannelClosed(self.number, 200, "detached"))
+
+    def broken(self, number: int, code: int, text: str, command: int) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        super().broken(number, code, text, command)
+        self.emit(o.ChannelClosed(self.number, code, text, False))
+
+    commands: ClassVar[Mapping[type[c.Command], Callable[[Any, int, Any], None]]] = {
+        **dict.fromkeys(REQUESTS, request),
+        **dict.fromkeys(SETTLEMENTS, settle),
+        c.TxSelect: tx_select,
+        c.ExecutionSync: sync,
+        c.ExecutionResult: result,
+        c.ExecutionException: exception,
+        c.MessageTransfer: Attached.bare_transfer,
+        c.MessageAcquire: acquire,
+        c.MessageSubscribe: subscribe,
+        c.MessageCancel: cancel,
+        c.MessageSetFlowMode: flow_mode,
+        c.MessageFlow: flow,
+        c.MessageFlush: flush_credit,
+        c.MessageStop: stop,
+    }
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def send(self, operation: o.Operation) -> int:
+        """Put an outcome or a delivery on the wire."""
+        kind = type(operation)
+        if self.failed:
+            raise StateError(f"channel {self.number} has failed: no {kind.__name__}")
+        sender = SENDERS.get(kind)
+        if sender is None:
+            raise Unsupported(f"a server of 0-10 does not send {kind.__name__}")
+        self.session.dirty[self.wire] = self
+        return sender(self, operation) or 0
+
+    def deliver(self, operation: o.Deliver) -> int:
+        """message.transfer with its content; the delivery's number."""
+        destination = self.destinations.get(operation.consumer_tag)
+        if destination is None or destination.gone:
+            raise StateError(f"channel {self.number}: there is no subscription {operation.consumer_tag!r:.80}")
+        if len(self.windowed) >= WINDOW_MAX:
+            raise StateError(f"channel {self.number}: {WINDOW_MAX} deliveries are not complete")
+        message = operation.message
+        flags = REDELIVERED if operation.redelivered else 0
+        header = write_header(message, operation.routing_key, flags, operation.exchange, None)
+        number = self.transfer(destination.prefix, header, message.body)
+        if destination.window and destination.limited:
+            self.windowed[number] = (operation.consumer_tag, len(message.body))
+        return number + 1
+
+    def outcome(self, operation: o.Outcome) -> None:
+        """Done, Consuming, Removed and what else ends requests."""
+        for serial in range(operation.first, operation.last + 1):
+            if serial == ATTACH_SERIAL and type(operation) is o.Done:
+                self.tell(SessionAttached(self.name))
+                self.tell(SessionCommandPoint(0, 0))
+                continue
+            number, command = self._asked(serial)
+            build = RESULTS.get((type(command), type(operation)))
+            if build is not None:
+                self._result(number, build(operation))
+                continue
+            if isinstance(command, c.MessageCancel):
+                self._cancelled(serial, command.destination)
+            elif isinstance(command, c.TxCommit | c.TxRollback):
+                self.transaction.clear()
+            self.received.complete(number, number)
+
+    def _cancelled(self, serial: int, name: str) -> None:
+        """The subscription is gone, unless the client has made another of that name since."""
+        destination = self._cancelling.pop(serial, None)
+        if destination is not None and self.destinations.get(name) is destination:
+            del self.destinations[name]
+
+    def _asked(self, serial: int) -> tuple[int, c.Command]:
+        entry = self.asked.pop(serial, None)
+        if entry is None:
+            raise StateError(f"channel {self.number}: request {serial} is not waiting for an outcome")
+        return entry
+
+    def _result(self, number: int, result: Struct) -> None:
+        self.write(c.ExecutionResult(number & 0xFFFFFFFF, result.encode()))
+        self.received.complete(number, number)
+
+    def _publishes(self, first: int, last: int) -> list[int]:
+        if last - first > 2 * len(self.publishes):
+            return [serial for serial in self.publishes if first <= serial <= last]
+        return [serial for serial in range(first, last + 1) if serial in self.publishes]
+
+    def confirm(self, operation: o.Confirmed) -> None:
+        """Publishes are safe: their commands are complete."""
+        publishes = self.publishes
+        complete = self.received.complete
+        silent = self._silent
+        start, end = -1, -2
+        for serial in self._publishes(operation.first, operation.last):
+            number = publishes.pop(serial)
+            if silent:
+                silent.discard(serial)
+            if number != end + 1:
+                if start >= 0:
+                    complete(start, end)
+                start = number
+            end = number
+        if start >= 0:
+            complete(start, end)
+
+    def refused(self, operation: o.Refused) -> None:
+        """Publishes are refused: message.reject, where the client asked to be told; else the session ends."""
+        for serial in self._publishes(operation.first, operation.last):
+            number = self.publishes.pop(serial)
+            text = operation.text or "refused"
+            if serial in self._silent:
+                self.broken(number, error_code(operation.code or RESOURCE_LIMIT), text, c.TRANSFER)
+                return
+            self.write(c.MessageReject(_one(number), c.UNSPECIFIED, _short(text)))
+            self.received.complete(number, number)
+
+    def returned(self, operation: o.Returned) -> None:
+        """A publish was not routed: message.reject, where the client asked to be told. Confirmed completes it."""
+        code = c.IMMEDIATE if operation.code == NO_CONSUMERS else c.UNROUTABLE
+        for serial in range(operation.first, operation.last + 1):
+            number = self.publishes.get(serial, self.transaction.get(serial))
+            if number is not None and serial not in self._silent:
+                self.write(c.MessageReject(_one(number), code, _short(operation.text)))
+
+    def failed_request(self, operation: o.Failed) -> None:
+        """execution.exception, and the session ends; but a query for what is not there has a result."""
+        serial = operation.first
+        number, code = self._remembered.get(serial, (self.publishes.get(serial), 0))
+        if (entry := self.asked.pop(serial, None)) is not None:
+            number, command = entry
+            code = command.code
+            missing = MISSING.get(type(command))
+            if missing is not None and operation.code == 404:
+                self._result(number, missing)
+                return
+        self.refuse(number, error_code(operation.code), operation.text, code)
+
+    def close(self, operation: o.CloseChannel) -> None:
+        """The server ends the session."""
+        if operation.code == 200:
+            self.tell(SessionDetach(self.name))
+            self.failed = True
+        else:
+            number = self.asked.get(operation.failed, (self.publishes.get(operation.failed),))[0]
+            self.refuse(number, error_code(operation.code), operation.text)
+
+    def close_done(self, operation: o.ChannelClosed) -> None:
+        """The outcome of the client's detach."""
+        if self._detaching is None:
+            raise StateError(f"channel {self.number}: the client has not asked to close it")
+        self.flush()
+        self.tell(SessionDetached(self._detaching, 0))
+        self.session.detach(self.wire)
+
+    def peer_flow(self, operation: o.Flow) -> None:
+        """message.stop and message.flow for all that the client publishes, as Broker-J says it."""
+        if operation.active is not self._stopped:
+            return
+        self._stopped = not operation.active
+        if operation.active:
+            self.write(c.MessageFlow("", c.MESSAGES, UNLIMITED_FLOW))
+        else:
+            self.write(c.MessageSetFlowMode("", c.CREDIT))
+            self.write(c.MessageStop(""))
+
+    def unheard(self, operation: o.Cancelled) -> None:
+        """0-10 has no word for it. What the client still says of the subscription is taken in silence."""
+        if (destination := self.destinations.get(operation.consumer_tag)) is not None:
+            destination.gone = True
+
+
+def _one(number: int) -> tuple[tuple[int, int], ...]:
+    number &= 0xFFFFFFFF
+    return ((number, number),)
+
+
+def _short(text: str) -> str:
+    """As much of a text as a str8 holds."""
+    return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
+
+
+SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int | None]]] = {
+    o.Deliver: ServerChannel.deliver,
+    o.Confirmed: ServerChannel.confirm,
+    o.Refused: ServerChannel.refused,
+    o.Returned: ServerChannel.returned,
+    o.Failed: ServerChannel.failed_request,
+    o.Flow: ServerChannel.peer_flow,
+    o.Cancelled: ServerChannel.unheard,
+    o.CloseChannel: ServerChannel.close,
+    o.ChannelClosed: ServerChannel.close_done,
+    **dict.fromkeys(
+        (o.Done, o.Declared, o.ExchangeFound, o.BindingFound, o.Removed, o.Consuming, o.Acquired), ServerChannel.outcome
+    ),
+}
+"""Operation -> how it goes to the client."""
