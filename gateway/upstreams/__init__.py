@@ -1,0 +1,39 @@
+"""Named brokers: what the rest of the gateway asks of a broker, over whatever version it speaks.
+
+An :class:`Upstream` keeps two links to its broker, one that publishes and one that consumes, reconnects them,
+and restores what stood on them. Its parts, each a module:
+
+* :mod:`~gateway.upstreams.upstream`   the broker by name: state, and one method per thing that may be asked
+* :mod:`~gateway.upstreams.keeper`     keeps one link alive: versions to try, back-off
+* :mod:`~gateway.upstreams.publisher`  publishing, and what became of each message
+* :mod:`~gateway.upstreams.lanes`      the channels that publish, and their windows
+* :mod:`~gateway.upstreams.topology`   queues, exchanges and bindings, asked on channels that may die
+* :mod:`~gateway.upstreams.leases`     messages on demand, each leased on a short-lived channel
+* :mod:`~gateway.upstreams.consumers`  long-lived consumers
+* :mod:`~gateway.upstreams.deliveries` deliveries, and the channels that hold them
+* :mod:`~gateway.upstreams.dead_letters` rejecting without loss
+* :mod:`~gateway.upstreams.probe`      what a broker really speaks
+"""
+
+from gateway.upstreams.consumers import Consumer, ConsumerState
+from gateway.upstreams.deliveries import Delivery, Oversized
+from gateway.upstreams.probe import Attempt, Probe, probe
+from gateway.upstreams.receipts import PublishReceipt
+from gateway.upstreams.status import Status, UpstreamState
+from gateway.upstreams.topology import QueueInfo
+from gateway.upstreams.upstream import Upstream
+
+__all__ = [
+    "Attempt",
+    "Consumer",
+    "ConsumerState",
+    "Delivery",
+    "Oversized",
+    "Probe",
+    "PublishReceipt",
+    "QueueInfo",
+    "Status",
+    "Upstream",
+    "UpstreamState",
+    "probe",
+]

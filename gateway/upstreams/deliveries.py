@@ -1,0 +1,170 @@
+"""Deliveries, and the channels that hold them.
+
+A delivery belongs to the channel on which it came: it can be settled only there, and when that channel is gone
+so is the lease, and the broker delivers the message again. Settlements that are asked for in the order of
+arrival leave as one range, put together when the turn of the loop ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.errors import GatewayError, LeaseLost, StateError
+from gateway.link import Channel, Link
+from gateway.message import Message
+from gateway.operations import Deliver, DeliveryTooLarge, Got, Operation, Settle, Settlement
+from gateway.upstreams.notify import notify
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """A message over ``message_max`` at the head of a queue. Its body was not read. The broker holds it as
+    delivered to us, so that it is not offered again and again, until its channel closes: after ``lease_max``
+    seconds for a pull, with the consumer or its connection otherwise."""
+
+    queue: str
+    exchange: str
+    routing_key: str
+    size: int
+    """Octets of its body."""
+    limit: int
+    """The limit, in octets."""
+
+
+class Delivery:
+    """A message that is leased to us until it is settled."""
+
+    __slots__ = (
+        "_channel", "_done", "at", "exchange", "message", "number", "on_lost", "queue", "redelivered", "routing_key",
+    )  # fmt: skip
+
+    def __init__(self, channel: DeliveryChannel, queue: str, operation: Deliver | Got) -> None:
+        self.queue = queue
+        self.exchange = operation.exchange
+        self.routing_key = operation.routing_key
+        self.message: Message = operation.message
+        self.redelivered = operation.redelivered
+        self.number = operation.delivery
+        self.at = channel.link.now
+        """When it came, on the loop's clock."""
+        self.on_lost: Callable[[Delivery], None] | None = None
+        """Called once, on the loop, if the lease is lost before it is settled."""
+        self._channel = channel
+        self._done = False
+
+    @property
+    def settled(self) -> bool:
+        """It was settled by us."""
+        return self._done
+
+    @property
+    def lost(self) -> bool:
+        """The lease is gone, unsettled: the broker delivers the message again."""
+        return not self._done and self.number not in self._channel.deliveries
+
+    def settle(self, settlement: Settlement) -> None:
+        """Settle it; what is settled in one turn of the loop is written at its end.
+
+        ``REJECT`` here is the protocol's word and may delete the message; ``Upstream.reject`` looks after it.
+
+        Raises:
+            LeaseLost: the channel that held it is gone.
+            StateError: it was settled before.
+        """
+        if self._done:
+            raise StateError("the delivery was settled before")
+        self._channel.settle(self, settlement)
+        self._done = True
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.queue!r}, {self.number}, {self.message!r:.80})"
+
+
+class DeliveryChannel(Channel):
+    """A channel that holds deliveries of one queue."""
+
+    __slots__ = ("_first", "_last", "_settlement", "deliveries", "emptied", "on_oversized", "oversized", "queue")
+
+    def __init__(self, link: Link, number: int) -> None:
+        super().__init__(link, number)
+        self.queue = ""
+        self.deliveries: dict[int, Delivery] = {}
+        """What is out on this channel, oldest first."""
+        self.emptied: asyncio.Future[None] | None = None
+        """Where somebody waits for it: done when nothing is out any more."""
+        self.oversized = 0
+        """How many deliveries over the limit it holds."""
+        self.on_oversized: Callable[[Oversized], None] | None = None
+        self._settlement: Settlement | None = None  # the run first-last that waits for the end of the turn
+        self._first = self._last = 0
+
+    def take(self, operation: Deliver | Got) -> Delivery:
+        """Lease what came."""
+        delivery = Delivery(self, self.queue, operation)
+        self.deliveries[delivery.number] = delivery
+        return delivery
+
+    def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        """See :meth:`Delivery.settle`."""
+        number = delivery.number
+        if self.link.closing:
+            raise LeaseLost("the connection that holds the delivery is being closed")
+        if self.deliveries.pop(number, None) is None:
+            raise LeaseLost(f"the channel that held the delivery is gone: {self.closed or 'it was given back'}")
+        if self.emptied is not None and not self.deliveries:
+            self._tell_empty()
+        if number == self._last + 1 and settlement is self._settlement and self._may_join(settlement):
+            self._last = number
+            return
+        if self._settlement is None:
+            self.link.before_flush(self._send_settlements)
+        else:
+            self.link.send(Settle(self.number, self._settlement, self._first, self._last))
+        self._settlement = settlement
+        self._first = self._last = number
+
+    def _tell_empty(self) -> None:
+        if self.emptied is not None and not self.emptied.done():
+            self.emptied.set_result(None)
+
+    def _may_join(self, settlement: Settlement) -> bool:
+        return settlement is not Settlement.RELEASE or self.link.capabilities.release_many
+
+    def _send_settlements(self) -> None:
+        settlement, self._settlement = self._settlement, None
+        if settlement is not None and self.usable:
+            self.link.send(Settle(self.number, settlement, self._first, self._last))
+
+    def expire(self, delivery: Delivery) -> None:
+        """End a lease that lasted too long: give it back, and tell the holder."""
+        self.settle(delivery, Settlement.RELEASE)
+        if delivery.on_lost is not None:
+            notify((delivery.on_lost,), delivery)
+
+    def abandon(self) -> None:
+        if self.usable:
+            self._send_settlements()
+            super().abandon()
+            self._lose()
+
+    def handle(self, operation: Operation) -> None:
+        if isinstance(operation, DeliveryTooLarge):
+            self.oversized += 1
+            if self.on_oversized is not None:
+                self.on_oversized(
+                    Oversized(self.queue, operation.exchange, operation.routing_key, operation.size, operation.limit)
+                )
+
+    def lost(self, error: GatewayError) -> None:
+        self._lose()
+
+    def _lose(self) -> None:
+        """What is out goes back to its queue."""
+        deliveries, self.deliveries = self.deliveries, {}
+        self._settlement = None
+        self._tell_empty()
+        for delivery in deliveries.values():
+            if delivery.on_lost is not None:
+                notify((delivery.on_lost,), delivery)

@@ -1,0 +1,348 @@
+"""Messages on demand: each is leased on a short-lived channel until it is settled.
+
+A fetch takes a channel for itself, asks it for what it wants with pipelined ``basic.get``, and where the queue is
+empty and there is time to wait, starts a consumer whose prefetch is the demand. The first message ends it: it is
+cancelled, and what the broker sent until then is at most what was asked for. So the gateway never holds more
+than somebody waits for.
+
+A get from a queue that does not exist costs the channel, and on Broker-J the whole connection with every lease on
+it. So the queue is asked for first, elsewhere, and remembered for seconds. A channel holds at most
+:data:`CHANNEL_LEASES` leases, all of one queue, takes no new ones when it is old, and is closed when it is old and
+empty.
+
+A message over ``message_max`` stays with the channel on which it came, which from then on takes no more: it is
+reported (:class:`~gateway.upstreams.deliveries.Oversized`), and offered again only when the channel closes, after
+``lease_max`` seconds. It costs a lease channel's place, and never a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from gateway.errors import BrokerUnavailable, GatewayError, LeaseLost, LimitExceeded, StateError
+from gateway.link import Link
+from gateway.operations import Cancel, Cancelled, Consume, Deliver, Get, Got, Operation, Qos, Settlement
+from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
+
+CHANNEL_LEASES: Final = 100
+"""Most leases on one channel."""
+CHANNEL_AGE: Final = 60.0
+"""Seconds after which a channel takes no new leases."""
+ANSWER_TIMEOUT: Final = 30.0
+"""How long a broker may take to answer a get, in seconds."""
+_FIRST_BATCH: Final = 10
+_SWEEP: Final = 1.0
+
+
+class LeaseChannel(DeliveryChannel):
+    """A channel that serves one fetch at a time."""
+
+    __slots__ = ("arrived", "born", "cancelled", "consumer", "inbox", "taken")
+
+    def __init__(self, link: Link, number: int) -> None:
+        super().__init__(link, number)
+        self.born = link.loop.time()
+        self.taken = True
+        """A fetch is using it."""
+        self.consumer = ""
+        """Tag of the consumer that is running, "" for none."""
+        self.inbox: list[Delivery] = []
+        """What that consumer brought."""
+        self.arrived: asyncio.Future[None] | None = None
+        """Wakes the fetch that waits for the consumer's first message."""
+        self.cancelled = False
+        """The broker ended the consumer."""
+
+    @property
+    def room(self) -> int:
+        """How many more leases it takes."""
+        return CHANNEL_LEASES - len(self.deliveries) - self.oversized
+
+    @property
+    def reusable(self) -> bool:
+        """It may serve another fetch."""
+        return self.usable and not self.oversized and self.room > 0
+
+    def receive(self, operation: Operation) -> None:
+        if isinstance(operation, Got) and self.usable:
+            # Leased as it comes: the channel may be gone before the fetch looks.
+            delivery = self.take(operation)
+            future = self._requests.pop(operation.first, None)
+            if future is not None and not future.done():
+                future.set_result(delivery)
+            else:
+                delivery.settle(Settlement.RELEASE)  # nobody waits for it any more
+        else:
+            super().receive(operation)
+
+    def handle(self, operation: Operation) -> None:
+        if isinstance(operation, Deliver) and self.usable:
+            delivery = self.take(operation)
+            if operation.consumer_tag == self.consumer:
+                self.inbox.append(delivery)
+                self._wake()
+            else:
+                delivery.settle(Settlement.RELEASE)  # its consumer has ended: nobody would ever settle it
+        elif isinstance(operation, Cancelled):
+            self.cancelled = True
+            self._wake()
+        else:
+            super().handle(operation)
+            self._wake()  # a message over the limit takes the place of one that was asked for
+
+    def lost(self, error: GatewayError) -> None:
+        super().lost(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.arrived is not None and not self.arrived.done():
+            self.arrived.set_result(None)
+
+
+class Leases:
+    """The lease channels of one broker. :meth:`attach` gives them a link, :meth:`detach` takes it away."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        channels: int,
+        lease_max: float,
+        check_queue: Callable[[str], Awaitable[None]],
+        on_oversized: Callable[[Oversized], None],
+    ) -> None:
+        self.name = name
+        self._check_queue = check_queue
+        self._most = channels
+        self._lease_max = lease_max
+        self._on_oversized = on_oversized
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._reason = "not connected yet"
+        self._channels: set[LeaseChannel] = set()
+        self._spare: dict[str, list[LeaseChannel]] = {}  # by queue, "" for channels without leases; not taken
+        self._tags = itertools.count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._fetches: set[asyncio.Task[list[Delivery]]] = set()
+
+    def attach(self, link: Link) -> None:
+        """Lease on this link."""
+        self._link = link
+
+    def detach(self, reason: str) -> None:
+        """The link is lost, and every lease with it."""
+        self._link = None
+        self._reason = reason
+        self._channels.clear()
+        self._spare.clear()
+
+    @property
+    def out(self) -> int:
+        """How many deliveries are leased."""
+        return sum(len(channel.deliveries) for channel in self._channels)
+
+    # ----------------------------------------------------------------------------------------------- fetch
+
+    async def fetch(self, queue: str, max_messages: int, wait: float) -> list[Delivery]:
+        """See :meth:`gateway.upstreams.upstream.Upstream.fetch`. A fetch that is cancelled gives back what
+        comes for it."""
+        if self._link is None:
+            raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
+        await self._check_queue(queue)
+        hurry: asyncio.Future[None] = self._loop.create_future()
+        work = asyncio.ensure_future(self._fetch(queue, max_messages, self._loop.time() + wait, hurry))
+        self._fetches.add(work)
+        work.add_done_callback(self._fetches.discard)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            hurry.set_result(None)
+            work.add_done_callback(_give_back)
+            raise
+
+    async def _fetch(self, queue: str, wanted: int, deadline: float, hurry: asyncio.Future[None]) -> list[Delivery]:
+        found: list[Delivery] = []
+        try:
+            while len(found) < wanted:
+                try:
+                    channel = await self._take(queue)
+                except LimitExceeded:
+                    if found:
+                        break
+                    raise
+                try:
+                    if await self._get(channel, queue, min(wanted - len(found), channel.room), found):
+                        break
+                finally:
+                    self._put(channel)
+            while not found and not hurry.done() and (left := deadline - self._loop.time()) > 0:
+                channel = await self._take("")
+                channel.queue = queue
+                try:
+                    await self._wait(channel, queue, min(wanted, channel.room), left, hurry, found)
+                    if not found and not channel.oversized:
+                        break
+                finally:
+                    self._put(channel)
+        except BaseException:
+            _release(found)
+            raise
+        return [delivery for delivery in found if not delivery.lost]
+
+    async def _get(self, channel: LeaseChannel, queue: str, wanted: int, found: list[Delivery]) -> bool:
+        """Ask for up to ``wanted`` messages: a few, and when they were there, all the rest at once. Whether the
+        queue turned out to be empty."""
+        batch = _FIRST_BATCH
+        while (ask := min(batch, wanted, channel.room)) > 0:
+            held = channel.oversized
+            nothing = 0
+            futures = [channel.request(Get(channel.number, queue)) for _ in range(ask)]
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT):
+                    for future in futures:
+                        outcome = await future
+                        if isinstance(outcome, Delivery):
+                            found.append(outcome)
+                            wanted -= 1
+                        else:
+                            nothing += 1
+            except TimeoutError:
+                channel.abandon()  # what it may still bring is given back by its end
+                raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
+            if nothing > channel.oversized - held:  # one over the limit counts as nothing, but there may be more
+                return True
+            batch = CHANNEL_LEASES
+        return False
+
+    async def _wait(
+        self,
+        channel: LeaseChannel,
+        queue: str,
+        wanted: int,
+        seconds: float,
+        hurry: asyncio.Future[None],
+        found: list[Delivery],
+    ) -> None:
+        """Consume until something comes or the time is up; what comes while that is undone is taken too."""
+        number = channel.number
+        channel.inbox = found
+        channel.cancelled = False
+        channel.arrived = self._loop.create_future()
+        channel.consumer = f"gateway-pull-{next(self._tags)}"
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await channel.request(Qos(number, prefetch_count=wanted))
+                await channel.request(Consume(number, queue, channel.consumer))
+            await asyncio.wait([channel.arrived, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if channel.closed is not None:
+                raise channel.closed
+            if not channel.cancelled:
+                async with asyncio.timeout(ANSWER_TIMEOUT):
+                    await channel.request(Cancel(number, channel.consumer))
+        except TimeoutError:
+            channel.abandon()
+            raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
+        finally:
+            channel.consumer = ""
+            channel.arrived = None
+            channel.inbox = []
+
+    # --------------------------------------------------------------------------------------------- channels
+
+    async def _take(self, queue: str) -> LeaseChannel:
+        """A channel for one fetch: one that holds leases of the same queue and has room (with "" for the queue:
+        none), an empty one, or a new one."""
+        link = self._link
+        if link is None:
+            raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
+        channel = self._reuse(queue)
+        if channel is None and len(self._channels) >= self._most:
+            self._sweep()
+            channel = self._reuse(queue)
+        if channel is not None:
+            return channel
+        if len(self._channels) >= self._most:
+            raise LimitExceeded(f"broker {self.name}: all {self._most} lease_channels are in use", "lease_channels")
+        channel = link.channel(LeaseChannel)
+        channel.on_oversized = self._on_oversized
+        channel.queue = queue
+        self._channels.add(channel)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await channel.open()
+        except TimeoutError:
+            self._channels.discard(channel)
+            channel.abandon()
+            raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
+        except GatewayError:
+            self._channels.discard(channel)
+            raise
+        if self._timer is None:
+            self._timer = self._loop.call_later(_SWEEP, self._tick)
+        return channel
+
+    def _reuse(self, queue: str) -> LeaseChannel | None:
+        for key in (queue, "") if queue else ("",):
+            spare = self._spare.get(key)
+            while spare:
+                channel = spare.pop()
+                if channel.reusable and (not channel.deliveries or channel.queue == key):
+                    channel.taken = True
+                    channel.queue = queue
+                    return channel
+        return None
+
+    def _put(self, channel: LeaseChannel) -> None:
+        """A fetch has done with a channel."""
+        channel.taken = False
+        if channel.closed is not None or channel.link is not self._link:
+            self._channels.discard(channel)
+        elif channel.reusable:
+            self._spare.setdefault(channel.queue if channel.deliveries else "", []).append(channel)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._sweep()
+        if self._channels:
+            self._timer = self._loop.call_later(_SWEEP, self._tick)
+
+    def _sweep(self) -> None:
+        """End leases that lasted too long, close channels that are old and hold nothing, and sort the rest: a
+        channel whose leases are all settled serves any queue."""
+        now = self._loop.time()
+        spare: dict[str, list[LeaseChannel]] = {}
+        for channel in list(self._channels):
+            if channel.closed is not None:
+                self._channels.discard(channel)
+                continue
+            while channel.deliveries:
+                oldest = next(iter(channel.deliveries.values()))
+                if now - oldest.at < self._lease_max:
+                    break
+                channel.expire(oldest)
+            if channel.taken:
+                continue
+            age = now - channel.born
+            if not channel.deliveries and age >= (self._lease_max if channel.oversized else CHANNEL_AGE):
+                self._channels.discard(channel)
+                channel.abandon()
+            elif age < CHANNEL_AGE and channel.reusable:
+                spare.setdefault(channel.queue if channel.deliveries else "", []).append(channel)
+        self._spare = spare
+
+
+def _release(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        try:
+            delivery.settle(Settlement.RELEASE)
+        except (LeaseLost, StateError):
+            continue  # then it goes back by itself
+
+
+def _give_back(work: asyncio.Task[list[Delivery]]) -> None:
+    """Nobody waits for a fetch any more."""
+    if not work.cancelled() and work.exception() is None:
+        _release(work.result())

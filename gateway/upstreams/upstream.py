@@ -1,0 +1,480 @@
+"""A broker by name: three links, kept alive, and one method for each thing that may be asked of it.
+
+One link publishes, one consumes, and one asks about queues and exchanges: a broker that refuses publishes stops
+reading the link that publishes, and one that dislikes a question may close the link on which it was asked, and
+neither shall cost a lease. Nothing is ever published on a link that consumes.
+
+The object knows no protocol: it puts together :class:`~gateway.upstreams.publisher.Publisher`,
+:class:`~gateway.upstreams.topology.Topology`, :class:`~gateway.upstreams.leases.Leases` and its consumers, gives
+them links and takes them away, and says how things stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gateway.config import BrokerSettings
+from gateway.errors import BrokerUnavailable
+from gateway.link import Dial, Link
+from gateway.message import Message
+from gateway.operations import BindingFound, ExchangeFound
+from gateway.session import Capabilities, Version
+from gateway.telemetry import log
+from gateway.upstreams.consumers import Consumer, ConsumerState
+from gateway.upstreams.dead_letters import DeadLetters
+from gateway.upstreams.deliveries import Delivery, Oversized
+from gateway.upstreams.keeper import Dialer, Keeper
+from gateway.upstreams.leases import Leases
+from gateway.upstreams.notify import notify
+from gateway.upstreams.publisher import Publisher
+from gateway.upstreams.receipts import PublishReceipt
+from gateway.upstreams.status import Status, UpstreamState
+from gateway.upstreams.topology import PATIENCE, QueueInfo, Topology
+from gateway.values import Table
+
+_PUBLISH: Final = "publish"
+_CONSUME: Final = "consume"
+_ASK: Final = "ask"
+
+
+class Upstream:
+    """One virtual host of one broker. All methods belong to the event loop that made it."""
+
+    def __init__(self, name: str, settings: BrokerSettings, *, connector: Dial | None = None) -> None:
+        """``connector`` opens streams in place of TCP and TLS.
+
+        Raises:
+            ConfigurationError: the URL is wrong.
+        """
+        self.name = name
+        self.settings = settings
+        self.on_state: list[Callable[[Upstream], None]] = []
+        """Called on the loop after each change of ``state``."""
+        self.on_oversized: list[Callable[[Oversized], None]] = []
+        """Called when a delivery over ``message_max`` was set aside."""
+        self._dialer = Dialer(name, settings, connector)
+        self.url = self._dialer.url
+        self._publisher = Publisher(
+            name,
+            login=self.url.user,
+            window=settings.publish_window,
+            window_octets=settings.publish_window_octets,
+            channels=settings.publish_channels,
+            message_max=settings.message_max,
+            check_exchange=self.query_exchange,
+            on_state=self._judge,
+        )
+        self._topology = Topology(name)
+        self._leases = Leases(
+            name,
+            channels=settings.lease_channels,
+            lease_max=settings.lease_max,
+            check_queue=self._topology.check_queue,
+            on_oversized=self._oversized,
+        )
+        self._dead_letters = DeadLetters(name, self.url.user, self._publisher, self._topology)
+        self._consumers: set[Consumer] = set()
+        self._keepers = {
+            _PUBLISH: Keeper(self._dialer, _PUBLISH, up=self._publish_up, down=self._publish_down),
+            _CONSUME: Keeper(self._dialer, _CONSUME, up=self._consume_up, down=self._consume_down),
+            _ASK: Keeper(self._dialer, _ASK, up=self._ask_up, down=self._ask_down),
+        }
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ready = dict.fromkeys(self._keepers, False)
+        self._reasons = dict.fromkeys(self._keepers, "")
+        self._state = UpstreamState.CONNECTING
+        self._reason = "not started"
+        self._since = time.time()
+        self._all_up = asyncio.Event()
+        self._consuming = asyncio.Event()
+        self._version: Version | None = None
+        self._capabilities: Capabilities | None = None
+        self._was_up = False
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------ start, state, close
+
+    async def start(self) -> None:
+        """Begin to connect, and return: a broker that is away is no error."""
+        if not self._tasks:
+            self._reason = "connecting"
+            self._tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
+
+    async def wait_up(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # part of the answer: False
+        """Wait until everything is connected, at most ``timeout`` seconds; whether it is."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._all_up.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  # of the publishes, not of the close
+        """Let publishes in flight come to an end for at most ``timeout`` seconds, then close everything. What
+        is leased goes back to its queues."""
+        if self._closed:
+            return
+        await self._publisher.drain(timeout)
+        self._closed = True
+        for consumer in list(self._consumers):
+            await consumer.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for down in (self._publish_down, self._consume_down, self._ask_down):
+            down("closed")
+        self._judge()
+
+    @property
+    def state(self) -> UpstreamState:
+        """How things stand."""
+        return self._state
+
+    @property
+    def reason(self) -> str:
+        """Why it is not up; "" when it is."""
+        return self._reason
+
+    @property
+    def version(self) -> Version | None:
+        """As negotiated last; None before the first time."""
+        return self._version
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """As negotiated last; None before the first time."""
+        return self._capabilities
+
+    @property
+    def product(self) -> str:
+        """The broker's product, "" while it is not known."""
+        return self._capabilities.product if self._capabilities is not None else ""
+
+    @property
+    def product_version(self) -> str:
+        """Its version, "" while it is not known."""
+        return self._capabilities.product_version if self._capabilities is not None else ""
+
+    def status(self) -> Status:
+        """Everything there is to say."""
+        return Status(
+            name=self.name,
+            state=self._state,
+            reason=self._reason,
+            version=self._version,
+            capabilities=self._capabilities,
+            product=self.product,
+            product_version=self.product_version,
+            since=self._since,
+            publishing=self._ready[_PUBLISH],
+            consuming=self._ready[_CONSUME],
+            pending=self._publisher.pending,
+            leases=self._leases.out + sum(consumer.out for consumer in self._consumers),
+            found=self._dialer.found,
+        )
+
+    # ---------------------------------------------------------------------------------------------- publish
+
+    async def publish(
+        self,
+        exchange: str,
+        routing_key: str,
+        message: Message,
+        *,
+        mandatory: bool = True,
+        immediate: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109  # a publish that is late stays in its window
+        order: str | None = None,
+    ) -> PublishReceipt:
+        """Publish a message and wait until the broker has said what becomes of it.
+
+        The broker is always asked to say whether the message was routed, and a message that was not is no
+        error here: the receipt says so, and what ``mandatory`` means is the caller's to decide.
+
+        Args:
+            immediate: Only if a consumer can have it at once.
+            timeout: Seconds to wait for the outcome (30 unless given). One that comes later is not heard.
+            order: Publishes with the same order reach the broker in the order in which they were asked for.
+                Without it there is no such promise where confirms are transactions.
+
+        Raises:
+            BrokerUnavailable: not connected, blocked, or no room in time; nothing was sent.
+            NotFound: there is no such exchange; nothing was sent.
+            EncodeError, Unsupported: the message does not fit the version or the broker; nothing was sent.
+            LimitExceeded: the body is over ``message_max``; nothing was sent.
+            PublishRefused, RemoteError: the broker refused it.
+            OutcomeUnknown: it was sent, and no outcome came.
+        """
+        return await self._publisher.publish(exchange, routing_key, message, immediate, timeout, order)
+
+    def publish_nowait(
+        self,
+        exchange: str,
+        routing_key: str,
+        message: Message,
+        *,
+        mandatory: bool = True,
+        immediate: bool = False,
+        timeout: float | None = None,
+        order: str | None = None,
+    ) -> asyncio.Future[PublishReceipt]:
+        """:meth:`publish` for many: the future has the receipt or the error, and is to be looked at."""
+        return self._publisher.publish(exchange, routing_key, message, immediate, timeout, order)
+
+    # --------------------------------------------------------------------------------------------- topology
+
+    async def declare_queue(
+        self,
+        queue: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Table | None = None,
+        passive: bool = False,
+    ) -> QueueInfo:
+        """Declare a queue, or with ``passive`` only ask for it. An empty name asks the broker for one.
+
+        This, and all that follows here, raises NotFound, PreconditionFailed, ResourceLocked, AccessRefused or
+        another RemoteError for the broker's no, Unsupported or EncodeError for what the version has not, and
+        BrokerUnavailable where there is no link or no answer.
+        """
+        return await self._topology.declare_queue(queue, durable, exclusive, auto_delete, arguments, passive)
+
+    async def query_queue(self, queue: str) -> QueueInfo:
+        """Whether a queue exists, and how deep it is. NotFound where there is none."""
+        return await self._topology.query_queue(queue)
+
+    async def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int | None:
+        """Delete a queue; how many messages went with it, None where the version does not tell."""
+        self._dead_letters.forget(queue)
+        return await self._topology.delete_queue(queue, if_unused, if_empty)
+
+    async def purge_queue(self, queue: str) -> int | None:
+        """Delete what is ready in a queue; how many that were, None where the version does not tell."""
+        return await self._topology.purge_queue(queue)
+
+    async def bind_queue(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Table | None = None
+    ) -> None:
+        """Bind a queue to an exchange."""
+        await self._topology.bind_queue(queue, exchange, routing_key, arguments)
+
+    async def unbind_queue(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Table | None = None
+    ) -> None:
+        """Undo :meth:`bind_queue`."""
+        await self._topology.unbind_queue(queue, exchange, routing_key, arguments)
+
+    async def declare_exchange(
+        self,
+        exchange: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Table | None = None,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange, or with ``passive`` only ask for it."""
+        await self._topology.declare_exchange(exchange, type, durable, auto_delete, internal, arguments, passive)
+
+    async def query_exchange(self, exchange: str) -> ExchangeFound:
+        """Whether an exchange exists. NotFound where there is none."""
+        return await self._topology.query_exchange(exchange)
+
+    async def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange."""
+        await self._topology.delete_exchange(exchange, if_unused)
+        self._publisher.forget(exchange)
+
+    async def bind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Table | None = None
+    ) -> None:
+        """Bind an exchange to another one. Unsupported where the broker has no such thing."""
+        await self._topology.bind_exchange(destination, source, routing_key, arguments)
+
+    async def unbind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Table | None = None
+    ) -> None:
+        """Undo :meth:`bind_exchange`."""
+        await self._topology.unbind_exchange(destination, source, routing_key, arguments)
+
+    async def query_binding(
+        self, exchange: str, queue: str, routing_key: str | None = None, arguments: Table | None = None
+    ) -> BindingFound:
+        """Whether a queue is bound to an exchange, with that key and these arguments where they are given.
+        Unsupported where the broker cannot be asked."""
+        return await self._topology.query_binding(exchange, queue, routing_key, arguments)
+
+    # ---------------------------------------------------------------------------------------------- consume
+
+    async def fetch(self, queue: str, max_messages: int, wait: float = 0.0) -> list[Delivery]:
+        """Lease up to ``max_messages`` messages. Where there are none, wait up to ``wait`` seconds for the
+        first; an empty list when none came. Any number of fetches may share a queue.
+
+        Raises:
+            NotFound: there is no such queue.
+            AccessRefused: the login may not read it, or somebody else has it exclusively.
+            LimitExceeded: all ``lease_channels`` are in use.
+            BrokerUnavailable: no link, or no answer.
+        """
+        return await self._leases.fetch(queue, max_messages, wait)
+
+    async def reject(self, delivery: Delivery, dead_letter: tuple[str, str] | None = None) -> None:
+        """Dead-letter a delivery: by the broker where the queue is known to say where to, else as a copy, confirmed,
+        to the exchange and routing key of ``dead_letter``, before the delivery is accepted. Without ``dead_letter``
+        the broker's word that it can is enough: a queue that says nothing then loses the message. See
+        :mod:`gateway.upstreams.dead_letters`.
+
+        Raises:
+            Unsupported: the broker cannot, and no place was given.
+            Unroutable: nobody takes dead letters there.
+            LeaseLost: the delivery is not ours any more; the copy, if one was made, stays.
+            PublishRefused, OutcomeUnknown, BrokerUnavailable, NotFound: the copy could not be made.
+            Unless the lease is lost, it stays.
+        """
+        await self._dead_letters.reject(delivery, dead_letter, self._capabilities)
+
+    async def consume(
+        self,
+        queue: str,
+        prefetch: int,
+        on_delivery: Callable[[Delivery], None],
+        *,
+        exclusive: bool = False,
+        arguments: Table | None = None,
+    ) -> Consumer:
+        """Start a consumer that lives until it is closed, whatever happens to the link or the queue.
+
+        Args:
+            prefetch: Most deliveries that are out at once.
+            on_delivery: Called on the loop for each; quick, and without errors: one that raises costs the
+                consumer its channel.
+
+        Raises:
+            NotFound, AccessRefused, ResourceLocked, RemoteError: the broker refused it at the start.
+            BrokerUnavailable: no link.
+        """
+        consumer = Consumer(
+            queue,
+            prefetch,
+            on_delivery,
+            exclusive=exclusive,
+            arguments=arguments,
+            link=self._consuming_link,
+            check_queue=self._topology.check_queue,
+            on_oversized=self._oversized,
+            pause_min=self.settings.reconnect_min,
+            pause_max=self.settings.reconnect_max,
+        )
+        consumer.on_state.append(self._consumer_changed)
+        self._consumers.add(consumer)
+        await consumer.start()
+        return consumer
+
+    def _consumer_changed(self, consumer: Consumer) -> None:
+        if consumer.state is ConsumerState.CLOSED:
+            self._consumers.discard(consumer)
+
+    async def _consuming_link(self) -> Link:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._consuming.wait()
+        except TimeoutError:
+            raise BrokerUnavailable(f"broker {self.name}: {self._reason}") from None
+        link = self._keepers[_CONSUME].link
+        if link is None:
+            raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
+        return link
+
+    def _oversized(self, oversized: Oversized) -> None:
+        log(
+            "broker.oversized", logging.WARNING,
+            broker=self.name, queue=oversized.queue, size=oversized.size, message_max=oversized.limit,
+        )  # fmt: skip
+        notify(self.on_oversized, oversized)
+
+    # ---------------------------------------------------------------------------------- links come and go
+
+    async def _publish_up(self, link: Link) -> None:
+        self._learn(link)
+        self._publisher.attach(link)
+        self._set_ready(_PUBLISH)
+
+    def _publish_down(self, reason: str) -> None:
+        self._set_down(_PUBLISH, reason)
+        self._publisher.detach(reason)
+
+    async def _consume_up(self, link: Link) -> None:
+        self._learn(link)
+        self._topology.exclusive.attach(link)
+        await self._topology.common.wait_ready()
+        await self._topology.restore(self._topology.exclusive)
+        self._topology.exclusive.ready()
+        self._leases.attach(link)
+        self._consuming.set()
+        self._set_ready(_CONSUME)
+
+    def _consume_down(self, reason: str) -> None:
+        self._consuming.clear()
+        self._set_down(_CONSUME, reason)
+        self._topology.exclusive.detach(reason)
+        self._leases.detach(reason)
+
+    async def _ask_up(self, link: Link) -> None:
+        self._topology.common.attach(link)
+        await self._topology.restore(self._topology.common)
+        self._topology.common.ready()
+        self._set_ready(_ASK)
+
+    def _ask_down(self, reason: str) -> None:
+        self._set_down(_ASK, reason)
+        self._topology.common.detach(reason)
+
+    def _learn(self, link: Link) -> None:
+        self._version = link.session.version
+        self._capabilities = link.capabilities
+
+    def _set_ready(self, purpose: str) -> None:
+        self._ready[purpose] = True
+        self._reasons[purpose] = ""
+        self._judge()
+
+    def _set_down(self, purpose: str, reason: str) -> None:
+        self._ready[purpose] = False
+        self._reasons[purpose] = reason
+        self._judge()
+
+    def _judge(self) -> None:
+        """What follows from the links for the state."""
+        if all(self._ready.values()):
+            self._was_up = True
+            self._all_up.set()
+        else:
+            self._all_up.clear()
+        state, reason = self._state_now()
+        changed = state is not self._state
+        self._state, self._reason = state, reason
+        if changed:
+            self._since = time.time()
+            notify(self.on_state, self)
+
+    def _state_now(self) -> tuple[UpstreamState, str]:
+        if self._closed:
+            return UpstreamState.CLOSED, "closed"
+        if self._ready[_PUBLISH] and self._ready[_CONSUME]:
+            blocked = self._publisher.blocked
+            return (UpstreamState.BLOCKED, blocked) if blocked else (UpstreamState.UP, "")
+        reason = next((self._reasons[purpose] for purpose in self._ready if self._reasons[purpose]), "")
+        if any(keeper.hopeless for keeper in self._keepers.values()):
+            return UpstreamState.FAILED, reason
+        if reason or self._was_up:
+            return UpstreamState.DOWN, reason
+        return UpstreamState.CONNECTING, "connecting"

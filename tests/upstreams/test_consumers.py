@@ -1,0 +1,222 @@
+"""Long-lived consumers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.errors import AccessRefused, BrokerUnavailable, NotFound
+from gateway.operations import Cancel, Consume, DeliveryTooLarge, Qos, Settle, Settlement
+from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo, consumers
+from gateway.upstreams.topology import Topology
+from tests.upstreams.conftest import Start
+from tests.upstreams.fake import FakeBroker, Peer, until
+
+
+async def test_deliveries_within_the_prefetch(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", *(b"%d" % index for index in range(10)))
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 3, got.append, exclusive=True, arguments={"x-priority": 1})
+    assert consumer.state is ConsumerState.RUNNING
+    (qos,), (consume,) = broker.all(Qos), broker.all(Consume)
+    assert qos.prefetch_count == 3
+    assert (consume.exclusive, consume.arguments) == (True, {"x-priority": 1})
+    await until(lambda: len(got) == 3)
+    assert consumer.out == upstream.status().leases == 3
+    for index in range(10):
+        await until(lambda at=index: len(got) > at)  # type: ignore[misc]
+        got[index].settle(Settlement.ACCEPT)
+    assert [delivery.message.body for delivery in got] == [b"%d" % index for index in range(10)]
+    await consumer.close()
+    assert consumer.state is ConsumerState.CLOSED
+    await consumer.close()
+    assert broker.all(Cancel)
+
+
+async def test_each_consumer_has_its_own_channel(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q")
+    for _ in range(3):
+        await upstream.consume("q", 1, lambda delivery: None)
+    assert len({operation.channel for operation in broker.all(Consume)}) == 3
+
+
+async def test_a_missing_queue_at_the_start(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    with pytest.raises(NotFound):
+        await upstream.consume("missing", 1, lambda delivery: None)
+    assert upstream._consumers == set()
+
+
+async def test_it_comes_back_with_its_link(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    states: list[ConsumerState] = []
+    consumer.on_state.append(lambda consumer: states.append(consumer.state))
+    await until(lambda: got)
+    lost: list[Delivery] = []
+    got[0].on_lost = lost.append
+    broker.kill()
+    await until(lambda: len(got) == 2)
+    assert lost == [got[0]]
+    assert got[1].redelivered
+    await until(lambda: states == [ConsumerState.DOWN, ConsumerState.RUNNING])
+
+
+async def test_the_broker_ends_it_and_it_comes_back_with_the_queue(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    await upstream.delete_queue("q")
+    await until(lambda: consumer.state is ConsumerState.CANCELLED)
+    await until(lambda: "NOT_FOUND" in consumer.reason)
+    broker.put("q", b"1")
+    await until(lambda: got)
+    await until(lambda: consumer.state is ConsumerState.RUNNING)
+
+
+async def test_it_keeps_trying_while_the_link_is_away(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.upstreams.upstream.PATIENCE", 0.01)
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    consumer = await upstream.consume("q", 5, lambda delivery: delivery.settle(Settlement.ACCEPT))
+    broker.down = True
+    broker.kill()
+    await until(lambda: "refused" in consumer.reason)
+    assert consumer.state is ConsumerState.DOWN
+    broker.down = False
+    await until(lambda: consumer.state is ConsumerState.RUNNING)
+
+
+async def test_a_callback_that_fails_costs_the_channel_not_the_process(
+    broker: FakeBroker, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    broker.put("r", b"2")
+    calm: list[Delivery] = []
+    await upstream.consume("r", 1, calm.append)
+    got: list[Delivery] = []
+
+    def fragile(delivery: Delivery) -> None:
+        got.append(delivery)
+        if len(got) == 1:
+            raise ValueError("boom")
+
+    consumer = await upstream.consume("q", 1, fragile)
+    await until(lambda: len(got) == 2)
+    assert "boom" in caplog.text
+    assert got[0].lost
+    assert got[1].redelivered
+    assert not calm[0].lost
+    await until(lambda: consumer.state is ConsumerState.RUNNING)
+
+
+async def test_close_lets_what_is_out_be_settled(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1", b"2")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    await until(lambda: len(got) == 2)
+    closing = asyncio.create_task(consumer.close(drain=5.0))
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    for delivery in got:
+        delivery.settle(Settlement.ACCEPT)
+    await closing
+    assert broker.all(Settle)
+    assert not broker.queues["q"]
+    other = await upstream.consume("q", 5, got.append)
+    broker.put("q", b"3")
+    await until(lambda: len(got) == 3)
+    await other.close(drain=0.01)
+    assert got[2].lost
+    assert broker.queues["q"]
+
+
+async def test_a_message_over_the_limit_is_reported(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    seen: list[Oversized] = []
+    upstream.on_oversized.append(seen.append)
+    broker.put("q")
+    await upstream.consume("q", 2, lambda delivery: None)
+    (consume,) = broker.all(Consume)
+    peer = next(peer for peer in broker.peers if peer.of(Consume))
+    peer.send(DeliveryTooLarge(consume.channel, consume.consumer_tag, 1, 5000, 1024, False, "e", "k"))
+    await until(lambda: seen == [Oversized("q", "e", "k", 5000, 1024)])
+
+
+async def test_a_silent_broker(broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = await start(broker)
+    monkeypatch.setattr(consumers, "ANSWER_TIMEOUT", 0.02)
+    broker.put("q")
+    broker.on = {Cancel: lambda peer, operation: True}
+    consumer = await upstream.consume("q", 1, lambda delivery: None)
+    await consumer.close()
+    broker.on = {Consume: lambda peer, operation: True}
+    with pytest.raises(BrokerUnavailable, match="no answer"):
+        await upstream.consume("q", 1, lambda delivery: None)
+
+
+async def test_closing_one_that_is_not_running(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q")
+    consumer: Consumer = await upstream.consume("q", 1, lambda delivery: None)
+    broker.down = True
+    broker.kill()
+    await until(lambda: consumer.state is ConsumerState.DOWN)
+    await consumer.close()
+    assert consumer.state is ConsumerState.CLOSED
+
+
+async def test_refused_at_the_start(broker: FakeBroker, start: Start) -> None:
+    def refuse(peer: Peer, operation: Consume) -> bool:
+        peer.close_channel(operation.channel, 403, "ACCESS_REFUSED - in exclusive use")
+        return True
+
+    broker.on[Consume] = refuse
+    upstream = await start(broker)
+    broker.put("q")
+    with pytest.raises(AccessRefused):
+        await upstream.consume("q", 1, lambda delivery: None)
+    assert upstream.status().leases == 0
+
+
+async def test_closing_one_that_the_broker_has_ended(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker, reconnect_min=60.0, reconnect_max=60.0)
+    await upstream.declare_queue("q")
+    consumer = await upstream.consume("q", 1, lambda delivery: None)
+    await upstream.delete_queue("q")
+    await until(lambda: consumer.state is ConsumerState.CANCELLED)
+    await consumer.close()
+    assert not broker.all(Cancel)
+
+
+async def test_a_fault_while_it_is_started_again_does_not_end_the_trying(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    await until(lambda: got)
+    query_queue = Topology.query_queue
+    faults = [RuntimeError("a fault of ours")]
+
+    async def sometimes(self: Topology, queue: str) -> QueueInfo:
+        if faults:
+            raise faults.pop()
+        return await query_queue(self, queue)
+
+    monkeypatch.setattr(Topology, "query_queue", sometimes)
+    broker.kill()
+    await until(lambda: len(got) == 2)
+    assert not faults
+    assert consumer.state is ConsumerState.RUNNING
