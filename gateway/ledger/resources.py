@@ -1,0 +1,101 @@
+"""Named JSON documents with an etag: what the API is told to remember, such as subscriptions.
+
+Writes run in the writer's thread, reads in a reader's. The etag is a digest of the document, so that putting the
+same again changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.errors import EtagMismatch
+from gateway.ledger.encoding import document, octets, parse, text
+from gateway.ledger.models import resources
+from gateway.ledger.records import Resource
+
+_KIND = resources.c.kind == sa.bindparam("of", type_=sa.Text)
+_THIS = _KIND & (resources.c.name == sa.bindparam("this", type_=sa.LargeBinary))
+_GET = sa.select(resources).where(_THIS)
+_GET_TO_CHANGE = _GET.with_for_update()
+_INSERT = sa.insert(resources)
+_UPDATE = (
+    sa.update(resources)
+    .where(_THIS)
+    .values(
+        spec=sa.bindparam("new_spec", type_=sa.LargeBinary),
+        etag=sa.bindparam("new_etag", type_=sa.Text),
+        updated_at=sa.bindparam("now", type_=sa.BigInteger),
+    )
+)
+_DELETE = sa.delete(resources).where(_THIS)
+_LIST = sa.select(resources).where(_KIND).order_by(resources.c.name)
+ANY, NONE = "*", ""
+"""``if_match``: it exists, it does not."""
+
+
+def put(
+    connection: sa.Connection, kind: str, name: str, spec: Mapping[str, Any], if_match: str | None, now: int
+) -> tuple[str, bool]:
+    """Create or replace; the etag, and whether it is new. ``now`` in microseconds since 1970."""
+    this = {"of": kind, "this": octets(name)}
+    found = connection.execute(_GET_TO_CHANGE, this).one_or_none()
+    _check(kind, name, found, if_match)
+    encoded = document(spec)
+    etag = etag_of(spec)
+    if found is None:
+        row = {"kind": kind, "name": this["this"], "spec": encoded, "etag": etag, "created_at": now, "updated_at": now}
+        connection.execute(_INSERT, row)
+        return etag, True
+    if found.etag != etag:
+        connection.execute(_UPDATE, {**this, "new_spec": encoded, "new_etag": etag, "now": now})
+    return etag, False
+
+
+def get(connection: sa.Connection, kind: str, name: str) -> Resource | None:
+    """One by name."""
+    row = connection.execute(_GET, {"of": kind, "this": octets(name)}).one_or_none()
+    return None if row is None else _resource(row)
+
+
+def page(connection: sa.Connection, kind: str, cursor: str | None, limit: int) -> tuple[list[Resource], str | None]:
+    """Some by name, and the cursor behind them: the last name."""
+    query = _LIST.limit(limit + 1)
+    if cursor is not None:
+        query = query.where(resources.c.name > octets(cursor))
+    rows = connection.execute(query, {"of": kind}).all()
+    found = [_resource(row) for row in rows[:limit]]
+    return found, found[-1].name if len(rows) > limit else None
+
+
+def delete(connection: sa.Connection, kind: str, name: str, if_match: str | None) -> bool:
+    """Delete; whether there was one."""
+    this = {"of": kind, "this": octets(name)}
+    found = connection.execute(_GET_TO_CHANGE, this).one_or_none()
+    _check(kind, name, found, if_match)
+    if found is None:
+        return False
+    connection.execute(_DELETE, this)
+    return True
+
+
+def etag_of(spec: Mapping[str, Any]) -> str:
+    """The etag of a document; the order of its keys does not matter."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode("ascii")).hexdigest()[:32]
+
+
+def _check(kind: str, name: str, found: Any, if_match: str | None) -> None:
+    if if_match is None:
+        return
+    fits = found is None if if_match == NONE else found is not None and if_match in (ANY, found.etag)
+    if not fits:
+        now = "does not exist" if found is None else f"has the etag {found.etag}"
+        raise EtagMismatch(f"{kind} {name!r} {now}, which is not what If-Match asks for")
+
+
+def _resource(row: Any) -> Resource:
+    return Resource(row.kind, text(row.name), parse(row.spec), row.etag, row.created_at, row.updated_at)

@@ -1,0 +1,141 @@
+"""Shards: who may write, and under which fencing number.
+
+A process that writes leases one shard, a row of its own that is locked at the beginning of each of its
+transactions, checked and counted up: sequence numbers have no gaps since the row stays locked until the commit, and
+the commit renews the lease for free. Whoever finds a lease that has run out on the database's clock *fences* its
+shard: no owner, and a greater ``fence``. The old owner, should it live, finds that its number is not the row's any
+more and writes nothing.
+
+Everything in doubt carries shard and fence of its owner. It is its owner's as long as the shard's row still says
+so; that is the whole test, and needs no list of who died.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gateway.ledger.engine import Database
+from gateway.ledger.models import shards
+from gateway.ledger.prepared import Prepared
+
+INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+"""Dialect -> INSERT with ON CONFLICT, which both have in the same words."""
+
+
+class Lease(NamedTuple):
+    """The right to write to a shard."""
+
+    shard: int
+    fence: int
+
+
+class Fenced(Exception):
+    """The shard's row has another fence than the lease: somebody took over."""
+
+
+class Shards:
+    """The statements on ``shards``; all run inside a transaction of the caller's."""
+
+    def __init__(self, database: Database, owner: str, seconds: float) -> None:
+        self.owner = owner
+        until = database.clock + int(seconds * 1_000_000)
+        lapsed: sa.ColumnElement[bool] = shards.c.owner.is_not(None)
+        if database.shared:
+            lapsed &= shards.c.expires_at < database.clock
+        waiting = sa.select(shards.c.shard).where(lapsed).order_by(shards.c.shard)
+        self._fence_lapsed = (
+            sa.update(shards)
+            .where(shards.c.shard.in_(waiting.with_for_update(skip_locked=True)), lapsed)
+            .values(owner=None, fence=shards.c.fence + 1)
+            .returning(shards.c.shard)
+        )
+        self._find_free = (
+            sa.select(shards.c.shard)
+            .where(shards.c.owner.is_(None))
+            .order_by(shards.c.shard)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        mine = (shards.c.shard == sa.bindparam("my_shard")) & (shards.c.fence == sa.bindparam("my_fence"))
+        self._take = (
+            sa.update(shards)
+            .where(shards.c.shard == sa.bindparam("my_shard"))
+            .values(owner=owner, fence=shards.c.fence + 1, expires_at=until)
+            .returning(shards.c.shard, shards.c.fence)
+        )
+        number = sa.select(sa.func.coalesce(sa.func.max(shards.c.shard) + 1, 0)).scalar_subquery()
+        self._create = (
+            INSERT[database.dialect](shards)
+            .values(shard=number, owner=owner, fence=1, expires_at=until, next_sequence=1, commits=0)
+            .on_conflict_do_nothing(index_elements=[shards.c.shard])
+            .returning(shards.c.shard, shards.c.fence)
+        )
+        self._enter = Prepared(
+            database,
+            sa.update(shards)
+            .where(mine)
+            .values(
+                commits=shards.c.commits + 1,
+                next_sequence=shards.c.next_sequence + sa.bindparam("taken"),
+                expires_at=until,
+            )
+            .returning(shards.c.next_sequence, shards.c.commits),
+        )
+        self._extend = (
+            sa.update(shards).where(mine).values(next_sequence=shards.c.next_sequence + sa.bindparam("taken"))
+        )
+        self._commits = sa.select(shards.c.commits).where(mine).with_for_update()
+        self._release = sa.update(shards).where(mine).values(owner=None, fence=shards.c.fence + 1)
+
+    def acquire(self, connection: sa.Connection) -> Lease:
+        """Lease a shard: one that nobody has, or a new one."""
+        self.fence_lapsed(connection)
+        free = connection.execute(self._find_free).scalar()
+        taken: Any = None
+        if free is not None:
+            taken = connection.execute(self._take, {"my_shard": free}).one()
+        while taken is None:  # somebody else made the same number: it is there now, count on
+            taken = connection.execute(self._create).one_or_none()
+        return Lease(taken.shard, taken.fence)
+
+    def fence_lapsed(self, connection: sa.Connection) -> list[int]:
+        """Fence the shards whose leases ran out. SQLite, where the file's lock proves that nobody else lives:
+        all that have an owner; so only before the own shard is leased."""
+        return list(connection.execute(self._fence_lapsed).scalars())
+
+    def enter(self, connection: sa.Connection, lease: Lease, rows: int) -> tuple[int, int]:
+        """Lock the own shard, renew its lease and take ``rows`` sequence numbers: the first of them, and the
+        count of commits that this transaction brings the shard to.
+
+        Raises:
+            Fenced: somebody took over.
+        """
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows}
+        row = self._enter.run(connection, mine).one_or_none()
+        if row is None:
+            raise Fenced
+        return row.next_sequence - rows, row.commits
+
+    def extend(self, connection: sa.Connection, lease: Lease, rows: int) -> None:
+        """Take ``rows`` more sequence numbers, behind those of ``enter``."""
+        connection.execute(self._extend, {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows})
+
+    def commits(self, connection: sa.Connection, lease: Lease) -> int | None:
+        """How many transactions of this lease's shard were committed; None: somebody took over. Waits for one
+        that is still under way, as the server may not have noticed that its client is gone."""
+        found: int | None = connection.execute(
+            self._commits, {"my_shard": lease.shard, "my_fence": lease.fence}
+        ).scalar_one_or_none()
+        return found
+
+    def release(self, connection: sa.Connection, lease: Lease) -> None:
+        """Give the shard back."""
+        connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence})
+
+
+def alive(shard: sa.ColumnElement[int], fence: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """Whether what carries this shard and fence still has its owner."""
+    return sa.exists().where(shards.c.shard == shard, shards.c.fence == fence, shards.c.owner.is_not(None))

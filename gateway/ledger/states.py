@@ -1,0 +1,146 @@
+"""What can happen to a message, and the state each event leaves it in: one table.
+
+The ledger never updates a message. It appends events, and the state is read off them: an event belongs to a
+:class:`Phase`, and the state is that of the last event of the latest phase that the message has reached. So a
+confirm that is written after a fast consumer's acknowledgement does not move the message back, and a release
+followed by another delivery does move it.
+
+An event may also open or settle an *obligation*: a row of a plain table that says that an answer is still owed.
+``accepted`` opens one unless the same commit settles it; what a process leaves open when it dies is in doubt and
+is resolved by its successor, so that nothing stays ``accepted`` for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """The kinds of event."""
+
+    ACCEPTED = "accepted"
+    """A publish was taken over HTTP, a bridge or a replay; the broker is about to be asked."""
+    RESENT = "resent"
+    """Sent to the broker again after an unknown outcome; a possible duplicate."""
+    CONFIRMED = "confirmed"
+    """The broker took responsibility."""
+    UNROUTABLE = "unroutable"
+    """No queue took it; the broker kept nothing."""
+    REFUSED = "refused"
+    """The broker refused it, or the exchange does not exist."""
+    NOT_SENT = "not_sent"
+    """The broker was absent or blocked, or the message could not be encoded; nothing was written."""
+    UNKNOWN = "unknown"
+    """Written to the broker, and no outcome came: it may or may not be there."""
+    RECEIVED = "received"
+    """A message that did not come through the gateway was taken from a broker for the first time."""
+    DELIVERED = "delivered"
+    """Handed to a consumer, under a lease."""
+    EXTENDED = "extended"
+    """The consumer asked for more time."""
+    ACKNOWLEDGED = "acknowledged"
+    """The consumer is done with it, and the broker was told."""
+    RELEASED = "released"
+    """Given back to the queue."""
+    REJECTED = "rejected"
+    """Refused by the consumer: dead-lettered by the broker if it does so, else gone."""
+    DEAD_LETTERED = "dead_lettered"
+    """A copy was published to the dead-letter place and confirmed there."""
+    LEASE_EXPIRED = "lease_expired"
+    """The consumer said nothing in time; given back to the queue."""
+    LEASE_LOST = "lease_lost"
+    """The channel that held the delivery died; the broker delivers it again."""
+
+
+class State(StrEnum):
+    """The states of a message."""
+
+    ACCEPTED = "accepted"
+    CONFIRMED = "confirmed"
+    UNROUTABLE = "unroutable"
+    REFUSED = "refused"
+    NOT_SENT = "not_sent"
+    UNKNOWN = "unknown"
+    RECEIVED = "received"
+    DELIVERED = "delivered"
+    ACKNOWLEDGED = "acknowledged"
+    RELEASED = "released"
+    REJECTED = "rejected"
+    DEAD_LETTERED = "dead_lettered"
+
+
+class Phase(IntEnum):
+    """Where on its way a message is. Events of an earlier phase that are written late change nothing."""
+
+    PUBLISH = 0
+    """Between the gateway and the broker it publishes to."""
+    CONSUME = 1
+    """Between a broker's queue and a consumer."""
+
+
+class Effect(StrEnum):
+    """What an event does to the obligation of its message."""
+
+    NONE = "none"
+    OPENS = "opens"
+    """An answer is owed from now on."""
+    SETTLES = "settles"
+    """Nothing is owed any more."""
+    PARKS = "parks"
+    """With an Idempotency-Key the message is kept, so that a repeat can send it again; without, it settles."""
+
+
+class Rule(NamedTuple):
+    """What one kind of event means."""
+
+    phase: Phase
+    state: State
+    effect: Effect = Effect.NONE
+
+
+RULES: dict[Kind, Rule] = {
+    Kind.ACCEPTED:      Rule(Phase.PUBLISH, State.ACCEPTED, Effect.OPENS),
+    Kind.RESENT:        Rule(Phase.PUBLISH, State.ACCEPTED),
+    Kind.CONFIRMED:     Rule(Phase.PUBLISH, State.CONFIRMED, Effect.SETTLES),
+    Kind.UNROUTABLE:    Rule(Phase.PUBLISH, State.UNROUTABLE, Effect.SETTLES),
+    Kind.REFUSED:       Rule(Phase.PUBLISH, State.REFUSED, Effect.SETTLES),
+    Kind.NOT_SENT:      Rule(Phase.PUBLISH, State.NOT_SENT, Effect.SETTLES),
+    Kind.UNKNOWN:       Rule(Phase.PUBLISH, State.UNKNOWN, Effect.PARKS),
+    Kind.RECEIVED:      Rule(Phase.CONSUME, State.RECEIVED),
+    Kind.DELIVERED:     Rule(Phase.CONSUME, State.DELIVERED),
+    Kind.EXTENDED:      Rule(Phase.CONSUME, State.DELIVERED),
+    Kind.ACKNOWLEDGED:  Rule(Phase.CONSUME, State.ACKNOWLEDGED),
+    Kind.RELEASED:      Rule(Phase.CONSUME, State.RELEASED),
+    Kind.REJECTED:      Rule(Phase.CONSUME, State.REJECTED),
+    Kind.DEAD_LETTERED: Rule(Phase.CONSUME, State.DEAD_LETTERED),
+    Kind.LEASE_EXPIRED: Rule(Phase.CONSUME, State.RELEASED),
+    Kind.LEASE_LOST:    Rule(Phase.CONSUME, State.RELEASED),
+}  # fmt: skip
+
+PHASES: dict[State, Phase] = {rule.state: rule.phase for rule in RULES.values()}
+
+TRANSITIONS: dict[State | None, dict[Kind, State]] = {
+    before: {
+        kind: rule.state if before is None or rule.phase >= PHASES[before] else before for kind, rule in RULES.items()
+    }
+    for before in (None, *State)
+}
+"""State and event -> next state; None is a message of which nothing is known yet."""
+
+LATE_KINDS: tuple[Kind, ...] = tuple(kind for kind, rule in RULES.items() if rule.phase is not Phase.PUBLISH)
+"""The kinds that outrank every event of the publish phase."""
+
+
+def state_of(kinds: Iterable[Kind]) -> State | None:
+    """The state after these events, oldest first. None: no events."""
+    state: State | None = None
+    for kind in kinds:
+        state = TRANSITIONS[state][kind]
+    return state
+
+
+def kinds_of(state: State) -> tuple[Kind, ...]:
+    """The kinds of event that lead to ``state``."""
+    return tuple(kind for kind, rule in RULES.items() if rule.state is state)

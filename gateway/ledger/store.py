@@ -1,0 +1,434 @@
+"""The ledger's verbs.
+
+Everything here runs on the event loop and only passes work on: writes to the writer thread
+(:mod:`gateway.ledger.writer`), which groups what waits into one transaction, reads to a small pool of threads.
+When a verb returns, what it wrote is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import time
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from gateway.config import LedgerSettings
+from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
+from gateway.ledger import reads, resources, schema
+from gateway.ledger.calls import Claim, Record, Settle, Task
+from gateway.ledger.engine import READERS, Database, unavailable
+from gateway.ledger.group import Group
+from gateway.ledger.ids import DAY_MS
+from gateway.ledger.keys import CHUNK, DONE, FREE, UNKNOWN, Keys
+from gateway.ledger.records import Entry, Event, Intent, KeyClaim, MessageFilter, Resource, StoredMessage, Timeline
+from gateway.ledger.shards import Lease, Shards
+from gateway.ledger.writer import CLOSED, Writer
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Ledger:
+    """One process's hold on the database: a shard to write to, and readers.
+
+    On SQLite a process owns the file alone. On PostgreSQL any number of processes write, each to its own shard.
+    """
+
+    shard: int
+    """The shard this process writes to."""
+    fence: int
+    """The fencing number of its lease; a greater one means that somebody else took over."""
+    on_takeover: Callable[[], None] | None = None
+    """Called on the loop when another process was found dead and fenced: call ``resolve_in_doubt``."""
+
+    # ------------------------------------------------------------------------------------------- open, close
+
+    @staticmethod
+    def migrate(url: str) -> None:
+        """Bring the schema to this release's revision and make the partitions of the coming days. Blocks; under
+        an advisory lock on PostgreSQL, so that two may run at once.
+
+        Raises:
+            ConfigurationError: the URL is wrong.
+            LedgerUnavailable: the database is away, or the SQLite file is in use by another process.
+        """
+        database = Database(url)
+        with database.locked():
+            schema.migrate(database)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        settings: LedgerSettings,
+        *,
+        owner: str,
+        migrate: bool = False,
+        clock: Callable[[], float] = time,
+    ) -> Ledger:
+        """Open the ledger and lease a shard.
+
+        Args:
+            url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user:password@host/database``.
+            owner: who we are, for the shard's row: host and process, say.
+            migrate: bring the schema up to date first (development; ``gateway migrate`` is for production).
+            clock: seconds since 1970, for the age of keys. Leases go by the database's clock.
+
+        Raises:
+            ConfigurationError: the URL is wrong, or the schema is older than this release (run
+                ``gateway migrate``) or newer by more than one revision.
+            LedgerUnavailable: the database is away, or the SQLite file is in use by another process.
+        """
+        database = Database(url)
+        loop = asyncio.get_running_loop()
+        lock = await loop.run_in_executor(None, _prepare, database, migrate)
+        ledger = cls(database, settings, owner, clock, lock)
+        try:
+            await ledger._writer.submit(Task(loop.create_future(), lambda connection, lease: None))
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    def __init__(
+        self,
+        database: Database,
+        settings: LedgerSettings,
+        owner: str,
+        clock: Callable[[], float],
+        lock: IO[bytes] | None,
+    ) -> None:
+        """Use ``open``."""
+        self._database = database
+        self._clock = clock
+        self._lock = lock
+        self._lease_seconds = settings.shard_lease
+        self._group_max = settings.group_max
+        self._loop = asyncio.get_running_loop()
+        self._shards = Shards(database, owner, settings.shard_lease)
+        self._keys = Keys(database, settings.key_retention)
+        self._group = Group(database, self._shards, self._keys)
+        self._readers = database.readers()
+        self._pool = ThreadPoolExecutor(READERS, "ledger-reader")
+        self._partitioned_day = 0
+        self._writer = Writer(
+            database,
+            self._shards,
+            self._group,
+            clock,
+            group_max=settings.group_max,
+            queue_max=settings.queue_max,
+            on_lease=self._leased,
+        )
+        self._keeper = self._loop.create_task(self._keep(), name="ledger-keeper")
+
+    async def close(self) -> None:
+        """Write what still waits, give the shard back, close all connections. Verbs raise LedgerUnavailable
+        afterwards."""
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._writer.close()
+        await self._loop.run_in_executor(None, self._pool.shutdown)
+        self._readers.dispose()
+        _unlock(self._lock)
+        self._lock = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last write or lease renewal succeeded."""
+        return self._writer.trouble is None and not self._writer.closed
+
+    def ready(self) -> tuple[bool, str]:
+        """``healthy``, and a sentence for the one who asks why not."""
+        if self._writer.closed:
+            return False, CLOSED
+        trouble = self._writer.trouble
+        return trouble is None, trouble or f"writes to shard {self.shard}"
+
+    # ------------------------------------------------------------------------------------------------- write
+
+    async def record(self, entries: Sequence[Entry]) -> list[int]:
+        """Append events, and the messages that come with them. Durable when it returns.
+
+        Entries of one call are written in order, and in one transaction unless there are more than
+        ``group_max`` of them or one is bad. An ``accepted`` without its outcome in the same call opens an
+        obligation (without payload), which a later ``confirmed``, ``unroutable``, ``refused``, ``not_sent`` or
+        ``unknown`` settles. Waits while ``queue_max`` rows are waiting.
+
+        Returns:
+            The sequence number of each entry in ``self.shard``.
+
+        Raises:
+            LedgerUnavailable: nothing was written: locked, full, away, closed or fenced. Recovers by itself.
+            EntriesRefused: some entries cannot be stored; the others are durable.
+        """
+        if len(entries) <= self._group_max:
+            if not entries:
+                return []
+            found: list[int] = await self._writer.submit(Record(self._loop.create_future(), entries))
+            return found
+        return await self._record_parts(entries)
+
+    async def _record_parts(self, entries: Sequence[Entry]) -> list[int]:
+        sequences: list[int] = []
+        refused: dict[int, str] = {}
+        for begin in range(0, len(entries), self._group_max):
+            part = entries[begin : begin + self._group_max]
+            try:
+                sequences += await self._writer.submit(Record(self._loop.create_future(), part))
+            except EntriesRefused as error:
+                refused |= {begin + index: why for index, why in error.refused.items()}
+        if refused:
+            raise EntriesRefused(refused)
+        return sequences
+
+    async def claim_key(self, client: str, key: str, fingerprint: bytes, intents: Sequence[Intent]) -> KeyClaim:
+        """Claim an Idempotency-Key, and with it promise ``intents``: messages, ``accepted`` events and
+        obligations are durable when the answer is New. Whatever else the answer is, nothing was written but, for
+        Unknown, who the key and its intents belong to now. A caller that is cancelled while it waits leaves
+        nothing behind: the key is given back.
+
+        Args:
+            fingerprint: a digest of the request; another one under the same key is a Mismatch.
+
+        Raises:
+            LedgerUnavailable, EntriesRefused: nothing was written; do not publish.
+        """
+        claim: KeyClaim = await self._writer.submit(
+            Claim(self._loop.create_future(), client, key, fingerprint, intents)
+        )
+        return claim
+
+    async def finish_key(
+        self,
+        client: str,
+        key: str,
+        status: int,
+        body: bytes,
+        entries: Sequence[Entry] = (),
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Keep the final answer under a key this process holds, in one commit with the outcomes ``entries``.
+
+        Raises:
+            KeyLost: the key was taken over by another process meanwhile (the events are written, and the answer will
+                be the other's).
+            LedgerUnavailable: not written.
+        """
+        await self._writer.submit(Settle(self._loop.create_future(), client, key, DONE, entries, status, headers, body))
+
+    async def free_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
+        """Forget a key this process holds, because nothing was sent (503): it may be used again at once. The
+        intents go; ``entries`` says what became of them (``not_sent``).
+
+        Raises:
+            KeyLost, LedgerUnavailable: as in ``finish_key``.
+        """
+        await self._writer.submit(Settle(self._loop.create_future(), client, key, FREE, entries))
+
+    async def unknown_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
+        """Remember that a key this process holds ended without an outcome (504). The intents without a final
+        outcome in ``entries`` stay, for the repeat to send again.
+
+        Raises:
+            KeyLost, LedgerUnavailable: as in ``finish_key``.
+        """
+        await self._writer.submit(Settle(self._loop.create_future(), client, key, UNKNOWN, entries))
+
+    # ---------------------------------------------------------------------------------------------- in doubt
+
+    async def resolve_in_doubt(self, limit: int = 1_000) -> list[Intent]:
+        """Take over what dead processes left open (at start, on ``on_takeover``, and until it returns nothing).
+
+        Plain accepted messages end as ``unknown`` here. Promised ones, under a key, are returned, at most
+        ``limit`` of them: now this process's, with ``attempt`` one higher, to be sent again with the same id,
+        recorded as ``resent`` and settled by ``finish_key`` (or ``unknown_key``, ``settle_intents``).
+        """
+
+        def resolve(connection: sa.Connection, lease: Lease) -> list[Intent]:
+            now = self._now()
+            plain = self._keys.plain_in_doubt(connection, limit, now)
+            self._group.append(connection, lease, plain)
+            intents = self._keys.take_in_doubt(connection, lease, limit, now)
+            return intents if intents or len(plain) < limit else resolve(connection, lease)
+
+        intents: list[Intent] = await self._task(resolve)
+        return intents
+
+    async def settle_intents(self, entries: Sequence[Entry]) -> None:
+        """Record outcomes of intents that were handed out by ``resolve_in_doubt``, where the answer of their key
+        is not known yet: the next repeat of the key finds them in their timelines.
+
+        Raises:
+            LedgerUnavailable, EntriesRefused: as in ``record``.
+        """
+        await self.record(entries)
+
+    # --------------------------------------------------------------------------------------------- resources
+
+    async def put_resource(
+        self, kind: str, name: str, spec: Mapping[str, Any], if_match: str | None = None
+    ) -> tuple[str, bool]:
+        """Create or replace a resource.
+
+        Args:
+            if_match: an etag: only if it is still that; ``*``: only if it exists; ``""``: only if it does not;
+                None: in any case.
+
+        Returns:
+            Its etag, and whether it was created.
+
+        Raises:
+            EtagMismatch: not as ``if_match`` says; nothing was written.
+        """
+        now = self._now()
+        put: tuple[str, bool] = await self._task(
+            lambda connection, _: resources.put(connection, kind, name, spec, if_match, now)
+        )
+        return put
+
+    async def get_resource(self, kind: str, name: str) -> Resource | None:
+        """A resource by name."""
+        return await self._read(resources.get, kind, name)
+
+    async def list_resources(
+        self, kind: str, cursor: str | None = None, limit: int = 100
+    ) -> tuple[list[Resource], str | None]:
+        """Resources by name, and the cursor of the next page (None: that was the last)."""
+        return await self._read(resources.page, kind, cursor, limit)
+
+    async def delete_resource(self, kind: str, name: str, if_match: str | None = None) -> bool:
+        """Delete a resource; False: there was none (and no ``if_match``).
+
+        Raises:
+            EtagMismatch: as in ``put_resource``.
+        """
+        deleted: bool = await self._task(lambda connection, _: resources.delete(connection, kind, name, if_match))
+        return deleted
+
+    # ----------------------------------------------------------------------------------------------- reading
+
+    async def timeline(self, message_id: bytes) -> Timeline | None:
+        """A message and its events, oldest first. None: there is no such message."""
+        return await self._read(reads.timeline, message_id)
+
+    async def messages(
+        self, where: MessageFilter | None = None, cursor: str | None = None, limit: int = 100
+    ) -> tuple[list[StoredMessage], str | None]:
+        """Messages, newest first, and the cursor of the next page (None: that was the last).
+
+        Raises:
+            ValueError: the cursor is none of ours.
+        """
+        return await self._read(reads.list_messages, where or MessageFilter(), cursor, limit)
+
+    async def events_after(self, position: Mapping[str, int], limit: int = 1_000) -> tuple[list[Event], dict[str, int]]:
+        """The events behind a position, in order within each shard, and the position behind them.
+
+        A position is the last sequence seen of each shard, ``{"0": 812, "3": 77}``; a shard that is missing is
+        read from its beginning. Following it misses no event and sees none twice.
+        """
+        return await self._read(reads.events_after, position, limit)
+
+    # ---------------------------------------------------------------------------------------------- internals
+
+    def _now(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+    async def _task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any:
+        return await self._writer.submit(Task(self._loop.create_future(), run))
+
+    async def _read(
+        self, function: Callable[Concatenate[sa.Connection, P], R], *arguments: P.args, **options: P.kwargs
+    ) -> R:
+        if self._writer.closed:
+            raise LedgerUnavailable(CLOSED)
+
+        def run() -> R:
+            try:
+                with self._readers.connect() as connection:
+                    return function(connection, *arguments, **options)
+            except exc.DBAPIError as error:
+                raise unavailable(error) from error
+
+        return await self._loop.run_in_executor(self._pool, run)
+
+    def _leased(self, lease: Lease) -> None:
+        first = not hasattr(self, "shard")
+        self.shard, self.fence = lease
+        if not first and self.on_takeover is not None:
+            self.on_takeover()  # what was ours under the old fence is in doubt
+
+    async def _keep(self) -> None:
+        """Renew the lease, fence the dead, forget old keys, make partitions: three times in the time of a lease,
+        and every second while something is wrong."""
+        third = self._lease_seconds / 3
+        due = self._loop.time() + third
+        while True:
+            await asyncio.sleep(min(1.0, third))
+            if self.healthy and self._loop.time() < due:
+                continue
+            due = self._loop.time() + third
+            try:
+                if await self._task(self._renew) and self.on_takeover is not None:
+                    self.on_takeover()
+                while await self._task(self._forget) == CHUNK:
+                    pass
+                await self._partition()
+            except GatewayError as error:
+                logger.debug("ledger maintenance: %s", error)
+            except Exception:  # a defect of ours, or of on_takeover; the lease must be renewed all the same
+                logger.exception("ledger maintenance failed")
+
+    def _renew(self, connection: sa.Connection, lease: Lease) -> list[int]:
+        self._shards.enter(connection, lease, 0)
+        return self._shards.fence_lapsed(connection) if self._database.shared else []
+
+    def _forget(self, connection: sa.Connection, _: Lease) -> int:
+        return self._keys.forget_expired(connection, self._now())
+
+    async def _partition(self) -> None:
+        """Once a day. Past the writer: it may have to wait for readers of the tables, and then rather fails and
+        is tried again next time."""
+        day = self._now() // (DAY_MS * 1000)
+        if day == self._partitioned_day:
+            return
+        try:
+            await self._read(schema.make_partitions, self._clock())
+        except LedgerUnavailable as error:
+            logger.warning("the partitions of the coming days could not be made yet: %s", error)
+        else:
+            self._partitioned_day = day
+
+
+def _prepare(database: Database, migrate: bool) -> IO[bytes] | None:
+    """Lock the file, bring the schema up to date if that is asked for, and check it."""
+    lock = database.lock()
+    try:
+        if migrate:
+            schema.migrate(database)
+        engine = database.readers()
+        try:
+            with engine.connect() as connection:
+                schema.check(connection)
+        except exc.DBAPIError as error:
+            raise unavailable(error) from error
+        finally:
+            engine.dispose()
+    except BaseException:
+        _unlock(lock)
+        raise
+    return lock
+
+
+def _unlock(lock: IO[bytes] | None) -> None:
+    if lock is not None:
+        lock.close()

@@ -1,0 +1,1 @@
+"""The ledger: one suite over SQLite and PostgreSQL, by the fixture ``url``."""

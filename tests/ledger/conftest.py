@@ -1,0 +1,130 @@
+"""A fresh ledger on each database, and short ways to say what goes in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import sqlalchemy as sa
+
+from gateway.config import LedgerSettings
+from gateway.ledger import Entry, Intent, Kind, Ledger, MessageIds, NewMessage
+from gateway.ledger.engine import Database
+
+SHA = bytes(range(32))
+NOW = 1_800_000_000_000_000
+"""A time in microseconds since 1970."""
+
+new_id = MessageIds()
+
+Open: TypeAlias = Callable[..., Awaitable[Ledger]]
+
+
+def message(**fields: Any) -> NewMessage:
+    """A message from a client."""
+    values: dict[str, Any] = {
+        "broker": "rabbit",
+        "version": "0-9-1",
+        "exchange": "orders",
+        "routing_key": "eu.new",
+        "size": 5,
+        "sha256": SHA,
+        "origin": "http",
+        "client": "shop",
+        "properties": {"message_id": "m-1"},
+    }
+    return NewMessage(**(values | fields))
+
+
+def entry(message_id: bytes, kind: Kind, at: int = NOW, detail: dict[str, Any] | None = None) -> Entry:
+    """An event of a message that the ledger knows."""
+    return Entry(message_id, kind, at, "rabbit", "0-9-1", detail)
+
+
+def accepted(message_id: bytes, at: int = NOW, **fields: Any) -> Entry:
+    """The first event of a message."""
+    return Entry(message_id, Kind.ACCEPTED, at, "rabbit", "0-9-1", None, message(**fields))
+
+
+def published(message_id: bytes, at: int = NOW, **fields: Any) -> list[Entry]:
+    """Accepted and confirmed."""
+    return [accepted(message_id, at, **fields), entry(message_id, Kind.CONFIRMED, at)]
+
+
+def intent(message_id: bytes, payload: bytes = b"hello", **fields: Any) -> Intent:
+    """A promise to publish."""
+    return Intent(
+        message_id=message_id,
+        broker="rabbit",
+        exchange="orders",
+        routing_key="eu.new",
+        payload=payload,
+        at=NOW,
+        message=message(**fields),
+    )
+
+
+class Clock:
+    """A clock that is put forward by hand."""
+
+    def __init__(self) -> None:
+        self.now = NOW / 1e6
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.broker)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without a schema."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    found: str = request.getfixturevalue("postgresql_url")
+    return found
+
+
+ON_POSTGRESQL = pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.broker)], indirect=True)
+"""For what only a shared database has."""
+
+
+@pytest.fixture
+def database(url: str) -> Database:
+    return Database(url)
+
+
+@pytest.fixture
+async def open_ledger(url: str) -> AsyncIterator[Open]:
+    """Opens ledgers on ``url``; they are closed after the test."""
+    opened: list[Ledger] = []
+
+    async def open_ledger(owner: str = "test", clock: Any = None, **settings: Any) -> Ledger:
+        settings = {"shard_lease": 60.0} | settings
+        more = {} if clock is None else {"clock": clock}
+        ledger = await Ledger.open(url, LedgerSettings(**settings), owner=owner, migrate=True, **more)
+        opened.append(ledger)
+        return ledger
+
+    yield open_ledger
+    for ledger in opened:
+        await ledger.close()
+
+
+@pytest.fixture
+async def ledger(open_ledger: Open) -> Ledger:
+    return await open_ledger()
+
+
+@pytest.fixture
+def sql(database: Database) -> Iterator[Callable[[str], list[Any]]]:
+    """Runs a statement on the database, past the ledger."""
+    engine = database.readers()
+
+    def run(statement: str) -> list[Any]:
+        with engine.begin() as connection:
+            result = connection.execute(sa.text(statement))
+            return list(result.all()) if result.returns_rows else []
+
+    yield run
+    engine.dispose()

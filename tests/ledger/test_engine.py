@@ -1,0 +1,113 @@
+"""URLs, the file lock, what is set on connections."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from gateway.errors import ConfigurationError, LedgerUnavailable
+from gateway.ledger import engine
+from gateway.ledger.engine import Database, filesystem_of, is_deadlock, is_lost, unavailable
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "nothing", "mysql://host/x", "sqlite://", "sqlite:///:memory:", "sqlite://host/x", "sqlite:///x?mode=ro"],
+)
+def test_urls_that_are_none_of_ours(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"ledger\.url"):
+        Database(url)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_postgresql_urls(scheme: str) -> None:
+    database = Database(f"{scheme}://user:secret@host:1234/ledger?connect_timeout=9")
+    assert (database.dialect, database.shared, database.path) == ("postgresql", True, None)
+    assert database.url.query["connect_timeout"] == "9"
+    assert "statement_timeout" in database.url.query["options"]
+
+
+def test_settings_of_connections(database: Database) -> None:
+    asked = {
+        "sqlite": {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 5000},
+        "postgresql": {"synchronous_commit": "on", "lock_timeout": "5s", "application_name": "amqp-gateway"},
+    }[database.dialect]
+    ask = "PRAGMA " if database.dialect == "sqlite" else "SHOW "
+    for made in (database.writer(), database.readers()):
+        with made.connect() as connection:
+            found = {name: connection.exec_driver_sql(ask + name).scalar() for name in asked}
+        made.dispose()
+        assert found == asked
+
+
+@pytest.mark.broker
+def test_a_commit_that_could_be_lost_is_switched_off(postgresql_url: str) -> None:
+    made = Database(postgresql_url + "?options=-c%20synchronous_commit%3Doff").writer()
+    with made.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+    made.dispose()
+
+
+def test_the_clock_is_the_time(database: Database) -> None:
+    made = database.readers()
+    with made.connect() as connection:
+        first, second = (connection.execute(sa.select(database.clock)).scalar_one() for _ in range(2))
+    made.dispose()
+    assert 1.6e15 < first <= second < first + 5_000_000
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/deep/ledger.db")
+    program = (
+        "import sys\nfrom gateway.ledger.engine import Database\n"
+        "lock = Database(sys.argv[1]).lock()\nprint('locked', flush=True)\nsys.stdin.read()\n"
+    )
+    arguments = [sys.executable, "-c", program, str(database.url)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(LedgerUnavailable, match=rf"in use by another process \(pid {other.pid}\).*PostgreSQL"):
+            database.lock()
+        other.communicate()
+    assert database.path is not None
+    assert database.path.stat().st_mode & 0o777 == 0o600
+    with database.locked(), pytest.raises(LedgerUnavailable), database.locked():
+        pass
+    lock = database.lock()
+    assert lock is not None
+    lock.close()
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerUnavailable, match="cannot be opened"):
+        Database(f"sqlite:///{tmp_path}/file/ledger.db").lock()
+
+
+def test_network_filesystems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    (tmp_path / "a share").mkdir()
+    escaped = str(tmp_path / "a share").replace(" ", "\\040")
+    mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/x rw\n2 1 0:5 / {escaped} rw shared:1 - nfs4 server:/ rw\n")
+    monkeypatch.setattr(engine, "MOUNTS", mounts)
+    assert filesystem_of(tmp_path) == "ext4"
+    with pytest.raises(ConfigurationError, match="network filesystem"):
+        Database(f"sqlite:///{tmp_path}/a share/ledger.db").lock()
+    monkeypatch.setattr(engine, "MOUNTS", tmp_path / "missing")
+    assert filesystem_of(tmp_path) == ""
+
+
+def test_what_errors_mean() -> None:
+    lost = exc.OperationalError("s", {}, Exception("gone\nand more"), connection_invalidated=True)
+    assert is_lost(lost)
+    assert not is_lost(ValueError())
+    assert str(unavailable(lost)) == "the ledger cannot be written: gone"
+    assert str(unavailable(ValueError())) == "the ledger cannot be written: ValueError"
+    assert is_deadlock(exc.OperationalError("s", {}, psycopg.errors.DeadlockDetected()))
+    assert not is_deadlock(lost)

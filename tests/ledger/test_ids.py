@@ -1,0 +1,45 @@
+"""UUIDv7."""
+
+from __future__ import annotations
+
+from uuid import RFC_4122, UUID
+
+import pytest
+
+from gateway.ledger.ids import DAY_MS, MessageIds, first_id, id_text, parse_id
+
+
+def test_an_id_is_a_uuid_of_version_7_with_its_time_in_front() -> None:
+    made = MessageIds(lambda: 1_645_557_742.0, lambda n: b"\xff" * n)()
+    assert (UUID(bytes=made).version, UUID(bytes=made).variant) == (7, RFC_4122)
+    assert made[:6].hex() == "017f22e279b0"  # the example of RFC 9562, appendix A.6
+
+
+def test_ids_increase_within_a_millisecond_and_beyond_its_counter() -> None:
+    ids = MessageIds(lambda: 1_000.0)
+    made = [ids() for _ in range(10_000)]
+    assert made == sorted(set(made))
+    assert int.from_bytes(made[0][:6], "big") == 1_000_000
+    assert int.from_bytes(made[-1][:6], "big") == 1_000_002
+
+
+def test_ids_increase_when_the_clock_steps_back() -> None:
+    times = iter([2_000.0, 1_999.0, 1_000.0])
+    ids = MessageIds(lambda: next(times))
+    made = [ids() for _ in range(3)]
+    assert made == sorted(set(made))
+
+
+def test_text_and_back() -> None:
+    made = MessageIds()()
+    assert parse_id(id_text(made)) == made
+    with pytest.raises(ValueError, match="UUID"):
+        parse_id("nothing")
+
+
+def test_the_first_id_of_a_day_is_below_all_of_that_day_and_above_those_before() -> None:
+    midnight = 20_000 * DAY_MS
+    clock = [midnight / 1000]
+    assert MessageIds(lambda: clock[0], bytes)() >= first_id(midnight)
+    clock[0] -= 0.001
+    assert MessageIds(lambda: clock[0], lambda n: b"\xff" * n)() < first_id(midnight)

@@ -1,0 +1,277 @@
+"""Idempotency-Keys, obligations, and what is in doubt after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.errors import EntriesRefused
+from gateway.ledger import (
+    Intent,
+    KeyLost,
+    Kind,
+    Ledger,
+    Mismatch,
+    New,
+    Replay,
+    Running,
+    State,
+    Unknown,
+)
+from gateway.ledger.calls import key_digest
+from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id
+
+FINGERPRINT = b"\x00" * 32
+Sql = Callable[[str], list[Any]]
+
+
+async def state(ledger: Ledger, message_id: bytes) -> State | None:
+    timeline = await ledger.timeline(message_id)
+    return timeline.message.state if timeline else None
+
+
+async def claim(ledger: Ledger, key: str = "k", *intents: Intent, fingerprint: bytes = FINGERPRINT) -> Any:
+    return await ledger.claim_key("shop", key, fingerprint, intents)
+
+
+async def test_a_claim_is_a_promise(ledger: Ledger, sql: Sql) -> None:
+    one, two = intent(new_id(), b"\x00\xff"), intent(new_id())
+    assert await claim(ledger, "k", one, two) == New()
+    assert await state(ledger, one.message_id) is State.ACCEPTED
+    assert [bytes(row[0]) for row in sql("SELECT payload FROM obligations ORDER BY item")] == [b"\x00\xff", b"hello"]
+    assert await claim(ledger) == Running(True, (one.message_id, two.message_id))
+
+
+async def test_finish_and_replay(ledger: Ledger, sql: Sql) -> None:
+    one = intent(new_id())
+    await claim(ledger, "k", one)
+    outcome = [entry(one.message_id, Kind.CONFIRMED)]
+    await ledger.finish_key("shop", "k", 200, b'{"id": "x"}', outcome, headers={"content-type": "application/json"})
+    assert await claim(ledger, "k", one) == Replay(200, {"content-type": "application/json"}, b'{"id": "x"}')
+    assert await state(ledger, one.message_id) is State.CONFIRMED
+    assert sql("SELECT * FROM obligations") == []
+    assert await ledger.claim_key("other", "k", FINGERPRINT, []) == New()
+
+
+async def test_another_request_under_the_same_key(ledger: Ledger) -> None:
+    await claim(ledger)
+    assert await claim(ledger, fingerprint=b"other") == Mismatch()
+    await ledger.finish_key("shop", "k", 200, b"")
+    assert await claim(ledger, fingerprint=b"other") == Mismatch()
+
+
+async def test_fifty_at_once_one_publishes(ledger: Ledger) -> None:
+    intents = [intent(new_id()) for _ in range(50)]
+    answers = await asyncio.gather(*(claim(ledger, "k", each) for each in intents))
+    assert answers.count(New()) == 1
+    winner = intents[answers.index(New())].message_id
+    assert [answer for answer in answers if answer != New()] == [Running(True, (winner,))] * 49
+    accepted = [each for each in intents if await ledger.timeline(each.message_id)]
+    assert [each.message_id for each in accepted] == [winner]
+
+
+async def test_many_keys_at_once(ledger: Ledger) -> None:
+    intents = {f"k{number}": intent(new_id()) for number in range(100)}
+    answers = await asyncio.gather(*(claim(ledger, key, each) for key, each in intents.items()))
+    assert answers == [New()] * 100
+    await asyncio.gather(
+        *(
+            ledger.finish_key("shop", key, 200, key.encode(), [entry(each.message_id, Kind.CONFIRMED)])
+            for key, each in intents.items()
+        )
+    )
+    answers = await asyncio.gather(*(claim(ledger, key) for key in intents))
+    assert answers == [Replay(200, {}, key.encode()) for key in intents]
+    events, _ = await ledger.events_after({}, 1_000)
+    assert [event.sequence for event in events] == list(range(1, 201))
+
+
+async def test_a_freed_key_is_free(ledger: Ledger, sql: Sql) -> None:
+    one, two = intent(new_id()), intent(new_id())
+    await claim(ledger, "k", one)
+    await ledger.free_key("shop", "k", [entry(one.message_id, Kind.NOT_SENT)])
+    assert sql("SELECT * FROM obligations") == []
+    assert await state(ledger, one.message_id) is State.NOT_SENT
+    assert await claim(ledger, "k", two, fingerprint=b"another") == New()
+
+
+async def test_unknown_is_not_final(ledger: Ledger, sql: Sql) -> None:
+    """Of a batch of two, one was confirmed: the repeat gets the other to send again, and both ids."""
+    one, two = intent(new_id()), intent(new_id(), b"again", routing_key="x")
+    await claim(ledger, "k", one, two)
+    outcomes = [entry(one.message_id, Kind.CONFIRMED), entry(two.message_id, Kind.UNKNOWN)]
+    await ledger.unknown_key("shop", "k", outcomes)
+    assert await state(ledger, two.message_id) is State.UNKNOWN
+    assert await ledger.resolve_in_doubt() == []
+    answer = await claim(ledger, "k", intent(new_id()))
+    assert isinstance(answer, Unknown)
+    assert answer.ids == (one.message_id, two.message_id)
+    (again,) = answer.intents
+    assert (again.message_id, again.payload, again.attempt) == (two.message_id, b"again", 2)
+    assert (again.client, again.key, again.broker, again.exchange) == ("shop", "k", "rabbit", "orders")
+    assert isinstance(await claim(ledger), Running)
+    await ledger.record([entry(two.message_id, Kind.RESENT, NOW + 1)])
+    await ledger.finish_key("shop", "k", 200, b"", [entry(two.message_id, Kind.CONFIRMED, NOW + 2)])
+    assert await state(ledger, two.message_id) is State.CONFIRMED
+    assert sql("SELECT * FROM obligations") == []
+
+
+async def test_a_caller_that_goes_away_before_its_answer_leaves_nothing_behind(ledger: Ledger, sql: Sql) -> None:
+    one = intent(new_id())
+    for first, repeat in ((New(), New()), (Unknown, Unknown)):
+        gone = asyncio.create_task(claim(ledger, "k", one))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        one = intent(new_id()) if first == New() else one
+        async with asyncio.timeout(10):
+            while isinstance(answer := await claim(ledger, "k", one), Running):
+                await asyncio.sleep(0.01)
+        assert answer == repeat if repeat == New() else isinstance(answer, Unknown)
+        await ledger.unknown_key("shop", "k", [entry(one.message_id, Kind.UNKNOWN)])
+    page, _ = await ledger.messages()
+    assert [found.state for found in page] == [State.UNKNOWN, State.NOT_SENT]
+    assert len(sql("SELECT * FROM obligations")) == 1
+
+
+async def test_ending_a_key_that_is_not_held(ledger: Ledger) -> None:
+    for end in (
+        ledger.finish_key("shop", "k", 200, b""),
+        ledger.free_key("shop", "k"),
+        ledger.unknown_key("shop", "k"),
+    ):
+        with pytest.raises(KeyLost, match="not claimed"):
+            await end
+    assert ledger.healthy
+
+
+async def test_a_bad_intent_promises_nothing(ledger: Ledger) -> None:
+    good = intent(new_id())
+    for bad in (intent(b"short"), intent(new_id(), sha256=b""), Intent(**{**_fields(good), "message": None})):
+        with pytest.raises(EntriesRefused):
+            await claim(ledger, "k", good, bad)
+    assert await ledger.timeline(good.message_id) is None
+    assert await claim(ledger, "k", good) == New()
+    with pytest.raises(EntriesRefused):  # the same message cannot be promised twice
+        await claim(ledger, "other", good)
+
+
+def _fields(value: Intent) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+async def test_keys_are_forgotten(open_ledger: Open, sql: Sql) -> None:
+    clock = Clock()
+    ledger = await open_ledger(clock=clock, key_retention=60.0, shard_lease=1.0)
+    for key in ("done", "unknown", "running"):
+        await claim(ledger, key, intent(new_id()))
+    await ledger.finish_key("shop", "done", 200, b"")
+    await ledger.unknown_key("shop", "unknown")
+    clock.now += 59
+    assert isinstance(await claim(ledger, "done"), Replay)
+    clock.now += 2
+    assert await claim(ledger, "done") == New()  # found expired by the claim itself
+    async with asyncio.timeout(10):
+        while len(sql("SELECT key FROM idempotency_keys")) > 2:
+            await asyncio.sleep(0.05)
+    assert {bytes(row[0]) for row in sql("SELECT key FROM idempotency_keys")} == {b"done", b"running"}
+    assert len(sql("SELECT * FROM obligations")) == 1
+
+
+async def test_more_keys_are_forgotten_than_one_transaction_takes(
+    open_ledger: Open, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.ledger.keys.CHUNK", 10)
+    monkeypatch.setattr("gateway.ledger.store.CHUNK", 10)
+    clock = Clock()
+    ledger = await open_ledger(clock=clock, key_retention=60.0, shard_lease=5.0)
+    for number in range(35):
+        await claim(ledger, f"k{number}")
+        await ledger.finish_key("shop", f"k{number}", 200, b"")
+    clock.now += 61
+    async with asyncio.timeout(4.5):  # three rounds of the maintenance would take longer
+        while sql("SELECT key FROM idempotency_keys"):
+            await asyncio.sleep(0.05)
+
+
+async def test_accepted_opens_an_obligation_and_the_outcome_settles_it(ledger: Ledger, sql: Sql) -> None:
+    ids = [new_id() for _ in range(4)]
+    await ledger.record([accepted(each) for each in ids])
+    assert len(sql("SELECT * FROM obligations")) == 4
+    await ledger.record([entry(ids[0], Kind.CONFIRMED), entry(ids[1], Kind.UNROUTABLE), entry(ids[2], Kind.UNKNOWN)])
+    assert [bytes(row[0]) for row in sql("SELECT message_id FROM obligations")] == [ids[3]]
+    await ledger.record([accepted(new_id()), entry(ids[3], Kind.NOT_SENT)])
+    assert len(sql("SELECT * FROM obligations")) == 1
+
+
+async def test_what_is_in_doubt_is_resolved(open_ledger: Open, sql: Sql) -> None:
+    """The process died: its shard is fenced, or (SQLite) its file lock is gone."""
+    old = await open_ledger("old")
+    plain, keyed, done, lone = new_id(), intent(new_id(), b"body"), intent(new_id()), new_id()
+    await old.record([accepted(plain)])
+    await claim(old, "k", keyed, done)
+    await claim(old, "finished", intent(lone))
+    await old.finish_key("shop", "finished", 200, b"", [entry(lone, Kind.CONFIRMED)])
+    await old.settle_intents([entry(done.message_id, Kind.CONFIRMED)])
+    await old.close()
+
+    new = await open_ledger("new")
+    (again,) = await new.resolve_in_doubt()
+    assert (again.message_id, again.payload, again.attempt, again.key) == (keyed.message_id, b"body", 2, "k")
+    assert await new.resolve_in_doubt() == []
+    assert await state(new, plain) is State.UNKNOWN
+    assert await claim(new, "k") == Running(True, (keyed.message_id, done.message_id))
+    await new.finish_key("shop", "k", 200, b"late", [entry(keyed.message_id, Kind.CONFIRMED)])
+    assert await claim(new, "k") == Replay(200, {}, b"late")
+    assert sql("SELECT * FROM obligations") == []
+
+
+async def test_more_in_doubt_than_the_limit(open_ledger: Open) -> None:
+    old = await open_ledger("old")
+    await old.record([accepted(new_id()) for _ in range(25)])
+    for number in range(7):
+        await claim(old, f"k{number}", intent(new_id()), intent(new_id()))
+    await old.close()
+    new = await open_ledger("new")
+    taken = [await new.resolve_in_doubt(limit=10) for _ in range(3)]
+    assert [len(intents) for intents in taken] == [10, 4, 0]
+    page, _ = await new.messages(limit=100)
+    assert sum(found.state is State.UNKNOWN for found in page) == 25
+
+
+async def test_a_key_whose_process_died_is_taken_over_by_its_repeat(open_ledger: Open) -> None:
+    old = await open_ledger("old")
+    one = intent(new_id())
+    await claim(old, "k", one)
+    await claim(old, "settled", two := intent(new_id()))
+    await old.settle_intents([entry(two.message_id, Kind.CONFIRMED)])
+    await old.close()
+    new = await open_ledger("new")
+    answer = await claim(new, "k")
+    assert isinstance(answer, Unknown)
+    assert [each.message_id for each in answer.intents] == [one.message_id]
+    assert await claim(new, "settled") == Unknown((two.message_id,), ())
+    assert await new.resolve_in_doubt() == []
+
+
+async def test_a_running_key_of_the_dead_is_forgotten_once_nothing_is_owed(open_ledger: Open, sql: Sql) -> None:
+    clock = Clock()
+    old = await open_ledger("old", clock=clock, key_retention=60.0)
+    await claim(old, "settled", one := intent(new_id()))
+    await claim(old, "owed", intent(new_id()))
+    await old.settle_intents([entry(one.message_id, Kind.CONFIRMED)])
+    await old.close()
+    clock.now += 61
+    await open_ledger("new", clock=clock, key_retention=60.0, shard_lease=1.0)
+    async with asyncio.timeout(10):
+        while len(sql("SELECT key FROM idempotency_keys")) > 1:
+            await asyncio.sleep(0.05)
+    assert [bytes(row[0]) for row in sql("SELECT key FROM idempotency_keys")] == [b"owed"]
+
+
+def test_a_digest_does_not_mix_client_and_key() -> None:
+    assert key_digest("ab", "c") != key_digest("a", "bc")
+    assert len(key_digest("é\udcff", "x" * 10_000)) == 32
