@@ -1,0 +1,427 @@
+"""The embedded broker's core: connections, their requests and the outcomes.
+
+The server hands over what a session returned from ``receive_data``; every outcome goes back by ``session.send``,
+on that connection and, for deliveries, on others. Whatever is sent sets the connection's ``wake`` off once, until
+the server has flushed it. What one turn may write for a client is bounded: above the high-water mark the connection
+is paused, its deliveries stay in their queues, and its neighbours get on.
+
+A request that is refused raises a :class:`~gateway.errors.RemoteError` somewhere below; here it becomes ``Failed``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from gateway.broker.channels import Channel
+from gateway.broker.consumers import Consumer
+from gateway.broker.queues import Memory, Queue
+from gateway.broker.requests import HANDLERS, QUERIES
+from gateway.broker.vhost import BrokerLimits, VirtualHost
+from gateway.config import EmbeddedSettings
+from gateway.errors import FrameSyntaxError, RemoteError, StateError
+from gateway.operations import (
+    Blocked,
+    ChannelClosed,
+    Close,
+    CloseChannel,
+    Closed,
+    Done,
+    Failed,
+    OpenChannel,
+    Opened,
+    Operation,
+    Request,
+    Unblocked,
+)
+from gateway.session import Session, Version
+
+WRITE_OVERHEAD = 256
+"""What a delivery takes on the wire beside its body, roughly, in octets."""
+
+UNBLOCK_AT = 0.8
+"""Publishers are let on again when no more than this share of the memory is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRules:
+    """Where the versions ask for different answers to the same request."""
+
+    immediate: bool
+    """``immediate`` is honoured; else refused with 540, as RabbitMQ does."""
+    always_confirms: bool
+    """Every publish has an outcome, without being asked (0-10: completion)."""
+    strict_settlement: bool
+    """Settling a delivery that is not out closes the channel (406)."""
+    durable_exclusive_stays: bool
+    """A durable and exclusive queue outlives its connection: Qpid's durable subscriptions."""
+    qos_on_running: bool
+    """Qos applies to the consumers that run already too (0-8; in 0-9-1 RabbitMQ's reading holds)."""
+    connection_codes: frozenset[int]
+    """Reply codes that cost the connection, not only the channel."""
+    queries_survive: bool
+    """A query for what is not there has an answer, and costs nothing."""
+    confirms_in_transactions: bool
+    """A channel may have both confirms and transactions; a publish is then confirmed when it is noted."""
+    transactional_release: bool
+    """Releasing and rejecting wait for the commit, as accepting does (RabbitMQ); else they are done at once."""
+    unbinds_by_key: bool
+    """Unbinding names no arguments: all bindings with that key go."""
+
+
+_HARD_CODES = frozenset({503, 504, 530, 540, 541})
+
+RULES: Mapping[Version, VersionRules] = {
+    Version.V0_8: VersionRules(
+        immediate=True,
+        always_confirms=False,
+        strict_settlement=True,
+        durable_exclusive_stays=True,
+        qos_on_running=True,
+        connection_codes=_HARD_CODES,
+        queries_survive=False,
+        confirms_in_transactions=False,
+        transactional_release=True,
+        unbinds_by_key=False,
+    ),
+    Version.V0_9_1: VersionRules(
+        immediate=False,
+        always_confirms=False,
+        strict_settlement=True,
+        durable_exclusive_stays=False,
+        qos_on_running=False,
+        connection_codes=_HARD_CODES,
+        queries_survive=False,
+        confirms_in_transactions=False,
+        transactional_release=True,
+        unbinds_by_key=False,
+    ),
+    Version.V0_10: VersionRules(
+        immediate=True,
+        always_confirms=True,
+        strict_settlement=False,
+        durable_exclusive_stays=True,
+        qos_on_running=False,
+        connection_codes=frozenset(),
+        queries_survive=True,
+        confirms_in_transactions=True,
+        transactional_release=False,
+        unbinds_by_key=True,
+    ),
+}
+"""The one place where the broker asks for a version."""
+
+QPID_CLIENT: Mapping[str, bool] = {
+    "immediate": True,
+    "durable_exclusive_stays": True,
+    "qos_on_running": True,
+    "confirms_in_transactions": True,
+    "transactional_release": False,
+}
+"""What is different for Qpid's JMS client, whatever version it speaks: it was written against Qpid's broker."""
+
+
+def rules_for(session: Session) -> VersionRules:
+    """The rules of a client, by its version and by the product that it says it is."""
+    rules = RULES[session.version]
+    return replace(rules, **QPID_CLIENT) if "qpid" in session.capabilities.product.lower() else rules  # type: ignore[arg-type]
+
+
+class Connection:
+    """One client: its session, channels and exclusive queues. Made by :meth:`Broker.connect`."""
+
+    __slots__ = (
+        "awake", "backlog", "blocked", "broker", "channels", "confirming", "number", "open", "outgoing", "owned",
+        "parked", "paused", "rules", "session", "user", "vhost", "wake",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None]) -> None:
+        self.broker = broker
+        self.number = number
+        self.session = session
+        self.wake = wake
+        self.awake = False
+        """``wake`` was called, and :meth:`Broker.flushed` not since."""
+        self.rules = rules_for(session)
+        self.vhost = broker.virtual_host("")
+        self.user = ""
+        self.open = False
+        self.backlog: deque[Operation] = deque()
+        """Requests that wait until the client has read what it was told."""
+        self.channels: dict[int, Channel] = {}
+        self.owned: dict[Queue, None] = {}
+        self.confirming: dict[Channel, None] = {}
+        """Channels with publishes that are safe and not told so yet."""
+        self.paused = False
+        self.parked: dict[Consumer, None] = {}
+        """Consumers that could not be served because of ``paused``."""
+        self.blocked = False
+        """It was told that publishing is blocked."""
+        self.outgoing = 0
+        """Octets, roughly, that the session holds and the server has not fetched."""
+
+    @property
+    def durable_exclusive_stays(self) -> bool:
+        return self.rules.durable_exclusive_stays
+
+    def send(self, operation: Operation, now: float) -> None:
+        """Queue an operation for the client."""
+        try:
+            self.session.send(operation, now)
+        except StateError:
+            # The session has closed the channel or the connection in the meantime (a violation further on in
+            # the octets that brought the request): nobody is left to hear this.
+            return
+        self.outgoing += WRITE_OVERHEAD
+        if not self.awake:
+            self.awake = True
+            self.wake()
+
+    def wrote(self, octets: int) -> None:
+        """Content of that size was queued for the client."""
+        self.outgoing += octets + WRITE_OVERHEAD
+        if self.outgoing > self.broker.limits.output_high_water:
+            self.paused = True
+        if not self.awake:
+            self.awake = True
+            self.wake()
+
+
+class Broker:
+    """Virtual hosts and connections.
+
+    Args:
+        settings: users, and the memory for messages.
+        random_octets: for names that the server makes.
+        wall_clock: seconds since 1970.
+        limits: see :class:`BrokerLimits`.
+        virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
+            empty name.
+    """
+
+    def __init__(
+        self,
+        settings: EmbeddedSettings,
+        *,
+        random_octets: Callable[[int], bytes],
+        wall_clock: Callable[[], float],
+        limits: BrokerLimits | None = None,
+        virtual_hosts: Iterable[str] = ("/",),
+    ) -> None:
+        self.limits = limits if limits is not None else BrokerLimits()
+        self.memory = Memory(settings.queue_memory)
+        self.connections: dict[int, Connection] = {}
+        self._passwords = {user.name: user.password for user in settings.users}
+        self._virtual_hosts = {
+            _bare(name): VirtualHost(name or "/", self.memory, self.limits, random_octets, wall_clock)
+            for name in virtual_hosts
+        }
+        self._numbers = count(1)
+        self._failing: list[tuple[Channel, str]] = []
+        self._finished: list[Consumer] = []
+        self._blocked: dict[Connection, None] = {}
+
+    # -------------------------------------------------------------------------------- what sessions ask
+
+    def authenticate(self, user: str, password: str) -> bool:
+        """For :attr:`gateway.session.ServerConfig.authenticate`."""
+        return self._passwords.get(user) == password
+
+    def open_virtual_host(self, user: str, name: str) -> bool:
+        """For :attr:`gateway.session.ServerConfig.open_virtual_host`."""
+        return _bare(name) in self._virtual_hosts
+
+    def virtual_host(self, name: str) -> VirtualHost:
+        """The virtual host as a client names it."""
+        return self._virtual_hosts[_bare(name)]
+
+    # --------------------------------------------------------------------------------------- connections
+
+    def connect(self, session: Session, wake: Callable[[], None]) -> Connection:
+        """A client has come. ``wake`` is called when its session has something to send, at most once until
+        :meth:`flushed`; it must not call back."""
+        connection = Connection(self, next(self._numbers), session, wake)
+        self.connections[connection.number] = connection
+        return connection
+
+    def receive(self, connection: Connection, operations: Iterable[Operation], now: float) -> None:
+        """Carry out what a session received, in one turn; but when too much is queued for the client, the rest
+        waits in its backlog, for :meth:`resume`. The server reads nothing more from it meanwhile."""
+        backlog = connection.backlog
+        backlog.extend(operations)
+        while backlog and connection.outgoing <= self.limits.input_stop:
+            self._handle(connection, backlog.popleft(), now)
+            self._clean_up(connection.vhost, now)
+        for channel in list(connection.confirming):
+            channel.flush_confirms(now)
+        connection.confirming.clear()
+
+    def flushed(self, connection: Connection) -> None:
+        """The server has taken what the session had to send."""
+        connection.awake = False
+        connection.outgoing = 0
+
+    def pause(self, connection: Connection) -> None:
+        """The client does not read what was written to it: no more deliveries, until :meth:`resume`."""
+        connection.paused = True
+
+    def resume(self, connection: Connection, now: float) -> None:
+        """What was written to the client has gone: go on with its deliveries and its requests."""
+        connection.paused = False
+        parked = list(connection.parked)
+        connection.parked.clear()
+        for consumer in parked:
+            consumer.queue.wake(consumer)
+            if consumer.queue.ready and not consumer.cancelled:
+                consumer.queue.dispatch(now)
+        self._clean_up(connection.vhost, now)
+        self.receive(connection, (), now)
+
+    def disconnect(self, connection: Connection, now: float) -> None:
+        """The client is gone, however it went: what it held goes back, its exclusive queues go."""
+        if self.connections.pop(connection.number, None) is None:
+            return
+        connection.open = False
+        connection.paused = True
+        self._blocked.pop(connection, None)
+        for channel in list(connection.channels.values()):
+            channel.close(now)
+        connection.vhost.drop_tenant(connection, now)
+        connection.parked.clear()
+        connection.backlog.clear()
+        self._clean_up(connection.vhost, now)
+
+    def close_all(self, code: int, text: str, now: float) -> None:
+        """The broker stops: tell every client."""
+        for connection in list(self.connections.values()):
+            connection.send(Close(0, code, text), now)
+            self.disconnect(connection, now)
+
+    # -------------------------------------------------------------------------------------------- timers
+
+    def next_timeout(self) -> float | None:
+        """When :meth:`handle_timeout` wants to be called, on the clock of ``now``; None: not."""
+        times = [time for vhost in self._virtual_hosts.values() if (time := vhost.next_timeout()) is not None]
+        return min(times, default=None)
+
+    def handle_timeout(self, now: float) -> None:
+        """Let go of what has expired."""
+        for vhost in self._virtual_hosts.values():
+            vhost.handle_timeout(now)
+            self._clean_up(vhost, now)
+
+    # ---------------------------------------------------------------------------------------- back-pressure
+
+    def block(self, connection: Connection, now: float) -> None:
+        """The memory for messages is used up (and it is not just this one message that is too large): tell this
+        publisher, once, if it can hear that."""
+        if self._roomy() or connection.blocked:
+            return
+        if connection.session.capabilities.blocked_notification:
+            connection.blocked = True
+            self._blocked[connection] = None
+            connection.send(Blocked(0, "low on memory"), now)
+
+    def _roomy(self) -> bool:
+        return self.memory.used <= self.memory.limit * UNBLOCK_AT
+
+    def _unblock(self, now: float) -> None:
+        for connection in self._blocked:
+            connection.blocked = False
+            connection.send(Unblocked(0), now)
+        self._blocked.clear()
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    def fail_later(self, channel: Channel, text: str) -> None:
+        """Close a channel with 311 when the current request is done: it may be in the middle of a dispatch."""
+        self._failing.append((channel, text))
+
+    def finish_later(self, consumer: Consumer) -> None:
+        """End a consumer that has seen all there is to see, when the current request is done."""
+        self._finished.append(consumer)
+
+    def _clean_up(self, vhost: VirtualHost, now: float) -> None:
+        """What a request has left behind: dead letters, channels that failed, room for publishers."""
+        vhost.bury(now)
+        while self._finished:
+            consumer = self._finished.pop()
+            if not consumer.cancelled:
+                consumer.channel.finish_consumer(consumer, now)
+        while self._failing:
+            channel, text = self._failing.pop()
+            if channel.connection.channels.get(channel.number) is channel:
+                channel.fail(311, text, 0, now)
+                vhost.bury(now)
+        if self._blocked and self._roomy():
+            self._unblock(now)
+
+    def _handle(self, connection: Connection, operation: Operation, now: float) -> None:
+        on_connection = _ON_CONNECTION.get(type(operation))
+        if on_connection is not None:
+            on_connection(self, connection, operation, now)
+            return
+        channel = connection.channels.get(operation.channel)
+        if channel is None:
+            # Sent before the client heard that the channel is closed (0-9-1 section 1.4.2.6: discard).
+            return
+        assert isinstance(operation, Request)
+        try:
+            HANDLERS[type(operation)](channel, operation, now)
+        except RemoteError as error:
+            self._fail(channel, operation, error, now)
+        except FrameSyntaxError as error:
+            connection.send(Close(0, error.reply_code, f"SYNTAX_ERROR - {error}"[:255]), now)
+            self.disconnect(connection, now)
+
+    def _fail(self, channel: Channel, request: Request, error: RemoteError, now: float) -> None:
+        connection, code, serial = channel.connection, error.reply_code, request.serial
+        if connection.rules.queries_survive and type(request) in QUERIES:
+            connection.send(Failed(channel.number, serial, serial, code, error.reply_text), now)
+            return
+        channel.fail(code, error.reply_text, serial, now)
+        if code in connection.rules.connection_codes:
+            self.disconnect(connection, now)
+
+    def _opened(self, connection: Connection, operation: Opened, now: float) -> None:
+        connection.vhost = self.virtual_host(operation.virtual_host)
+        connection.rules = rules_for(connection.session)  # it has said by now who it is
+        connection.user = operation.user
+        connection.open = True
+
+    def _closed(self, connection: Connection, operation: Close | Closed, now: float) -> None:
+        self.disconnect(connection, now)
+
+    def _open_channel(self, connection: Connection, operation: OpenChannel, now: float) -> None:
+        if not connection.open:
+            return
+        connection.channels[operation.channel] = Channel(connection, operation.channel)
+        connection.send(Done(operation.channel, operation.serial, operation.serial), now)
+
+    def _close_channel(self, connection: Connection, operation: CloseChannel | ChannelClosed, now: float) -> None:
+        channel = connection.channels.get(operation.channel)
+        if channel is not None:
+            channel.flush_confirms(now)
+            channel.close(now)
+        if isinstance(operation, CloseChannel):
+            connection.send(ChannelClosed(operation.channel, operation.code, operation.text), now)
+
+
+_ON_CONNECTION: Mapping[type[Operation], Callable[[Broker, Connection, Any, float], None]] = {
+    Opened: Broker._opened,
+    Close: Broker._closed,
+    Closed: Broker._closed,
+    OpenChannel: Broker._open_channel,
+    CloseChannel: Broker._close_channel,
+    ChannelClosed: Broker._close_channel,
+}
+"""What concerns a connection, or makes and ends its channels; the rest is in :mod:`gateway.broker.requests`."""
+
+
+def _bare(name: str) -> str:
+    """A virtual host's name without its leading slash: Qpid's client writes one in 0-8 to 0-9-1, and none in
+    0-10."""
+    return name.removeprefix("/")

@@ -1,0 +1,295 @@
+"""One channel (0-10: session) as the broker sees it: what is out, what is buffered, what is to be confirmed.
+
+Deliveries that are out are kept in the order in which they went, so that "all up to" is a walk from the front.
+In a transaction (tx class) publishes and settlements are only noted; commit carries them out, rollback forgets
+them, and the settled deliveries are out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+from gateway.broker.consumers import Consumer, Window
+from gateway.broker.queues import Entry, Envelope, Queue
+from gateway.broker.refusals import refusal, reply_text
+from gateway.errors import LocalError, StateError
+from gateway.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
+
+if TYPE_CHECKING:
+    from gateway.broker.broker import Connection
+
+Delivery: TypeAlias = tuple[int, Entry, Consumer | None]
+"""Its number, the message, and who has it (None: it answered a Get)."""
+
+
+class Transaction:
+    """What a channel in transaction mode has noted since the last commit or rollback."""
+
+    __slots__ = ("publishes", "settlements")
+
+    def __init__(self) -> None:
+        self.publishes: list[tuple[Publish, Envelope]] = []
+        self.settlements: list[tuple[Delivery, Settlement]] = []
+
+
+class Channel:
+    """One open channel of one connection."""
+
+    __slots__ = (
+        "_confirm_first", "_confirm_last", "checked_octets", "checked_priority", "confirms", "connection",
+        "consumers", "last_queue", "number", "prefetch", "stopped", "transaction", "unsettled", "window",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.consumers: dict[str, Consumer] = {}
+        self.unsettled: dict[int, tuple[Entry, Consumer | None]] = {}
+        self.window = Window()
+        """The whole channel's prefetch."""
+        self.prefetch = (0, 0)
+        """Messages and octets for each consumer that is started from now on."""
+        self.stopped = False
+        """The client asked for no more content (channel.flow)."""
+        self.confirms = connection.rules.always_confirms
+        self.transaction: Transaction | None = None
+        self.last_queue = ""
+        """The queue declared last: an empty name stands for it (0-9-1, queue.bind)."""
+        self.checked_octets: bytes | None = None
+        """The raw properties of the message published last, if it has no time to live: publishers mostly send the
+        same again, which need not be decoded and checked again."""
+        self.checked_priority = 0
+        self._confirm_first = 0
+        self._confirm_last = 0
+
+    # ----------------------------------------------------------------------------------------- deliveries
+
+    def deliver(self, consumer: Consumer, entry: Entry, now: float) -> None:
+        """Send a message that was taken from its queue (or is browsed there)."""
+        connection, envelope = self.connection, entry.envelope
+        try:
+            number = connection.session.send(
+                Deliver(
+                    self.number,
+                    consumer.tag,
+                    0,
+                    entry.redelivered,
+                    envelope.exchange,
+                    envelope.routing_key,
+                    envelope.message,
+                ),
+                now,
+            )
+        except LocalError as error:
+            # Nothing was sent. The message stays; the consumer that cannot have it loses its channel, if it has
+            # not lost it already (StateError: its session has closed it, and says so next).
+            consumer.cancelled = True
+            if consumer.acquires:
+                entry.queue.requeue([entry], now)
+            if not isinstance(error, StateError):
+                connection.broker.fail_later(self, reply_text(311, f"{entry.queue.name}: {error}"))
+            return
+        connection.wrote(entry.size)
+        if consumer.credit is not None:
+            consumer.credit.spend(entry.size)
+        if not consumer.no_ack:
+            consumer.window.add(entry.size)
+            self.window.add(entry.size)
+            self.unsettled[number] = (entry, consumer)
+        elif consumer.acquires:
+            entry.drop()
+
+    def settle(self, request: Settle, now: float) -> None:
+        """basic.ack, nack, reject; message.accept, release, reject. 406 for a delivery that is not out."""
+        deliveries = self._named(request.first, request.last)
+        if self.transaction is None or (
+            request.settlement is not Settlement.ACCEPT and not self.connection.rules.transactional_release
+        ):
+            self.finish(deliveries, request.settlement, now)
+        else:
+            self.transaction.settlements.extend((delivery, request.settlement) for delivery in deliveries)
+
+    def _named(self, first: int, last: int) -> list[Delivery]:
+        """Take the deliveries of a range out of ``unsettled``."""
+        unsettled = self.unsettled
+        if first == last and last:
+            found = unsettled.pop(last, None)
+            if found is not None:
+                return [(last, *found)]
+            self._unknown(last)
+            return []
+        if last == 0:
+            numbers = list(unsettled)
+        elif first == 0:
+            if last not in unsettled:
+                self._unknown(last)
+            numbers = []
+            for number in unsettled:
+                if number > last:
+                    break
+                numbers.append(number)
+        else:
+            numbers = self._within(first, last)
+        return [(number, *unsettled.pop(number)) for number in numbers]
+
+    def _within(self, first: int, last: int) -> list[int]:
+        """The deliveries of a range that are out; a range may be far wider than what there is."""
+        unsettled = self.unsettled
+        if last - first < len(unsettled):
+            return [number for number in range(first, last + 1) if number in unsettled]
+        return [number for number in unsettled if first <= number <= last]
+
+    def _unknown(self, number: int) -> None:
+        if self.connection.rules.strict_settlement:
+            raise refusal(406, f"unknown delivery tag {number}")
+
+    def finish(self, deliveries: Iterable[Delivery], settlement: Settlement, now: float) -> None:
+        """Carry out a settlement, and use the room that it makes."""
+        returned: dict[Queue, list[Entry]] = {}
+        freed: dict[Consumer, None] = {}
+        for _, entry, consumer in deliveries:
+            if consumer is not None:
+                consumer.window.remove(entry.size)
+                self.window.remove(entry.size)
+                freed[consumer] = None
+                if not consumer.acquires:
+                    continue
+            queue = entry.queue
+            if settlement is Settlement.ACCEPT or queue.gone:
+                entry.drop()
+            elif settlement is Settlement.RELEASE:
+                entry.redelivered = True
+                returned.setdefault(queue, []).append(entry)
+            else:
+                self.connection.vhost.died(entry, "rejected")
+        for queue, entries in returned.items():
+            queue.requeue(entries, now)
+        self._make_use(freed, returned, now)
+
+    def _make_use(self, freed: Iterable[Consumer], returned: Iterable[Queue], now: float) -> None:
+        if self.window.count_max or self.window.size_max:
+            freed = self.consumers.values()
+        queues = dict.fromkeys(returned)
+        for consumer in freed:
+            consumer.queue.wake(consumer)
+            queues[consumer.queue] = None
+        for queue in queues:
+            if queue.ready:
+                queue.dispatch(now)
+
+    def wake(self, now: float) -> None:
+        """What held the whole channel back has changed."""
+        self._make_use(list(self.consumers.values()), (), now)
+
+    def acquire(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """message.acquire: take what was only shown out of its queue; those that it got."""
+        taken: list[tuple[int, int]] = []
+        for first, last in ranges:
+            for number in self._within(first, last):
+                entry, consumer = self.unsettled[number]
+                if consumer is None or consumer.acquires or not entry.ready:
+                    continue
+                entry.queue.take(entry)
+                consumer.window.remove(entry.size)
+                self.window.remove(entry.size)
+                self.unsettled[number] = (entry, None)
+                if taken and taken[-1][1] == number - 1:
+                    taken[-1] = (taken[-1][0], number)
+                else:
+                    taken.append((number, number))
+        return taken
+
+    def recover(self, requeue: bool, now: float) -> None:
+        """basic.recover: give everything that is out back, to the queues or to those who had it."""
+        deliveries = self._named(0, 0)
+        if requeue:
+            self.finish(deliveries, Settlement.RELEASE, now)
+            return
+        orphans: list[Delivery] = []
+        for delivery in deliveries:
+            _, entry, consumer = delivery
+            if consumer is None or consumer.cancelled or not consumer.acquires or entry.queue.gone:
+                orphans.append(delivery)
+                continue
+            consumer.window.remove(entry.size)
+            self.window.remove(entry.size)
+            entry.redelivered = True
+            self.deliver(consumer, entry, now)
+        self.finish(orphans, Settlement.RELEASE, now)
+
+    # ------------------------------------------------------------------------------------------ consumers
+
+    def consumer_cancelled(self, consumer: Consumer, now: float) -> None:
+        """The queue of a consumer is gone: tell the client."""
+        del self.consumers[consumer.tag]
+        self.connection.send(Cancelled(self.number, consumer.tag), now)
+
+    def cancel(self, consumer: Consumer, now: float) -> None:
+        """The client wants no more; what is out stays out."""
+        vhost = self.connection.vhost
+        del self.consumers[consumer.tag]
+        vhost.remove_consumer(consumer)
+        vhost.unused(consumer.queue, now)
+        if consumer.queue.ready:
+            consumer.queue.dispatch(now)
+
+    def finish_consumer(self, consumer: Consumer, now: float) -> None:
+        """The consumer wanted to see what there is, and has: end it, and tell the client."""
+        self.cancel(consumer, now)
+        self.connection.send(Cancelled(self.number, consumer.tag), now)
+
+    # ------------------------------------------------------------------------------------------- confirms
+
+    def confirm(self, serial: int) -> None:
+        """A publish is safe; told at the end of the turn, together with its neighbours."""
+        if not self._confirm_first:
+            self._confirm_first = serial
+            self.connection.confirming[self] = None
+        self._confirm_last = serial
+
+    def flush_confirms(self, now: float) -> None:
+        """Tell what is safe."""
+        if self._confirm_first:
+            self.connection.send(Confirmed(self.number, self._confirm_first, self._confirm_last), now)
+            self._confirm_first = 0
+
+    # -------------------------------------------------------------------------------------- transactions
+
+    def roll_back(self) -> None:
+        """Forget the publishes; the deliveries settled are out again."""
+        transaction = self.transaction
+        assert transaction is not None
+        self.transaction = Transaction()
+        for _, envelope in transaction.publishes:
+            envelope.release()
+        if transaction.settlements:
+            for (number, entry, consumer), _ in transaction.settlements:
+                self.unsettled[number] = (entry, consumer)
+            self.unsettled = dict(sorted(self.unsettled.items()))
+
+    # ------------------------------------------------------------------------------------------------ end
+
+    def fail(self, code: int, text: str, serial: int, now: float) -> None:
+        """Close it with an error; ``serial`` is the request that caused it, 0 for none."""
+        self.flush_confirms(now)
+        self.connection.send(Failed(self.number, serial, serial, code, text), now)
+        self.close(now)
+
+    def close(self, now: float) -> None:
+        """It is over: consumers go, what is out goes back."""
+        connection = self.connection
+        vhost = connection.vhost
+        del connection.channels[self.number]
+        connection.confirming.pop(self, None)
+        queues = dict.fromkeys(consumer.queue for consumer in self.consumers.values())
+        for consumer in self.consumers.values():
+            vhost.remove_consumer(consumer)
+        self.consumers.clear()
+        if self.transaction is not None:
+            self.roll_back()
+        self.finish(self._named(0, 0), Settlement.RELEASE, now)
+        for queue in queues:
+            vhost.unused(queue, now)
+            if queue.ready:
+                queue.dispatch(now)

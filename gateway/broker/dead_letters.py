@@ -1,0 +1,70 @@
+"""The ``x-death`` header, as RabbitMQ writes it.
+
+One table per queue and reason, the newest first, with a count; ``x-first-death-queue``, ``-reason`` and
+``-exchange`` beside it. A message that would come to a queue for the second time, with nothing but expiry and
+length limits on the way, is dropped there: nobody would ever end that cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.broker.arguments import plain
+from gateway.broker.queues import Entry
+from gateway.message import Message, Properties
+from gateway.values import Table, Timestamp, Typed
+
+X_DEATH = "x-death"
+
+
+def with_death(entry: Entry, reason: str, seconds: int) -> Message:
+    """A copy of the entry's message that tells how it died; ``seconds`` since 1970.
+
+    Its ``expiration`` is taken off, or it would expire again, and kept in the header.
+    """
+    envelope = entry.envelope
+    properties = envelope.message.properties
+    headers: Table = dict(properties.headers) if properties.headers else {}
+    death: Table = {
+        "count": Typed("int64", 1),
+        "reason": reason,
+        "queue": entry.queue.name,
+        "time": Timestamp(seconds),
+        "exchange": envelope.exchange,
+        "routing-keys": [envelope.routing_key],
+    }
+    if properties.expiration is not None:
+        death["original-expiration"] = properties.expiration
+    known = headers.pop(X_DEATH, None)
+    if not isinstance(known, list):
+        headers["x-first-death-exchange"] = envelope.exchange
+        headers["x-first-death-queue"] = entry.queue.name
+        headers["x-first-death-reason"] = reason
+        known = []
+    others: list[Any] = []
+    for item in known:
+        if (
+            isinstance(item, dict)
+            and plain(item.get("queue")) == entry.queue.name
+            and plain(item.get("reason")) == reason
+        ):
+            count = plain(item.get("count"))
+            death = {**item, "count": Typed("int64", (count if isinstance(count, int) else 0) + 1)}
+        else:
+            others.append(item)
+    headers[X_DEATH] = [death, *others]
+    return Message(envelope.message.body, replace(properties, headers=headers, expiration=None))
+
+
+def is_automatic_cycle(properties: Properties, queue: str) -> bool:
+    """Whether the message died in ``queue`` before, and since then was never rejected by anybody."""
+    deaths = properties.headers.get(X_DEATH) if properties.headers else None
+    if not isinstance(deaths, list):
+        return False
+    for death in deaths:
+        if not isinstance(death, dict) or plain(death.get("reason")) == "rejected":
+            return False
+        if plain(death.get("queue")) == queue:
+            return True
+    return False

@@ -1,0 +1,487 @@
+"""Queues: messages in order, limits, expiry, and fair dispatch over the consumers.
+
+An :class:`Envelope` is one published message, shared by all queues that it was routed to; an :class:`Entry` is its
+place in one queue. Entries are numbered in the order of arrival, so that one that comes back takes its old place.
+There is one line of entries per priority (one in all without ``x-max-priority``).
+
+Two ways of dispatch. Where all consumers take whatever comes first, the head of the queue goes to the consumer
+whose turn it is. Where one browses or selects, each such consumer has a cursor, and an entry that is taken from the
+middle leaves a hole, which is swept up when it reaches the head or when holes outnumber entries.
+
+Expired messages go when they come to the head, as in RabbitMQ, by an alarm or on the way to a consumer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import merge
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.broker.arguments import QueueArguments
+from gateway.broker.consumers import Consumer, Cursor, Rotation
+from gateway.message import Message
+from gateway.values import Table
+
+if TYPE_CHECKING:
+    from gateway.broker.exchanges import Binding
+
+ENVELOPE_OVERHEAD = 1_024
+"""What a message costs beside its body and its raw properties, in octets: a flood of empty ones is one too."""
+
+
+class Memory:
+    """How much the messages of the whole broker hold."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class Envelope:
+    """A published message and where it was published to. Counted in :class:`Memory` while anyone holds it."""
+
+    __slots__ = (
+        "_holders",
+        "cost",
+        "exchange",
+        "expiration",
+        "memory",
+        "message",
+        "priority",
+        "publisher",
+        "routing_key",
+    )
+
+    def __init__(
+        self,
+        memory: Memory,
+        message: Message,
+        exchange: str,
+        routing_key: str,
+        *,
+        publisher: int = 0,
+        expiration: int | None = None,
+        priority: int = 0,
+    ) -> None:
+        self.memory = memory
+        self.message = message
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.publisher = publisher
+        """Number of the connection that published it; 0: the broker itself."""
+        self.expiration = expiration
+        """The message's own time to live, in milliseconds."""
+        self.priority = priority
+        raw = message.raw
+        self.cost = len(message.body) + ENVELOPE_OVERHEAD + (len(raw.octets) if raw is not None else 0)
+        self._holders = 0
+
+    def hold(self) -> None:
+        """One more place holds it."""
+        if not self._holders:
+            self.memory.used += self.cost
+        self._holders += 1
+
+    def release(self) -> None:
+        """One place less holds it."""
+        self._holders -= 1
+        if not self._holders:
+            self.memory.used -= self.cost
+
+
+class Entry:
+    """A message's place in a queue."""
+
+    __slots__ = ("envelope", "expires", "level", "position", "queue", "ready", "redelivered", "size", "stored")
+
+    def __init__(self, queue: Queue, envelope: Envelope, position: int, level: int, expires: float | None) -> None:
+        self.queue = queue
+        self.envelope = envelope
+        self.position = position
+        self.level = level
+        self.expires = expires
+        """When, in seconds on the clock of ``now``; None: never."""
+        self.size = len(envelope.message.body)
+        self.redelivered = False
+        self.ready = False
+        """It waits in the queue; false while it is out, and after."""
+        self.stored = False
+        """It stands in its line, ready or as a hole."""
+
+    def drop(self) -> None:
+        """It is over with this entry; whoever still refers to it holds no message by it."""
+        self.envelope.release()
+        self.envelope = _NOTHING
+
+
+_NOTHING = Envelope(Memory(0), Message(), "", "")
+
+_BY_POSITION = attrgetter("position")
+
+
+class Undertaker(Protocol):
+    """Where a queue sends what leaves it unconsumed."""
+
+    def died(self, entry: Entry, reason: str) -> None:
+        """``entry`` left its queue for a reason of ``x-death``: rejected, expired or maxlen."""
+        ...
+
+    def arm(self, queue: Queue) -> None:
+        """What expires next in ``queue`` may have changed."""
+        ...
+
+
+class Tenant(Protocol):
+    """A connection, as far as its exclusive queues go."""
+
+    number: int
+    owned: dict[Queue, None]
+    """Queues that it owns."""
+
+    @property
+    def durable_exclusive_stays(self) -> bool:
+        """A durable and exclusive queue outlives the connection (Qpid's durable subscriptions)."""
+        ...
+
+
+class Queue:
+    """One queue."""
+
+    is_exchange = False
+
+    def __init__(
+        self,
+        name: str,
+        undertaker: Undertaker,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: QueueArguments | None = None,
+        table: Table | None = None,
+    ) -> None:
+        self.name = name
+        self.undertaker = undertaker
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.exclusive = False
+        self.owner: Tenant | None = None
+        """The connection that it is exclusive to, or ends with; None: none now."""
+        self.ends_with_owner = False
+        """It goes when that connection goes."""
+        self.arguments = arguments if arguments is not None else QueueArguments()
+        self.table = table if table is not None else {}
+        self.bindings_to: dict[Binding, None] = {}
+        self.gone = False
+        self.alarm: float | None = None
+        self.used_at = 0.0
+        """When it last had a consumer or was asked for."""
+        self.consumers: dict[Consumer, None] = {}
+        self.ready = 0
+        """How many messages wait."""
+        self.ready_octets = 0
+        self._lines: list[deque[Entry]] = [deque() for _ in range((self.arguments.max_priority or 0) + 1)]
+        self._holes = 0
+        self._mortal = False
+        self._next_position = 0
+        self._rotation = Rotation()
+        self._selective: dict[Consumer, None] = {}
+
+    # ------------------------------------------------------------------------------------------- messages
+
+    def overflows(self, size: int) -> bool:
+        """Whether a message of that size more would be over a length limit."""
+        arguments = self.arguments
+        return (arguments.max_length is not None and self.ready + 1 > arguments.max_length) or (
+            arguments.max_length_bytes is not None and self.ready_octets + size > arguments.max_length_bytes
+        )
+
+    def publish(self, envelope: Envelope, now: float) -> bool:
+        """Take a message, and hand it on at once if somebody waits for it. False: the queue is full and refuses
+        publishes (``x-overflow``)."""
+        arguments = self.arguments
+        if arguments.no_local and self.owner is not None and envelope.publisher == self.owner.number:
+            return True
+        limited = arguments.max_length is not None or arguments.max_length_bytes is not None
+        ttl = envelope.expiration
+        if arguments.message_ttl is not None and (ttl is None or ttl > arguments.message_ttl):
+            ttl = arguments.message_ttl
+        level = envelope.priority
+        if level >= len(self._lines):
+            level = len(self._lines) - 1
+        entry = Entry(self, envelope, self._next_position, level, None if ttl is None else now + ttl / 1_000)
+        if limited and arguments.overflow in _REFUSING and self.overflows(entry.size):
+            if arguments.overflow == "reject-publish-dlx":
+                envelope.hold()
+                self.undertaker.died(entry, "maxlen")
+            return False
+        self._next_position += 1
+        envelope.hold()
+        entry.ready = entry.stored = True
+        self._lines[level].append(entry)
+        self.ready += 1
+        self.ready_octets += entry.size
+        if self.consumers:
+            self.dispatch(now)
+        if limited and self.ready:
+            self._drop_overflow()
+        if ttl is not None and entry.ready:
+            self._mortal = True
+            if ttl == 0:
+                self.expire(now)
+            self.undertaker.arm(self)
+        return True
+
+    def accepts_at_once(self, size: int) -> bool:
+        """Whether a message of that size would go straight to a consumer (``immediate``)."""
+        return not self.ready and any(consumer.acquires and consumer.admits(size) for consumer in self._candidates())
+
+    def requeue(self, entries: Iterable[Entry], now: float) -> None:
+        """Give entries back their old places. Dispatch is the caller's business."""
+        by_level: dict[int, list[Entry]] = {}
+        for entry in entries:
+            entry.ready = True
+            self.ready += 1
+            self.ready_octets += entry.size
+            if entry.stored:
+                self._holes -= 1
+            else:
+                entry.stored = True
+                by_level.setdefault(entry.level, []).append(entry)
+            for consumer in self._selective:
+                cursor = consumer.cursor
+                if consumer.acquires and cursor is not None and entry.position <= cursor.seen[entry.level]:
+                    cursor.returned[entry] = None
+        for level, returned in by_level.items():
+            _insert(self._lines[level], sorted(returned, key=_BY_POSITION))
+        if self.arguments.overflow not in _REFUSING:
+            self._drop_overflow()
+        if self._mortal:
+            self.undertaker.arm(self)
+
+    def first(self, now: float) -> Entry | None:
+        """The next entry, None if none is ready. Expired ones are buried on the way."""
+        for line in reversed(self._lines):
+            while (entry := self._head(line)) is not None:
+                if entry.expires is None or entry.expires >= now:
+                    return entry
+                self.take(entry)
+                self.undertaker.died(entry, "expired")
+        return None
+
+    def _head(self, line: deque[Entry]) -> Entry | None:
+        """The first ready entry of a line; holes before it are swept up."""
+        while line:
+            entry = line[0]
+            if entry.ready:
+                return entry
+            line.popleft()
+            entry.stored = False
+            self._holes -= 1
+        return None
+
+    def take(self, entry: Entry) -> None:
+        """Take a ready entry out of the queue."""
+        entry.ready = False
+        self.ready -= 1
+        self.ready_octets -= entry.size
+        line = self._lines[entry.level]
+        if line[0] is entry:
+            line.popleft()
+            entry.stored = False
+            if self._mortal:
+                self.undertaker.arm(self)
+            return
+        self._holes += 1
+        if self._holes > self.ready + _HOLES_MIN:
+            self._sweep()
+
+    def purge(self) -> int:
+        """Drop what is ready; how many there were."""
+        count = self.ready
+        for line in self._lines:
+            for entry in line:
+                entry.stored = False
+                if entry.ready:
+                    entry.ready = False
+                    entry.drop()
+            line.clear()
+        self.ready = self.ready_octets = self._holes = 0
+        return count
+
+    def entries(self) -> list[Entry]:
+        """What is ready, in order."""
+        return [entry for line in reversed(self._lines) for entry in line if entry.ready]
+
+    def expire(self, now: float) -> None:
+        """Bury what has expired at the head of each line."""
+        for line in self._lines:
+            while (entry := self._head(line)) is not None and entry.expires is not None and entry.expires <= now:
+                self.take(entry)
+                self.undertaker.died(entry, "expired")
+
+    def next_alarm(self) -> float | None:
+        """When something expires next: a message at a head, or the queue itself."""
+        times = []
+        for line in self._lines:
+            head = self._head(line)
+            if head is not None and head.expires is not None:
+                times.append(head.expires)
+        if self.arguments.expires is not None and not self.consumers:
+            times.append(self.used_at + self.arguments.expires / 1_000)
+        return min(times, default=None)
+
+    def unused_since(self, now: float) -> bool:
+        """Whether ``x-expires`` has passed."""
+        expires = self.arguments.expires
+        return expires is not None and not self.consumers and self.used_at + expires / 1_000 <= now
+
+    def _drop_overflow(self) -> None:
+        """RabbitMQ's drop-head: the head of the highest priority goes first."""
+        count_max, octets_max = self.arguments.max_length, self.arguments.max_length_bytes
+        while self.ready and (
+            (count_max is not None and self.ready > count_max)
+            or (octets_max is not None and self.ready_octets > octets_max)
+        ):
+            entry = next(entry for line in reversed(self._lines) if (entry := self._head(line)) is not None)
+            self.take(entry)
+            self.undertaker.died(entry, "maxlen")
+
+    def _sweep(self) -> None:
+        for line in self._lines:
+            kept = [entry for entry in line if entry.ready]
+            if len(kept) != len(line):
+                for entry in line:
+                    entry.stored = entry.ready
+                line.clear()
+                line.extend(kept)
+        self._holes = 0
+
+    # ------------------------------------------------------------------------------------------ consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """It takes part from the next dispatch on."""
+        self.consumers[consumer] = None
+        if consumer.selective:
+            consumer.cursor = Cursor(len(self._lines))
+            self._selective[consumer] = None
+        if consumer.acquires and (self._active() is consumer or not self.arguments.single_active_consumer):
+            self._rotation.add(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """It takes part no more; with a single active consumer the next one takes over."""
+        consumer.cancelled = True
+        was_active = self._active() is consumer
+        del self.consumers[consumer]
+        self._selective.pop(consumer, None)
+        self._rotation.remove(consumer)
+        if was_active and self.arguments.single_active_consumer and (heir := self._active()) is not None:
+            self._rotation.add(heir)
+
+    def wake(self, consumer: Consumer) -> None:
+        """Something that held the consumer back has changed."""
+        if (
+            not consumer.waiting
+            and not consumer.cancelled
+            and consumer.acquires
+            and (not self.arguments.single_active_consumer or self._active() is consumer)
+        ):
+            self._rotation.add(consumer)
+
+    def dispatch(self, now: float) -> None:
+        """Hand out what is ready to those who may have it."""
+        if self._selective:
+            self._dispatch_selectively(now)
+            return
+        next_consumer = self._rotation.next
+        while self.ready:
+            entry = self.first(now)
+            if entry is None or (consumer := next_consumer(entry.size)) is None:
+                return
+            self.take(entry)
+            consumer.channel.deliver(consumer, entry, now)
+
+    def _dispatch_selectively(self, now: float) -> None:
+        for consumer in list(self._selective):
+            if not consumer.acquires:
+                while (entry := self._unseen(consumer, now)) is not None and consumer.admits(entry.size):
+                    assert consumer.cursor is not None
+                    consumer.cursor.unseen.popleft()
+                    consumer.channel.deliver(consumer, entry, now)
+                if entry is None and consumer.auto_close:
+                    consumer.channel.connection.broker.finish_later(consumer)
+        chosen: list[Entry] = []
+
+        def choose(consumer: Consumer) -> bool:
+            entry = self._unseen(consumer, now) if consumer.selective else self.first(now)
+            if entry is None or not consumer.admits(entry.size):
+                return False
+            chosen.append(entry)
+            return True
+
+        while self.ready and (taker := self._rotation.select(choose)) is not None:
+            entry = chosen.pop()
+            self.take(entry)
+            taker.channel.deliver(taker, entry, now)
+
+    def _unseen(self, consumer: Consumer, now: float) -> Entry | None:
+        """The first ready entry that a browsing or selecting consumer has not looked at and wants."""
+        cursor = consumer.cursor
+        assert cursor is not None
+        unseen, returned = cursor.unseen, cursor.returned
+        while returned:
+            entry = next(iter(returned))
+            if entry.ready and consumer.wants(entry):
+                return entry
+            del returned[entry]
+        while True:
+            while unseen:
+                entry = unseen[0]
+                expired = entry.expires is not None and entry.expires < now
+                if entry.ready and not expired and consumer.wants(entry):
+                    return entry
+                unseen.popleft()
+            self._look(cursor)
+            if not unseen:
+                return None
+
+    def _look(self, cursor: Cursor) -> None:
+        """Collect what arrived since the cursor last looked, from the end of each line backwards."""
+        for level in range(len(self._lines) - 1, -1, -1):
+            line, seen = self._lines[level], cursor.seen[level]
+            if not line or line[-1].position <= seen:
+                continue
+            found: list[Entry] = []
+            for entry in reversed(line):
+                if entry.position <= seen:
+                    break
+                found.append(entry)
+            cursor.seen[level] = line[-1].position
+            cursor.unseen.extend(reversed(found))
+
+    def _active(self) -> Consumer | None:
+        """The consumer that a queue with ``x-single-active-consumer`` serves."""
+        return next((consumer for consumer in self.consumers if consumer.acquires), None)
+
+    def _candidates(self) -> Iterable[Consumer]:
+        if self.arguments.single_active_consumer:
+            active = self._active()
+            return () if active is None else (active,)
+        return self.consumers
+
+
+_REFUSING = frozenset({"reject-publish", "reject-publish-dlx"})
+_HOLES_MIN = 64
+"""Holes that are not worth a sweep."""
+
+
+def _insert(line: deque[Entry], entries: list[Entry]) -> None:
+    """Put entries, sorted by position, where they belong in a sorted line; what is close to its head is cheap."""
+    last = entries[-1].position
+    before: list[Entry] = []
+    while line and line[0].position < last:
+        before.append(line.popleft())
+    line.extendleft(reversed(list(merge(before, entries, key=_BY_POSITION)) if before else entries))

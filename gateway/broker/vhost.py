@@ -1,0 +1,468 @@
+"""A virtual host: the names of exchanges and queues, what is bound to what, and where a message goes.
+
+Nothing here knows of channels or sessions. Who asks is a :class:`Tenant`; what is refused is raised as a
+:class:`~gateway.errors.RemoteError`.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gateway.broker import arguments as args
+from gateway.broker.alarms import Alarms
+from gateway.broker.consumers import Consumer
+from gateway.broker.dead_letters import is_automatic_cycle, with_death
+from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
+from gateway.broker.queues import Entry, Envelope, Memory, Queue, Tenant
+from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
+from gateway.message import Message
+from gateway.operations import (
+    BindingFound,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    QueryBinding,
+)
+from gateway.values import Table
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """How much the embedded broker takes, beside :class:`~gateway.limits.Limits` of each session."""
+
+    connections: int = 4_096
+    """Most connections at once; one more is closed as it comes."""
+    exchanges: int = 65_536
+    """Most exchanges; one more is refused with 406."""
+    queues: int = 65_536
+    """Most queues; one more is refused with 406."""
+    bindings: int = 262_144
+    """Most bindings; one more is refused with 406."""
+    consumers: int = 65_536
+    """Most consumers; one more is refused with 406."""
+    output_high_water: int = 1 << 20
+    """Octets waiting for a client that does not read, above which it gets no more deliveries."""
+    input_stop: int = 8 << 20
+    """Octets waiting for a client that does not read, above which its requests wait and nothing more is read."""
+
+
+class DefaultExchange(Exchange):
+    """The exchange without a name: every queue is bound to it by its own name, for as long as it is there."""
+
+    type = "direct"
+
+    def __init__(self, queues: dict[str, Queue]) -> None:
+        super().__init__("", durable=True)
+        self._queues = queues
+
+    def match(self, routing_key: str, message: Message) -> Iterable[Destination]:
+        queue = self._queues.get(routing_key)
+        return () if queue is None else (queue,)
+
+
+ORPHANED = "orphaned"
+"""Why a message of a deleted queue leaves it; it goes to the queue's alternate exchange (0-10) or nowhere."""
+
+
+class VirtualHost:
+    """Exchanges, queues and bindings under one name.
+
+    Args:
+        random_octets: for the names of queues that the server names.
+        wall_clock: seconds since 1970, for ``x-death``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        memory: Memory,
+        limits: BrokerLimits,
+        random_octets: Callable[[int], bytes],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.memory = memory
+        self.limits = limits
+        self.queues: dict[str, Queue] = {}
+        self.default_exchange = DefaultExchange(self.queues)
+        self.exchanges: dict[str, Exchange] = {"": self.default_exchange}
+        for predeclared, kind in PREDECLARED.items():
+            self.exchanges[predeclared] = kind(predeclared, durable=True)
+        self.alarms: Alarms[Queue] = Alarms()
+        self.consumers = 0
+        self._bindings = 0
+        self._dead: deque[tuple[Entry, str]] = deque()
+        self._random_octets = random_octets
+        self._wall_clock = wall_clock
+
+    def title(self, kind: str, name: str) -> str:
+        """A queue or exchange as reply texts name it."""
+        return title(kind, name, self.name)
+
+    def fresh_name(self, prefix: str) -> str:
+        """A name that nobody can guess."""
+        return prefix + urlsafe_b64encode(self._random_octets(16)).rstrip(b"=").decode()
+
+    # ----------------------------------------------------------------------------------------- exchanges
+
+    def exchange(self, name: str) -> Exchange:
+        """The exchange of that name; 404 if there is none."""
+        found = self.exchanges.get(name)
+        if found is None:
+            raise missing(self.title("exchange", name))
+        return found
+
+    def declare_exchange(self, request: DeclareExchange) -> Exchange:
+        """exchange.declare; 403, 404, 406, 503."""
+        name = request.exchange
+        what = self.title("exchange", name)
+        if not name:
+            raise refusal(403, "operation not permitted on the default exchange")
+        if request.passive:
+            return self.exchange(name)
+        kind = EXCHANGE_TYPES.get(request.type)
+        if kind is None:
+            raise refusal(503, f"unknown exchange type '{request.type}'")
+        arguments = args.exchange_arguments(request.arguments, what)
+        found = self.exchanges.get(name)
+        if found is not None:
+            for field, received, current in (
+                ("type", kind.type, found.type),
+                ("durable", request.durable, found.durable),
+                ("auto_delete", request.auto_delete, found.auto_delete),
+                ("internal", request.internal, found.internal),
+            ):
+                if received != current:
+                    raise inequivalent(field, what, received, current)
+            args.require_equal(arguments, found.arguments, args.EXCHANGE_ARGUMENTS, what)
+            return found
+        _check_name("exchange", name)
+        if len(self.exchanges) >= self.limits.exchanges:
+            raise refusal(406, f"cannot declare {what}: the limit of {self.limits.exchanges} exchanges is reached")
+        self.exchanges[name] = found = kind(
+            name,
+            durable=request.durable,
+            auto_delete=request.auto_delete,
+            internal=request.internal,
+            arguments=arguments,
+            table=request.arguments,
+        )
+        return found
+
+    def delete_exchange(self, request: DeleteExchange) -> None:
+        """exchange.delete; what is not there counts as deleted."""
+        name = request.exchange
+        if not name:
+            raise refusal(403, "operation not permitted on the default exchange")
+        found = self.exchanges.get(name)
+        if found is None:
+            return
+        if name.startswith("amq."):
+            raise refusal(403, f"deletion of system {self.title('exchange', name)} not allowed")
+        if request.if_unused and found.bindings:
+            raise refusal(406, f"{self.title('exchange', name)} in use")
+        del self.exchanges[name]
+        self._unbind([*found.bindings, *found.bindings_to])
+
+    # -------------------------------------------------------------------------------------------- queues
+
+    def queue(self, name: str, tenant: Tenant) -> Queue:
+        """The queue of that name; 404 if there is none, 405 if it is another connection's."""
+        found = self.queues.get(name)
+        if found is None:
+            raise missing(self.title("queue", name))
+        if found.exclusive and found.owner not in (None, tenant):
+            raise locked(self.title("queue", name))
+        return found
+
+    def declare_queue(self, request: DeclareQueue, name: str, tenant: Tenant, now: float) -> Queue:
+        """queue.declare; 403, 404, 405, 406."""
+        if request.passive:
+            found = self.queue(name, tenant)
+            self.touch(found, now)
+            return found
+        if not name:
+            name = self.fresh_name("amq.gen-")
+        elif name.startswith("amq."):
+            _check_name("queue", name)
+        what = self.title("queue", name)
+        arguments = args.queue_arguments(request.arguments, what)
+        exclusive, auto_delete = request.exclusive, request.auto_delete
+        if arguments.exclusivity is not None:
+            exclusive = args.EXCLUSIVITY[arguments.exclusivity]
+        if arguments.lifetime is not None:
+            auto_delete = args.AUTO_DELETE[arguments.lifetime]
+        if name in self.queues:
+            found = self.queue(name, tenant)
+            if found.exclusive != exclusive:
+                raise locked(what)
+            if found.durable != request.durable:
+                raise inequivalent("durable", what, request.durable, found.durable)
+            if found.auto_delete != auto_delete:
+                raise inequivalent("auto_delete", what, auto_delete, found.auto_delete)
+            args.require_equal(arguments, found.arguments, args.QUEUE_ARGUMENTS, what)
+        else:
+            if len(self.queues) >= self.limits.queues:
+                raise refusal(406, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
+            found = self.queues[name] = Queue(
+                name,
+                self,
+                durable=request.durable,
+                auto_delete=auto_delete,
+                arguments=arguments,
+                table=request.arguments,
+            )
+            found.exclusive = exclusive
+            stays = request.durable and (tenant.durable_exclusive_stays or arguments.lifetime == "PERMANENT")
+            found.ends_with_owner = arguments.lifetime in args.ENDS_WITH_CONNECTION or (exclusive and not stays)
+        if found.owner is None and (found.exclusive or found.ends_with_owner):
+            found.owner = tenant
+            tenant.owned[found] = None
+        self.touch(found, now)
+        return found
+
+    def delete_queue(self, request: DeleteQueue, name: str, tenant: Tenant, now: float) -> int:
+        """queue.delete: how many messages went with it; what is not there counts as deleted."""
+        if name not in self.queues:
+            return 0
+        found = self.queue(name, tenant)
+        what = self.title("queue", name)
+        if request.if_unused and found.consumers:
+            raise refusal(406, f"{what} in use")
+        if request.if_empty and found.ready:
+            raise refusal(406, f"{what} is not empty")
+        return self.drop_queue(found, now)
+
+    def drop_queue(self, queue: Queue, now: float) -> int:
+        """Remove a queue with its messages, consumers and bindings; how many messages were ready."""
+        queue.gone = True
+        del self.queues[queue.name]
+        if queue.owner is not None:
+            del queue.owner.owned[queue]
+        self.alarms.clear(queue)
+        self._unbind(queue.bindings_to)
+        for consumer in list(queue.consumers):
+            self.remove_consumer(consumer)
+            consumer.channel.consumer_cancelled(consumer, now)
+        if queue.arguments.alternate_exchange is None:
+            return queue.purge()
+        orphans = queue.entries()
+        for entry in orphans:
+            queue.take(entry)
+            self.died(entry, ORPHANED)
+        return len(orphans)
+
+    def drop_tenant(self, tenant: Tenant, now: float) -> None:
+        """The connection is gone: so are its exclusive queues, but for those that outlive it."""
+        for queue in list(tenant.owned):
+            if queue.ends_with_owner:
+                self.drop_queue(queue, now)
+            else:
+                queue.owner = None
+        tenant.owned.clear()
+
+    def touch(self, queue: Queue, now: float) -> None:
+        """The queue was used (``x-expires``)."""
+        queue.used_at = now
+        if queue.arguments.expires is not None:
+            self.arm(queue)
+
+    def arm(self, queue: Queue) -> None:
+        """Set the queue's alarm for what expires next in it."""
+        time = None if queue.gone else queue.next_alarm()
+        if time is not None:
+            self.alarms.set(queue, time)
+
+    # ----------------------------------------------------------------------------------------- consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """basic.consume; 403 where the queue or the consumer is exclusive."""
+        queue = consumer.queue
+        what = self.title("queue", queue.name)
+        alone = consumer.exclusive or queue.arguments.exclusivity == "LINK"
+        if queue.consumers and (alone or any(other.exclusive for other in queue.consumers)):
+            raise refusal(403, f"{what} in exclusive use")
+        if self.consumers >= self.limits.consumers:
+            raise refusal(406, f"cannot consume from {what}: the limit of {self.limits.consumers} consumers is reached")
+        self.consumers += 1
+        queue.add_consumer(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """The consumer takes no more. Its queue may have to go: :meth:`unused`."""
+        self.consumers -= 1
+        consumer.queue.remove_consumer(consumer)
+
+    def unused(self, queue: Queue, now: float) -> None:
+        """A consumer is gone: so is an auto-delete queue that has no other."""
+        if queue.consumers or queue.gone:
+            return
+        if queue.auto_delete:
+            self.drop_queue(queue, now)
+        else:
+            self.touch(queue, now)
+
+    # ------------------------------------------------------------------------------------------ bindings
+
+    def bind(self, source: str, destination: Destination, routing_key: str, arguments: Table) -> None:
+        """queue.bind and exchange.bind; the same binding twice is one."""
+        exchange = self._bindable(source, destination)
+        exchange.check_binding(routing_key, arguments)
+        selector = args.binding_selector(arguments, self.title("binding", routing_key))
+        binding = Binding(exchange, destination, routing_key, arguments, selector)
+        if binding not in exchange.bindings and self._bindings >= self.limits.bindings:
+            raise refusal(406, f"the limit of {self.limits.bindings} bindings is reached")
+        self._bindings += exchange.add(binding)
+
+    def unbind(self, source: str, destination: Destination | None, routing_key: str, arguments: Table | None) -> None:
+        """queue.unbind and exchange.unbind; what is not there counts as unbound. ``arguments`` None: whatever
+        they are."""
+        if source not in self.exchanges or destination is None:
+            return
+        exchange = self._bindable(source, destination)
+        if arguments is not None:
+            self._unbind([Binding(exchange, destination, routing_key, arguments)])
+            return
+        self._unbind(
+            [
+                binding
+                for binding in destination.bindings_to
+                if binding.source is exchange and binding.routing_key == routing_key
+            ]
+        )
+
+    def _bindable(self, source: str, destination: Destination) -> Exchange:
+        exchange = self.exchange(source)
+        if exchange is self.default_exchange or destination is self.default_exchange:
+            raise refusal(403, "operation not permitted on the default exchange")
+        return exchange
+
+    def _unbind(self, bindings: Iterable[Binding]) -> None:
+        """Remove bindings, and the auto-delete exchanges that lose their last one, and what led to those."""
+        todo = deque(bindings)
+        while todo:
+            binding = todo.popleft()
+            source = binding.source
+            if not source.remove(binding):
+                continue
+            self._bindings -= 1
+            if source.auto_delete and not source.bindings and self.exchanges.get(source.name) is source:
+                del self.exchanges[source.name]
+                todo.extend(source.bindings_to)
+
+    def query_binding(self, request: QueryBinding) -> BindingFound:
+        """exchange.bound of Qpid and of 0-10: what of the question exists."""
+        exchange = self.exchanges.get(request.exchange)
+        queue = self.queues.get(request.queue) if request.queue else None
+        bindings = [] if exchange is None else [(binding.destination, binding) for binding in exchange.bindings]
+        pairs = [(destination, binding.routing_key, binding.arguments) for destination, binding in bindings]
+        if exchange is self.default_exchange:
+            pairs = [(each, each.name, {}) for each in self.queues.values()]
+        of_queue = [pair for pair in pairs if not request.queue or pair[0] is queue]
+        of_key = [pair for pair in of_queue if request.routing_key is None or pair[1] == request.routing_key]
+        of_arguments = [pair for pair in of_queue if request.arguments is None or pair[2] == request.arguments]
+        return BindingFound(
+            request.channel,
+            request.serial,
+            request.serial,
+            exchange_found=exchange is not None,
+            queue_found=not request.queue or queue is not None,
+            matched=any(pair in of_arguments for pair in of_key),
+            key_matched=bool(of_key) or request.routing_key is None,
+            arguments_matched=bool(of_arguments) or request.arguments is None,
+        )
+
+    # ------------------------------------------------------------------------------------------- routing
+
+    def route(self, exchange: Exchange, routing_key: str, message: Message) -> list[Queue]:
+        """The queues that a message published to ``exchange`` comes to, each once.
+
+        An exchange that leads nowhere hands the message to its alternate exchange. Exchanges bound in a circle
+        are visited once.
+        """
+        found = exchange.match(routing_key, message)
+        if exchange.plain and (found or exchange.arguments.alternate_exchange is None):
+            return list(found)  # type: ignore[arg-type]  # no exchange among them
+        queues: dict[Queue, None] = {}
+        visited = {exchange}
+        todo = [(exchange, found)]
+        while todo:
+            current, found = todo.pop()
+            if not found and current.arguments.alternate_exchange is not None:
+                alternate = self.exchanges.get(current.arguments.alternate_exchange)
+                found = () if alternate is None else (alternate,)
+            for destination in found:
+                if isinstance(destination, Queue):
+                    queues[destination] = None
+                elif isinstance(destination, Exchange) and destination not in visited:
+                    visited.add(destination)
+                    todo.append((destination, destination.match(routing_key, message)))
+        return list(queues)
+
+    # ------------------------------------------------------------------------------- death of messages
+
+    def died(self, entry: Entry, reason: str) -> None:
+        """An entry left its queue unconsumed; :meth:`bury` sees to it when the current request is done."""
+        self._dead.append((entry, reason))
+
+    def bury(self, now: float) -> None:
+        """Send the dead to their dead-letter exchanges, and those who die of that, until all rest."""
+        dead = self._dead
+        while dead:
+            entry, reason = dead.popleft()
+            self._dead_letter(entry, reason, now)
+            entry.drop()
+
+    def _dead_letter(self, entry: Entry, reason: str, now: float) -> None:
+        arguments, envelope = entry.queue.arguments, entry.envelope
+        if arguments.dead_letter_exchange is not None and reason != ORPHANED:
+            target, message = arguments.dead_letter_exchange, with_death(entry, reason, int(self._wall_clock()))
+        elif arguments.alternate_exchange is not None and reason in _ALTERNATE:
+            target, message = arguments.alternate_exchange, envelope.message
+        else:
+            return
+        exchange = self.exchanges.get(target)
+        if exchange is None:
+            return
+        key = arguments.dead_letter_routing_key
+        copy = Envelope(
+            self.memory,
+            message,
+            target,
+            envelope.routing_key if key is None else key,
+            publisher=envelope.publisher,
+            priority=envelope.priority,
+        )
+        for queue in self.route(exchange, copy.routing_key, message):
+            if reason == "rejected" or not is_automatic_cycle(message.properties, queue.name):
+                queue.publish(copy, now)
+
+    # -------------------------------------------------------------------------------------------- timers
+
+    def next_timeout(self) -> float | None:
+        """When something expires."""
+        return self.alarms.next()
+
+    def handle_timeout(self, now: float) -> None:
+        """Let go of what has expired: messages, and queues that nobody uses."""
+        for queue in self.alarms.due(now):
+            if queue.unused_since(now):
+                self.drop_queue(queue, now)
+                continue
+            queue.expire(now)
+            self.arm(queue)
+            if queue.ready and queue.consumers:
+                queue.dispatch(now)
+        self.bury(now)
+
+
+_ALTERNATE = frozenset({"rejected", ORPHANED})
+"""What 0-10's alternate exchange of a queue is for (queue.declare)."""
+
+
+def _check_name(kind: str, name: str) -> None:
+    if name.startswith("amq."):
+        raise refusal(403, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
