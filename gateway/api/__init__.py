@@ -1,0 +1,1 @@
+"""The HTTP API: resources, their JSON, problems, authorisation, the OpenAPI document."""

@@ -1,0 +1,245 @@
+"""One HTTP request, as the handlers see it: names, query, body, headers; and the answers they give.
+
+Bodies are read chunk by chunk and counted as they come: what is over ``http.body_max`` is refused before it is held,
+and a body that stalls is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from gateway.api.auth import Principal
+from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem
+from gateway.api.routing import Route
+from gateway.api.values import ValueProblem
+from gateway.config import HttpSettings
+from gateway.core import Gateway
+
+T = TypeVar("T")
+
+JSON: Final = "application/json"
+BODY_IDLE: Final = 30.0
+"""How long a body may pause, in seconds."""
+DISCARD_MAX: Final = 64 * 1024 * 1024
+"""Most octets of a body over the limit that are read and dropped before it is refused."""
+DISCARD_SECONDS: Final = 5.0
+"""And for how long, in seconds."""
+_PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Call:
+    """A request on its way to its handler."""
+
+    scope: Scope
+    receive: Receive
+    headers: Mapping[bytes, bytes]
+    """Names in lower case; of several of a name, the last."""
+    route: Route
+    names: dict[str, str]
+    """Decoded names of the path."""
+    principal: Principal
+    gateway: Gateway
+    http: HttpSettings
+    _query: Any = field(default=None)
+
+    @property
+    def path(self) -> str:
+        """The raw path, as text."""
+        raw: bytes = self.scope["raw_path"]
+        return raw.decode("latin-1")
+
+    def header(self, name: bytes) -> str | None:
+        """A header's value; octets above ASCII are taken as UTF-8."""
+        value = self.headers.get(name)
+        return value.decode("utf-8", "surrogateescape") if value is not None else None
+
+    def query(self, kind: type[T]) -> T:
+        """The query parameters as the route's struct. Raises ApiProblem (invalid_parameter)."""
+        raw: bytes = self.scope["query_string"]
+        if not raw:
+            pairs: dict[str, str] = {}
+        else:
+            if raw.count(b"&") > 100:
+                raise ApiProblem("invalid_parameter", "more than 100 query parameters")
+            pairs = dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"))
+        try:
+            return msgspec.convert(pairs, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ApiProblem("invalid_parameter", f"query: {error}") from None
+
+    # --------------------------------------------------------------------------------------------- body
+
+    async def body(self) -> bytes:
+        """The whole body. Raises ApiProblem (body_too_large, request_timeout, malformed_request)."""
+        limit = self.http.body_max
+        length = self.headers.get(b"content-length")
+        if length is not None and length.isdigit() and int(length) > limit:
+            await self._discard()
+            raise _too_large(limit)
+        message = await self._next()
+        if not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            return body
+        chunks = [message.get("body", b"")]
+        size = len(chunks[0])
+        while message.get("more_body", False):
+            message = await self._next()
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                if message.get("more_body", False):
+                    await self._discard()
+                raise _too_large(limit)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes, without a limit in all."""
+        more = True
+        while more:
+            message = await self._next()
+            yield message.get("body", b"")
+            more = message.get("more_body", False)
+
+    async def _discard(self) -> None:
+        """Read on for a while, keeping nothing, so that the caller gets to see its answer: a connection that is
+        closed over octets that nobody read is reset. Who waits for ``100 Continue`` has sent nothing yet."""
+        if b"expect" in self.headers:
+            return
+        size = 0
+        more = True
+        with suppress(TimeoutError):  # it sends for ever, or stopped: the answer is all that it gets
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while more and size < DISCARD_MAX:
+                    message = await self.receive()
+                    size += len(message.get("body", b""))
+                    more = message.get("more_body", False)
+
+    async def _next(self) -> Mapping[str, Any]:
+        try:
+            async with asyncio.timeout(BODY_IDLE):
+                message = await self.receive()
+        except TimeoutError:
+            raise ApiProblem(
+                "request_timeout", f"nothing of the body came for {BODY_IDLE:g} s", headers={"connection": "close"}
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise ApiProblem("malformed_request", "the connection was closed in the middle of the body")
+        return message
+
+    async def json(self, kind: type[T]) -> T:
+        """The body as JSON of this struct; an empty body is ``{}`` where the route allows it.
+
+        Raises:
+            ApiProblem: unsupported_media_type, malformed_json, invalid_request.
+        """
+        media = media_type(self.headers)
+        if media not in ("", JSON):
+            raise ApiProblem("unsupported_media_type", f"{media!r} is not accepted here; send {JSON}")
+        octets = await self.body()
+        if not octets and not self.route.body_required:
+            octets = b"{}"
+        return decode_json(octets, kind)
+
+
+def media_type(headers: Mapping[bytes, bytes]) -> str:
+    """The Content-Type without its parameters, in lower case; empty where there is none."""
+    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+
+
+def decode_json(octets: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
+    """Decode and check JSON. Raises ApiProblem (malformed_json, invalid_request)."""
+    try:
+        return msgspec.json.decode(octets, type=kind)
+    except msgspec.ValidationError as error:
+        raise invalid_request(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiProblem("malformed_json", str(error)) from None
+    except RecursionError:
+        raise ApiProblem("malformed_json", "nested too deep") from None
+
+
+def invalid_request(error: msgspec.ValidationError) -> ApiProblem:
+    """msgspec's complaint, with its path as a JSON pointer."""
+    text = str(error)
+    match = _PATH.search(text)
+    if match is None:
+        return ApiProblem("invalid_request", text, errors=[("", text)])
+    steps = [name or index for name, index in _STEP.findall(match[1])]
+    pointer = ValueProblem("", *(step for step in steps if step != "...")).pointer
+    detail = text[: match.start()]
+    return ApiProblem("invalid_request", f"{detail} at {pointer or 'the top'}", errors=[(pointer, detail)])
+
+
+def invalid_value(problem: ValueProblem) -> ApiProblem:
+    """A value that does not fit, as a problem."""
+    return ApiProblem(
+        "invalid_value", f"{problem.pointer}: {problem.detail}", errors=[(problem.pointer, problem.detail)]
+    )
+
+
+def _too_large(limit: int) -> ApiProblem:
+    return ApiProblem(
+        "body_too_large", f"the body is larger than {limit} octets (http.body_max)", headers={"connection": "close"}
+    )
+
+
+# --------------------------------------------------------------------------------------------------- answers
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(_encode(value), status, headers, media_type=JSON)
+
+
+def no_content() -> Response:
+    """204."""
+    return Response(status_code=204)
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str]) -> Response:
+    """A problem as an answer of its own."""
+    return Response(_encode(problem), problem.status, headers, media_type=PROBLEM_JSON)
+
+
+def page_headers(call: Call, cursor: str | None, **query: str | int) -> dict[str, str]:
+    """``Link: rel="next"`` where there is a next page (RFC 8288)."""
+    if cursor is None:
+        return {}
+    pairs = "&".join(
+        f"{name}={quote(str(value), safe='')}" for name, value in {**query, "cursor": cursor}.items() if value != ""
+    )
+    return {"link": f'<{call.path}?{pairs}>; rel="next"'}
+
+
+def if_match(call: Call) -> str | None:
+    """The etag of ``If-Match``: ``*`` as it is, None where there is no such header."""
+    value = call.header(b"if-match")
+    if value is None:
+        return None
+    value = value.strip()
+    if value == "*":
+        return value
+    if len(value) < 2 or not (value.startswith('"') and value.endswith('"')) or "," in value:
+        raise ApiProblem("invalid_parameter", 'If-Match is not one strong etag in quotes, nor "*"')
+    return value[1:-1]
+
+
+def query_text(raw: str) -> str:
+    """Percent-decoded text of a query, octets that are not UTF-8 kept as surrogate escapes."""
+    return unquote_to_bytes(raw).decode("utf-8", "surrogateescape")

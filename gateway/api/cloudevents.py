@@ -1,0 +1,93 @@
+"""CloudEvents 1.0 over HTTP, as AMQP messages.
+
+The CloudEvents AMQP binding is for AMQP 1.0. For 0-8 to 0-10 this is the gateway's own mapping, in the spirit of that
+binding: the mode that the event came in is the mode that it goes out in.
+
+* **binary**: ``ce-NAME`` becomes the AMQP header ``cloudEvents_NAME`` (a string), the Content-Type becomes
+  ``content_type``, the body stays as it is.
+* **structured**: the body stays as it is, ``content_type`` is ``application/cloudevents+json``.
+* **batch**: each event of the array is a structured event by itself, octet for octet.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from gateway.api.problems import ApiProblem
+from gateway.api.raw_body import with_body
+from gateway.api.schemas import MessageProperties
+from gateway.core import Outgoing
+
+if TYPE_CHECKING:
+    from gateway.api.call import Call
+
+STRUCTURED: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+PREFIX: Final = "cloudEvents_"
+REQUIRED: Final = ("id", "source", "specversion", "type")
+_NAME: Final = re.compile(r"[a-z0-9]{1,64}\Z")
+
+
+class _Event(msgspec.Struct):
+    """What every event must have (CloudEvents 1.0 section 3); the rest is passed on unseen."""
+
+    id: str
+    source: str
+    specversion: str
+    type: str
+
+
+def from_binary(call: Call, octets: bytes) -> Outgoing | ApiProblem:
+    """An event in binary mode (HTTP binding section 3.1)."""
+    attributes: dict[str, Any] = {}
+    for raw_name, raw_value in call.headers.items():
+        if not raw_name.startswith(b"ce-"):
+            continue
+        name = raw_name[3:].decode("latin-1")
+        if not _NAME.match(name):
+            return ApiProblem("invalid_parameter", f"{name!r} is no name of a CloudEvents attribute")
+        try:
+            attributes[PREFIX + name] = unquote_to_bytes(raw_value).decode()  # section 3.1.3.2
+        except UnicodeDecodeError:
+            return ApiProblem("invalid_parameter", f"ce-{name} is not UTF-8")
+    missing = [name for name in REQUIRED if not attributes.get(PREFIX + name)]
+    if missing:
+        return ApiProblem("invalid_parameter", f"the CloudEvent lacks ce-{', ce-'.join(missing)}")
+    properties = MessageProperties(content_type=call.header(b"content-type"))
+    return with_body(call, octets, properties, attributes)
+
+
+def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
+    """An event in structured mode (HTTP binding section 3.2)."""
+    problem = _check(octets, "")
+    if problem is not None:
+        return problem
+    return with_body(call, octets, MessageProperties(content_type=STRUCTURED), {})
+
+
+def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
+    """A batch of events (HTTP binding section 3.3). Raises ApiProblem where it is no array."""
+    try:
+        events = msgspec.json.decode(octets, type=list[msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise ApiProblem("invalid_request", str(error), errors=[("", str(error))]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiProblem("malformed_json", str(error)) from None
+    return [from_structured(call, bytes(event)) for event in events]
+
+
+def _check(octets: bytes, pointer: str) -> ApiProblem | None:
+    try:
+        event = msgspec.json.decode(octets, type=_Event)
+    except msgspec.ValidationError as error:
+        return ApiProblem("invalid_request", f"not a CloudEvent: {error}", errors=[(pointer, str(error))])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return ApiProblem("malformed_json", str(error))
+    empty = [name for name in REQUIRED if not getattr(event, name)]
+    if empty:
+        return ApiProblem("invalid_request", f"the CloudEvent has an empty {', '.join(empty)}", [(pointer, "empty")])
+    return None

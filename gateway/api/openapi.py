@@ -1,0 +1,261 @@
+"""The OpenAPI 3.1 document, made from the table of routes and the structs of the JSON.
+
+Nothing is written twice: paths, parameters, bodies, answers and problem codes come from
+:class:`~gateway.api.routing.Route`, schemas from the structs, and their descriptions from the strings under the
+fields.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from gateway import __version__
+from gateway.api.problems import PROBLEM_JSON, PROBLEMS, Problem
+from gateway.api.routing import DEFAULT_EXCHANGE, Route, Scope
+
+REF: Final = "#/components/schemas/{name}"
+EVERYWHERE: Final = (
+    "unauthorized", "forbidden", "misdirected_request", "origin_refused", "headers_too_large", "overloaded", "internal",
+)  # fmt: skip
+"""Codes that any route but the documents may answer."""
+WITH_BODY: Final = ("body_too_large", "request_timeout", "malformed_request")
+
+NAMES: Final[Mapping[str, str]] = {
+    "broker": "Name of a broker, from the configuration.",
+    "exchange": f"Name of an exchange, percent-encoded; `{DEFAULT_EXCHANGE}` is the default exchange.",
+    "queue": "Name of a queue, percent-encoded: `:` as %3A, `/` as %2F.",
+    "subscription": "Name of a subscription, percent-encoded.",
+    "message": "The gateway's id of a message, a UUID.",
+    "asset": "Name of a file.",
+}
+"""Parameters of paths."""
+
+HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "Idempotency-Key": (
+        "However often the request is repeated with this key, its messages are published once, and each repeat gets "
+        "the first final answer. Kept for a day.",
+        {"type": "string", "minLength": 1, "maxLength": 255},
+    ),
+    "If-Match": ("The ETag that was read; or `*`.", {"type": "string"}),
+    "Amqp-Routing-Key": ("Routing key of a raw body.", {"type": "string"}),
+    "Amqp-Mandatory": ("`mandatory` of a raw body.", {"type": "string", "enum": ["true", "false"]}),
+    "Amqp-Headers": ("AMQP headers of a raw body, as a JSON object.", {"type": "string"}),
+    "Amqp-Correlation-Id": ("Property `correlation_id` of a raw body.", {"type": "string"}),
+    "Amqp-Reply-To": ("Property `reply_to` of a raw body.", {"type": "string"}),
+    "Amqp-Expiration": ("Property `expiration` of a raw body.", {"type": "string", "pattern": "^[0-9]+$"}),
+    "Amqp-Message-Id": ("Property `message_id` of a raw body.", {"type": "string"}),
+    "Amqp-Type": ("Property `type` of a raw body.", {"type": "string"}),
+    "Amqp-User-Id": ("Property `user_id` of a raw body.", {"type": "string"}),
+    "Amqp-App-Id": ("Property `app_id` of a raw body.", {"type": "string"}),
+    "Amqp-Cluster-Id": ("Property `cluster_id` of a raw body.", {"type": "string"}),
+    "Amqp-Delivery-Mode": (
+        "Property `delivery_mode` of a raw body.",
+        {"type": "integer", "minimum": 0, "maximum": 255},
+    ),
+    "Amqp-Priority": ("Property `priority` of a raw body.", {"type": "integer", "minimum": 0, "maximum": 255}),
+    "Amqp-Timestamp": ("Property `timestamp` of a raw body.", {"type": "integer", "minimum": 0}),
+}
+"""Request headers."""
+
+TAGS: Final[Mapping[str, str]] = {
+    "publish": "Messages to brokers.",
+    "subscriptions": "Messages from queues, under leases.",
+    "messages": "What happened to every message.",
+    "brokers": "Named brokers and their state.",
+    "topology": "Queues, exchanges and bindings.",
+    "documents": "This description.",
+}
+
+DESCRIPTION: Final = """\
+AMQP 0-8, 0-9-1 and 0-10 brokers over HTTP. A 2xx means that it is safe: the broker confirmed, and the ledger knows.
+
+Names in paths are percent-encoded; a verb follows the last literal colon. Errors are `application/problem+json`
+(RFC 9457); their codes are listed under [/docs/errors](/docs/errors). Lists are paged by `cursor`, see the `Link`
+header.
+"""
+
+
+@cache
+def _parse(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+def field_descriptions(kind: type) -> dict[str, str]:
+    """The strings under the fields of a struct, its bases included."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not issubclass(base, msgspec.Struct) or base is msgspec.Struct:
+            continue
+        for node in _parse(base.__module__).body:
+            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
+                for field, text in zip(node.body, node.body[1:], strict=False):
+                    if (
+                        isinstance(field, ast.AnnAssign)
+                        and isinstance(field.target, ast.Name)
+                        and isinstance(text, ast.Expr)
+                        and isinstance(text.value, ast.Constant)
+                        and isinstance(text.value.value, str)
+                    ):
+                        found[field.target.id] = inspect.cleandoc(text.value.value)
+    return found
+
+
+def _structs(kinds: Iterable[type]) -> dict[str, type]:
+    """The structs by name, those within them included."""
+    found: dict[str, type] = {}
+
+    def visit(kind: Any) -> None:
+        if isinstance(kind, msgspec.inspect.StructType):
+            if kind.cls.__name__ not in found:
+                found[kind.cls.__name__] = kind.cls
+                for field in kind.fields:
+                    visit(field.type)
+            return
+        for name in ("type", "item_type", "value_type", "key_type"):
+            if isinstance(inner := getattr(kind, name, None), msgspec.inspect.Type):
+                visit(inner)
+        for inner in (*getattr(kind, "types", ()), *getattr(kind, "item_types", ())):
+            visit(inner)
+
+    for kind in kinds:
+        visit(msgspec.inspect.type_info(kind))
+    return found
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """The OpenAPI document of these routes."""
+    routes = list(routes)
+    kinds = {
+        kind: None for route in routes for kind in (route.body, *(kind for _, kind in route.answers.values())) if kind
+    }
+    kinds[Problem] = None
+    _, components = msgspec.json.schema_components(list(kinds), ref_template=REF)
+    for name, kind in _structs(kinds).items():
+        properties = components[name].get("properties", {})
+        for field, text in field_descriptions(kind).items():
+            if field in properties:
+                properties[field] = _described(properties[field], text)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    used = {route.tag for route in routes}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "AMQP gateway",
+            "version": __version__,
+            "description": DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items() if name in used],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
+                "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "An API key."},
+            },
+        },
+    }
+
+
+def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    """A schema with a description; one that only refers to another is wrapped, as 3.1 allows siblings of $ref."""
+    return {**schema, "description": text.replace("``", "`")}
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "tags": [route.tag],
+        "responses": _responses(route),
+    }
+    description = route.description
+    if route.scope is Scope.NONE:
+        operation["security"] = []
+    else:
+        operation["security"] = [{"bearer": []}, {"key": []}]
+        description = f"{description}\n\nScope: {route.scope.value}".strip()
+    if description:
+        operation["description"] = description
+    parameters = [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)]
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        content: dict[str, Any] = {"application/json": {"schema": _ref(route.body)}}
+        for media in route.media:
+            content[media.type] = {"schema": {**media.schema, "description": media.description}}
+        operation["requestBody"] = {"required": route.body_required, "content": content}
+    return operation
+
+
+def _ref(kind: type) -> dict[str, Any]:
+    return {"$ref": REF.format(name=kind.__name__)}
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "description": NAMES[name], "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", route.path)
+    ]
+
+
+def _query_parameters(route: Route) -> list[dict[str, Any]]:
+    if route.query is None:
+        return []
+    _, components = msgspec.json.schema_components([route.query], ref_template=REF)
+    schema = components[route.query.__name__]
+    required = set(schema.get("required", ()))
+    parameters = []
+    for name, field in schema["properties"].items():
+        field = dict(field)
+        description = field.pop("description", "")
+        parameters.append(
+            {"name": name, "in": "query", "required": name in required, "description": description, "schema": field}
+        )
+    return parameters
+
+
+def _header_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "header", "required": False, "description": HEADERS[name][0], "schema": HEADERS[name][1]}
+        for name in route.headers
+    ]
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, (text, kind) in route.answers.items():
+        responses[str(status)] = {"description": text}
+        if kind is not None:
+            content: dict[str, Any] = {"application/json": {"schema": _ref(kind)}}
+            if status == 200 and any(media.type == "application/x-ndjson" for media in route.media):
+                content["application/x-ndjson"] = {"schema": {"type": "string"}}
+            responses[str(status)]["content"] = content
+    codes = [*route.codes]
+    if route.scope is not Scope.NONE:
+        codes.extend(EVERYWHERE)
+    if route.body is not None:
+        codes.extend(WITH_BODY)
+    by_status: dict[int, list[str]] = {}
+    for code in codes:
+        by_status.setdefault(PROBLEMS[code].status, []).append(code)
+    for status, names in sorted(by_status.items()):
+        text = "; ".join(f"`{code}`: {PROBLEMS[code].title}" for code in dict.fromkeys(names))
+        responses[str(status)] = {"description": text, "content": {PROBLEM_JSON: {"schema": _ref(Problem)}}}
+    return responses
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    """The document as JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)

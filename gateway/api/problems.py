@@ -1,0 +1,188 @@
+"""Problems: every error of the API, as ``application/problem+json`` (RFC 9457).
+
+:data:`PROBLEMS` is the one table from a stable ``code`` to its status and title. A
+:class:`~gateway.errors.GatewayError` carries its code; what only HTTP knows (a malformed body, a missing key) is an
+:class:`ApiProblem`. ``type`` is ``/docs/errors#CODE``, a page that is made from this table.
+
+A problem says ``retryable``, whether the same request may succeed later, and ``outcome``, what is known of the
+message: ``not_sent``, ``refused`` (by the broker) or ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from gateway.errors import BrokerUnavailable, GatewayError
+
+PROBLEM_JSON: Final = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemType:
+    """One row of the table."""
+
+    status: int
+    title: str
+    advice: str
+    """What the caller can do about it."""
+
+
+PROBLEMS: Mapping[str, ProblemType] = {
+    # the request
+    "malformed_json": ProblemType(400, "The body is not JSON", "Send UTF-8 JSON (RFC 8259), nested at most 64 deep."),
+    "malformed_request": ProblemType(400, "The request cannot be read", "See detail."),
+    "unauthorized": ProblemType(401, "No valid API key", "Send `Authorization: Bearer KEY` or `X-Api-Key: KEY`."),
+    "forbidden": ProblemType(403, "The API key lacks the scope", "Ask for a key with the scope that detail names."),
+    "origin_refused": ProblemType(403, "The Origin is not allowed", "Add it to http.allowed_origins, or use API keys."),
+    "route_not_found": ProblemType(404, "There is no such resource", "In names, write `:` as %3A and `/` as %2F."),
+    "method_not_allowed": ProblemType(405, "The resource has no such method", "See the Allow header."),
+    "request_timeout": ProblemType(408, "The body came too slowly", "Send it again, without long pauses."),
+    "body_too_large": ProblemType(413, "The body is over the limit", "See http.body_max; or send NDJSON."),
+    "unsupported_media_type": ProblemType(415, "The Content-Type is not accepted", "See detail."),
+    "misdirected_request": ProblemType(
+        421, "The Host is not allowed", "Add it to http.allowed_hosts, or use API keys."
+    ),
+    "invalid_request": ProblemType(422, "The body has the wrong shape", "errors[] points at each culprit."),
+    "invalid_parameter": ProblemType(422, "A query parameter or header is wrong", "See detail."),
+    "invalid_value": ProblemType(422, "A value does not fit", "errors[] names field, value and limit."),
+    "invalid_header": ProblemType(422, "The header belongs to the gateway", "Do not send x-gateway."),
+    "precondition_required": ProblemType(
+        428, "If-Match is missing", "Read the resource and send its ETag in If-Match."
+    ),
+    "headers_too_large": ProblemType(431, "The HTTP headers are over the limit", "Send at most 32 KiB of headers."),
+    # what it names
+    "no_such_resource": ProblemType(404, "There is no such resource", "List what there is."),
+    "broker_not_found": ProblemType(404, "There is no such broker", "See /v1/brokers."),
+    "subscription_not_found": ProblemType(404, "There is no such subscription", "See /v1/subscriptions."),
+    "message_not_found": ProblemType(404, "The ledger knows no such message", "The id is the gateway's, a UUID."),
+    "not_found": ProblemType(404, "The broker has no such queue or exchange", "Declare it first."),
+    "read_only": ProblemType(409, "Defined by the configuration file", "Change it in the file."),
+    "etag_mismatch": ProblemType(412, "The resource was changed in between", "Read it again; repeat with its ETag."),
+    # idempotency
+    "idempotency_key_reused": ProblemType(422, "The Idempotency-Key belongs to another request", "Use a new key."),
+    "idempotency_key_running": ProblemType(409, "The first request is still under way", "Repeat after Retry-After."),
+    # what became of it
+    "unroutable": ProblemType(422, "No queue took the message", "Bind a queue, or publish without `mandatory`."),
+    "publish_refused": ProblemType(503, "The broker refused the message", "Its queue may be full; repeat later."),
+    "outcome_unknown": ProblemType(
+        504, "It is not known whether the message is safe", "Repeat with the same Idempotency-Key."
+    ),
+    "lease_lost": ProblemType(409, "The lease is gone", "The broker delivers the message again."),
+    "precondition_failed": ProblemType(409, "It exists with other arguments", "Delete it first, or use another name."),
+    "resource_locked": ProblemType(409, "Exclusive to another connection", "Wait until that connection is gone."),
+    "access_refused": ProblemType(403, "The broker refuses its login this", "Change the broker's permissions."),
+    "broker_error": ProblemType(502, "The broker refused", "detail holds the broker's code and text."),
+    "frame_syntax": ProblemType(502, "The broker sent octets that are no AMQP", "See the gateway's log."),
+    "broker_unavailable": ProblemType(503, "The broker is away or takes nothing", "Repeat after Retry-After."),
+    "authentication_failed": ProblemType(502, "The broker refused our credentials", "Correct the broker's URL."),
+    "protocol_mismatch": ProblemType(502, "The far end speaks another protocol", "Try `:probe`; correct the URL."),
+    "not_recorded": ProblemType(
+        503, "Sent, but not in the ledger", "The message may be safe; repeat with the same Idempotency-Key."
+    ),
+    "ledger_unavailable": ProblemType(503, "The ledger cannot be written", "Nothing was promised; repeat later."),
+    "entries_refused": ProblemType(500, "The ledger cannot hold an event", "See detail; report it."),
+    "overloaded": ProblemType(503, "Too much is under way", "Repeat after Retry-After."),
+    # what cannot be
+    "unsupported": ProblemType(422, "This version or broker has no such thing", "See the capabilities of the broker."),
+    "local": ProblemType(422, "This cannot be done", "See detail."),
+    "state": ProblemType(409, "The present state forbids it", "See detail."),
+    "limit_exceeded": ProblemType(413, "Over a documented limit", "detail names the limit."),
+    "configuration": ProblemType(500, "A setting is wrong", "See the gateway's log."),
+    "internal": ProblemType(500, "The gateway failed", "See the gateway's log; the id is in `instance`."),
+}
+"""Code -> status, title, advice. Codes are stable; ``docs/errors.md`` is checked against this table."""
+
+
+class ApiProblem(GatewayError):
+    """A problem that only HTTP knows."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        errors: Sequence[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.problem_code = code
+        self.errors = errors
+        """JSON pointer and sentence of every culprit."""
+        self.headers = headers or {}
+
+
+class ProblemError(msgspec.Struct):
+    """One culprit in the body of the request."""
+
+    pointer: str
+    """JSON pointer (RFC 6901)."""
+    detail: str
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """RFC 9457, with our members."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    """Stable; see /docs/errors."""
+    detail: str
+    retryable: bool
+    """Whether the same request may succeed later."""
+    outcome: str
+    """``not_sent``, ``refused`` or ``unknown``."""
+    advice: str = ""
+    instance: str = ""
+    """The path of the request."""
+    id: str = ""
+    """The gateway's id of the message, where it has one."""
+    errors: list[ProblemError] = []
+
+
+def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem:
+    """The problem that reports ``error``."""
+    code = error.problem_code if isinstance(error, ApiProblem) else error.code
+    kind = PROBLEMS[code]
+    errors = error.errors if isinstance(error, ApiProblem) else ()
+    return Problem(
+        type=f"/docs/errors#{code}",
+        title=kind.title,
+        status=kind.status,
+        code=code,
+        detail=printable(str(error)),
+        retryable=error.retryable or kind.status == 408,
+        outcome=error.outcome,
+        advice=kind.advice,
+        instance=instance,
+        id=id,
+        errors=[ProblemError(pointer, printable(detail)) for pointer, detail in errors],
+    )
+
+
+def problem_headers(error: GatewayError) -> dict[str, str]:
+    """The HTTP headers that go with the problem."""
+    headers = dict(error.headers) if isinstance(error, ApiProblem) else {}
+    if isinstance(error, BrokerUnavailable):
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    elif error.retryable:
+        headers.setdefault("retry-after", "1")
+    return headers
+
+
+def internal_problem(instance: str) -> Problem:
+    """For an exception that nobody expected: says nothing of its text."""
+    return problem_of(GatewayError("an unexpected error; it is in the gateway's log"), instance)
+
+
+def printable(text: str) -> str:
+    """``text`` without lone surrogates, which JSON in UTF-8 cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def as_json(problem: Problem) -> Any:
+    """The problem as a plain object, to stand among the results of a batch."""
+    return msgspec.to_builtins(problem)

@@ -1,0 +1,264 @@
+"""``POST …/exchanges/{exchange}:publish``: one message, a batch, a stream, a raw body, CloudEvents.
+
+What the body is, the Content-Type says (:data:`FORMS`); a JSON body with any ``Amqp-*`` header is a raw body. One
+message is answered with its own status; a batch with 207 and one result each, in order; NDJSON with NDJSON
+(:mod:`gateway.api.stream`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from gateway.api import cloudevents, raw_body
+from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
+from gateway.api.messages_json import outgoing
+from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of
+from gateway.api.results import batch_results
+from gateway.api.routing import Media, Route, Scope
+from gateway.api.schemas import (
+    BatchResults,
+    Published,
+    PublishMessage,
+    PublishQuery,
+    PublishRequest,
+    RawBatch,
+)
+from gateway.api.stream import NDJSON, publish_stream
+from gateway.api.values import ValueProblem
+from gateway.core import Answer, KeyedRequest, Outgoing
+from gateway.core import Published as Result
+
+KEY_MAX: Final = 255
+"""Longest Idempotency-Key, in characters."""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(PublishRequest).decode
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+async def publish(call: Call) -> Response:
+    """Take the body apart by what it is, publish, answer."""
+    media = media_type(call.headers)
+    if media in NDJSON:
+        if b"idempotency-key" in call.headers:
+            raise ApiProblem("invalid_parameter", "a stream has no Idempotency-Key; send a batch")
+        return publish_stream(call)
+    form = _form(call, media)
+    octets = await call.body()
+    batch, messages = form(call, octets)
+    return await _publish(call, octets, batch, messages)
+
+
+def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]:
+    if b"ce-specversion" in call.headers:
+        return _cloudevent_binary
+    if media in ("", JSON) and not raw_body.is_raw(call.headers):
+        return _json
+    form = FORMS.get(media)
+    if form is not None:
+        return form
+    if media == _FORM:
+        raise ApiProblem(
+            "unsupported_media_type", f"{_FORM} is not accepted; send {JSON}, or the Content-Type that the payload has"
+        )
+    return _raw
+
+
+def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    try:
+        request = _decode(octets)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _json_item_by_item(call, octets)
+    if isinstance(request.messages, list):
+        _check_batch(call, len(request.messages))
+        if request != PublishRequest(messages=request.messages):
+            raise ApiProblem("invalid_request", "messages stands alone", errors=[("", "messages stands alone")])
+        return True, [_convert(item) for item in request.messages]
+    return False, [_convert(request)]
+
+
+def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    """JSON of which some part has the wrong shape: in a batch, that costs only the items that have it."""
+    try:
+        batch = msgspec.json.decode(octets, type=RawBatch)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decode_json(octets, PublishRequest)  # raises what is wrong
+        raise
+    _check_batch(call, len(batch.messages))
+    items: list[Outgoing | ApiProblem] = []
+    for raw in batch.messages:
+        try:
+            item = decode_json(raw, PublishMessage)
+        except ApiProblem as problem:
+            items.append(problem)
+        else:
+            items.append(_convert(item))
+    return True, items
+
+
+def _check_batch(call: Call, count: int) -> None:
+    if count > call.http.batch_max:
+        raise ApiProblem(
+            "body_too_large", f"{count} messages; a batch holds at most {call.http.batch_max} (http.batch_max)"
+        )
+    if count == 0:
+        raise ApiProblem("invalid_request", "messages is empty", errors=[("/messages", "empty")])
+
+
+def _convert(item: PublishMessage) -> Outgoing | ApiProblem:
+    try:
+        return outgoing(item)
+    except ValueProblem as problem:
+        return invalid_value(problem)
+    except ApiProblem as problem:
+        return problem
+
+
+def _raw(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    return False, [raw_body.message(call, octets)]
+
+
+def _cloudevent_binary(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    return False, [cloudevents.from_binary(call, octets)]
+
+
+def _cloudevent_structured(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    return False, [cloudevents.from_structured(call, octets)]
+
+
+def _cloudevent_batch(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    events = cloudevents.from_batch(call, octets)
+    if not 0 < len(events) <= call.http.batch_max:
+        raise ApiProblem("body_too_large" if events else "invalid_request", f"{len(events)} events in the batch")
+    return True, events
+
+
+FORMS: Mapping[str, Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]] = {
+    cloudevents.STRUCTURED: _cloudevent_structured,
+    cloudevents.BATCH: _cloudevent_batch,
+}
+"""Content-Type -> how the body becomes messages, besides JSON and NDJSON. What is not here is a raw body."""
+
+
+# --------------------------------------------------------------------------------------------------- publish
+
+
+async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgoing | ApiProblem]) -> Response:
+    messages = [item for item in items if isinstance(item, Outgoing)]
+    if not batch and not messages:
+        assert isinstance(items[0], ApiProblem)
+        raise items[0]
+    broker, exchange = call.names["broker"], call.names["exchange"]
+    client = call.principal.name
+    key = call.header(b"idempotency-key")
+    if key is None:
+        results = await call.gateway.publish(broker, exchange, messages, client) if messages else []
+        if batch:
+            return answer(batch_results(items, results), 207)
+        error = results[0].error
+        if error is not None:
+            return problem_response(problem_of(error, call.path, results[0].id), problem_headers(error))
+        return answer(_published(results[0]))
+    key = _check_key(key)
+    request = KeyedRequest(client, key, _fingerprint(call, octets))
+    call.gateway.broker(broker)
+    if not messages:
+        return answer(batch_results(items, ()), 207)
+
+    def render(results: list[Result]) -> Answer:
+        if batch:
+            return Answer(207, _encode(batch_results(items, results)), {"content-type": JSON})
+        error = results[0].error
+        if error is None:
+            return Answer(200, _encode(_published(results[0])), {"content-type": JSON})
+        problem = problem_of(error, call.path, results[0].id)
+        return Answer(problem.status, _encode(problem), {"content-type": PROBLEM_JSON, **problem_headers(error)})
+
+    kept = await call.gateway.publish_keyed(request, broker, exchange, messages, render)
+    headers = {**kept.headers, "idempotent-replayed": "true"} if kept.replayed else kept.headers
+    return Response(kept.body, kept.status, headers)
+
+
+def _check_key(key: str) -> str:
+    text = key.strip()
+    if len(text) >= 2 and text.startswith('"') and text.endswith('"'):
+        text = text[1:-1]  # the draft's structured string; a bare one is taken as well
+    if not 0 < len(text) <= KEY_MAX or not text.isascii() or not text.isprintable():
+        raise ApiProblem("invalid_parameter", f"Idempotency-Key is not 1 to {KEY_MAX} printable ASCII characters")
+    return text
+
+
+_MEANINGFUL: Final = ("content-type", "content-encoding")
+
+
+def _fingerprint(call: Call, octets: bytes) -> bytes:
+    """Digest of everything in the request that decides what is published."""
+    digest = hashlib.sha256(octets)
+    digest.update(call.scope["raw_path"] + b"\n" + call.scope["query_string"] + b"\n")
+    for name, value in sorted(call.headers.items()):
+        if name.startswith((b"amqp-", b"ce-")) or name.decode("latin-1") in _MEANINGFUL:
+            digest.update(name + b":" + value + b"\n")
+    return digest.digest()
+
+
+def _published(result: Result) -> Published:
+    return Published(
+        id=result.id, status="confirmed", routed=result.routed, durable=result.durable, resent=result.resent
+    )
+
+
+_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/brokers/{broker}/exchanges/{exchange}:publish",
+        "publish",
+        "Publish one message, a batch, or a stream",
+        publish,
+        Scope.PUBLISH,
+        {
+            200: ("The broker confirmed the message. For NDJSON: one result per line.", Published),
+            207: ("A batch: one result per message, in order.", BatchResults),
+        },
+        body=PublishRequest,
+        media=(
+            Media("application/x-ndjson", "One message per line; answered line by line.", {"type": "string"}),
+            Media(cloudevents.STRUCTURED, "A CloudEvent, published as it is (structured mode).", _OBJECT),
+            Media(cloudevents.BATCH, "CloudEvents, each published by itself.", {"type": "array", "items": _OBJECT}),
+            Media("*/*", "The payload itself; properties in `Amqp-*` headers, or a CloudEvent in `ce-*` headers.", {}),
+        ),
+        query=PublishQuery,
+        headers=("Idempotency-Key", *raw_body.HEADERS),
+        codes=(
+            "malformed_json",
+            "invalid_request",
+            "invalid_value",
+            "invalid_header",
+            "invalid_parameter",
+            "broker_not_found",
+            "not_found",
+            "unroutable",
+            "publish_refused",
+            "outcome_unknown",
+            "broker_unavailable",
+            "ledger_unavailable",
+            "not_recorded",
+            "access_refused",
+            "limit_exceeded",
+            "unsupported",
+            "idempotency_key_reused",
+            "idempotency_key_running",
+            "unsupported_media_type",
+        ),
+        description=(
+            "`amq.default` names the default exchange. 200 means that the broker confirmed the message and the ledger "
+            "holds what happened. `delivery_mode` is 2 unless given."
+        ),
+        tag="publish",
+    ),
+)

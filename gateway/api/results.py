@@ -1,0 +1,33 @@
+"""What became of many messages: one result each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.api.problems import ApiProblem, as_json, problem_of
+from gateway.api.schemas import BatchResult, BatchResults
+from gateway.core import Outgoing
+from gateway.core import Published as Result
+from gateway.errors import GatewayError
+
+
+def batch_results(items: Sequence[Outgoing | ApiProblem], results: Sequence[Result]) -> BatchResults:
+    """One result per item: what became of those that were published, and why the others were not."""
+    outcomes = iter(results)
+    return BatchResults(
+        results=[refused(item) if isinstance(item, ApiProblem) else batch_result(next(outcomes)) for item in items]
+    )
+
+
+def batch_result(result: Result) -> BatchResult:
+    """What became of one message of many."""
+    if result.error is not None:
+        problem = problem_of(result.error, id=result.id)
+        return BatchResult(status=problem.status, id=result.id, problem=as_json(problem))
+    return BatchResult(status=200, id=result.id, routed=result.routed, durable=result.durable, resent=result.resent)
+
+
+def refused(error: GatewayError) -> BatchResult:
+    """One message of many that was not sent."""
+    problem = problem_of(error)
+    return BatchResult(status=problem.status, problem=as_json(problem))

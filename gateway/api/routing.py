@@ -1,0 +1,169 @@
+"""Routes as data, and how a path finds its route.
+
+Paths are matched on the raw octets (``scope["raw_path"]``), percent-encoding and all: a verb is what follows the
+last literal colon of the last segment, and names are decoded only afterwards. So ``orders%3Apurge`` is a queue of
+that name, and ``orders:purge`` empties ``orders``. Names hold any octets, up to 255; octets that are not UTF-8
+become surrogate escapes, as everywhere in the gateway. ``amq.default`` stands for the exchange whose name is empty.
+
+The same table makes the OpenAPI document (:mod:`gateway.api.openapi`), so that what is served is what is documented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from gateway.api.problems import ApiProblem
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from gateway.api.call import Call
+
+DEFAULT_EXCHANGE: Final = "amq.default"
+NAME_MAX: Final = 255
+"""Longest name in a path, in octets: that of a short string."""
+
+
+class Scope(Enum):
+    """What an API key must hold for a route. ``admin`` holds every scope."""
+
+    NONE = "none"
+    """Open to all: documents, not data."""
+    KEY = "any valid key"
+    PUBLISH = "publish:{broker}/{exchange}"
+    CONSUME = "consume:{broker}/{queue}"
+    SUBSCRIPTION = "consume:{broker}/{queue} of the subscription"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A body that is no plain JSON of the route's struct."""
+
+    type: str
+    description: str
+    schema: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation of the API."""
+
+    method: str
+    path: str
+    """``{name}`` stands for one segment; a ``:verb`` may end the path."""
+    operation: str
+    """The operationId, in snake_case."""
+    summary: str
+    handler: Callable[[Call], Awaitable[Response]]
+    scope: Scope
+    answers: Mapping[int, tuple[str, type | None]]
+    """Status -> sentence and struct of the JSON body (None: none, or another media type)."""
+    body: type | None = None
+    """Struct of the JSON body."""
+    body_required: bool = True
+    media: tuple[Media, ...] = ()
+    """Other bodies that are taken."""
+    query: type | None = None
+    """Struct of the query parameters."""
+    headers: tuple[str, ...] = ()
+    """Request headers with a meaning here, by their name in :data:`gateway.api.openapi.HEADERS`."""
+    codes: tuple[str, ...] = ()
+    """Codes of the problems that it may answer, besides those that every route may."""
+    description: str = ""
+    tag: str = ""
+
+
+class _Node:
+    """One segment of the tree of paths."""
+
+    __slots__ = ("children", "leaves", "parameter", "parameter_name")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Node] = {}
+        self.parameter: _Node | None = None
+        self.parameter_name = ""
+        self.leaves: dict[bytes, dict[str, Route]] = {}
+        """verb -> method -> route"""
+
+
+class Router:
+    """Finds the route of a raw path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        path, _, verb = route.path.partition(":")
+        node = self._root
+        for segment in path[1:].split("/"):
+            if segment.startswith("{"):
+                if node.parameter is None:
+                    node.parameter, node.parameter_name = _Node(), segment[1:-1]
+                assert node.parameter_name == segment[1:-1], f"{route.path}: a segment has one name in all routes"
+                node = node.parameter
+            else:
+                node = node.children.setdefault(segment.encode(), _Node())
+        methods = node.leaves.setdefault(verb.encode(), {})
+        assert route.method not in methods, f"{route.method} {route.path} is there twice"
+        methods[route.method] = route
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        """The route and the decoded names of the path.
+
+        Raises:
+            ApiProblem: route_not_found, method_not_allowed, invalid_parameter (a name that is none).
+        """
+        segments = raw_path[1:].split(b"/")
+        last, colon, verb = segments[-1].rpartition(b":")
+        if colon:
+            segments[-1] = last
+        else:
+            verb = b""
+        node = self._root
+        raw_names: list[tuple[str, bytes]] = []
+        for segment in segments:
+            child = node.children.get(segment)
+            if child is None:
+                if node.parameter is None or not segment:
+                    raise ApiProblem("route_not_found", f"no resource at {_text(raw_path)}")
+                raw_names.append((node.parameter_name, segment))
+                child = node.parameter
+            node = child
+        methods = node.leaves.get(verb)
+        if methods is None:
+            if colon and node.leaves:
+                raise ApiProblem(
+                    "route_not_found",
+                    f"no verb {_text(verb)!r} at this resource; a colon that belongs to a name is written %3A",
+                )
+            raise ApiProblem("route_not_found", f"no resource at {_text(raw_path)}")
+        route = methods.get(method)
+        if route is None and method == "HEAD":
+            route = methods.get("GET")
+        if route is None:
+            allowed = ", ".join(sorted(methods))
+            raise ApiProblem("method_not_allowed", f"allowed here: {allowed}", headers={"allow": allowed})
+        return route, {name: decode_name(name, raw) for name, raw in raw_names}
+
+
+def decode_name(kind: str, raw: bytes) -> str:
+    """The name in a raw path segment. Raises ApiProblem (invalid_parameter) where it is too long."""
+    octets = unquote_to_bytes(raw) if b"%" in raw else raw
+    if len(octets) > NAME_MAX:
+        raise ApiProblem(
+            "invalid_parameter", f"the name of the {kind} has {len(octets)} octets; a short string holds {NAME_MAX}"
+        )
+    name = octets.decode("utf-8", "surrogateescape")
+    return "" if kind == "exchange" and name == DEFAULT_EXCHANGE else name
+
+
+def _text(octets: bytes) -> str:
+    return octets[:200].decode("utf-8", "backslashreplace")

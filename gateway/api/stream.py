@@ -1,0 +1,150 @@
+"""NDJSON in, NDJSON out: a stream of messages of any length.
+
+Lines are gathered into groups as they come, each group is published with one commit of the ledger, and its results
+are written as soon as they are there. At most :data:`GROUPS_AHEAD` groups are under way: a caller that does not read
+its results is not read from either. Empty lines are skipped. A line that is wrong costs only its own result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.call import Call, decode_json, invalid_value
+from gateway.api.messages_json import outgoing
+from gateway.api.problems import ApiProblem
+from gateway.api.results import batch_results, refused
+from gateway.api.schemas import BatchResult, PublishMessage
+from gateway.api.values import ValueProblem
+from gateway.core import Outgoing
+from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+NDJSON: Final = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
+GROUP_MAX: Final = 1_000
+"""Most messages of one group."""
+GROUPS_AHEAD: Final = 4
+"""Most groups under way."""
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def publish_stream(call: Call) -> Response:
+    """The answer that reads the request while it is written."""
+    call.gateway.broker(call.names["broker"])  # a broker that is not there is a 404, not a stream of them
+    return StreamAnswer(call)
+
+
+class StreamAnswer(Response):
+    """Results as they come. Nothing else may read the request meanwhile, not even to see whether the caller is still
+    there, as Starlette's own streaming response does."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        super().__init__(media_type="application/x-ndjson")
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the results of each group."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(_results(self._call)) as results:
+            async for lines in results:
+                await send({"type": "http.response.body", "body": lines, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _results(call: Call) -> AsyncGenerator[bytes, None]:
+    under_way: asyncio.Queue[Task[list[BatchResult]] | None] = asyncio.Queue(GROUPS_AHEAD)
+    reader = asyncio.get_running_loop().create_task(_read(call, under_way), name="stream")
+    try:
+        while (group := await under_way.get()) is not None:
+            yield _encode_lines(await group)
+        await reader
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        while not under_way.empty():
+            left = under_way.get_nowait()
+            if left is not None:
+                await asyncio.gather(left, return_exceptions=True)
+
+
+async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | None]) -> None:
+    loop = asyncio.get_running_loop()
+    order = f"stream-{id(under_way)}"
+    try:
+        async with aclosing(_groups(call)) as groups:
+            async for group in groups:
+                task = loop.create_task(_publish(call, group, order), name="stream group")
+                try:
+                    await under_way.put(task)
+                except asyncio.CancelledError:
+                    await asyncio.gather(task, return_exceptions=True)  # it is in nobody else's hands
+                    raise
+    except asyncio.CancelledError:
+        raise  # nobody takes anything out of the queue any more, so that its end must not wait for room
+    except ApiProblem as problem:
+        await under_way.put(loop.create_task(_refuse(problem)))
+    except BaseException:
+        await under_way.put(None)
+        raise
+    await under_way.put(None)
+
+
+async def _refuse(problem: ApiProblem) -> list[BatchResult]:
+    """The stream ends here: a line is too long, or the body stopped."""
+    return [refused(problem)]
+
+
+async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], None]:
+    """The messages, in groups of what came together."""
+    limit = call.http.body_max
+    begun: list[bytes] = []  # the line that has no end yet
+    size = 0
+    async with aclosing(call.chunks()) as chunks:
+        async for chunk in chunks:
+            end = chunk.rfind(b"\n")
+            if end < 0:
+                begun.append(chunk)
+                size += len(chunk)
+            else:
+                lines = b"".join([*begun, chunk[:end]]).split(b"\n")
+                begun, size = [chunk[end + 1 :]], len(chunk) - end - 1
+                for start in range(0, len(lines), GROUP_MAX):
+                    group = [_message(line) for line in lines[start : start + GROUP_MAX] if line.strip()]
+                    if group:
+                        yield group
+            if size > limit:
+                raise ApiProblem("body_too_large", f"a line is longer than {limit} octets (http.body_max)")
+    last = b"".join(begun)
+    if last.strip():
+        yield [_message(last)]
+
+
+def _message(line: bytes) -> Outgoing | ApiProblem:
+    try:
+        return outgoing(decode_json(line, PublishMessage))
+    except ValueProblem as problem:
+        return invalid_value(problem)
+    except ApiProblem as problem:
+        return problem
+
+
+async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str) -> list[BatchResult]:
+    messages = [item for item in group if isinstance(item, Outgoing)]
+    if not messages:
+        return batch_results(group, ()).results
+    try:
+        results = await call.gateway.publish(
+            call.names["broker"], call.names["exchange"], messages, call.principal.name, order
+        )
+    except GatewayError as error:  # the ledger is away, say: every message of the group shares that
+        return [refused(item if isinstance(item, ApiProblem) else error) for item in group]
+    return batch_results(group, results).results

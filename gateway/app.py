@@ -1,0 +1,345 @@
+"""The object graph of ``gateway serve``, from the configuration to open ports and back.
+
+Start: embedded broker, ledger, brokers, API, and last the ports, so that nobody is answered before there is
+something to answer with. Stop, in reverse: no more work is taken, requests under way finish, leases go back, links
+close, the ledger writes what waits.
+
+Without a configuration file this is a development tool: the embedded broker runs and is offered three times, once in
+each version, on loopback only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import uvicorn
+
+from gateway import __version__
+from gateway.api.app import Api
+from gateway.api.guard import GuardedProtocol
+from gateway.api.ops import Ops
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import BrokerSettings, Config, EmbeddedSettings
+from gateway.core import Gateway
+from gateway.core.ack_ids import load_key
+from gateway.errors import ConfigurationError
+from gateway.ledger import Ledger
+from gateway.telemetry import Metrics, log, set_up_logging
+from gateway.upstreams import Upstream
+
+LOCAL_BROKERS: Final = {"local-0-8": "0-8", "local-0-9-1": "0-9-1", "local-0-10": "0-10"}
+"""How the embedded broker is offered: name -> version."""
+CLOSE_TIMEOUT: Final = 4.0
+"""How long confirms and events may still take once the last request is answered, in seconds."""
+COLLECTOR: Final = (50_000, 20, 50)
+"""Thresholds of the garbage collector. A batch makes ten objects per message that all live until it is answered; with
+the default of 700 the collector looks through them again and again, which was half of the price of a batch."""
+UP_TIMEOUT: Final = 5.0
+"""How long ``running`` waits for the embedded broker's links, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a running gateway listens. ``amqp`` is None without the embedded broker."""
+
+    http: int
+    ops: int
+    amqp: int | None
+
+    def as_dict(self) -> dict[str, int]:
+        """For ``--ports-file``."""
+        ports = {"http": self.http, "ops": self.ops}
+        return ports if self.amqp is None else {**ports, "amqp": self.amqp}
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A running gateway."""
+
+    config: Config
+    gateway: Gateway
+    ports: Ports
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP API."""
+        return f"http://{_literal(self.config.http.host)}:{self.ports.http}"
+
+    @property
+    def ops_url(self) -> str:
+        """Of the operations port."""
+        return f"http://{_literal(self.config.ops.host)}:{self.ports.ops}"
+
+    def ready_line(self) -> str:
+        """The line that says that it is ready, and names the ports."""
+        line = f"ready: http {self.url} ops {self.ops_url}"
+        if self.ports.amqp is not None:
+            line += f" amqp amqp://{_literal(self.config.embedded.host)}:{self.ports.amqp}"
+        return line
+
+
+def development(config: Config) -> Config:
+    """The configuration that stands for no file: as given, with the embedded broker and its three names."""
+    embedded = msgspec.structs.replace(config.embedded, enabled=True)
+    return msgspec.structs.replace(config, embedded=embedded)
+
+
+async def run(
+    config: Config,
+    ports_file: str | Path | None = None,
+    ready: Callable[[str], None] | None = None,
+    *,
+    migrate: bool | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Args:
+        ports_file: where the ports are written as JSON once they are open.
+        ready: is called with the line that says so.
+        migrate: bring the ledger's schema up to date first; None: on SQLite.
+
+    Raises:
+        GatewayError: it could not start.
+    """
+    set_up_logging(config.log_level)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with running(config, migrate=migrate) as app:
+            if ports_file is not None:
+                await asyncio.to_thread(_write_whole, Path(ports_file), json.dumps(app.ports.as_dict()) + "\n")
+            log("gateway.ready", ports=app.ports.as_dict())
+            if ready is not None:
+                ready(app.ready_line())
+            await stop.wait()
+            log("gateway.stopping")
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    log("gateway.stopped")
+    return 0
+
+
+def serve(
+    config: Config,
+    ports_file: str | Path | None = None,
+    ready: Callable[[str], None] | None = None,
+    *,
+    migrate: bool | None = None,
+) -> int:
+    """:func:`run` on a loop of its own (uvloop where there is one), in a process of its own."""
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(*COLLECTOR)
+    if sys.platform == "win32":
+        return asyncio.run(run(config, ports_file, ready, migrate=migrate))
+    import uvloop  # not on every platform
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(config, ports_file, ready, migrate=migrate))
+
+
+@asynccontextmanager
+async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterator[App]:
+    """A gateway that runs as long as the block.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or a port is taken.
+        LedgerUnavailable: the ledger cannot be opened.
+    """
+    _check(config)
+    metrics = Metrics(__version__)
+    async with AsyncExitStack() as stack:
+        http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))
+        ops_socket = stack.enter_context(contextlib.closing(_listen(config.ops.host, config.ops.port, "ops")))
+        amqp = await _start_embedded(config.embedded, stack)
+        brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
+        data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
+        ledger = await _open_ledger(config, migrate)
+        stack.push_async_callback(ledger.close)
+        gateway = Gateway(
+            ledger,
+            brokers,
+            metrics,
+            subscriptions=config.subscriptions,
+            ack_key=await asyncio.to_thread(load_key, data / "ack-ids.key"),
+            confirm_timeout=config.http.confirm_timeout,
+            leases_max=config.http.leases_max,
+            intent_always=config.ledger.intent == "always",
+        )
+        api = Api(gateway, config.http, config.api_keys)
+        await gateway.start()
+        stack.push_async_callback(gateway.close, CLOSE_TIMEOUT)
+        if amqp is not None:
+            await asyncio.gather(*(brokers[name].wait_up(UP_TIMEOUT) for name in LOCAL_BROKERS if name in brokers))
+        await stack.enter_async_context(_serving(Ops(gateway), ops_socket, 1.0))
+        await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout))
+        stack.callback(gateway.drain)
+        if not config.api_keys:
+            log("http.development", detail="no API keys: loopback only, Host and Origin are checked")
+        yield App(config, gateway, Ports(_port(http_socket), _port(ops_socket), amqp))
+
+
+# ---------------------------------------------------------------------------------------------------- pieces
+
+
+def _check(config: Config) -> None:
+    """What only the whole configuration can tell. Raises ConfigurationError."""
+    if not config.api_keys and not _is_loopback(config.http.host):
+        raise ConfigurationError(
+            f"http.host is {config.http.host!r}: without api_keys the gateway listens on loopback only"
+        )
+    taken = sorted(LOCAL_BROKERS.keys() & config.brokers.keys()) if config.embedded.enabled else []
+    if taken:
+        raise ConfigurationError(f"brokers.{taken[0]}: the name belongs to the embedded broker")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _start_embedded(settings: EmbeddedSettings, stack: AsyncExitStack) -> int | None:
+    if not settings.enabled:
+        return None
+    broker = EmbeddedBroker(settings)
+    try:
+        await broker.start()
+    except OSError as error:
+        raise ConfigurationError(f"embedded.port {settings.port}: {error.strerror}") from None
+    stack.push_async_callback(broker.stop)
+    port: int = broker.port
+    return port
+
+
+def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
+    brokers = dict(config.brokers)
+    if amqp is not None:
+        user = config.embedded.users[0]
+        login = f"{quote(user.name, safe='')}:{quote(user.password, safe='')}"
+        for name, version in LOCAL_BROKERS.items():
+            url = f"amqp://{login}@{_literal(config.embedded.host)}:{amqp}/?version={version}"
+            brokers[name] = BrokerSettings(url=url, reconnect_min=0.1, reconnect_max=5.0)
+    return brokers
+
+
+def _data_folder(path: Path) -> Path:
+    """The data folder, made if need be, readable by its owner only."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"data_dir {path}: {error.strerror}") from None
+    return path.resolve()
+
+
+def ledger_url(config: Config) -> str:
+    """The ledger's database: as it is set, else a file in the data folder, which is made if need be.
+
+    Raises:
+        ConfigurationError: the data folder cannot be made.
+    """
+    return config.ledger.url or f"sqlite:///{_data_folder(Path(config.data_dir)) / 'ledger.db'}"
+
+
+async def _open_ledger(config: Config, migrate: bool | None) -> Ledger:
+    url = await asyncio.to_thread(ledger_url, config)
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    if migrate is None:
+        migrate = url.startswith("sqlite")
+    return await Ledger.open(url, config.ledger, owner=owner, migrate=migrate)
+
+
+def _listen(host: str, port: int, name: str) -> socket.socket:
+    """A bound socket, which nobody can connect to yet: the port is ours, and known, before there is anything behind
+    it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(f"{name}.port {port} on {host}: {error.strerror or error}") from None
+    return listener
+
+
+def _port(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with signals left to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Signals end the whole gateway, in :func:`run`."""
+        yield
+
+
+@asynccontextmanager
+async def _serving(app: Any, listener: socket.socket, drain: float) -> AsyncIterator[None]:
+    """Serve on an open socket as long as the block; then let requests under way finish, for ``drain`` seconds."""
+    settings = uvicorn.Config(
+        app,
+        http=GuardedProtocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, round(drain)),
+    )
+    server = _Server(settings)
+    port = _port(listener)
+    task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name=f"http {port}")
+    while not server.started and not task.done():  # noqa: ASYNC110  # uvicorn has a flag and no event
+        await asyncio.sleep(0.001)
+    if task.done():
+        await task
+        raise ConfigurationError(f"port {port}: the server ended at once")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody reads half of it."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _literal(host: str) -> str:
+    """A host as URLs write it."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,168 @@
+"""The object graph of a running gateway: named brokers, the ledger, and what is done with them.
+
+``start`` brings the brokers' links up in the background and resolves what an earlier process left in doubt;
+``drain`` stops taking work; ``close`` lets confirms come in, gives leases back, writes what waits, and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from gateway.config import SubscriptionSettings
+from gateway.core.ack_ids import AckIds
+from gateway.core.consuming import Consuming
+from gateway.core.keys import Answer, KeyedPublisher, KeyedRequest, Render
+from gateway.core.leases import Leases
+from gateway.core.publishing import Outgoing, Published, Publisher
+from gateway.core.recorder import Recorder
+from gateway.core.subscriptions import Subscriptions
+from gateway.core.topology import Topology
+from gateway.errors import NoSuchBroker, NoSuchMessage
+from gateway.ledger import Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
+from gateway.telemetry import Metrics, log
+from gateway.upstreams import Oversized, Upstream, UpstreamState
+
+UP: Final = frozenset({UpstreamState.UP, UpstreamState.BLOCKED})
+
+
+class Gateway:
+    """What the HTTP API works with."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        brokers: Mapping[str, Upstream],
+        metrics: Metrics,
+        *,
+        subscriptions: Mapping[str, SubscriptionSettings] | None = None,
+        ack_key: bytes,
+        confirm_timeout: float = 30.0,
+        leases_max: int = 10_000,
+        intent_always: bool = False,
+    ) -> None:
+        self.ledger = ledger
+        self.brokers = dict(brokers)
+        self.metrics = metrics
+        self.confirm_timeout = confirm_timeout
+        self.draining = False
+        ids = MessageIds()
+        self._recorder = Recorder(ledger, metrics)
+        self._publisher = Publisher(ledger, ids, metrics, intent_always)
+        self._keyed = KeyedPublisher(ledger, self._publisher, self.brokers.get)
+        self._leases = Leases(
+            AckIds(ack_key),
+            leases_max,
+            lambda leases: self.consuming.expired(leases),
+            lambda lease: self.consuming.lost(lease),
+        )
+        self.subscriptions = Subscriptions(ledger, self.broker, subscriptions or {})
+        self.consuming = Consuming(ledger, self._leases, self._recorder, ids, metrics, self.broker)
+        self.topology = Topology(ledger, self._publisher, self.broker)
+
+    # -------------------------------------------------------------------------------------- start, close
+
+    async def start(self) -> None:
+        """Connect to the brokers and resolve what is in doubt, both in the background."""
+        for upstream in self.brokers.values():
+            upstream.on_state.append(self._broker_changed)
+            upstream.on_oversized.append(partial(self._oversized, upstream.name))
+            await upstream.start()
+        self.ledger.on_takeover = self._keyed.resolve_soon
+        self._keyed.resolve_soon()
+
+    def drain(self) -> None:
+        """Be no longer ready; waiting pulls end, new ones are refused. Publishes go on until the ports are closed."""
+        self.draining = True
+        self.consuming.drain()
+
+    async def close(self, within: float) -> None:
+        """Finish, within ``within`` seconds: keyed publishes, leases, events, links. The ledger stays open."""
+        self.drain()
+        await self._keyed.close(within)
+        self.consuming.release_all()
+        await asyncio.gather(*(upstream.close(within) for upstream in self.brokers.values()))
+        await self._recorder.close(within)
+
+    def _broker_changed(self, upstream: Upstream) -> None:
+        self.metrics.broker_up.labels(upstream.name).set(upstream.state is UpstreamState.UP)
+        self.metrics.broker_blocked.labels(upstream.name).set(upstream.state is UpstreamState.BLOCKED)
+
+    def _oversized(self, broker: str, oversized: Oversized) -> None:
+        self.metrics.deliveries.labels(broker, "oversized").inc()
+        log(
+            "broker.message_too_large",
+            logging.WARNING,
+            broker=broker,
+            queue=oversized.queue,
+            size=oversized.size,
+            limit=oversized.limit,
+        )
+
+    def ready(self) -> list[str]:
+        """What stands in the way of serving; empty: nothing."""
+        reasons = []
+        if self.draining:
+            reasons.append("shutting down")
+        writable, reason = self.ledger.ready()
+        self.metrics.ledger_up.set(writable)
+        if not writable:
+            reasons.append(f"ledger: {reason}")
+        reasons.extend(
+            f"broker {name}: {upstream.state.value} {upstream.reason}".rstrip()
+            for name, upstream in self.brokers.items()
+            if upstream.settings.required and upstream.state not in UP
+        )
+        return reasons
+
+    # ------------------------------------------------------------------------------------------- brokers
+
+    def broker(self, name: str) -> Upstream:
+        """A broker by name. Raises NoSuchBroker."""
+        upstream = self.brokers.get(name)
+        if upstream is None:
+            raise NoSuchBroker(f"no broker {name!r} is configured")
+        return upstream
+
+    # ------------------------------------------------------------------------------------------- publish
+
+    async def publish(
+        self,
+        broker: str,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        client: str = "",
+        order: str | None = None,
+    ) -> list[Published]:
+        """Publish messages; one result each, in order. See :meth:`Publisher.publish`."""
+        return await self._publisher.publish(
+            self.broker(broker), exchange, messages, client, self.confirm_timeout, order
+        )
+
+    async def publish_keyed(
+        self, request: KeyedRequest, broker: str, exchange: str, messages: Sequence[Outgoing], render: Render
+    ) -> Answer:
+        """Publish messages under an Idempotency-Key. See :class:`KeyedPublisher`."""
+        return await self._keyed.publish(request, self.broker(broker), exchange, messages, self.confirm_timeout, render)
+
+    # ------------------------------------------------------------------------------------------ timeline
+
+    async def timeline(self, message_id: str) -> Timeline:
+        """Everything that is known of a message. Raises NoSuchMessage."""
+        try:
+            octets = parse_id(message_id)
+        except ValueError:
+            raise NoSuchMessage(f"{message_id!r} is no id of a message") from None
+        timeline = await self.ledger.timeline(octets)
+        if timeline is None:
+            raise NoSuchMessage(f"the ledger knows no message {message_id}")
+        return timeline
+
+    async def messages(
+        self, where: MessageFilter, cursor: str | None, limit: int
+    ) -> tuple[list[StoredMessage], str | None]:
+        """Messages, newest first. Raises ValueError for a cursor that is none."""
+        return await self.ledger.messages(where, cursor, limit)

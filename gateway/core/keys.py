@@ -1,0 +1,409 @@
+"""Idempotency-Key: however often a request is repeated, its messages are published once, and every repeat gets the
+first final answer.
+
+The intent, the messages included, is in the ledger before the broker is asked. From there::
+
+    the first request        claim, publish, keep the answer
+    a repeat while it runs   409 ``idempotency_key_running``
+    ... after a 504          joins: waits for the publish that is still pending
+    ... after an answer      that answer again, with ``Idempotent-Replayed: true``
+    ... with another body    422 ``idempotency_key_reused``
+    503, nothing was sent    the key is free again
+    no outcome at all        not final: a repeat sends the same messages again, with the same ids, marked ``resent``
+
+The work runs in a task of its own, so that it goes on when its caller gives up. A ledger that is away when the answer
+has to be kept is tried again until it is back; repeats wait for that. Whatever goes wrong after the claim, the key does
+not stay with a task that has ended: it would be answered with 409 as long as this process lives.
+
+Once an outcome is unknown it stays so until the broker has taken the message or refused it for good: a repeat that
+cannot be sent says nothing of the first attempt, which may have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import time_ns
+from typing import Final, TypeAlias
+
+from gateway.core import envelopes
+from gateway.core.envelopes import EnvelopeError
+from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
+from gateway.errors import (
+    EntriesRefused,
+    GatewayError,
+    KeyReused,
+    KeyRunning,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    Overloaded,
+)
+from gateway.ledger import (
+    Entry,
+    Intent,
+    KeyLost,
+    Kind,
+    Ledger,
+    Mismatch,
+    Replay,
+    Running,
+    Timeline,
+    Unknown,
+    id_text,
+)
+from gateway.telemetry import log
+from gateway.upstreams import Upstream
+
+PENDING_MAX: Final = 10_000
+"""Most keyed requests under way at once."""
+LATE_CONFIRM: Final = 10.0
+"""How many times the confirm time-out a keyed publish stays pending, for repeats to join."""
+PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
+"""Pause before the ledger is tried again, in seconds; doubled each time."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """An HTTP answer, to be kept under its key."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    replayed: bool = False
+
+
+Render: TypeAlias = Callable[[list[Published]], Answer]
+"""Makes the answer from what became of the messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """Whose key, and for which request."""
+
+    client: str
+    key: str
+    fingerprint: bytes
+    """Digest of everything in the request that matters."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A keyed request that this process works on."""
+
+    request: KeyedRequest
+    task: asyncio.Task[Answer]
+    messages: Sequence[Outgoing]
+    given_up: bool = False
+    """Its caller was told 504: repeats join from now on."""
+
+
+class KeyedPublisher:
+    """Publishes under Idempotency-Keys."""
+
+    def __init__(self, ledger: Ledger, publisher: Publisher, find: Callable[[str], Upstream | None]) -> None:
+        self._ledger = ledger
+        self._publisher = publisher
+        self._find = find
+        self._pending: dict[tuple[str, str], _Pending] = {}
+        self._resolving: asyncio.Task[None] | None = None
+
+    async def publish(
+        self,
+        request: KeyedRequest,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        within: float,
+        render: Render,
+    ) -> Answer:
+        """The answer to the request, made now or kept from before.
+
+        Raises:
+            KeyReused, KeyRunning: see above.
+            OutcomeUnknown: no outcome within ``within`` seconds; repeat to go on waiting.
+            LedgerUnavailable: nothing was sent.
+            Overloaded: too many keyed requests under way.
+        """
+        name = request.client, request.key
+        pending = self._pending.get(name)
+        if pending is None:
+            if len(self._pending) >= PENDING_MAX:
+                raise Overloaded(f"{PENDING_MAX} requests with an Idempotency-Key are under way")
+            self._publisher.give_ids(messages)
+            work = self._work(request, upstream, exchange, messages, within, render)
+            task = asyncio.get_running_loop().create_task(work, name="keyed publish")
+            pending = self._pending[name] = _Pending(request, task, messages)
+            task.add_done_callback(lambda _: self._forget(name))
+        elif pending.request.fingerprint != request.fingerprint:
+            raise KeyReused("the Idempotency-Key is in use for another request")
+        elif not pending.given_up:
+            raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
+        return await self._wait(pending, within)
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        task = self._pending.pop(name).task
+        if not task.cancelled():
+            task.exception()  # retrieved here, since its caller may be gone
+
+    async def _wait(self, pending: _Pending, within: float) -> Answer:
+        try:
+            done, _ = await asyncio.wait([pending.task], timeout=within)
+        except asyncio.CancelledError:
+            pending.given_up = True  # nobody waits any more, so a repeat must be able to
+            raise
+        if done:
+            return pending.task.result()
+        pending.given_up = True
+        raise OutcomeUnknown(
+            f"no confirm within {within:g} s for {pending.messages[0].text}; "
+            "repeat with the same Idempotency-Key to go on waiting"
+        )
+
+    async def _work(
+        self,
+        request: KeyedRequest,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        within: float,
+        render: Render,
+    ) -> Answer:
+        version = version_name(upstream)
+        intents = [
+            Intent(
+                message_id=item.id,
+                broker=upstream.name,
+                exchange=exchange,
+                routing_key=item.routing_key,
+                payload=envelopes.encode(item.message, item.mandatory),
+                message=describe(upstream.name, version, exchange, item, request.client, "http"),
+            )
+            for item in messages
+        ]
+        claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents)
+        match claim:
+            case Replay(status, headers, body):
+                return Answer(status, body, headers, replayed=True)
+            case Mismatch():
+                raise KeyReused("the Idempotency-Key was used for another request")
+            case Running():
+                raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
+        entries: list[Entry] = []
+        try:
+            if isinstance(claim, Unknown):
+                messages = [outgoing_of(intent) for intent in claim.intents]
+                exchange = claim.intents[0].exchange if claim.intents else ""
+            results = await self._send(upstream, exchange, messages, within)
+            if isinstance(claim, Unknown):
+                stay_unknown(results)
+            entries = self._publisher.events(upstream, messages, results)
+            if isinstance(claim, Unknown):
+                results = await self._all_results(claim.ids, messages, results)
+            answer = render(results)
+        except Exception:
+            await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
+            raise
+        await self._keep(request, answer, results, entries)
+        return answer
+
+    async def _send(
+        self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], within: float
+    ) -> list[Published]:
+        futures = self._publisher.send(upstream, exchange, messages, within * LATE_CONFIRM)
+        return await self._publisher.outcomes(upstream, exchange, messages, futures)
+
+    async def _all_results(
+        self, ids: Sequence[bytes], messages: Sequence[Outgoing], sent: Sequence[Published]
+    ) -> list[Published]:
+        """What became of all messages of a key: of those that were sent again, and, from their timelines, of those
+        that had an outcome before."""
+        by_id = {item.id: result for item, result in zip(messages, sent, strict=True)}
+        return [
+            result if (result := by_id.get(message_id)) is not None else await self._known(message_id)
+            for message_id in ids
+        ]
+
+    async def _known(self, message_id: bytes) -> Published:
+        """The outcome of a message that was settled before the answer could be kept."""
+        result = Published(id_text(message_id))
+        timeline = await self._timeline(message_id)
+        for event in timeline.events if timeline is not None else ():
+            if event.kind is Kind.RESENT:
+                result.resent = True
+            elif event.kind is Kind.CONFIRMED:
+                result.routed, result.error = True, None
+            elif event.kind is Kind.UNROUTABLE and event.detail.get("mandatory") is False:
+                result.routed, result.error = False, None
+            elif event.kind in _RECORDED_ERRORS:
+                result.routed = False
+                result.error = _recorded_error(event.detail)
+        return result
+
+    async def _timeline(self, message_id: bytes) -> Timeline | None:
+        """The timeline of a message, as soon as the ledger can be read."""
+        pause = PAUSE_MIN
+        while True:
+            try:
+                return await self._ledger.timeline(message_id)
+            except LedgerUnavailable as error:
+                log("ledger.answer_waits", logging.WARNING, detail=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+
+    async def _keep(
+        self, request: KeyedRequest, answer: Answer, results: Sequence[Published], entries: Sequence[Entry]
+    ) -> None:
+        end: Callable[[Sequence[Entry]], Awaitable[None]]
+        match finality(results):
+            case "unknown":
+                end = partial(self._ledger.unknown_key, request.client, request.key)
+            case "free":
+                end = partial(self._ledger.free_key, request.client, request.key)
+            case _:
+                end = partial(
+                    self._ledger.finish_key,
+                    request.client,
+                    request.key,
+                    answer.status,
+                    answer.body,
+                    headers=answer.headers,
+                )
+        await self._insist(end, entries)
+
+    async def _insist(self, end: Callable[[Sequence[Entry]], Awaitable[None]], entries: Sequence[Entry]) -> None:
+        """Tell the ledger how a key ends, again until it is written, or the key is found to be another's. Where
+        events cannot be stored, the key ends without them."""
+        pause = PAUSE_MIN
+        while True:
+            try:
+                await end(entries)
+            except KeyLost as error:
+                log("ledger.key_lost", logging.WARNING, detail=str(error))
+            except LedgerUnavailable as error:
+                log("ledger.answer_waits", logging.WARNING, detail=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+                continue
+            except EntriesRefused as error:
+                if not entries:
+                    raise
+                log("ledger.events_refused", logging.ERROR, detail=str(error))
+                entries = ()
+                continue
+            return
+
+    # ---------------------------------------------------------------------------------------- in doubt
+
+    def resolve_soon(self) -> None:
+        """Take over what dead processes left open, in the background."""
+        if self._resolving is None or self._resolving.done():
+            self._resolving = asyncio.get_running_loop().create_task(self._resolve(), name="resolve in doubt")
+
+    async def _resolve(self) -> None:
+        count = 0
+        waited: set[str] = set()
+        while True:
+            try:
+                intents = await self._ledger.resolve_in_doubt()
+            except LedgerUnavailable as error:
+                log("ledger.in_doubt_waits", logging.WARNING, detail=str(error))
+                await asyncio.sleep(PAUSE_MAX)
+                continue
+            if not intents:
+                break
+            count += len(intents)
+            by_key: dict[tuple[str, str], list[Intent]] = {}
+            for intent in intents:
+                by_key.setdefault((intent.client, intent.key), []).append(intent)
+            for group in by_key.values():
+                await self._resolve_key(group, waited)
+        if count:
+            log("ledger.in_doubt_resolved", count=count)
+
+    async def _resolve_key(self, intents: Sequence[Intent], waited: set[str]) -> None:
+        """Send the messages of one key again; what cannot be sent now stays unknown, since an earlier attempt may
+        have arrived. The answer is made by the next repeat, from the timelines."""
+        client, key, broker = intents[0].client, intents[0].key, intents[0].broker
+        upstream = self._find(broker)
+        try:
+            messages = [outgoing_of(intent) for intent in intents]
+        except EnvelopeError as error:
+            log("ledger.intent_unreadable", logging.ERROR, broker=broker, detail=str(error))
+            upstream = None
+        if upstream is None:
+            detail = {"code": OutcomeUnknown.code, "text": "its broker is no longer configured, or it is damaged"}
+            at = time_ns() // 1000
+            entries = [Entry(intent.message_id, Kind.UNKNOWN, at, broker, "", detail) for intent in intents]
+        else:
+            patience = upstream.settings.connect_timeout
+            if broker not in waited:
+                waited.add(broker)
+                await upstream.wait_up(patience)
+            entries = []
+            try:
+                results = await self._send(upstream, intents[0].exchange, messages, patience)
+                stay_unknown(results)
+                entries = self._publisher.events(upstream, messages, results)
+            except Exception as error:  # a fault of ours must not keep this key, nor those behind it
+                log("ledger.resolving_failed", logging.ERROR, error, broker=broker)
+        await self._insist(partial(self._ledger.unknown_key, client, key), entries)
+
+    async def close(self, within: float) -> None:
+        """Let what runs come to its end, for at most ``within`` seconds. What does not is resolved at the next
+        start."""
+        tasks: list[asyncio.Task[Answer] | asyncio.Task[None]] = [pending.task for pending in self._pending.values()]
+        if self._resolving is not None:
+            tasks.append(self._resolving)
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=within)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def outgoing_of(intent: Intent) -> Outgoing:
+    """The message of an intent, to be sent again."""
+    message, mandatory = envelopes.decode(intent.payload)
+    return Outgoing(intent.routing_key, message, mandatory, intent.message_id, id_text(intent.message_id), resent=True)
+
+
+def stay_unknown(results: Sequence[Published]) -> None:
+    """Of what was sent again: the earlier attempt may have arrived, whatever kept this one from being sent, or made
+    the broker refuse it for now."""
+    for result in results:
+        error = result.error
+        if error is not None and (error.outcome == "not_sent" or error.retryable) and error.outcome != "unknown":
+            result.error = OutcomeUnknown(f"an earlier attempt has no outcome, and this one failed: {error}")
+
+
+def finality(results: Sequence[Published]) -> str:
+    """``unknown`` with any unknown outcome; ``free`` where nothing was kept by the broker and a repeat may
+    succeed; else ``final``."""
+    errors = [result.error for result in results]
+    if any(error is not None and error.outcome == "unknown" for error in errors):
+        return "unknown"
+    if errors and all(error is not None and error.retryable for error in errors):
+        return "free"
+    return "final"
+
+
+_RECORDED_ERRORS = frozenset({Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN})
+
+
+def _recorded_error(detail: dict[str, object]) -> GatewayError:
+    """An error as it was recorded: the same code and text."""
+    code = str(detail.get("code", ""))
+    for kind in _tree(GatewayError):
+        if kind.code == code:
+            error = kind.__new__(kind)
+            Exception.__init__(error, str(detail.get("text", "")))
+            return error
+    return GatewayError(str(detail.get("text", "")))
+
+
+def _tree(kind: type[GatewayError]) -> list[type[GatewayError]]:
+    return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]

@@ -1,0 +1,233 @@
+"""Who holds which delivery, and until when.
+
+A lease is a delivery that is out with a consumer: the broker holds the message unacknowledged, we hold its place on
+a channel. It ends when the consumer settles it, when its deadline passes (it goes back to the queue), or when the
+channel dies (the broker delivers it again by itself). Deadlines are one heap with one timer; an extension pushes a
+second entry and the first is skipped when it comes up. All extensions together end at the broker's ``lease_max``.
+
+What ended recently is remembered for a while, so that an acknowledgement that is repeated gets the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from gateway.core.ack_ids import AckIds, ForeignAckId, InvalidAckId
+from gateway.errors import LeaseLost, StateError
+from gateway.operations import Settlement
+from gateway.upstreams import Delivery
+
+ENDED_MAX: Final = 10_000
+"""How many leases that ended are remembered."""
+
+HEAP_MIN: Final = 1_000
+"""How many deadlines are kept at least before those that mean nothing any more are dropped."""
+LEASE_MARGIN: Final = 2.0
+"""How long before the broker's ``lease_max`` a lease ends here, in seconds, so that it ends by us."""
+
+
+class End(Enum):
+    """How a lease ended."""
+
+    ACKNOWLEDGED = "acknowledged"
+    RELEASED = "released"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    LOST = "lost"
+
+
+class Unusable(Enum):
+    """Why an ack id names no lease."""
+
+    INVALID = "INVALID_ACK_ID"
+    LOST = "LEASE_LOST"
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One delivery that is out."""
+
+    number: int
+    ack_id: str
+    message_id: bytes
+    broker: str
+    version: str
+    subscription: str
+    delivery: Delivery
+    deadline: float
+    """On the loop's clock."""
+    latest: float
+    """No extension goes beyond this."""
+
+
+class Leases:
+    """All leases of this process."""
+
+    def __init__(
+        self,
+        ack_ids: AckIds,
+        bound: int,
+        on_expired: Callable[[list[Lease]], None],
+        on_lost: Callable[[Lease], None],
+    ) -> None:
+        self._ack_ids = ack_ids
+        self._bound = bound
+        self._on_expired = on_expired
+        self._on_lost = on_lost
+        self._leases: dict[int, Lease] = {}
+        self._by_delivery: dict[int, Lease] = {}
+        self._counts: dict[str, int] = {}
+        self._ended: OrderedDict[int, End] = OrderedDict()
+        self._heap: list[tuple[float, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @property
+    def room(self) -> int:
+        """How many more leases there may be."""
+        return self._bound - len(self._leases)
+
+    def count(self, subscription: str) -> int:
+        """How many leases the subscription has out."""
+        return self._counts.get(subscription, 0)
+
+    def grant(
+        self,
+        delivery: Delivery,
+        message_id: bytes,
+        broker: str,
+        version: str,
+        subscription: str,
+        seconds: float,
+        lease_max: float,
+    ) -> Lease:
+        """Lease a delivery for ``seconds``."""
+        now = asyncio.get_running_loop().time()
+        self._number += 1
+        lease = Lease(
+            self._number,
+            self._ack_ids.make(self._number, self._ack_ids.mark(subscription)),
+            message_id,
+            broker,
+            version,
+            subscription,
+            delivery,
+            now + min(seconds, lease_max - LEASE_MARGIN),
+            now + lease_max - LEASE_MARGIN,
+        )
+        self._leases[lease.number] = lease
+        self._by_delivery[id(delivery)] = lease
+        self._counts[subscription] = self._counts.get(subscription, 0) + 1
+        delivery.on_lost = self._lost
+        self._watch(lease)
+        return lease
+
+    def find(self, subscription: str, ack_id: str) -> Lease | End | Unusable:
+        """The lease of an ack id; how it ended, where that is still known; or why there is none."""
+        try:
+            number = self._ack_ids.read(ack_id, self._ack_ids.mark(subscription))
+        except InvalidAckId:
+            return Unusable.INVALID
+        except ForeignAckId:
+            return Unusable.LOST
+        lease = self._leases.get(number)
+        if lease is not None:
+            return lease
+        return self._ended.get(number, Unusable.LOST)
+
+    def settle(self, lease: Lease, settlement: Settlement, end: End) -> bool:
+        """Settle the delivery and end the lease; False: the channel was gone, so the lease is lost."""
+        try:
+            lease.delivery.settle(settlement)
+        except (LeaseLost, StateError):
+            self.end(lease, End.LOST)
+            return False
+        self.end(lease, end)
+        return True
+
+    def extend(self, lease: Lease, seconds: float) -> float:
+        """Move the deadline to ``seconds`` from now, but not beyond the lease's latest end. Returns how many
+        seconds are left."""
+        now = asyncio.get_running_loop().time()
+        lease.deadline = min(now + seconds, lease.latest)
+        self._watch(lease)
+        return lease.deadline - now
+
+    def end(self, lease: Lease, end: End) -> None:
+        """Forget a lease."""
+        if self._leases.pop(lease.number, None) is None:
+            return
+        self._by_delivery.pop(id(lease.delivery), None)
+        lease.delivery.on_lost = None
+        count = self._counts[lease.subscription] - 1
+        if count:
+            self._counts[lease.subscription] = count
+        else:
+            del self._counts[lease.subscription]
+        self._tidy()
+        self._ended[lease.number] = end
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+
+    def all(self) -> list[Lease]:
+        """Every lease that is out, oldest first."""
+        return list(self._leases.values())
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---------------------------------------------------------------------------------------- deadlines
+
+    def _lost(self, delivery: Delivery) -> None:
+        lease = self._by_delivery.get(id(delivery))
+        if lease is not None:
+            self.end(lease, End.LOST)
+            self._on_lost(lease)
+
+    def _tidy(self) -> None:
+        """When they are many, drop the deadlines of leases that have ended, and those that an extension replaced."""
+        if len(self._heap) > HEAP_MIN + 2 * len(self._leases):
+            self._heap = [(lease.deadline, lease.number) for lease in self._leases.values()]
+            heapify(self._heap)
+
+    def _watch(self, lease: Lease) -> None:
+        heappush(self._heap, (lease.deadline, lease.number))
+        self._tidy()
+        if self._timer is None or self._heap[0][1] == lease.number:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._heap:
+            self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._expire)
+
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        expired = []
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._leases):
+            _, number = heappop(self._heap)
+            lease = self._leases.get(number)
+            if lease is None or lease.deadline > now:
+                continue  # settled, or extended: another entry of the heap stands for it
+            if self.settle(lease, Settlement.RELEASE, End.EXPIRED):
+                expired.append(lease)
+            else:
+                self._on_lost(lease)
+        self._timer = None
+        self._arm()
+        if expired:
+            self._on_expired(expired)

@@ -1,0 +1,305 @@
+"""Messages to brokers, and what became of them, in the ledger.
+
+Without a key the caller still holds the message while it waits, so the order is: publish with confirm, then one
+commit (``accepted`` and the outcome), then the answer. With ``ledger.intent = "always"`` the ``accepted`` events are
+durable before the broker is asked. What has an Idempotency-Key goes through :mod:`gateway.core.keys`.
+
+All messages of a call are written to the broker at once and in order; then their outcomes are awaited one after the
+other, which costs nothing for those that are there already. No task is made per message.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from time import perf_counter, time_ns
+from typing import Any, Final
+
+from prometheus_client import Counter
+
+from gateway.errors import (
+    BrokerUnavailable,
+    EntriesRefused,
+    FrameSyntaxError,
+    GatewayError,
+    LedgerUnavailable,
+    LimitExceeded,
+    LocalError,
+    NotRecorded,
+    OutcomeUnknown,
+    PublishRefused,
+    RemoteError,
+    Unroutable,
+)
+from gateway.fidelity import annotate
+from gateway.ledger import Entry, Kind, Ledger, MessageIds, NewMessage, id_text
+from gateway.message import Message
+from gateway.telemetry import Metrics
+from gateway.upstreams import PublishReceipt, Upstream
+
+PERSISTENT: Final = 2
+KNOWN_QUEUES_MAX: Final = 10_000
+"""How many queues' durability is remembered; the longest unused go."""
+
+OUTCOMES: Mapping[type[GatewayError], Kind] = {
+    Unroutable: Kind.UNROUTABLE,
+    PublishRefused: Kind.REFUSED,
+    RemoteError: Kind.REFUSED,
+    OutcomeUnknown: Kind.UNKNOWN,
+    BrokerUnavailable: Kind.NOT_SENT,
+    LocalError: Kind.NOT_SENT,
+    LimitExceeded: Kind.NOT_SENT,
+}
+"""Error -> the event it is recorded as. A subclass counts as its nearest ancestor here."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message on its way to an exchange."""
+
+    routing_key: str
+    message: Message
+    mandatory: bool = False
+    id: bytes = b""
+    """The gateway's id; empty: not given yet."""
+    text: str = ""
+    """The id as the API writes it."""
+    resent: bool = False
+    """An earlier attempt ended without an outcome."""
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of one message."""
+
+    id: str
+    error: GatewayError | None = None
+    """None: confirmed."""
+    routed: bool = True
+    durable: bool = False
+    resent: bool = False
+
+
+class Publisher:
+    """Publishes, and records what became of it."""
+
+    def __init__(self, ledger: Ledger, ids: MessageIds, metrics: Metrics, intent_always: bool) -> None:
+        self._ledger = ledger
+        self._ids = ids
+        self._metrics = metrics
+        self._intent_always = intent_always
+        self._orders = 0
+        self._counters: dict[tuple[str, Kind], Counter] = {}
+        self._durable_queues: OrderedDict[tuple[str, str], bool] = OrderedDict()
+
+    # ------------------------------------------------------------------------------------------- publish
+
+    async def publish(
+        self,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        client: str,
+        within: float,
+        order: str | None = None,
+    ) -> list[Published]:
+        """Publish and wait for every outcome; when it returns, all of it is in the ledger.
+
+        Args:
+            within: how long to wait for confirms, in seconds; then the outcome is unknown.
+            order: calls of the same order reach the broker one after the other. The messages of one call always do.
+
+        Raises:
+            LedgerUnavailable: nothing was sent.
+            NotRecorded: all was sent, but the outcomes could not be recorded.
+        """
+        started = perf_counter()
+        if not self._ledger.healthy:
+            raise LedgerUnavailable("the ledger cannot be written now; nothing was sent")
+        self.give_ids(messages)
+        accepted = self.accepted(upstream, exchange, messages, client)
+        if self._intent_always:
+            await self._ledger.record(accepted)
+            accepted = []
+        futures = self.send(upstream, exchange, messages, within, order)
+        results = await self.outcomes(upstream, exchange, messages, futures)
+        try:
+            await self._ledger.record([*accepted, *self.events(upstream, messages, results)])
+        except (LedgerUnavailable, EntriesRefused) as error:
+            sent = any(result.error is None or result.error.outcome != "not_sent" for result in results)
+            if isinstance(error, LedgerUnavailable) and not sent:
+                raise
+            raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
+        self._metrics.publish_seconds.labels(upstream.name).observe(perf_counter() - started)
+        return results
+
+    def give_ids(self, messages: Sequence[Outgoing]) -> None:
+        """Give those messages an id that have none, and write it out."""
+        for item in messages:
+            if not item.id:
+                item.id = self._ids()
+            item.text = id_text(item.id)
+
+    def send(
+        self,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        within: float,
+        order: str | None = None,
+    ) -> list[Future[PublishReceipt]]:
+        """Hand the messages to the broker, in order, at once."""
+        if order is None and len(messages) > 1:
+            self._orders += 1
+            order = f"request-{self._orders}"
+        publish = upstream.publish_nowait
+        annotated = upstream.settings.annotate
+        futures = []
+        for item in messages:
+            message = item.message
+            if annotated:
+                message = Message(message.body, annotate(message.properties, id=item.text))
+            futures.append(
+                publish(exchange, item.routing_key, message, mandatory=item.mandatory, timeout=within, order=order)
+            )
+        return futures
+
+    async def outcomes(
+        self,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        futures: Sequence[Future[PublishReceipt]],
+    ) -> list[Published]:
+        """Wait for what becomes of each message."""
+        results = []
+        stored = upstream.capabilities is None or upstream.capabilities.durable_storage
+        for item, future in zip(messages, futures, strict=True):
+            result = Published(item.text, resent=item.resent)
+            try:
+                receipt = await future
+            except GatewayError as error:
+                result.error = error
+                result.routed = False
+            else:
+                result.routed = receipt.routed
+                if receipt.routed:
+                    result.durable = stored and self._is_durable(upstream.name, exchange, item)
+                elif item.mandatory:
+                    result.error = Unroutable(
+                        f"no queue took the message: {receipt.reply_code} {receipt.reply_text}".rstrip()
+                    )
+            results.append(result)
+        return results
+
+    # -------------------------------------------------------------------------------------------- events
+
+    def accepted(
+        self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str, origin: str = "http"
+    ) -> list[Entry]:
+        """The events that say that we took the messages."""
+        at = time_ns() // 1000
+        name = upstream.name
+        version = version_name(upstream)
+        return [
+            Entry(
+                item.id, Kind.ACCEPTED, at, name, version, None, describe(name, version, exchange, item, client, origin)
+            )
+            for item in messages
+        ]
+
+    def events(self, upstream: Upstream, messages: Sequence[Outgoing], results: Sequence[Published]) -> list[Entry]:
+        """The events that say what became of them; one that was sent again has ``resent`` before its outcome."""
+        at = time_ns() // 1000
+        name = upstream.name
+        version = version_name(upstream)
+        counts: dict[Kind, int] = {}
+        entries = []
+        for item, result in zip(messages, results, strict=True):
+            kind, detail = outcome_of(result)
+            counts[kind] = counts.get(kind, 0) + 1
+            if item.resent:
+                entries.append(Entry(item.id, Kind.RESENT, at, name, version))
+            entries.append(Entry(item.id, kind, at, name, version, detail))
+        for kind, count in counts.items():
+            self._counter(name, kind).inc(count)
+        return entries
+
+    def _counter(self, broker: str, kind: Kind) -> Counter:
+        counter = self._counters.get((broker, kind))
+        if counter is None:
+            counter = self._counters[broker, kind] = self._metrics.publishes.labels(broker, kind.value)
+        return counter
+
+    # ---------------------------------------------------------------------------------------- durability
+
+    def know_queue(self, broker: str, queue: str, durable: bool | None) -> None:
+        """Remember whether a queue is durable (None: forget it)."""
+        if durable is None:
+            self._durable_queues.pop((broker, queue), None)
+            return
+        self._durable_queues[broker, queue] = durable
+        self._durable_queues.move_to_end((broker, queue))
+        if len(self._durable_queues) > KNOWN_QUEUES_MAX:
+            self._durable_queues.popitem(last=False)
+
+    def _is_durable(self, broker: str, exchange: str, item: Outgoing) -> bool:
+        """As far as is known: persistent, and not routed to a queue that is known to be transient (only the
+        default exchange says which queue that is)."""
+        if item.message.properties.delivery_mode != PERSISTENT:
+            return False
+        return bool(exchange) or self._durable_queues.get((broker, item.routing_key), True)
+
+
+def version_name(upstream: Upstream) -> str:
+    """The version spoken with the broker, empty before the first connection."""
+    return upstream.version.value if upstream.version is not None else ""
+
+
+def describe(broker: str, version: str, exchange: str, item: Outgoing, client: str, origin: str) -> NewMessage:
+    """What the ledger remembers of a message."""
+    body = item.message.body
+    return NewMessage(
+        broker=broker,
+        version=version,
+        exchange=exchange,
+        routing_key=item.routing_key,
+        size=len(body),
+        sha256=sha256(body).digest(),
+        origin=origin,
+        client=client,
+        properties=summary(item.message),
+    )
+
+
+def summary(message: Message) -> dict[str, Any] | None:
+    """The few properties that are worth a search, as JSON. None: there are none, or they cannot be read."""
+    try:
+        properties = message.properties
+    except FrameSyntaxError:
+        return None
+    found = {}
+    for name, value in (
+        ("message_id", properties.message_id),
+        ("content_type", properties.content_type),
+        ("type", properties.type),
+        ("correlation_id", properties.correlation_id),
+    ):
+        if isinstance(value, str):
+            found[name] = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    return found or None
+
+
+def outcome_of(result: Published) -> tuple[Kind, dict[str, Any] | None]:
+    """The event that a result is recorded as."""
+    error = result.error
+    if error is None:
+        return (Kind.CONFIRMED, None) if result.routed else (Kind.UNROUTABLE, {"mandatory": False})
+    for kind in type(error).__mro__:
+        if kind in OUTCOMES:
+            text = str(error).encode("utf-8", "backslashreplace").decode()
+            return OUTCOMES[kind], {"code": error.code, "text": text[:500]}
+    raise AssertionError(f"no event for {error!r}") from error

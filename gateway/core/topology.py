@@ -1,0 +1,242 @@
+"""Queues, exchanges and bindings of a broker, and which of them were made through the gateway.
+
+AMQP has no way to list what a broker has, and its older versions do not say how a queue was declared. So what is
+declared here is kept as resources in the ledger, and fills in what the broker leaves out. The broker is right where
+the two differ: a queue that is gone there is gone here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from gateway.core.publishing import Publisher
+from gateway.errors import NotFound, PreconditionFailed
+from gateway.ledger import Ledger, Resource
+from gateway.operations import ExchangeFound
+from gateway.upstreams import QueueInfo, Upstream
+from gateway.values import Table
+
+QUEUE: Final = "queue"
+EXCHANGE: Final = "exchange"
+BINDING: Final = "binding"
+PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a declaration did."""
+
+    created: bool
+    """False: it was there already, with the same settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPlace:
+    """From an exchange to a queue, or (``destination``) to another exchange."""
+
+    exchange: str
+    queue: str | None
+    destination: str | None
+    routing_key: str
+    arguments: Table
+
+
+class Topology:
+    """What may be asked and changed of a broker's queues, exchanges and bindings."""
+
+    def __init__(self, ledger: Ledger, publisher: Publisher, find: Callable[[str], Upstream]) -> None:
+        self._ledger = ledger
+        self._publisher = publisher
+        self._find = find
+
+    # ------------------------------------------------------------------------------------------- queues
+
+    async def declare_queue(
+        self, broker: str, queue: str, *, durable: bool, auto_delete: bool, arguments: Table, spec: dict[str, Any]
+    ) -> Made:
+        """Declare a queue. ``spec`` is the declaration as JSON, to be remembered.
+
+        Raises:
+            PreconditionFailed: it exists with other settings.
+        """
+        upstream = self._find(broker)
+        created = False
+        try:
+            await upstream.query_queue(queue)
+        except NotFound:
+            created = True
+        else:
+            await self._compare(QUEUE, upstream, queue, spec)
+        await upstream.declare_queue(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        self._publisher.know_queue(broker, queue, durable)
+        await self._remember(QUEUE, broker, queue, spec)
+        return Made(created)
+
+    async def queue(self, broker: str, queue: str) -> tuple[QueueInfo, dict[str, Any]]:
+        """A queue as the broker describes it, and as it was declared here (empty: it was not)."""
+        try:
+            info = await self._find(broker).query_queue(queue)
+        except NotFound:
+            await self._forget_queue(broker, queue)
+            raise
+        declared = await self._declared(QUEUE, broker, queue)
+        durable = info.durable if info.durable is not None else declared.get("durable")
+        self._publisher.know_queue(broker, queue, durable)
+        return info, declared
+
+    async def delete_queue(self, broker: str, queue: str, *, if_unused: bool, if_empty: bool) -> int | None:
+        """Delete a queue; says how many messages went with it. Raises NotFound where there is none."""
+        upstream = self._find(broker)
+        await upstream.query_queue(queue)
+        count = await upstream.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+        await self._forget_queue(broker, queue)
+        return count
+
+    async def purge_queue(self, broker: str, queue: str) -> int | None:
+        """Remove all messages that are ready; says how many."""
+        return await self._find(broker).purge_queue(queue)
+
+    async def _forget_queue(self, broker: str, queue: str) -> None:
+        self._publisher.know_queue(broker, queue, None)
+        if await self._ledger.delete_resource(_kind(QUEUE, broker), _name(queue)):
+            await self._forget_bindings(broker, "queue", queue)
+
+    # ---------------------------------------------------------------------------------------- exchanges
+
+    async def declare_exchange(
+        self,
+        broker: str,
+        exchange: str,
+        *,
+        type: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+        spec: dict[str, Any],
+    ) -> Made:
+        """Declare an exchange. ``spec`` is the declaration as JSON, to be remembered.
+
+        Raises:
+            PreconditionFailed: it exists with other settings.
+        """
+        upstream = self._find(broker)
+        created = False
+        try:
+            await upstream.query_exchange(exchange)
+        except NotFound:
+            created = True
+        else:
+            await self._compare(EXCHANGE, upstream, exchange, spec)
+        await upstream.declare_exchange(
+            exchange, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+        )
+        await self._remember(EXCHANGE, broker, exchange, spec)
+        return Made(created)
+
+    async def exchange(self, broker: str, exchange: str) -> tuple[ExchangeFound, dict[str, Any]]:
+        """An exchange as the broker describes it, and as it was declared here (empty: it was not)."""
+        try:
+            found = await self._find(broker).query_exchange(exchange)
+        except NotFound:
+            await self._forget_exchange(broker, exchange)
+            raise
+        return found, await self._declared(EXCHANGE, broker, exchange)
+
+    async def delete_exchange(self, broker: str, exchange: str, *, if_unused: bool) -> None:
+        """Delete an exchange. Raises NotFound where there is none."""
+        upstream = self._find(broker)
+        await upstream.query_exchange(exchange)
+        await upstream.delete_exchange(exchange, if_unused=if_unused)
+        await self._forget_exchange(broker, exchange)
+
+    async def _forget_exchange(self, broker: str, exchange: str) -> None:
+        if await self._ledger.delete_resource(_kind(EXCHANGE, broker), _name(exchange)):
+            await self._forget_bindings(broker, "exchange", exchange)
+            await self._forget_bindings(broker, "destination", exchange)
+
+    # ----------------------------------------------------------------------------------------- bindings
+
+    async def bind(self, broker: str, place: BindingPlace, spec: dict[str, Any]) -> Made:
+        """Make a binding. ``spec`` is the binding as JSON, to be remembered."""
+        upstream = self._find(broker)
+        if place.destination is not None:
+            await upstream.bind_exchange(place.destination, place.exchange, place.routing_key, place.arguments)
+        else:
+            await upstream.bind_queue(place.queue or "", place.exchange, place.routing_key, place.arguments)
+        ends = {"exchange": _name(place.exchange), "queue": None, "destination": None}
+        if place.destination is not None:
+            ends["destination"] = _name(place.destination)
+        else:
+            ends["queue"] = _name(place.queue or "")
+        return Made(await self._remember(BINDING, broker, _binding_name(spec), {**ends, "binding": spec}))
+
+    async def unbind(self, broker: str, place: BindingPlace, spec: dict[str, Any]) -> None:
+        """Remove the binding with these ends, key and arguments."""
+        upstream = self._find(broker)
+        if place.destination is not None:
+            await upstream.unbind_exchange(place.destination, place.exchange, place.routing_key, place.arguments)
+        else:
+            await upstream.unbind_queue(place.queue or "", place.exchange, place.routing_key, place.arguments)
+        await self._ledger.delete_resource(_kind(BINDING, broker), _binding_name(spec))
+
+    async def _forget_bindings(self, broker: str, end: str, name: str) -> None:
+        """What was bound to a queue or exchange goes with it."""
+        cursor = None
+        gone: list[str] = []
+        while True:
+            page, cursor = await self._ledger.list_resources(_kind(BINDING, broker), cursor, PAGE)
+            gone.extend(item.name for item in page if item.spec.get(end) == _name(name))
+            if cursor is None:
+                break
+        for binding in gone:
+            await self._ledger.delete_resource(_kind(BINDING, broker), binding)
+
+    # -------------------------------------------------------------------------------------------- known
+
+    async def known(self, kind: str, broker: str, cursor: str | None, limit: int) -> tuple[list[Resource], str | None]:
+        """A page of what was declared here of ``kind`` (QUEUE, EXCHANGE, BINDING)."""
+        self._find(broker)
+        return await self._ledger.list_resources(_kind(kind, broker), cursor, limit)
+
+    async def _remember(self, kind: str, broker: str, name: str, spec: dict[str, Any]) -> bool:
+        _, created = await self._ledger.put_resource(_kind(kind, broker), _name(name), spec)
+        return created
+
+    async def _compare(self, kind: str, upstream: Upstream, name: str, spec: dict[str, Any]) -> None:
+        """Refuse to declare anew, with other settings, what was declared here and exists, where the broker would
+        say yes and leave it as it is.
+
+        Raises:
+            PreconditionFailed: naming the setting, and its values then and now.
+        """
+        capabilities = upstream.capabilities
+        if capabilities is None or capabilities.redeclare_checked:
+            return
+        declared = await self._declared(kind, upstream.name, name)
+        for setting, value in spec.items():
+            if setting in declared and declared[setting] != value:
+                then = f"{setting} {declared[setting]!r}"
+                raise PreconditionFailed(406, f"{kind} {name!r} was declared with {then}, not {value!r}")
+
+    async def _declared(self, kind: str, broker: str, name: str) -> dict[str, Any]:
+        resource = await self._ledger.get_resource(_kind(kind, broker), _name(name))
+        return resource.spec if resource is not None else {}
+
+
+def _kind(kind: str, broker: str) -> str:
+    return f"{kind}:{broker}"
+
+
+def _name(name: str) -> str:
+    """The name as the ledger can hold it: a text in UTF-8."""
+    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
+
+
+def _binding_name(spec: dict[str, Any]) -> str:
+    return sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()[:32]

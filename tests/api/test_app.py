@@ -1,0 +1,101 @@
+"""Bounds, unexpected errors, and everything that is no route."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.api import call
+from gateway.api.app import Api
+from gateway.config import HttpSettings
+from gateway.core import Gateway
+from gateway.core.publishing import Publisher
+from tests.api.conftest import problem
+
+PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
+
+
+async def test_an_unexpected_error_says_nothing_of_itself(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: Any) -> Any:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(Publisher, "publish", fail)
+    response = await client.post(PUBLISH, json={})
+    problem(response, 500, "internal")
+    assert "secret" not in response.text
+
+
+async def test_requests_under_way_are_bounded(gateway: Gateway) -> None:
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings(concurrency=1)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await client.put("/v1/subscriptions/s", json={"broker": "fake", "queue": "orders"})
+        waiting = asyncio.create_task(client.post("/v1/subscriptions/s:pull", json={"wait": 0.2}))
+        await asyncio.sleep(0.05)
+        response = await client.get("/v1/brokers")
+        problem(response, 503, "overloaded")
+        assert response.headers["retry-after"] == "1"
+        assert (await waiting).status_code == 200
+        assert (await client.get("/v1/brokers")).status_code == 200
+
+
+async def test_no_such_route_and_method(client: httpx.AsyncClient) -> None:
+    found = problem(await client.get("/v1/nothing"), 404, "route_not_found")
+    assert found["instance"] == "/v1/nothing"
+    response = await client.patch("/v1/brokers")
+    problem(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == "GET"
+
+
+async def test_headers_are_bounded(client: httpx.AsyncClient) -> None:
+    response = await client.get("/v1/brokers", headers={"x-large": "x" * 40_000})
+    problem(response, 431, "headers_too_large")
+
+
+async def test_a_body_that_stalls(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "BODY_IDLE", 0.02)
+
+    async def stalled() -> Any:
+        yield b"{"
+        await asyncio.sleep(0.2)
+        yield b"}"
+
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        headers = {"content-type": "application/json"}
+        problem(await client.post(PUBLISH, content=stalled(), headers=headers), 408, "request_timeout")
+
+
+async def test_a_caller_that_hangs_up_in_the_middle_of_its_body(gateway: Gateway) -> None:
+    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": PUBLISH, "raw_path": PUBLISH.encode(), "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    await Api(gateway, HttpSettings())(scope, receive, send)
+    assert sent[0]["status"] == 400
+
+
+async def test_requests_are_counted(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    await client.get("/v1/brokers")
+    await client.get("/v1/brokers/missing")
+    text = gateway.metrics.render().decode()
+    assert 'amqpgw_http_requests_total{operation="list_brokers",status="200"} 1.0' in text
+    assert 'amqpgw_http_requests_total{operation="get_broker",status="404"} 1.0' in text
+
+
+async def test_only_http_is_spoken(gateway: Gateway) -> None:
+    with pytest.raises(RuntimeError, match="websocket"):
+        await Api(gateway, HttpSettings())({"type": "websocket"}, None, None)  # type: ignore[arg-type]

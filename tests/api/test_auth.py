@@ -1,0 +1,174 @@
+"""Who calls, and what they may do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.api.app import ROUTES, Api
+from gateway.api.auth import Doorkeeper, Grant, Keys, parse_scope
+from gateway.api.problems import ApiProblem
+from gateway.api.routing import Scope
+from gateway.config import ApiKeySettings, HttpSettings
+from gateway.core import Gateway
+from gateway.errors import ConfigurationError
+from tests.api.conftest import problem
+
+PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
+
+
+def path_of(template: str) -> str:
+    return template.format(
+        broker="fake", exchange="ex", queue="orders", subscription="s", message="m", asset="start.js"
+    )
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if route.scope is not Scope.NONE], ids=lambda r: r.operation
+)
+async def test_every_route_needs_a_key_and_its_scope(route: Any, client_with_keys: Callable[..., Any]) -> None:
+    path = path_of(route.path)
+    client = client_with_keys("publish:elsewhere/*", "consume:elsewhere/*")
+    await client.put(
+        "/v1/subscriptions/s", json={"broker": "fake", "queue": "orders"}, headers={"x-api-key": "other-secret"}
+    )
+    response = await client.request(route.method, path, headers={"authorization": ""})
+    problem(response, 401, "unauthorized")
+    assert response.headers["www-authenticate"].startswith("Bearer")
+    problem(await client.request(route.method, path, headers={"authorization": "Bearer wrong"}), 401, "unauthorized")
+    response = await client.request(route.method, path)
+    if route.scope is Scope.KEY:
+        assert response.status_code == 200
+    else:
+        problem(response, 403, "forbidden")
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.scope is Scope.NONE], ids=lambda r: r.operation)
+async def test_documents_are_open(route: Any, client_with_keys: Callable[..., Any]) -> None:
+    response = await client_with_keys().request(route.method, path_of(route.path), headers={"authorization": ""})
+    assert response.status_code == 200
+
+
+async def test_scopes_are_per_object(client_with_keys: Callable[..., Any]) -> None:
+    client = client_with_keys("publish:fake/amq.default", "consume:fake/orders")
+    assert (await client.post(PUBLISH, json={"routing_key": "orders"})).status_code == 200
+    problem(await client.post("/v1/brokers/fake/exchanges/other:publish", json={}), 403, "forbidden")
+    assert (await client.get("/v1/brokers/fake/queues/orders")).status_code == 200
+    problem(await client.get("/v1/brokers/fake/queues/other"), 403, "forbidden")
+    problem(await client.delete("/v1/brokers/fake/queues/orders"), 403, "forbidden")
+    problem(await client.put("/v1/subscriptions/s", json={"broker": "fake", "queue": "orders"}), 403, "forbidden")
+    admin = {"x-api-key": "other-secret"}
+    for name, queue in (("mine", "orders"), ("theirs", "other")):
+        settings = {"broker": "fake", "queue": queue}
+        assert (await client.put(f"/v1/subscriptions/{name}", json=settings, headers=admin)).status_code == 201
+    assert (await client.post("/v1/subscriptions/mine:pull", json={})).status_code == 200
+    problem(await client.post("/v1/subscriptions/theirs:pull", json={}), 403, "forbidden")
+    listed = (await client.get("/v1/subscriptions")).json()["subscriptions"]
+    assert [item["name"] for item in listed] == ["mine"]
+
+
+async def test_who_published_is_in_the_ledger(client_with_keys: Callable[..., Any], gateway: Gateway) -> None:
+    response = await client_with_keys("publish:*/*").post(PUBLISH, json={"routing_key": "orders"})
+    assert (await gateway.timeline(response.json()["id"])).message.client == "caller"
+
+
+@pytest.mark.parametrize(
+    ("text", "grant"),
+    [
+        ("admin", Grant("admin")),
+        ("publish:b/ex", Grant("publish", "b", "ex")),
+        ("publish:b/amq.default", Grant("publish", "b", "")),
+        ("consume:*/*", Grant("consume", "*", "*")),
+        ("consume:b/a/b:c", Grant("consume", "b", "a/b:c")),
+    ],
+)
+def test_scopes(text: str, grant: Grant) -> None:
+    assert parse_scope(text) == grant
+
+
+@pytest.mark.parametrize("text", ["", "root", "publish", "publish:b", "publish:/x", "read:b/q"])
+def test_wrong_scopes(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="scopes"):
+        parse_scope(text)
+
+
+def test_keys_by_digest_text_and_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("from-file\n")
+    keys = Keys(
+        [
+            ApiKeySettings(name="a", sha256=hashlib.sha256(b"hashed").hexdigest()),
+            ApiKeySettings(name="b", key="plain"),
+            ApiKeySettings(name="c", key_file=str(path)),
+        ]
+    )
+    names = [keys.find(key) for key in (b"hashed", b"plain", b"from-file", b"", b"from-file\n")]
+    assert [principal.name if principal else None for principal in names] == ["a", "b", "c", None, None]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [ApiKeySettings(name="a")],
+        [ApiKeySettings(name="a", key="x", sha256="00")],
+        [ApiKeySettings(name="a", sha256="00")],
+        [ApiKeySettings(name="a", sha256="x" * 64)],
+        [ApiKeySettings(name="a", key_file="/nowhere/at/all")],
+        [ApiKeySettings(name="a", key_file="/dev/null")],
+        [ApiKeySettings(name="a", key="x"), ApiKeySettings(name="a", key="y")],
+        [ApiKeySettings(name="a", key="x", scopes=("nonsense",))],
+    ],
+)
+def test_wrong_keys(keys: list[ApiKeySettings]) -> None:
+    with pytest.raises(ConfigurationError, match="api_keys"):
+        Keys(keys)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "LOCALHOST"])
+def test_hosts_of_development(host: str) -> None:
+    assert Doorkeeper(HttpSettings(), Keys([])).identify({b"host": host.encode()}).admin
+
+
+@pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.2"])
+def test_other_hosts(host: str) -> None:
+    with pytest.raises(ApiProblem) as caught:
+        Doorkeeper(HttpSettings(), Keys([])).identify({b"host": host.encode()})
+    assert caught.value.problem_code == "misdirected_request"
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost:8080", True),
+        ("https://127.0.0.1", True),
+        ("http://[::1]:8080", True),
+        ("https://console.example", True),
+        ("http://evil.example", False),
+        ("null", False),
+        ("file://localhost", False),
+        ("http://localhost.evil.example", False),
+        ("http://[::1", False),
+    ],
+)
+def test_origins_of_development(origin: str, allowed: bool) -> None:
+    doorkeeper = Doorkeeper(HttpSettings(allowed_origins=("https://console.example",)), Keys([]))
+    headers = {b"host": b"localhost", b"origin": origin.encode()}
+    if allowed:
+        assert doorkeeper.identify(headers).admin
+    else:
+        with pytest.raises(ApiProblem) as caught:
+            doorkeeper.identify(headers)
+        assert caught.value.problem_code == "origin_refused"
+
+
+async def test_a_web_page_does_not_reach_a_development_gateway(gateway: Gateway) -> None:
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://rebound.example") as client:
+        problem(await client.get("/v1/brokers"), 421, "misdirected_request")
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        problem(await client.get("/v1/brokers", headers={"origin": "http://evil.example"}), 403, "origin_refused")

@@ -1,0 +1,85 @@
+"""The OpenAPI document and the page that shows it; neither loads anything from elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from gateway.api.app import ROUTES
+from gateway.api.documents import ASSETS
+from gateway.api.problems import PROBLEMS
+
+
+async def test_the_document_is_valid(client: httpx.AsyncClient) -> None:
+    response = await client.get("/openapi.json")
+    document = response.json()
+    assert document["openapi"] == "3.1.0"
+    OpenAPIV31SpecValidator(document).validate()
+
+
+async def test_every_route_is_in_it(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    assert {(path, method.upper()) for path, item in paths.items() for method in item} == {
+        (route.path, route.method) for route in ROUTES
+    }
+    operations = [operation for item in paths.values() for operation in item.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(ROUTES)
+    for operation in operations:
+        assert operation["summary"]
+        assert operation["tags"]
+
+
+async def test_fields_have_their_descriptions(client: httpx.AsyncClient) -> None:
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    assert schemas["Published"]["properties"]["resent"]["description"].startswith("It was sent again")
+    assert "minutes" not in schemas["Queue"]["properties"]["messages"]
+    assert schemas["SubscriptionSettings"]["properties"]["queue"]["description"] == "A queue of that broker."
+
+
+async def test_every_code_of_a_route_is_a_problem() -> None:
+    for route in ROUTES:
+        assert set(route.codes) <= PROBLEMS.keys(), route.operation
+
+
+async def test_the_page_is_served_from_here_only(client: httpx.AsyncClient) -> None:
+    response = await client.get("/docs")
+    assert response.headers["content-type"].startswith("text/html")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "http" not in policy
+    assert not re.findall(r"https?://|//[a-z]", response.text)
+    assert "<script>" not in response.text
+    for link in re.findall(r'(?:src|href)="(/docs/[^"]+)"', response.text):
+        asset = await client.get(link)
+        assert asset.status_code == 200, link
+        assert asset.headers["x-content-type-options"] == "nosniff"
+    assert "http" not in (await client.get("/docs/start.js")).text
+
+
+@pytest.mark.parametrize("name", ASSETS)
+async def test_assets(client: httpx.AsyncClient, name: str) -> None:
+    response = await client.get(f"/docs/{name}")
+    assert response.headers["content-type"].startswith(ASSETS[name][0])
+    assert len(response.content) > 100
+
+
+async def test_the_style_sheet_loads_nothing(client: httpx.AsyncClient) -> None:
+    css = (await client.get("/docs/swagger.css")).text
+    assert not re.findall(r"url\(\s*['\"]?https?:", css)
+    assert "@import" not in css
+
+
+async def test_every_problem_has_its_place_on_the_page(client: httpx.AsyncClient) -> None:
+    text = (await client.get("/docs/errors")).text
+    for code in PROBLEMS:
+        assert f'id="{code}"' in text
+    assert (await client.get("/docs/nonsense")).status_code == 404
+
+
+async def test_the_root_says_where_to_go(client: httpx.AsyncClient) -> None:
+    found = (await client.get("/")).json()
+    assert (found["docs"], found["openapi"]) == ("/docs", "/openapi.json")

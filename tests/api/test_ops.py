@@ -1,0 +1,37 @@
+"""``/livez``, ``/readyz``, ``/metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from gateway.api.ops import Ops
+from gateway.core import Gateway
+
+
+@pytest.fixture
+async def ops(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(Ops(gateway)), base_url="http://localhost") as client:
+        yield client
+
+
+async def test_alive_and_ready(ops: httpx.AsyncClient, gateway: Gateway) -> None:
+    assert (await ops.get("/livez")).status_code == 200
+    assert (await ops.get("/readyz")).json() == {"ready": True, "reasons": []}
+    gateway.drain()
+    response = await ops.get("/readyz")
+    assert (response.status_code, response.json()["reasons"]) == (503, ["shutting down"])
+    assert (await ops.get("/livez")).status_code == 200
+
+
+async def test_metrics(ops: httpx.AsyncClient) -> None:
+    text = (await ops.get("/metrics")).text
+    for line in ('amqpgw_build_info{version="test"} 1.0', "amqpgw_ledger_up 1.0", 'amqpgw_unconfirmed{broker="fake"}'):
+        assert line in text
+
+
+async def test_nothing_else(ops: httpx.AsyncClient) -> None:
+    assert (await ops.get("/v1/brokers")).status_code == 404
+    assert (await ops.post("/livez")).status_code == 405

@@ -1,0 +1,364 @@
+"""``:publish``: one message, a batch, a raw body; what is wrong with them; Idempotency-Key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.core import Gateway
+from gateway.errors import BrokerUnavailable, OutcomeUnknown, PublishRefused
+from gateway.message import Properties, ReplyTo
+from gateway.upstreams import UpstreamState
+from gateway.values import Typed
+from tests.api.conftest import problem
+from tests.core.fakes import FakeUpstream
+
+PATH = "/v1/brokers/fake/exchanges/amq.default:publish"
+
+
+def sent(upstream: FakeUpstream) -> Properties:
+    """The properties of the last message, without the gateway's header."""
+    properties = upstream.published[-1][2].properties
+    headers = {key: value for key, value in (properties.headers or {}).items() if key != "x-gateway"}
+    properties.headers = headers or None
+    return properties
+
+
+async def test_one_message(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    body = {
+        "routing_key": "orders",
+        "payload": "hello",
+        "payload_encoding": "string",
+        "mandatory": True,
+        "properties": {"content_type": "text/plain", "delivery_mode": 2, "message_id": "m-1"},
+        "headers": {"n": 1},
+    }
+    response = await client.post(PATH, json=body)
+    assert response.status_code == 200
+    answer = response.json()
+    assert len(answer.pop("id")) == 36
+    assert answer == {"status": "confirmed", "routed": True, "durable": True}
+    exchange, key, message = upstream.published[0]
+    assert (exchange, key, message.body) == ("", "orders", b"hello")
+    assert sent(upstream) == Properties(content_type="text/plain", delivery_mode=2, message_id="m-1", headers={"n": 1})
+
+
+async def test_nothing_given_is_an_empty_persistent_message(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    response = await client.post(PATH, json={})
+    assert response.json()["routed"] is False
+    assert sent(upstream) == Properties(delivery_mode=2)
+
+
+async def test_every_property(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    properties = {
+        "content_type": "a/b",
+        "content_encoding": "gzip",
+        "delivery_mode": 1,
+        "priority": 9,
+        "correlation_id": {"type": "binary", "value": "/w=="},
+        "reply_to": {"type": "address", "exchange": "ex", "routing_key": "k"},
+        "expiration": "60000",
+        "message_id": {"type": "binary", "value": "/w=="},
+        "timestamp": (1 << 64) - 1,
+        "type": "t",
+        "user_id": "guest",
+        "app_id": {"type": "binary", "value": "YWJj"},
+        "cluster_id": "é",
+    }
+    headers = {"a": {"type": "int8", "value": 3}, "t": {"x": [None, True]}}
+    body = {"payload": "AP8=", "payload_encoding": "base64", "properties": properties, "headers": headers}
+    assert (await client.post(PATH, json=body)).status_code == 200
+    assert upstream.published[0][2].body == b"\x00\xff"
+    assert sent(upstream) == Properties(
+        content_type="a/b",
+        content_encoding="gzip",
+        delivery_mode=1,
+        priority=9,
+        correlation_id=b"\xff",
+        reply_to=ReplyTo("ex", "k"),
+        expiration="60000",
+        message_id="\udcff",
+        timestamp=(1 << 64) - 1,
+        type="t",
+        user_id="guest",
+        app_id="abc",
+        cluster_id="é",
+        headers={"a": Typed("int8", 3), "t": {"x": [None, True]}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code", "pointer"),
+    [
+        (b"", 400, "malformed_json", None),
+        (b"{", 400, "malformed_json", None),
+        (b'{"payload": "\xff"}', 400, "malformed_json", None),
+        (b"[" * 100_001, 413, "body_too_large", None),
+        (b'{"headers": {"a": ' + b"[" * 9_000 + b"]" * 9_000 + b"}}", 400, "malformed_json", None),
+        (b"[]", 422, "invalid_request", ""),
+        (b'{"payload": 1}', 422, "invalid_request", "/payload"),
+        (b'{"payloads": ""}', 422, "invalid_request", ""),
+        (b'{"properties": {"priority": 256}}', 422, "invalid_request", "/properties/priority"),
+        (b'{"properties": {"message-id": ""}}', 422, "invalid_request", "/properties"),
+        (b'{"payload": "?", "payload_encoding": "base64"}', 422, "invalid_value", "/payload"),
+        (b'{"payload": "", "payload_encoding": "hex"}', 422, "invalid_request", "/payload_encoding"),
+        (b'{"headers": {"a": 18446744073709551616}}', 422, "invalid_value", "/headers/a"),
+        (b'{"headers": {"a": {"type": "int8", "value": 200}}}', 422, "invalid_value", "/headers/a/value"),
+        (b'{"headers": {"' + b"k" * 256 + b'": 1}}', 422, "invalid_value", "/headers/" + "k" * 256),
+        (b'{"headers": {"x-gateway": {}}}', 422, "invalid_header", "/headers/x-gateway"),
+        (b'{"properties": {"expiration": "soon"}}', 422, "invalid_value", "/properties/expiration"),
+        (b'{"properties": {"expiration": "-1"}}', 422, "invalid_value", "/properties/expiration"),
+        (b'{"properties": {"expiration": 5}}', 422, "invalid_request", "/properties/expiration"),
+        (b'{"properties": {"timestamp": 18446744073709551616}}', 422, "invalid_value", "/properties/timestamp"),
+        (
+            b'{"properties": {"app_id": {"type": "binary", "value": "?"}}}',
+            422,
+            "invalid_value",
+            "/properties/app_id/value",
+        ),
+        (b'{"routing_key": {"type": "binary", "value": "?"}}', 422, "invalid_value", "/routing_key/value"),
+        (b'{"messages": []}', 422, "invalid_request", "/messages"),
+        (b'{"messages": [{}], "payload": "x"}', 422, "invalid_request", ""),
+        (b'{"messages": [' + b"{}," * 100 + b"{}]}", 413, "body_too_large", None),
+        (b'{"messages": {}}', 422, "invalid_request", "/messages"),
+    ],
+    ids=lambda item: repr(item)[:40] if isinstance(item, bytes) else "",
+)
+async def test_bad_bodies(
+    client: httpx.AsyncClient, upstream: FakeUpstream, content: bytes, status: int, code: str, pointer: str | None
+) -> None:
+    response = await client.post(PATH, content=content, headers={"content-type": "application/json"})
+    found = problem(response, status, code)
+    if pointer is not None:
+        assert found["errors"][0]["pointer"] == pointer
+    assert found["instance"] == PATH
+    assert not upstream.published
+
+
+async def test_a_body_over_the_limit_is_not_held(client: httpx.AsyncClient) -> None:
+    async def chunks() -> Any:
+        for _ in range(200):
+            yield b"x" * 1000
+
+    response = await client.post(PATH, content=chunks(), headers={"content-type": "text/plain"})
+    problem(response, 413, "body_too_large")
+
+
+async def test_unknown_broker_and_exchange(client: httpx.AsyncClient) -> None:
+    problem(await client.post("/v1/brokers/missing/exchanges/amq.default:publish", json={}), 404, "broker_not_found")
+    found = problem(await client.post("/v1/brokers/fake/exchanges/missing:publish", json={}), 404, "not_found")
+    assert found["outcome"] == "refused"
+    assert found["id"]
+
+
+async def test_not_routed(client: httpx.AsyncClient) -> None:
+    found = problem(await client.post(PATH, json={"routing_key": "x", "mandatory": True}), 422, "unroutable")
+    assert (found["outcome"], found["retryable"]) == ("refused", False)
+    assert (await client.post(PATH, json={"routing_key": "x"})).json()["routed"] is False
+
+
+async def test_refused_unknown_and_away(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    upstream.failure = PublishRefused("the queue is full")
+    response = await client.post(PATH, json={})
+    problem(response, 503, "publish_refused")
+    assert response.headers["retry-after"] == "1"
+    upstream.failure = OutcomeUnknown("no confirm came")
+    found = problem(await client.post(PATH, json={}), 504, "outcome_unknown")
+    assert found["outcome"] == "unknown"
+    assert "Idempotency-Key" in found["advice"]
+    upstream.failure = BrokerUnavailable("blocked: memory", 7.0)
+    response = await client.post(PATH, json={})
+    assert problem(response, 503, "broker_unavailable")["outcome"] == "not_sent"
+    assert response.headers["retry-after"] == "7"
+
+
+async def test_a_batch_has_a_result_for_each(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    messages = [
+        {"routing_key": "orders", "payload": "1"},
+        {"routing_key": "nowhere", "mandatory": True},
+        {"payload": "?", "payload_encoding": "base64"},
+        {"routing_key": "nowhere"},
+        {"headers": {"x-gateway": 1}},
+    ]
+    response = await client.post(PATH, json={"messages": messages})
+    assert response.status_code == 207
+    results = response.json()["results"]
+    assert [item["status"] for item in results] == [200, 422, 422, 200, 422]
+    assert [item.get("problem", {}).get("code") for item in results] == [
+        None, "unroutable", "invalid_value", None, "invalid_header",
+    ]  # fmt: skip
+    assert [item.get("routed") for item in results] == [True, None, None, False, None]
+    assert len(upstream.published) == 3
+
+
+async def test_a_batch_with_an_item_of_another_shape(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    response = await client.post(PATH, json={"messages": [{"routing_key": "orders"}, {"nonsense": 1}, 5]})
+    results = response.json()["results"]
+    assert [item["status"] for item in results] == [200, 422, 422]
+    assert results[1]["problem"]["code"] == "invalid_request"
+    response = await client.post(PATH, json={"messages": [5]})
+    assert [item["status"] for item in response.json()["results"]] == [422]
+
+
+async def test_names_of_all_kinds(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    for name, encoded in [
+        ("a/b:c%d é", "a%2Fb%3Ac%25d%20%C3%A9"),
+        ("x:publish", "x%3Apublish"),
+        ("é" * 127, "%C3%A9" * 127),
+        ("\udcff", "%FF"),
+    ]:
+        upstream.exchanges[name] = "direct"
+        response = await client.post(f"/v1/brokers/fake/exchanges/{encoded}:publish", json={})
+        assert response.status_code == 200, name
+        assert upstream.published[-1][0] == name
+
+
+# -------------------------------------------------------------------------------------------------- raw bodies
+
+
+async def test_a_raw_body(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {
+        "content-type": "image/png; x=y",
+        "content-encoding": "gzip",
+        "amqp-routing-key": "orders",
+        "amqp-mandatory": "true",
+        "amqp-delivery-mode": "1",
+        "amqp-priority": "4",
+        "amqp-timestamp": "5",
+        "amqp-message-id": "m",
+        "amqp-correlation-id": "é".encode(),
+        "amqp-reply-to": "r",
+        "amqp-expiration": "10",
+        "amqp-type": "t",
+        "amqp-app-id": "a",
+        "amqp-user-id": "u",
+        "amqp-cluster-id": "c",
+        "amqp-headers": '{"n": {"type": "int16", "value": 1}}',
+    }
+    response = await client.post(PATH, content=b"\x00\xff", headers=headers)  # type: ignore[arg-type]
+    assert response.json()["routed"] is True
+    assert upstream.published[0][2].body == b"\x00\xff"
+    assert sent(upstream) == Properties(
+        content_type="image/png; x=y", content_encoding="gzip", delivery_mode=1, priority=4, timestamp=5,
+        message_id="m", correlation_id="é", reply_to="r", expiration="10", type="t", app_id="a", user_id="u",
+        cluster_id="c", headers={"n": Typed("int16", 1)},
+    )  # fmt: skip
+
+
+async def test_json_is_a_raw_body_with_any_amqp_header(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {"content-type": "application/json", "amqp-routing-key": "orders"}
+    assert (await client.post(PATH, content=b'{"my": "json"}', headers=headers)).json()["routed"] is True
+    assert upstream.published[0][2].body == b'{"my": "json"}'
+
+
+async def test_the_routing_key_may_be_in_the_query(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    path = f"{PATH}?routing_key=a%2F%C3%A9%FF&mandatory=true"
+    problem(await client.post(path, content=b"x", headers={"content-type": "text/plain"}), 422, "unroutable")
+    assert upstream.published[0][1] == "a/é\udcff"
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "status", "code"),
+    [
+        ({"amqp-priority": "high"}, "", 422, "invalid_parameter"),
+        ({"amqp-priority": "256"}, "", 422, "invalid_parameter"),
+        ({"amqp-mandatory": "perhaps"}, "", 422, "invalid_parameter"),
+        ({"amqp-headers": "[]"}, "", 422, "invalid_parameter"),
+        ({"amqp-headers": '{"x-gateway": 1}'}, "", 422, "invalid_header"),
+        ({"amqp-headers": '{"a": 18446744073709551616}'}, "", 422, "invalid_value"),
+        ({"amqp-expiration": "soon"}, "", 422, "invalid_value"),
+        ({"amqp-routing-key": "a"}, "?routing_key=b", 422, "invalid_parameter"),
+        ({}, "?mandatory=perhaps", 422, "invalid_parameter"),
+        ({}, "?nonsense=1", 422, "invalid_parameter"),
+        ({"content-type": "application/x-www-form-urlencoded"}, "", 415, "unsupported_media_type"),
+    ],
+)
+async def test_bad_raw_bodies(
+    client: httpx.AsyncClient, upstream: FakeUpstream, headers: dict[str, str], query: str, status: int, code: str
+) -> None:
+    response = await client.post(PATH + query, content=b"x", headers={"content-type": "text/plain", **headers})
+    problem(response, status, code)
+    assert not upstream.published
+
+
+# ------------------------------------------------------------------------------------------- Idempotency-Key
+
+
+async def test_a_repeat_replays_the_answer(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {"idempotency-key": '"order-1"'}
+    first = await client.post(PATH, json={"routing_key": "orders"}, headers=headers)
+    again = await client.post(PATH, json={"routing_key": "orders"}, headers={"idempotency-key": "order-1"})
+    assert (again.status_code, again.content) == (200, first.content)
+    assert "idempotent-replayed" not in first.headers
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.headers["content-type"] == "application/json"
+    assert len(upstream.published) == 1
+    problem(await client.post(PATH, json={"routing_key": "x"}, headers=headers), 422, "idempotency_key_reused")
+    other = PATH.replace("amq.default", "other")
+    problem(await client.post(other, json={"routing_key": "orders"}, headers=headers), 422, "idempotency_key_reused")
+
+
+async def test_a_problem_is_replayed_too(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {"idempotency-key": "k"}
+    body = {"routing_key": "x", "mandatory": True}
+    first = problem(await client.post(PATH, json=body, headers=headers), 422, "unroutable")
+    assert problem(await client.post(PATH, json=body, headers=headers), 422, "unroutable") == first
+    assert len(upstream.published) == 1
+
+
+async def test_fifty_in_parallel(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {"idempotency-key": "k"}
+    responses = await asyncio.gather(
+        *(client.post(PATH, json={"routing_key": "orders"}, headers=headers) for _ in range(50))
+    )
+    assert {response.status_code for response in responses} <= {200, 409}
+    assert len({response.content for response in responses if response.status_code == 200}) == 1
+    assert len(upstream.published) == 1
+    assert next(r for r in responses if r.status_code == 409).headers["retry-after"] == "1"
+
+
+async def test_batches_under_a_key(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    body = {"messages": [{"routing_key": "orders"}, {"headers": {"x-gateway": 1}}]}
+    headers = {"idempotency-key": "k"}
+    first = await client.post(PATH, json=body, headers=headers)
+    again = await client.post(PATH, json=body, headers=headers)
+    assert (first.status_code, again.content, len(upstream.published)) == (207, first.content, 1)
+    assert [item["status"] for item in first.json()["results"]] == [200, 422]
+
+
+async def test_an_unknown_outcome_is_not_final(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {"idempotency-key": "k"}
+    upstream.failure = OutcomeUnknown("the channel died")
+    first = problem(await client.post(PATH, json={"routing_key": "orders"}, headers=headers), 504, "outcome_unknown")
+    upstream.failure = None
+    again = await client.post(PATH, json={"routing_key": "orders"}, headers=headers)
+    assert again.json() == {
+        "id": first["id"], "status": "confirmed", "routed": True, "durable": True, "resent": True,
+    }  # fmt: skip
+
+
+async def test_a_late_confirm(client: httpx.AsyncClient, upstream: FakeUpstream, gateway: Gateway) -> None:
+    gateway.confirm_timeout = 0.05
+    upstream.held = []
+    problem(await client.post(PATH, json={}, headers={"idempotency-key": "k"}), 504, "outcome_unknown")
+
+
+async def test_503_frees_the_key(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    upstream.state = UpstreamState.DOWN
+    problem(await client.post(PATH, json={}, headers={"idempotency-key": "k"}), 503, "broker_unavailable")
+    upstream.state = UpstreamState.UP
+    assert (await client.post(PATH, json={"payload": "x"}, headers={"idempotency-key": "k"})).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", '""', "x" * 256, "é", "a\tb"])
+async def test_bad_keys(client: httpx.AsyncClient, key: str) -> None:
+    response = await client.post(PATH, json={}, headers={"idempotency-key": key.encode()})  # type: ignore[dict-item]
+    problem(response, 422, "invalid_parameter")
+
+
+async def test_a_key_for_a_broker_that_is_missing(client: httpx.AsyncClient) -> None:
+    path = "/v1/brokers/missing/exchanges/amq.default:publish"
+    problem(await client.post(path, json={}, headers={"idempotency-key": "k"}), 404, "broker_not_found")

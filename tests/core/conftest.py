@@ -1,0 +1,37 @@
+"""A gateway over a fake broker and a real ledger on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import LedgerSettings
+from gateway.core import Gateway
+from gateway.ledger import Ledger
+from gateway.telemetry import Metrics
+from tests.core.fakes import FakeUpstream
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", migrate=True)
+    yield ledger
+    await ledger.close()
+
+
+@pytest.fixture
+async def upstream() -> FakeUpstream:
+    upstream = FakeUpstream()
+    await upstream.declare_queue("orders")
+    return upstream
+
+
+@pytest.fixture
+async def gateway(ledger: Ledger, upstream: Any) -> AsyncIterator[Gateway]:
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32, confirm_timeout=5.0)
+    await gateway.start()
+    yield gateway
+    await gateway.close(1.0)

@@ -1,0 +1,314 @@
+"""Pull and settle, under leases."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.config import SubscriptionSettings
+from gateway.core import Gateway, Pulled, Subscription
+from gateway.core.consuming import own_id
+from gateway.errors import FrameSyntaxError, LedgerUnavailable, NotFound, Overloaded, Unsupported
+from gateway.ledger import Ledger, MessageIds, id_text
+from gateway.message import Message, Properties, RawProperties
+from gateway.operations import Settlement
+from tests.core.fakes import FakeUpstream
+from tests.core.test_publishing import message
+
+
+@pytest.fixture
+async def billing(gateway: Gateway) -> Subscription:
+    settings = SubscriptionSettings(broker="fake", queue="orders")
+    subscription, created = await gateway.subscriptions.put("billing", settings, None)
+    assert created
+    return subscription
+
+
+async def pull(gateway: Gateway, subscription: Subscription, count: int = 10, wait: float = 0.0) -> list[Pulled]:
+    return await gateway.consuming.pull(subscription, count, wait, None)
+
+
+async def events(gateway: Gateway, item: Pulled) -> list[str]:
+    return [event.kind.value for event in (await gateway.timeline(id_text(item.id))).events]
+
+
+async def statuses(results: Any) -> list[str]:
+    return [result.status for result in await results]
+
+
+async def test_publish_pull_acknowledge(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    (published,) = await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    assert id_text(item.id) == published.id
+    assert (item.attempt, item.delivery.redelivered) == (1, False)
+    assert gateway.consuming.lease_count("billing") == 1
+    assert await statuses(gateway.consuming.acknowledge(billing, [item.lease.ack_id])) == ["SUCCESS"]
+    assert upstream.settled == [(Settlement.ACCEPT, b"hello")]
+    assert await events(gateway, item) == ["accepted", "confirmed", "delivered", "acknowledged"]
+    assert gateway.consuming.lease_count("billing") == 0
+
+
+async def test_a_repeated_acknowledgement_succeeds(gateway: Gateway, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    ids = [item.lease.ack_id, item.lease.ack_id]
+    assert await statuses(gateway.consuming.acknowledge(billing, ids)) == ["SUCCESS", "SUCCESS"]
+    assert await statuses(gateway.consuming.release(billing, ids[:1])) == ["LEASE_LOST"]
+
+
+async def test_a_message_of_another_gets_an_id_when_it_is_first_taken(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+) -> None:
+    for headers in (None, {"x-gateway": {"id": "nonsense"}}, {"x-gateway": {"id": "0" * 32}}):
+        upstream.queues["orders"].ready.append((Message(b"x", Properties(headers=headers)), "", "orders", False))
+    items = await pull(gateway, billing)
+    assert len({item.id for item in items}) == 3
+    for item in items:
+        assert await events(gateway, item) == ["received", "delivered"]
+
+
+def test_own_ids_are_ours_and_not_from_the_future() -> None:
+    ours = MessageIds()()
+    assert own_id(id_text(ours)) == ours
+    assert own_id(id_text(MessageIds(clock=lambda: 1e10)())) is None
+    assert own_id("6ba7b810-9dad-41d1-80b4-00c04fd430c8") is None
+    assert own_id(None) is None
+
+
+async def test_release_and_redelivery(gateway: Gateway, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    assert await statuses(gateway.consuming.release(billing, [item.lease.ack_id])) == ["SUCCESS"]
+    (again,) = await pull(gateway, billing)
+    assert (again.id, again.attempt, again.delivery.redelivered) == (item.id, 2, True)
+    assert (await events(gateway, item))[2:] == ["delivered", "released", "delivered"]
+
+
+async def test_the_broker_s_own_count_is_believed(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+) -> None:
+    upstream.queues["orders"].ready.append((Message(b"", Properties(headers={"x-delivery-count": 4})), "", "k", True))
+    (item,) = await pull(gateway, billing)
+    assert item.attempt == 5
+
+
+async def test_properties_that_are_none(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    def broken(octets: bytes) -> Properties:
+        raise FrameSyntaxError("no property list")
+
+    upstream.queues["orders"].ready.append((Message(b"", raw=RawProperties(b"\xff", "x", broken)), "", "k", False))
+    (item,) = await pull(gateway, billing)
+    assert await events(gateway, item) == ["received", "delivered"]
+
+
+async def test_an_expired_lease_goes_back(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await gateway.consuming.pull(billing, 1, 0, 0.05)
+    await asyncio.sleep(0.15)
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+    assert await statuses(gateway.consuming.acknowledge(billing, [item.lease.ack_id])) == ["LEASE_LOST"]
+    (again,) = await pull(gateway, billing)
+    assert "lease_expired" in await events(gateway, again)
+
+
+async def test_an_extension_moves_the_deadline_up_to_the_end(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await gateway.consuming.pull(billing, 1, 0, 0.1)
+    assert await statuses(gateway.consuming.modify_deadline(billing, [item.lease.ack_id, "x"], 600)) == [
+        "SUCCESS", "INVALID_ACK_ID",
+    ]  # fmt: skip
+    await asyncio.sleep(0.2)
+    assert not upstream.settled
+    item.lease.latest = asyncio.get_running_loop().time() + 0.05
+    await gateway.consuming.modify_deadline(billing, [item.lease.ack_id], 600)
+    await asyncio.sleep(0.15)
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+
+
+async def test_a_deadline_of_nought_gives_back(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    assert await statuses(gateway.consuming.modify_deadline(billing, [item.lease.ack_id], 0)) == ["SUCCESS"]
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+
+
+async def test_a_dead_channel_loses_its_leases(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message(b"1"), message(b"2")])
+    first, second = await pull(gateway, billing)
+    upstream.out[0].lose()
+    results = await statuses(gateway.consuming.acknowledge(billing, [first.lease.ack_id, second.lease.ack_id]))
+    assert results == ["LEASE_LOST", "SUCCESS"]
+    await asyncio.sleep(0.05)
+    assert (await events(gateway, first))[-1] == "lease_lost"
+
+
+async def test_a_lease_that_is_lost_without_a_word(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    upstream.out[0].lost = True
+    assert await statuses(gateway.consuming.release(billing, [item.lease.ack_id])) == ["LEASE_LOST"]
+    assert (await events(gateway, item))[-1] == "lease_lost"
+
+
+async def test_forged_and_foreign_ack_ids(gateway: Gateway, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    other, _ = await gateway.subscriptions.put("other", billing.settings, None)
+    assert await statuses(gateway.consuming.acknowledge(other, [item.lease.ack_id])) == ["INVALID_ACK_ID"]
+    assert await statuses(gateway.consuming.reject(other, ["nonsense"], "")) == ["INVALID_ACK_ID"]
+    assert gateway.consuming.lease_count("billing") == 1
+
+
+async def test_reject_natively_by_copy_or_not_at_all(gateway: Gateway, upstream: FakeUpstream) -> None:
+    await upstream.declare_queue("dead")
+    plain, _ = await gateway.subscriptions.put("plain", SubscriptionSettings(broker="fake", queue="orders"), None)
+    copying, _ = await gateway.subscriptions.put(
+        "copying", SubscriptionSettings(broker="fake", queue="orders", dead_letter_routing_key="dead"), None
+    )
+    await gateway.publish("fake", "", [message(b"1"), message(b"2")])
+    (first,) = await pull(gateway, plain, 1)
+    (result,) = await gateway.consuming.reject(plain, [first.lease.ack_id], "bad")
+    assert (result.status, type(result.error)) == ("FAILED", Unsupported)
+    assert gateway.consuming.lease_count("plain") == 1
+    upstream.dead_letter = True
+    assert await statuses(gateway.consuming.reject(plain, [first.lease.ack_id], "bad")) == ["SUCCESS"]
+    timeline = await gateway.timeline(id_text(first.id))
+    assert timeline.events[-1].detail == {"subscription": "plain", "reason": "bad"}
+    upstream.dead_letter = False
+    (second,) = await pull(gateway, copying, 1)
+    assert await statuses(gateway.consuming.reject(copying, [second.lease.ack_id], "")) == ["SUCCESS"]
+    assert [item[0].body for item in upstream.queues["dead"].ready] == [b"2"]
+
+
+async def test_a_rejection_of_a_lost_lease(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    upstream.out[0].lost = True
+    assert await statuses(gateway.consuming.reject(billing, [item.lease.ack_id], "")) == ["LEASE_LOST"]
+
+
+async def test_a_long_poll_gets_what_comes(gateway: Gateway, billing: Subscription) -> None:
+    waiting = asyncio.create_task(pull(gateway, billing, 10, 5.0))
+    await asyncio.sleep(0.02)
+    await gateway.publish("fake", "", [message()])
+    assert len(await waiting) == 1
+    assert await pull(gateway, billing, 10, 0.02) == []
+
+
+async def test_a_caller_that_is_gone_ends_the_poll(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+) -> None:
+    gone = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(gateway.consuming.pull(billing, 1, 30.0, None, gone))
+    await asyncio.sleep(0.02)
+    gone.set_result(None)
+    async with asyncio.timeout(1):
+        assert await waiting == []
+    await gateway.publish("fake", "", [message()])
+    assert len(await pull(gateway, billing)) == 1
+
+
+async def test_draining_ends_polls_and_refuses_new_ones(gateway: Gateway, billing: Subscription) -> None:
+    waiting = asyncio.create_task(pull(gateway, billing, 10, 30.0))
+    await asyncio.sleep(0.02)
+    gateway.drain()
+    async with asyncio.timeout(1):
+        assert await waiting == []
+    with pytest.raises(Overloaded):
+        await pull(gateway, billing)
+
+
+async def test_closing_gives_everything_back(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    await gateway.close(1.0)
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+    assert (await events(gateway, item))[-1] == "released"
+
+
+async def test_what_is_handed_back_is_released(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    await gateway.publish("fake", "", [message()])
+    pulled = await pull(gateway, billing)
+    gateway.consuming.hand_back(pulled, "the caller hung up")
+    gateway.consuming.hand_back(pulled, "once is enough")
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+
+
+async def test_without_a_ledger_nothing_is_handed_over(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.publish("fake", "", [message()])
+
+    async def record(self: Ledger, entries: object) -> list[int]:
+        raise LedgerUnavailable("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "record", record)
+        with pytest.raises(LedgerUnavailable):
+            await pull(gateway, billing)
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+    monkeypatch.setattr(Ledger, "healthy", property(lambda self: False))
+    with pytest.raises(LedgerUnavailable):
+        await pull(gateway, billing)
+    assert upstream.fetches == 1
+
+
+async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
+    gateway: Gateway, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+
+    async def record(self: Ledger, entries: object) -> list[int]:
+        raise LedgerUnavailable("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "record", record)
+        assert await statuses(gateway.consuming.acknowledge(billing, [item.lease.ack_id])) == ["SUCCESS"]
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.4)
+    assert (await events(gateway, item))[-1] == "acknowledged"
+
+
+async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+    gateway._leases._bound = 2
+    await gateway.publish("fake", "", [message() for _ in range(5)])
+    assert len(await pull(gateway, billing, 10)) == 2
+    with pytest.raises(Overloaded):
+        await pull(gateway, billing)
+
+
+async def test_a_queue_that_is_missing(gateway: Gateway) -> None:
+    settings = SubscriptionSettings(broker="fake", queue="missing")
+    subscription, _ = await gateway.subscriptions.put("s", settings, None)
+    for wait in (0.0, 0.1):
+        with pytest.raises(NotFound):
+            await pull(gateway, subscription, 1, wait)
+
+
+async def test_a_poll_that_is_cancelled_as_its_messages_come_gives_them_back(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know of them otherwise, and the broker would hold them for as long as a lease may last."""
+    loop = asyncio.get_running_loop()
+    fetch = upstream.fetch
+
+    async def fetch_and_cancel(*args: Any) -> list[Any]:
+        found = await fetch(*args)
+        loop.call_soon(waiting.cancel)  # the fetch is done then, and nobody has looked
+        return found
+
+    monkeypatch.setattr(upstream, "fetch", fetch_and_cancel)
+    await gateway.publish("fake", "", [message()])
+    waiting = asyncio.create_task(pull(gateway, billing, 1, 5.0))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0.01)
+    assert upstream.settled == [(Settlement.RELEASE, b"hello")]
+    assert not upstream.out

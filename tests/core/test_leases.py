@@ -1,0 +1,112 @@
+"""Who holds which delivery, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.core import leases as module
+from gateway.core.ack_ids import AckIds
+from gateway.core.leases import End, Lease, Leases, Unusable
+from gateway.message import Message
+from gateway.operations import Settlement
+from tests.core.fakes import FakeDelivery, FakeQueue, FakeUpstream
+
+
+class Desk:
+    """Leases, and what they said."""
+
+    def __init__(self, bound: int = 10) -> None:
+        self.upstream = FakeUpstream()
+        self.upstream.queues["q"] = FakeQueue()
+        self.expired: list[Lease] = []
+        self.lost: list[Lease] = []
+        self.leases = Leases(AckIds(b"k" * 32), bound, self.expired.extend, self.lost.append)
+
+    def grant(self, seconds: float = 60.0, lease_max: float = 1500.0) -> tuple[Lease, FakeDelivery]:
+        delivery: Any = FakeDelivery(self.upstream, "q", (Message(b"x"), "", "q", False))
+        lease = self.leases.grant(delivery, b"i" * 16, "b", "0-9-1", "s", seconds, lease_max)
+        return lease, delivery
+
+
+async def test_found_by_its_ack_id_until_it_ends() -> None:
+    desk = Desk()
+    lease, _ = desk.grant()
+    assert desk.leases.find("s", lease.ack_id) is lease
+    assert (len(desk.leases), desk.leases.room, desk.leases.count("s"), desk.leases.count("t")) == (1, 9, 1, 0)
+    assert desk.leases.find("t", lease.ack_id) is Unusable.INVALID
+    assert desk.leases.settle(lease, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    assert desk.leases.find("s", lease.ack_id) is End.ACKNOWLEDGED
+    assert (len(desk.leases), desk.leases.count("s")) == (0, 0)
+    desk.leases.end(lease, End.LOST)
+    assert desk.leases.find("s", lease.ack_id) is End.ACKNOWLEDGED
+    assert Desk().leases.find("s", lease.ack_id) is Unusable.LOST
+    desk.leases.close()
+
+
+async def test_only_so_many_endings_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ENDED_MAX", 1)
+    desk = Desk()
+    first, second = desk.grant()[0], desk.grant()[0]
+    for lease in (first, second):
+        desk.leases.settle(lease, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    assert desk.leases.find("s", first.ack_id) is Unusable.LOST
+    assert desk.leases.find("s", second.ack_id) is End.ACKNOWLEDGED
+    desk.leases.close()
+
+
+async def test_deadlines_pass_in_order_whatever_was_extended() -> None:
+    desk = Desk()
+    leases = [desk.grant(seconds)[0] for seconds in (0.09, 0.03, 0.06)]
+    desk.leases.extend(leases[1], 0.12)
+    desk.leases.settle(leases[2], Settlement.ACCEPT, End.ACKNOWLEDGED)
+    await asyncio.sleep(0.3)
+    assert desk.expired == [leases[0], leases[1]]
+    assert desk.leases.find("s", leases[0].ack_id) is End.EXPIRED
+    assert desk.leases._timer is None
+
+
+async def test_a_shorter_extension_comes_first() -> None:
+    desk = Desk()
+    lease, _ = desk.grant(60.0)
+    assert desk.leases.extend(lease, 0.02) == pytest.approx(0.02, abs=0.01)
+    await asyncio.sleep(0.1)
+    assert desk.expired == [lease]
+
+
+async def test_no_extension_goes_beyond_the_end() -> None:
+    desk = Desk()
+    lease, _ = desk.grant(600.0, lease_max=100.0)
+    assert lease.deadline == lease.latest
+    assert desk.leases.extend(lease, 600) <= 100.0 - module.LEASE_MARGIN
+    desk.leases.close()
+
+
+async def test_lost_with_and_without_a_word() -> None:
+    desk = Desk()
+    (told, delivery), (silent, other) = desk.grant(), desk.grant(0.02)
+    delivery.lose()
+    assert desk.lost == [told]
+    other.lost = True
+    await asyncio.sleep(0.1)
+    assert (desk.lost, desk.expired) == ([told, silent], [])
+    assert not desk.leases.settle(told, Settlement.ACCEPT, End.ACKNOWLEDGED)
+
+
+async def test_deadlines_of_what_has_ended_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAP_MIN", 10)
+    desk = Desk()
+    lease, delivery = desk.grant(600.0)
+    for _ in range(100):
+        other, _ = desk.grant(600.0)
+        desk.leases.settle(other, Settlement.ACCEPT, End.ACKNOWLEDGED)
+        desk.leases.extend(lease, 600.0)
+        assert len(desk.leases._heap) <= 14
+    desk.leases.extend(lease, 0.0)
+    while not desk.expired:
+        await asyncio.sleep(0)
+    assert desk.expired == [lease]
+    assert delivery.settled
+    desk.leases.close()

@@ -1,0 +1,58 @@
+"""Logs are JSON; metrics belong to one gateway."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.telemetry import LOGGER, Metrics, log, set_up_logging
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level, own = root.handlers[:], root.level, LOGGER.level
+    stream = io.StringIO()
+    set_up_logging("info", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    LOGGER.setLevel(own)
+
+
+def test_an_event_is_one_line(lines: io.StringIO) -> None:
+    log("broker.state", broker="b", reason="line\nbreak", odd=object())
+    (line,) = lines.getvalue().splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["level"], found["broker"], found["reason"]) == (
+        "broker.state", "info", "b", "line\nbreak",
+    )  # fmt: skip
+    assert found["at"].endswith("+00:00")
+
+
+def test_less_severe_lines_are_left_out(lines: io.StringIO) -> None:
+    log("detail", logging.DEBUG)
+    logging.getLogger("elsewhere").info("chatter")
+    logging.getLogger("elsewhere").warning("heard")
+    (line,) = lines.getvalue().splitlines()
+    assert json.loads(line)["logger"] == "elsewhere"
+
+
+def test_an_exception_is_part_of_its_line(lines: io.StringIO) -> None:
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        log("failed", logging.ERROR, error)
+    (line,) = lines.getvalue().splitlines()
+    assert "ValueError: why" in json.loads(line)["exception"]
+
+
+def test_two_gateways_do_not_add_up() -> None:
+    first, second = Metrics("1"), Metrics("2")
+    first.publishes.labels("b", "confirmed").inc()
+    assert b'amqpgw_publishes_total{broker="b",outcome="confirmed"} 1.0' in first.render()
+    assert b"amqpgw_publishes_total{" not in second.render()
