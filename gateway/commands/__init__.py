@@ -1,0 +1,130 @@
+"""The command line: one module per verb.
+
+This module knows the verbs and their one-line help, and nothing else: a verb's module is imported when the verb
+is used, and what it needs when it runs, so that ``gateway --help`` costs no more than the interpreter and click.
+
+What a verb found is printed on stdout, what it has to say about it on stderr. The exit status says how it went:
+:data:`EXIT_STATUS`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from gateway import __version__, errors
+
+VERBS: Mapping[str, tuple[str, str]] = {
+    "serve": ("gateway.commands.serve:serve", "Run the gateway."),
+    "demo": ("gateway.commands.demo:demo", "Show the main job on a fresh gateway, step by step."),
+    "migrate": ("gateway.commands.migrate:migrate", "Bring the ledger's tables up to date."),
+    "probe": ("gateway.commands.probe:probe", "Say which AMQP versions a broker speaks."),
+    "brokers": ("gateway.commands.resources:brokers", "Show the brokers of a running gateway."),
+    "queues": ("gateway.commands.resources:queues", "Declare, show, purge and delete a broker's queues."),
+    "publish": ("gateway.commands.publish:publish", "Publish one message, and wait until it is safe."),
+    "pull": ("gateway.commands.pull:pull", "Take messages from a subscription or a queue."),
+    "messages": ("gateway.commands.messages:messages", "Show what the ledger knows, newest first."),
+    "why": ("gateway.commands.messages:why", "Show what happened to one message."),
+}
+"""Verb -> where it is, what it does. In the order in which somebody new would need them."""
+
+DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, PARTLY_DONE = range(7)
+EXIT_STATUS: Mapping[int, str] = {
+    DONE: "done",
+    FAILED: "failed",
+    USAGE: "wrong usage, or a wrong setting",
+    NOT_FOUND: "not found",
+    REFUSED: "refused",
+    UNREACHABLE: "unreachable",
+    PARTLY_DONE: "partly done",
+}
+"""What each exit status means."""
+
+EXIT_OF_ERROR: Mapping[type[errors.GatewayError], int] = {
+    errors.ConfigurationError: USAGE,
+    errors.LocalError: REFUSED,
+    errors.NotFound: NOT_FOUND,
+    errors.RemoteError: REFUSED,
+    errors.Unroutable: REFUSED,
+    errors.PublishRefused: REFUSED,
+    errors.LimitExceeded: REFUSED,
+    errors.AuthenticationFailed: REFUSED,
+    errors.BrokerUnavailable: UNREACHABLE,
+    errors.LedgerUnavailable: UNREACHABLE,
+    errors.Overloaded: UNREACHABLE,
+    errors.NoSuchResource: NOT_FOUND,
+}
+"""The exit status of an error, by the nearest class; FAILED for the rest."""
+
+
+class Failure(click.ClickException):
+    """A verb that did not do what it was asked; its text goes to stderr."""
+
+    def __init__(self, text: str, status: int = FAILED) -> None:
+        super().__init__(text)
+        self.exit_code = status  # type: ignore[misc]  # click reads it from the instance
+
+    def show(self, file: Any = None) -> None:
+        """Print the text, as every message on stderr looks."""
+        click.echo(f"gateway: {self.message}", err=True)
+
+
+def exit_status(kind: type[errors.GatewayError]) -> int:
+    """The exit status of a class of errors."""
+    return next((EXIT_OF_ERROR[cls] for cls in kind.__mro__ if cls in EXIT_OF_ERROR), FAILED)
+
+
+class Verbs(click.Group):
+    """The group of all verbs, each imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the table's order."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, without importing any verb."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(status), text) for status, text in EXIT_STATUS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; an error of the gateway becomes its exit status."""
+        try:
+            return super().invoke(ctx)
+        except errors.GatewayError as error:
+            raise Failure(str(error), exit_status(type(error))) from error
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gateway")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """One gateway for AMQP 0-8, 0-9-1 and 0-10 brokers, with HTTP for everyone else.
+
+    \b
+    gateway serve                    starts it, with a broker inside for a first try
+    gateway demo                     shows what it does, and ends
+    gateway VERB --help              says what a verb takes
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its status."""
+    cli.main(args=sys.argv[1:] if arguments is None else arguments, prog_name="gateway")
+    raise SystemExit(DONE)

@@ -1,0 +1,110 @@
+"""``gateway pull``: messages on the screen, and then off their queue.
+
+A message is acknowledged after it was printed and flushed, so that a pipe that breaks loses nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any
+
+import click
+
+from gateway.commands import FAILED, PARTLY_DONE, Failure
+from gateway.commands.client import Client, client_options, note, print_json, printable, segment
+
+
+@click.command(short_help="Take messages from a subscription or a queue.")
+@click.argument("source", nargs=-1, required=True, metavar="SUBSCRIPTION | BROKER QUEUE")
+@click.option("--max", "maximum", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many at most.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 60),
+    default=0.0,
+    show_default=True,
+    help="Seconds to wait for the first message.",
+)
+@click.option("--ack/--no-ack", default=True, show_default=True, help="Acknowledge them, or give them back.")
+@client_options
+def pull(
+    source: tuple[str, ...],
+    maximum: int,
+    wait: float,
+    ack: bool,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Take messages from SUBSCRIPTION, or from QUEUE of BROKER, and print them.
+
+    They are acknowledged once they are printed; with --no-ack they go back to their queue.
+
+    \b
+    Examples:
+      gateway pull billing --wait 5
+      gateway pull local-0-10 orders --max 100 --json
+    """
+    if len(source) > 2:
+        raise click.UsageError("pull takes the name of a subscription, or a broker and a queue")
+    client = Client(url, api_key)
+    with subscription(client, source) as name:
+        path = f"/v1/subscriptions/{segment(name)}"
+        answer = client.ask("POST", f"{path}:pull", body={"max_messages": maximum, "wait": wait}, wait=wait)
+        pulled = answer["messages"]
+        if as_json:
+            print_json(answer)
+        else:
+            for item in pulled:
+                print_message(item)
+        sys.stdout.flush()
+        if not pulled:
+            note("no message came")
+            return
+        settle(client, path, "acknowledge" if ack else "release", [item["ack_id"] for item in pulled])
+
+
+@contextmanager
+def subscription(client: Client, source: tuple[str, ...]) -> Iterator[str]:
+    """The subscription to pull from: the one that was named, or one that lasts as long as the pull."""
+    if len(source) == 1:
+        yield source[0]
+        return
+    broker, queue = source
+    name = f"pull-{token_hex(8)}"
+    path = f"/v1/subscriptions/{name}"
+    client.ask("PUT", path, body={"broker": broker, "queue": queue})
+    try:
+        yield name
+    finally:
+        client.ask("DELETE", path, headers={"if-match": "*"})
+
+
+def settle(client: Client, path: str, verb: str, ack_ids: list[str]) -> None:
+    """Acknowledge or release; what could not be is a failure."""
+    answer = client.ask("POST", f"{path}:{verb}", body={"ack_ids": ack_ids})
+    failed = [result for result in answer["results"] if result["status"] != "SUCCESS"]
+    done = len(ack_ids) - len(failed)
+    said = f"{done} {'acknowledged' if verb == 'acknowledge' else 'given back'}"
+    if not failed:
+        note(said)
+        return
+    reasons = ", ".join(sorted({result["status"] for result in failed}))
+    raise Failure(
+        f"{said}, {len(failed)} not ({reasons}); the broker delivers those again", PARTLY_DONE if done else FAILED
+    )
+
+
+def print_message(item: Mapping[str, Any]) -> None:
+    """One message: a line about it, and its payload."""
+    message = item["message"]
+    again = ", redelivered" if item["redelivered"] else ""
+    where = printable(message["exchange"]) or "default exchange"
+    click.echo(click.style(f"{message['id']}  {where}, {printable(message['routing_key'])}{again}", bold=True))
+    if message["payload_encoding"] == "string":
+        click.echo(message["payload"])
+    else:
+        click.echo(f"({len(b64decode(message['payload']))} octets, base64) {message['payload']}")

@@ -1,0 +1,149 @@
+"""``gateway brokers`` and ``gateway queues``: what a running gateway is connected to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+
+
+@click.command(short_help="Show the brokers of a running gateway.")
+@click.argument("name", required=False)
+@client_options
+def brokers(name: str | None, url: str, api_key: str | None, as_json: bool) -> None:
+    """Show all brokers and the state of their links, or the broker NAME alone."""
+    client = Client(url, api_key)
+    answer = client.ask("GET", f"/v1/brokers/{segment(name)}") if name else client.ask("GET", "/v1/brokers")
+    if as_json:
+        print_json(answer)
+        return
+    rows = [answer] if name else answer["brokers"]
+    print_table(
+        ("NAME", "STATE", "VERSION", "PRODUCT", "ADDRESS", "REASON"),
+        (
+            (
+                row["name"],
+                row["state"],
+                row["version"],
+                f"{row['product']} {row['product_version']}".strip() or "-",
+                f"{row['host']}:{row['port']} {row['virtual_host']}",
+                row["reason"] or "-",
+            )
+            for row in rows
+        ),
+    )
+
+
+@click.group(short_help="Declare, show, purge and delete a broker's queues.")
+def queues() -> None:
+    """Declare, show, purge and delete a broker's queues.
+
+    AMQP has no way to list queues: `list` shows those that were declared through the gateway.
+    """
+
+
+def queue_path(broker: str, queue: str) -> str:
+    """Where the API has a queue."""
+    return f"/v1/brokers/{segment(broker)}/queues/{segment(queue)}"
+
+
+@queues.command("list")
+@click.argument("broker")
+@client_options
+def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """List the queues of BROKER that were declared through the gateway."""
+    answer = Client(url, api_key).ask("GET", f"/v1/brokers/{segment(broker)}/queues")
+    if as_json:
+        print_json(answer)
+        return
+    print_table(("NAME", "SETTINGS"), ((row["name"], json.dumps(row["settings"])) for row in answer["queues"]))
+
+
+@queues.command("show")
+@click.argument("broker")
+@click.argument("queue")
+@client_options
+def show_queue(broker: str, queue: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Ask BROKER about QUEUE: messages, consumers."""
+    print_queue(Client(url, api_key).ask("GET", queue_path(broker, queue)), as_json)
+
+
+@queues.command("declare")
+@click.argument("broker")
+@click.argument("queue")
+@click.option("--durable/--transient", default=True, show_default=True, help="Whether it survives a restart.")
+@click.option("--auto-delete", is_flag=True, help="It goes with its last consumer.")
+@click.option("--arguments", default="{}", metavar="JSON", help='Arguments, as in {"x-max-length": 100}.')
+@client_options
+def declare_queue(
+    broker: str,
+    queue: str,
+    durable: bool,
+    auto_delete: bool,
+    arguments: str,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Declare QUEUE on BROKER, or find it as it is asked for."""
+    body: dict[str, Any] = {"durable": durable, "auto_delete": auto_delete, "arguments": parse_arguments(arguments)}
+    print_queue(Client(url, api_key).ask("PUT", queue_path(broker, queue), body=body), as_json)
+
+
+@queues.command("purge")
+@click.argument("broker")
+@click.argument("queue")
+@click.confirmation_option("--yes", prompt="Throw its messages away?", help="Do not ask.")
+@client_options
+def purge_queue(broker: str, queue: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Throw away every message that waits in QUEUE of BROKER."""
+    print_removed(Client(url, api_key).ask("POST", queue_path(broker, queue) + ":purge"), as_json)
+
+
+@queues.command("delete")
+@click.argument("broker")
+@click.argument("queue")
+@click.option("--if-unused", is_flag=True, help="Only without consumers.")
+@click.option("--if-empty", is_flag=True, help="Only without messages.")
+@click.confirmation_option("--yes", prompt="Delete it, with its messages?", help="Do not ask.")
+@client_options
+def delete_queue(
+    broker: str, queue: str, if_unused: bool, if_empty: bool, url: str, api_key: str | None, as_json: bool
+) -> None:
+    """Delete QUEUE of BROKER, with the messages in it."""
+    query = {name: "true" for name, given in (("if_unused", if_unused), ("if_empty", if_empty)) if given}
+    print_removed(Client(url, api_key).ask("DELETE", queue_path(broker, queue), query=query), as_json)
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """The JSON object of ``--arguments``."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint="--arguments") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("not a JSON object", param_hint="--arguments")
+    return value
+
+
+def print_queue(queue: dict[str, Any], as_json: bool) -> None:
+    """A queue as the broker describes it."""
+    if as_json:
+        print_json(queue)
+        return
+    print_table(
+        ("NAME", "MESSAGES", "CONSUMERS", "DURABLE"),
+        [(queue["name"], queue["messages"], queue["consumers"], queue["durable"])],
+    )
+
+
+def print_removed(removed: dict[str, Any], as_json: bool) -> None:
+    """How many messages went."""
+    if as_json:
+        print_json(removed)
+        return
+    number = removed["messages"]
+    note("done" if number is None else f"done; {number} message{'s' * (number != 1)} thrown away")

@@ -1,0 +1,77 @@
+"""``gateway serve``: run the gateway until it is told to stop."""
+
+from __future__ import annotations
+
+import click
+
+from gateway.commands.options import config_option, data_dir_option
+
+
+@click.command(short_help="Run the gateway.")
+@config_option
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    envvar="GATEWAY_HTTP_PORT",
+    show_envvar=True,
+    metavar="PORT",
+    help="Port of the HTTP API; 0 takes any free one.  [default: 8080]",
+)
+@click.option(
+    "--ops-port",
+    type=click.IntRange(0, 65535),
+    envvar="GATEWAY_OPS_PORT",
+    show_envvar=True,
+    metavar="PORT",
+    help="Port of /livez, /readyz and /metrics; 0 takes any free one.  [default: 8081]",
+)
+@click.option(
+    "--amqp-port",
+    type=click.IntRange(0, 65535),
+    envvar="GATEWAY_AMQP_PORT",
+    show_envvar=True,
+    metavar="PORT",
+    help="Port of the embedded broker, all versions; 0 takes any free one.  [default: 5670]",
+)
+@data_dir_option
+@click.option(
+    "--ports-file",
+    metavar="FILE",
+    help='Write the ports to FILE once it is ready, as {"http": …, "ops": …, "amqp": …}.',
+)
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    config: str | None,
+    http_port: int | None,
+    ops_port: int | None,
+    amqp_port: int | None,
+    data_dir: str | None,
+    ports_file: str | None,
+) -> None:
+    """Run the gateway until SIGTERM or SIGINT.
+
+    Without --config it is a development gateway on loopback: it starts the embedded broker and offers it three
+    times, as the brokers local-0-8, local-0-9-1 and local-0-10.
+
+    \b
+    Examples:
+      gateway serve
+      gateway serve --config gateway.toml
+      gateway serve --http-port 0 --ops-port 0 --amqp-port 0 --ports-file ports.json
+    """
+    from gateway.config import load
+
+    settings = load(
+        config,
+        overrides={
+            "http.port": http_port,
+            "ops.port": ops_port,
+            "embedded.port": amqp_port,
+            "data_dir": data_dir,
+        },
+    )
+    # Only now: a wrong setting is told before the whole service is imported.
+    from gateway import app
+
+    ctx.exit(app.serve(settings if config else app.development(settings), ports_file, click.echo))

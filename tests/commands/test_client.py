@@ -1,0 +1,101 @@
+"""What every verb that asks a running gateway shares."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway import commands
+from gateway.commands.client import printable, segment
+from tests.commands.conftest import Canned, Run
+
+PROBLEM = {
+    "type": "/docs/errors#unroutable",
+    "code": "unroutable",
+    "detail": "no queue took it",
+    "advice": "Bind a queue.",
+    "errors": [{"pointer": "/payload", "detail": "too long"}],
+    "id": "0197",
+}
+
+
+@pytest.mark.parametrize(
+    ("http", "status"),
+    [
+        (400, commands.REFUSED),
+        (401, commands.REFUSED),
+        (404, commands.NOT_FOUND),
+        (422, commands.REFUSED),
+        (500, commands.FAILED),
+        (503, commands.UNREACHABLE),
+        (504, commands.FAILED),
+    ],
+)
+def test_a_problem_is_told_and_has_its_exit_status(run: Run, canned: Canned, http: int, status: int) -> None:
+    canned.answer(http, PROBLEM)
+    result = run("brokers", "--url", canned.url)
+    assert result.exit_code == status
+    assert not result.stdout
+    assert result.stderr.splitlines() == [
+        "gateway: no queue took it [unroutable]",
+        "  /payload: too long",
+        "  The message is 0197.",
+    ]
+
+
+def test_without_a_culprit_there_is_advice(run: Run, canned: Canned) -> None:
+    canned.answer(422, {**PROBLEM, "errors": []})
+    assert "\n  Bind a queue.\n" in run("brokers", "--url", canned.url).stderr
+
+
+def test_an_answer_that_is_no_problem_document(run: Run, canned: Canned) -> None:
+    canned.answer(502, [])
+    assert run("brokers", "--url", canned.url).stderr == "gateway: HTTP status 502\n"
+
+
+def test_an_answer_that_is_no_json(run: Run, canned: Canned) -> None:
+    canned.answer(200, b"<html>")
+    result = run("brokers", "--url", canned.url)
+    assert result.exit_code == commands.FAILED
+    assert "not with JSON" in result.stderr
+
+
+def test_nobody_is_there(run: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        result = run("brokers", "--url", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert result.exit_code == commands.UNREACHABLE
+    assert "Is `gateway serve` running?" in result.stderr
+
+
+@pytest.mark.parametrize("url", ["http://[", "ftp://127.0.0.1", "nonsense"])
+def test_a_url_that_is_none(run: Run, url: str) -> None:
+    assert run("brokers", "--url", url).exit_code == commands.UNREACHABLE
+
+
+def test_the_key_is_sent_and_the_environment_is_asked(
+    run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canned.answer(200, {"brokers": []})
+    monkeypatch.setenv("GATEWAY_URL", canned.url + "/")
+    monkeypatch.setenv("GATEWAY_API_KEY", "secret")
+    assert run("brokers").exit_code == 0
+    ((method, path, headers, _),) = canned.asked
+    assert (method, path, headers["authorization"]) == ("GET", "/v1/brokers", "Bearer secret")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("orders", "orders"), ("", "amq.default"), ("a/b:c%é d", "a%2Fb%3Ac%25%C3%A9%20d"), ("\udcff", "%FF")],
+)
+def test_names_in_paths(name: str, path: str) -> None:
+    assert segment(name) == path
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (True, "yes"), (False, "no"), (3, "3"), ("a\x1b[2Jb\n", "a\\x1b[2Jb\\n"), ("é ✓", "é ✓")],
+)
+def test_cells_never_move_the_cursor(value: object, text: str) -> None:
+    assert printable(value) == text

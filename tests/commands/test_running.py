@@ -1,0 +1,102 @@
+"""The verbs on a gateway that runs: what one does, the next one sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from gateway import commands
+from tests.commands.conftest import Run
+
+Gateway = Callable[..., Result]
+
+
+@pytest.fixture
+def ask(run: Run, gateway: str, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    """A verb on the gateway that runs."""
+    monkeypatch.setenv("GATEWAY_URL", gateway)
+    return run
+
+
+@pytest.fixture
+def queue(ask: Gateway, unique_name: Callable[[str], str]) -> str:
+    """A queue of the embedded broker."""
+    name = unique_name("orders /:%é")
+    assert ask("queues", "declare", "local-0-9-1", name).exit_code == 0
+    return name
+
+
+def test_the_brokers_are_there(ask: Gateway) -> None:
+    result = ask("brokers")
+    assert result.exit_code == 0
+    assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
+        ["local-0-8", "up", "0-8"],
+        ["local-0-9-1", "up", "0-9-1"],
+        ["local-0-10", "up", "0-10"],
+    ]
+    assert json.loads(ask("brokers", "local-0-8", "--json").stdout)["version"] == "0-8"
+
+
+@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+def test_publish_pull_and_why(ask: Gateway, queue: str, version: str) -> None:
+    published = ask("publish", f"local-{version}", "amq.default", queue, "hello ✓", "--header", "n:=3")
+    assert published.exit_code == 0, published.stderr
+    assert published.stderr == "confirmed; a restart of the broker may lose it\n"
+    id = published.stdout.strip()
+
+    pulled = ask("pull", "local-0-9-1", queue, "--wait", "5")
+    assert pulled.exit_code == 0, pulled.stderr
+    assert pulled.stdout.splitlines()[1] == "hello ✓"
+    assert pulled.stdout.startswith(f"{id}  default exchange, {queue}")
+    assert pulled.stderr == "1 acknowledged\n"
+
+    told = ask("why", id)
+    assert told.stdout.splitlines()[0] == f"{id} is acknowledged."
+    kinds = [line.split()[1] for line in told.stdout.splitlines()[2:]]
+    assert kinds[-3:] == ["confirmed", "delivered", "acknowledged"]
+    assert id in ask("messages", "--broker", f"local-{version}").stdout
+
+
+def test_what_is_not_acknowledged_comes_again(ask: Gateway, queue: str) -> None:
+    assert ask("publish", "local-0-10", "amq.default", queue, "again").exit_code == 0
+    given_back = ask("pull", "local-0-9-1", queue, "--wait", "5", "--no-ack")
+    assert given_back.stderr == "1 given back\n"
+    again = json.loads(ask("pull", "local-0-9-1", queue, "--wait", "5", "--json").stdout)
+    assert [item["redelivered"] for item in again["messages"]] == [True]
+    assert ask("pull", "local-0-9-1", queue).stderr == "no message came\n"
+
+
+def test_queues_are_shown_purged_and_deleted(ask: Gateway, queue: str) -> None:
+    assert ask("publish", "local-0-8", "amq.default", queue, "x").exit_code == 0
+    assert json.loads(ask("queues", "show", "local-0-8", queue, "--json").stdout)["messages"] == 1
+    assert queue in ask("queues", "list", "local-0-9-1").stdout
+    assert ask("queues", "purge", "local-0-9-1", queue, "--yes").exit_code == 0
+    assert json.loads(ask("queues", "show", "local-0-10", queue, "--json").stdout)["messages"] == 0
+    assert ask("queues", "delete", "local-0-9-1", queue, "--yes").exit_code == 0
+    assert ask("queues", "show", "local-0-9-1", queue).exit_code == commands.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["brokers", "nowhere"], commands.NOT_FOUND, "broker_not_found"),
+        (["publish", "local-0-9-1", "no-such-exchange", "k"], commands.NOT_FOUND, "not_found"),
+        (["publish", "local-0-10", "no-such-exchange", "k"], commands.NOT_FOUND, "not_found"),
+        (["publish", "local-0-8", "amq.default", "no-such-queue"], commands.REFUSED, "unroutable"),
+        (
+            ["publish", "local-0-9-1", "amq.direct", "k", "--property", "expiration=soon"],
+            commands.REFUSED,
+            "invalid_value",
+        ),
+        (["pull", "nowhere"], commands.NOT_FOUND, "subscription_not_found"),
+        (["pull", "local-0-9-1", "no-such-queue"], commands.NOT_FOUND, "not_found"),
+        (["why", "00000000-0000-7000-8000-000000000000"], commands.NOT_FOUND, "message_not_found"),
+    ],
+)
+def test_what_is_wrong_is_told(ask: Gateway, arguments: list[str], status: int, code: str) -> None:
+    result = ask(*arguments)
+    assert f"[{code}]" in result.stderr
+    assert result.exit_code == status

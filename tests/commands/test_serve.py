@@ -1,0 +1,68 @@
+"""``gateway serve``: how it starts, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway import commands
+from gateway.commands.client import Client
+from gateway.commands.demo import wait_for_ports
+
+ANY_PORT = ("--http-port", "0", "--ops-port", "0", "--amqp-port", "0")
+
+
+def serve(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start ``gateway serve`` in an empty folder."""
+    command = [sys.executable, "-m", "gateway", "serve", "--ports-file", os.fspath(folder / "ports.json"), *arguments]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    return subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_that_it_is_ready_and_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    process = serve(tmp_path, *ANY_PORT)
+    ports = wait_for_ports(process, tmp_path / "ports.json")
+    assert set(ports) == {"http", "ops", "amqp"}
+    assert httpx.get(f"http://127.0.0.1:{ports['ops']}/readyz", trust_env=False).json()["ready"] is True
+    brokers = Client(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
+    assert {broker["name"] for broker in brokers} == {"local-0-8", "local-0-9-1", "local-0-10"}
+    process.send_signal(number)
+    out, log = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out.decode().splitlines() == [
+        f"ready: http http://127.0.0.1:{ports['http']} ops http://127.0.0.1:{ports['ops']} "
+        f"amqp amqp://127.0.0.1:{ports['amqp']}"
+    ]
+    events = [json.loads(line)["event"] for line in log.decode().splitlines()]
+    assert events[-1] == "gateway.stopped"
+    assert (tmp_path / "gateway-data" / "ledger.db").exists()
+
+
+def test_with_a_file_the_embedded_broker_runs_only_if_it_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text('[brokers.away]\nurl = "amqp://127.0.0.1:1"\n', encoding="utf-8")
+    process = serve(tmp_path, "--config", os.fspath(config), *ANY_PORT)
+    ports = wait_for_ports(process, tmp_path / "ports.json")
+    brokers = Client(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
+    process.terminate()
+    process.communicate(timeout=30)
+    assert set(ports) == {"http", "ops"}
+    assert [broker["name"] for broker in brokers] == ["away"]
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = serve(tmp_path, "--ops-port", "0", "--amqp-port", "0", "--http-port", port)
+        _, log = process.communicate(timeout=30)
+    assert process.returncode == commands.USAGE
+    assert log.decode().splitlines()[-1] == f"gateway: http.port {port} on 127.0.0.1: Address already in use"

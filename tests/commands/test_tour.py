@@ -1,0 +1,84 @@
+"""The tour of the README is what really happens: every command in it, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.demo import gateway_of_our_own
+
+README = Path(__file__).parent.parent.parent / "README.md"
+ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+ACK_ID = re.compile(r"[\w-]{30,}=+")
+"""What differs from run to run, and is used again by later commands."""
+VARYING = ((re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"), (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"))
+"""What differs from run to run, and is only looked at."""
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """Every command of the tour, and what the README says that it prints."""
+    for block in re.findall(r"```console\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
+        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = step.partition("\n")
+            yield command, output
+
+
+def masked(text: str) -> list[str]:
+    """What of an output is the same in every run, word by word: columns are as wide as they need to be."""
+    for pattern, word in (*VARYING, (ID, "ID"), (ACK_ID, "ACK-ID")):
+        text = pattern.sub(word, text)
+    return text.split()
+
+
+@pytest.fixture
+def fresh() -> Iterator[str]:
+    """A gateway on which nothing has happened yet."""
+    with gateway_of_our_own() as url:
+        yield url
+
+
+def test_the_tour(fresh: str, tmp_path: Path) -> None:
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GATEWAY_URL": fresh,
+        "HOME": os.fspath(tmp_path),
+    }
+
+    def bash(command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.stdout
+
+    amqp = json.loads(bash("gateway brokers local-0-8 --json"))["port"]
+    here: dict[str, str] = {"http://127.0.0.1:8080": fresh, "127.0.0.1:5670": f"127.0.0.1:{amqp}"}
+    run = 0
+    for command, told in steps():
+        if command.startswith(". "):  # activates the environment that this test already runs in
+            continue
+        seen = bash(translated(command, here))
+        assert masked(seen) == masked(told), command
+        for pattern in (ID, ACK_ID):
+            here |= dict(zip(pattern.findall(told), pattern.findall(seen), strict=True))
+        run += 1
+    assert run > 8
+
+
+def translated(command: str, here: Mapping[str, str]) -> str:
+    """A command of the README with the addresses and ids of this run."""
+    for there, now in here.items():
+        command = command.replace(there, now)
+    return command
