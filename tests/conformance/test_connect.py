@@ -1,0 +1,72 @@
+"""Getting in, being turned away, and finding out what is spoken."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.link import RESTING, Channel
+from gateway.session import Version
+from gateway.upstreams import Upstream, UpstreamState, probe
+from tests.conformance.conftest import FarEnd
+from tests.upstreams.fake import until
+
+SPOKEN = {
+    "rabbitmq": {Version.V0_8, Version.V0_9_1},
+    "brokerj": set(Version),
+    "embedded": set(Version),
+}
+
+
+async def test_the_version_is_the_one_asked_for(far_end: FarEnd, upstream: Upstream) -> None:
+    status = upstream.status()
+    assert status.version is Version(far_end.version)
+    assert status.product
+    assert status.product_version
+    assert status.capabilities is not None
+    assert status.capabilities.frame_max >= 4096
+
+
+@pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"user": "nobody"}], ids=["password", "user"])
+async def test_wrong_credentials(far_end: FarEnd, wrong: dict[str, str]) -> None:
+    upstream = Upstream("wrong", far_end.settings(**wrong))  # type: ignore[arg-type]
+    await upstream.start()
+    await until(lambda: upstream.state is UpstreamState.FAILED, 10)
+    assert upstream.reason
+    await upstream.close()
+
+
+async def test_an_unknown_virtual_host(far_end: FarEnd) -> None:
+    upstream = Upstream("wrong", far_end.settings(virtual_host="no such host"))
+    await upstream.start()
+    await until(lambda: upstream.state is UpstreamState.FAILED, 10)
+    assert upstream.reason
+    await upstream.close()
+
+
+async def test_auto_and_probe(far_end: FarEnd) -> None:
+    upstream = await far_end.upstream(version="auto")
+    assert upstream.version in SPOKEN[far_end.kind]
+    assert upstream.status().found.startswith("found ")
+    result = await probe(far_end.settings())
+    assert set(result.versions) == SPOKEN[far_end.kind]
+    for attempt in result.attempts:
+        assert attempt.product if attempt.speaks else attempt.reason
+
+
+async def test_channels_come_and_go(far_end: FarEnd) -> None:
+    """Also before they are open, and with numbers used again."""
+    link = await far_end.link()
+    for _ in range(20):
+        channels = [link.channel(Channel) for _ in range(20)]
+        opening = [asyncio.ensure_future(channel.open()) for channel in channels]
+        await asyncio.sleep(0)
+        for channel in channels[::2]:
+            channel.abandon()
+        await asyncio.gather(*opening, return_exceptions=True)
+        assert all(channel.usable for channel in channels[1::2])
+        for channel in channels:
+            await channel.close()
+        assert max(channel.number for channel in channels) <= RESTING + 40
+    assert link.ended is None
