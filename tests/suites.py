@@ -1,0 +1,331 @@
+"""Every check and every test of the project, suite by suite, and a table at the end.
+
+``python tests/suites.py`` runs all of :data:`SUITES`; names as arguments run those; ``--list`` prints the table.
+A suite is one process of its own. Two run at a time, for the machines this is meant for have two cores; a suite
+that measures time or load runs ``alone``. The real servers are started once, beside the suites that do without,
+and every suite that needs them finds their addresses through ``GATEWAY_TEST_SERVERS``.
+
+A suite fails if its process fails, if a test fails, if a test is skipped (what is not run is not tested), if no
+test was found, or if it takes longer than its ``limit``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+SERVERS_START = 180
+"""How long the real servers may take to start, in seconds."""
+TESTS_FAILED = 1
+"""pytest's exit status where tests failed; any other says that something else went wrong."""
+GRACE = 20
+"""How long a suite may take to end when it is told to, in seconds."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One row of the table. ``paths`` are globs below ``tests/``; a suite without any is a ``check``: commands
+    that succeed or fail as a whole."""
+
+    name: str
+    paths: tuple[str, ...] = ()
+    check: tuple[tuple[str, ...], ...] = ()
+    servers: bool = False
+    """Whether it needs the real servers."""
+    alone: bool = False
+    """Whether nothing may run beside it."""
+    limit: int = 420
+    """How long it may take, in seconds."""
+
+    def commands(self, report: Path) -> Iterator[list[str]]:
+        """What to run, one after the other, until one fails. Tests write their results to ``report``."""
+        for command in self.check:
+            yield [str(BIN / command[0]), *command[1:]]
+        if self.paths:
+            files = [str(path.relative_to(ROOT)) for path in self.files()]
+            yield [sys.executable, "-m", "pytest", f"--junit-xml={report}", *files]
+
+    def files(self) -> list[Path]:
+        """What its globs match: folders, and files that stand alone."""
+        return sorted(path for glob in self.paths for path in (ROOT / "tests").glob(glob))
+
+
+SUITES = (
+    Suite("style", check=(("ruff", "check", "--no-cache", "."), ("ruff", "format", "--no-cache", "--check", "."))),
+    Suite("types", check=(("mypy",),)),
+    Suite("layers", check=(("lint-imports", "--no-cache"),)),
+    Suite("kernel", ("test_[!a]*.py",)),
+    Suite("protocols", ("wire", "classic", "v08", "v091", "v010")),
+    Suite("broker", ("broker",)),
+    Suite("links", ("transports", "upstreams")),
+    Suite("http", ("core", "api")),
+    Suite("app", ("test_a*.py",), servers=True),
+    Suite("conformance", ("conformance",), servers=True, limit=900),
+    Suite("interop", ("interop", "golden", "servers"), servers=True, limit=900),
+    Suite("ledger", ("ledger",), servers=True),
+    Suite("commands", ("commands", "benchmarks")),
+)
+"""In the order in which they start: what is quick to say no comes first, and what is long not last."""
+
+
+@dataclass
+class Result:
+    """What became of one suite."""
+
+    suite: Suite
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    why: str = ""
+    """Why it failed, where that is not a test that failed."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed, nothing was skipped, and nothing went wrong around it."""
+        return not self.failed and not self.skipped and not self.why
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """Passed, failed and skipped of a JUnit report."""
+    passed = failed = skipped = 0
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        number = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
+        bad = number["failures"] + number["errors"]
+        passed += number["tests"] - bad - number["skipped"]
+        failed += bad
+        skipped += number["skipped"]
+    return passed, failed, skipped
+
+
+RUNNING: set[subprocess.Popen[bytes]] = set()
+"""The processes under way, each the leader of a group of its own."""
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, politely first, for it may have servers of its own to end; then whatever it left behind."""
+    RUNNING.discard(process)
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            pass  # the group is killed below
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # nothing was left
+    process.wait()
+
+
+def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, str]:
+    """Run one suite to its end; returns its row and everything it printed."""
+    result = Result(suite)
+    report = folder / f"{suite.name}.xml"
+    log = folder / f"{suite.name}.log"
+    began = time.monotonic()
+    with log.open("wb") as output:
+        for command in suite.commands(report):
+            left = suite.limit - (time.monotonic() - began)
+            # A session of its own, so that what a suite leaves behind goes with it.
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            RUNNING.add(process)
+            try:
+                status = process.wait(timeout=max(left, 1))
+            except subprocess.TimeoutExpired:
+                result.why = f"took longer than {suite.limit} s"
+                break
+            finally:
+                end(process)
+            if status:
+                result.why = f"{Path(command[0]).name} ended with {status}"
+                break
+    result.seconds = time.monotonic() - began
+    if report.exists():
+        result.passed, result.failed, result.skipped = counts(report)
+        if result.failed and result.why.endswith(f"ended with {TESTS_FAILED}"):
+            result.why = ""  # the number of tests that failed says it better
+        elif not result.why and not result.passed:
+            result.why = "no test was found"
+    elif suite.paths and not result.why:
+        result.why = "no report was written"
+    return result, log.read_text(encoding="utf-8", errors="replace")
+
+
+class Servers:
+    """The real servers, started in the background and shared by all suites."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.ready = threading.Event()
+        """They are up, or could not be started: see ``why``."""
+        self.why = ""
+        self._starter = threading.Thread(target=self._start)
+
+    def __enter__(self) -> Servers:
+        self._starter.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._starter.join()
+        if self.file.exists():
+            self._command("down")
+
+    def _start(self) -> None:
+        began = time.monotonic()
+        try:
+            done = self._command("up")
+            self.why = "" if done.returncode == 0 else "the servers did not start: " + " ".join(done.stdout.split())
+        except subprocess.TimeoutExpired:
+            self.why = f"the servers did not start in {SERVERS_START} s"
+        print(f"── servers: {self.why or 'up'} in {time.monotonic() - began:.1f} s", flush=True)
+        self.ready.set()
+
+    def _command(self, verb: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tests.servers", verb, "--file", str(self.file)]
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SERVERS_START,
+            check=False,
+        )
+
+
+class Schedule:
+    """Which suite may start next: in the table's order, two at a time, ``alone`` only when nothing else runs,
+    and none that needs the servers before they are up."""
+
+    def __init__(self, suites: Sequence[Suite], servers: Servers) -> None:
+        self._waiting = list(suites)
+        self._running: list[Suite] = []
+        self._servers = servers
+        self._changed = threading.Condition()
+
+    def take(self) -> Suite | None:
+        """The next suite, waiting until one may start; None when all have started."""
+        with self._changed:
+            while self._waiting:
+                for suite in self._waiting:
+                    if self._may_start(suite):
+                        self._waiting.remove(suite)
+                        self._running.append(suite)
+                        return suite
+                self._changed.wait(timeout=0.5)
+            return None
+
+    def _may_start(self, suite: Suite) -> bool:
+        if suite.servers and not self._servers.ready.is_set():
+            return False
+        return not self._running if suite.alone else not any(other.alone for other in self._running)
+
+    def ended(self, suite: Suite) -> None:
+        """A suite is over."""
+        with self._changed:
+            self._running.remove(suite)
+            self._changed.notify_all()
+
+
+def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
+    """Run the suites, print what each said as it ends, and return their rows in the order of the table."""
+    schedule = Schedule(suites, servers)
+    environ = {**os.environ, "GATEWAY_TEST_SERVERS": str(servers.file)}
+    results: dict[str, Result] = {}
+    printing = threading.Lock()
+
+    def work() -> None:
+        while (suite := schedule.take()) is not None:
+            try:
+                if suite.servers and servers.why:
+                    result, said = Result(suite, why=servers.why), ""
+                else:
+                    result, said = run(suite, environ, folder)
+            except Exception as error:  # a row for what went wrong, so that the table is whole
+                result, said = Result(suite, why=f"{type(error).__name__}: {error}"), ""
+            finally:
+                schedule.ended(suite)
+            results[suite.name] = result
+            with printing:
+                print(f"\n── {suite.name}: {'ok' if result.ok else 'FAILED'} in {result.seconds:.1f} s", flush=True)
+                print(said.strip() if not result.ok else said.strip().rpartition("\n")[2], flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="gateway-suites-") as name:
+        folder = Path(name)
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        finally:
+            for process in list(RUNNING):
+                end(process)
+    return [results[suite.name] for suite in suites]
+
+
+def table(results: Sequence[Result]) -> str:
+    """Suites, result, number of tests, seconds; then one plain line with the sums. What is no test and failed
+    (a check, a suite that broke, a skipped test) counts as failed, so that the sums never look better than the
+    table."""
+    rows = [("suite", "result", "tests", "seconds")]
+    passed = failed = 0
+    for result in results:
+        bad = result.failed + result.skipped
+        passed += result.passed
+        failed += bad or (not result.ok)
+        parts = [
+            f"{number} {word}" for number, word in ((result.failed, "failed"), (result.skipped, "skipped")) if number
+        ]
+        said = "ok" if result.ok else ", ".join([*parts, *([result.why] if result.why else [])])
+        number = str(result.passed + bad) if result.suite.paths else "-"
+        rows.append((result.suite.name, said, number, f"{result.seconds:.1f}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
+    ]
+    return "\n".join([*lines, "", f"{passed} passed, {failed} failed"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="tests/suites.py", description="Run every check and every test.")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="only these")
+    parser.add_argument("--list", action="store_true", help="print the suites and what is in them")
+    options = parser.parse_args(arguments)
+    by_name = {suite.name: suite for suite in SUITES}
+    if unknown := [name for name in options.suites if name not in by_name]:
+        parser.error(f"there is no suite {unknown[0]!r}; there are {', '.join(by_name)}")
+    chosen = [by_name[name] for name in options.suites] or list(SUITES)
+    if options.list:
+        for suite in chosen:
+            what = ["tests/" + path for path in suite.paths] or [" ".join(command) for command in suite.check]
+            print(f"{suite.name:<12} {'servers' if suite.servers else '':<8} {', '.join(what)}")
+        return 0
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gateway-servers-") as folder:
+        servers = Servers(Path(folder) / "servers.json")
+        with servers if any(suite.servers for suite in chosen) else nullcontext():
+            results = run_all(chosen, servers)
+    print(f"\n{time.monotonic() - began:.0f} s in all\n\n{table(results)}", flush=True)
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""The documentation says everything that there is, and nothing that is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from gateway import commands, limits, operations
+from gateway.api.auth import Keys
+from gateway.api.problems import PROBLEMS
+from gateway.message import PROPERTY_NAMES
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+LINKING = [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES]
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = load_generator()
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_generated_tables_are_as_they_would_be_written_now(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text == generate.render(text), "run: make docs"
+
+
+def test_every_table_stands_on_one_page() -> None:
+    found = [match["name"] for path in PAGES for match in generate.BLOCK.finditer(path.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(generate.TABLES)
+
+
+def test_every_setting_is_documented() -> None:
+    text = page("settings.md")
+    for path, struct in generate.config_tables(generate.config.Config):
+        section = text.split(f"### {generate.config_heading(path)}\n")[1].split("\n### ")[0]
+        for field in struct.__struct_fields__:
+            inner = generate.config_heading((*path, field)).strip("`[]")
+            assert f"| `{field}` |" in section or inner in text, f"{path} {field}"
+    for variable in generate.config.ENVIRONMENT:
+        assert f"`{variable}`" in text
+
+
+def test_the_examples_are_configurations(tmp_path: Path) -> None:
+    examples = [
+        text
+        for path in LINKING
+        for text in re.findall(r"```toml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    assert len(examples) > 1
+    for number, text in enumerate(examples):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(text, encoding="utf-8")
+        Keys(generate.config.load(path, {}).api_keys)
+
+
+def test_every_error_is_documented() -> None:
+    text = page("errors.md")
+    for error in generate.error_tree():
+        assert f"| `{error.code}` | `{error.__name__}` |" in text
+    for code in PROBLEMS:
+        assert f'<a id="{code}"></a>`{code}`' in text
+
+
+def test_every_error_of_the_gateway_is_a_problem() -> None:
+    for error in generate.error_tree():
+        assert error.code in PROBLEMS
+
+
+def test_every_verb_and_option_is_documented() -> None:
+    text = page("commands.md")
+    for path, command in every_command(commands.cli, click.Context(commands.cli, info_name="gateway")):
+        section = text.split(f"### `{path}`\n")[1].split("\n### ")[0]
+        for parameter in command.params:
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                shown = name if name.startswith("-") else parameter.make_metavar(click.Context(command))
+                assert shown in section, f"{path} {name}"
+            if isinstance(parameter, click.Option) and isinstance(parameter.envvar, str):
+                assert parameter.envvar in section
+
+
+def every_command(group: click.Group, context: click.Context) -> list[tuple[str, click.Command]]:
+    found: list[tuple[str, click.Command]] = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context)
+        found.append((inner.command_path, command))
+        if isinstance(command, click.Group):
+            found += every_command(command, inner)
+    return found
+
+
+def test_every_limit_is_documented() -> None:
+    text = page("limits.md")
+    for name in limits.LIMIT_NAMES:
+        assert f"| `{name}` | {getattr(limits.DEFAULT_LIMITS, name):_} |" in text
+
+
+def test_every_operation_is_in_the_matrix() -> None:
+    text = page("protocols.md").split("## Operations\n")[1].split("\n## ")[0]
+    wanted = {
+        cls.__name__
+        for cls in vars(operations).values()
+        if isinstance(cls, type) and issubclass(cls, operations.Operation)
+    }
+    answers = {"Operation", "Request", "Outcome", "Opened", "Closed", "ChannelClosed", "Done", "Failed", "Declared"}
+    answers |= {"Removed", "ExchangeFound", "BindingFound", "Consuming"}
+    assert set(re.findall(r"`([A-Z]\w+)`", text)) == wanted - answers
+
+
+def test_every_property_is_in_the_table_of_what_is_carried() -> None:
+    text = page("protocols.md").split("## Messages between versions\n")[1]
+    assert set(re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)))) == set(
+        PROPERTY_NAMES
+    )
+
+
+def test_every_metric_is_documented() -> None:
+    text = page("operations.md")
+    names = [metric.name for metric, _ in generate.metric_families()]
+    assert names
+    for name in names:
+        assert f"| `{name}` |" in text
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    names = {re.match(r"[A-Za-z0-9._-]+", text)[0] for text in wanted}  # type: ignore[index]
+    reasons = set(re.findall(r"^\| `([a-z0-9-]+)` \| \S", page("decisions.md"), re.MULTILINE))
+    assert reasons == names
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
+def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in PAGES:
+        assert f"(docs/{path.name})" in text
+
+
+def test_the_changelog_knows_this_version() -> None:
+    from gateway import __version__
+
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

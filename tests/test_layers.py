@@ -1,0 +1,34 @@
+"""The layer contract covers every module there is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SANS_IO = {"wire", "classic", "v08", "v091", "v010", "sasl"}
+
+
+def contracts() -> list[dict[str, Any]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
+    return found
+
+
+def test_every_module_has_its_layer() -> None:
+    (layers,) = [contract["layers"] for contract in contracts() if contract["type"] == "layers"]
+    named = {name.strip() for layer in layers for name in layer.split("|")}
+    there = {
+        f"gateway.{path.stem}"
+        for path in (ROOT / "gateway").iterdir()
+        if (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").exists()
+    }
+    assert named == there
+
+
+def test_protocol_code_is_kept_from_io() -> None:
+    (forbidden,) = [set(contract["source_modules"]) for contract in contracts() if contract["type"] == "forbidden"]
+    assert {f"gateway.{name}" for name in SANS_IO} <= forbidden
+    broker = {path.stem for path in (ROOT / "gateway/broker").glob("*.py")} - {"__init__", "server"}
+    assert {f"gateway.broker.{name}" for name in broker} <= forbidden

@@ -1,0 +1,136 @@
+"""Every test is in one suite, and the table says how it went."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests import suites
+from tests.suites import Result, Schedule, Servers, Suite
+
+TESTS = Path(__file__).parent
+
+
+def test_every_test_module_is_in_exactly_one_suite() -> None:
+    for module in sorted(TESTS.rglob("test_*.py")):
+        owners = [
+            suite.name
+            for suite in suites.SUITES
+            if any(path == module or path in module.parents for path in suite.files())
+        ]
+        assert len(owners) == 1, f"{module.relative_to(TESTS)} is in {owners or 'no suite'}"
+
+
+def test_every_glob_of_a_suite_matches_something() -> None:
+    for suite in suites.SUITES:
+        for path in suite.paths:
+            assert list(TESTS.glob(path)), f"{suite.name}: {path}"
+
+
+def test_every_test_that_needs_a_server_is_in_a_suite_that_has_them() -> None:
+    for suite in suites.SUITES:
+        modules = [module for path in suite.files() for module in (path.rglob("*.py") if path.is_dir() else [path])]
+        marked = any(
+            "mark.broker" in module.read_text(encoding="utf-8") for module in modules if module != Path(__file__)
+        )
+        assert suite.servers or not marked, suite.name
+
+
+UNITS = Suite("units", ("wire",))
+CHECK = Suite("check", check=(("ruff",),))
+
+
+def test_the_table_adds_up() -> None:
+    text = suites.table([Result(CHECK, seconds=0.25), Result(UNITS, passed=10, seconds=12.3)])
+    assert text.splitlines() == [
+        "suite  result  tests  seconds",
+        "check  ok          -      0.2",
+        "units  ok         10     12.3",
+        "",
+        "10 passed, 0 failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "said", "sums"),
+    [
+        (Result(UNITS, passed=9, failed=1), "1 failed", "9 passed, 1 failed"),
+        (Result(UNITS, passed=9, skipped=2), "2 skipped", "9 passed, 2 failed"),
+        (Result(UNITS, why="took longer than 420 s"), "took longer than 420 s", "0 passed, 1 failed"),
+        (Result(UNITS, failed=3, why="took longer than 1 s"), "3 failed, took longer than 1 s", "0 passed, 3 failed"),
+        (Result(CHECK, why="ruff ended with 1"), "ruff ended with 1", "0 passed, 1 failed"),
+    ],
+)
+def test_what_went_wrong_is_in_the_table_and_in_the_sums(result: Result, said: str, sums: str) -> None:
+    assert not result.ok
+    text = suites.table([result])
+    assert said in text
+    assert text.splitlines()[-1] == sums
+
+
+def servers(tmp_path: Path, *, up: bool) -> Servers:
+    found = Servers(tmp_path / "servers.json")
+    if up:
+        found.ready.set()
+    return found
+
+
+def test_a_suite_that_needs_the_servers_waits_for_them(tmp_path: Path) -> None:
+    first, second = Suite("first", servers=True), Suite("second")
+    found = servers(tmp_path, up=False)
+    schedule = Schedule([first, second], found)
+    assert schedule.take() is second
+    found.ready.set()
+    assert schedule.take() is first
+    assert schedule.take() is None
+
+
+def test_nothing_runs_beside_a_suite_that_wants_to_be_alone(tmp_path: Path) -> None:
+    first, second = Suite("first"), Suite("second", alone=True)
+    schedule = Schedule([first, second], servers(tmp_path, up=True))
+    assert schedule.take() is first
+    taken: list[Suite | None] = []
+    waiting = threading.Thread(target=lambda: taken.append(schedule.take()))
+    waiting.start()
+    assert not taken
+    schedule.ended(first)
+    waiting.join(5)
+    assert taken == [second]
+
+
+def passing(tmp_path: Path, text: str, limit: int = 60) -> Result:
+    module = tmp_path / "test_it.py"
+    module.write_text(text, encoding="utf-8")
+    result, _ = suites.run(Suite("it", (str(module),), limit=limit), {"PATH": ""}, tmp_path)
+    return result
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Suite, "files", lambda self: [Path(path) for path in self.paths])
+    monkeypatch.setattr(suites, "ROOT", Path("/"))
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(
+    ("text", "counts", "why"),
+    [
+        ("def test_a(): pass\ndef test_b(): pass\n", (2, 0, 0), ""),
+        ("def test_a(): pass\ndef test_b(): assert 0\n", (1, 1, 0), ""),
+        ("import pytest\ndef test_a(): pytest.skip('no')\n", (0, 0, 1), "no test was found"),
+        ("", (0, 0, 0), "python ended with 5"),
+    ],
+)
+def test_the_counts_are_those_of_pytest(tmp_path: Path, text: str, counts: tuple[int, int, int], why: str) -> None:
+    result = passing(tmp_path, text)
+    assert (result.passed, result.failed, result.skipped) == counts
+    assert result.why.replace("python3", "python") == why
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_a_suite_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    result = passing(tmp_path, "import time\ndef test_a(): time.sleep(60)\n", limit=1)
+    assert result.why == "took longer than 1 s"
+    assert result.seconds < 10
