@@ -33,7 +33,9 @@ class ProblemType:
 
 PROBLEMS: Mapping[str, ProblemType] = {
     # the request
-    "malformed_json": ProblemType(400, "The body is not JSON", "Send UTF-8 JSON (RFC 8259), nested at most 64 deep."),
+    "malformed_json": ProblemType(
+        400, "The body is not JSON", "Send UTF-8 JSON (RFC 8259), not nested by the thousand."
+    ),
     "malformed_request": ProblemType(400, "The request cannot be read", "See detail."),
     "unauthorized": ProblemType(401, "No valid API key", "Send `Authorization: Bearer KEY` or `X-Api-Key: KEY`."),
     "forbidden": ProblemType(403, "The API key lacks the scope", "Ask for a key with the scope that detail names."),

@@ -68,7 +68,9 @@ class Stream(asyncio.Protocol):
         if len(buffers) == 1:
             transport.write(buffers[0])
         elif buffers:
-            transport.writelines(buffers)
+            # Not writelines: asyncio's forgets to pause its protocol in some releases (seen with Python 3.13.0), and
+            # a peer that does not read would be fed without end.
+            transport.write(b"".join(buffers))
 
     def close(self) -> None:
         """Write what is queued, then end the stream. A peer that does not read cannot hold it open: see

@@ -97,7 +97,6 @@ async def test_every_property(client: httpx.AsyncClient, upstream: FakeUpstream)
         (b"{", 400, "malformed_json", None),
         (b'{"payload": "\xff"}', 400, "malformed_json", None),
         (b"[" * 100_001, 413, "body_too_large", None),
-        (b'{"headers": {"a": ' + b"[" * 9_000 + b"]" * 9_000 + b"}}", 400, "malformed_json", None),
         (b"[]", 422, "invalid_request", ""),
         (b'{"payload": 1}', 422, "invalid_request", "/payload"),
         (b'{"payloads": ""}', 422, "invalid_request", ""),
@@ -135,6 +134,14 @@ async def test_bad_bodies(
     if pointer is not None:
         assert found["errors"][0]["pointer"] == pointer
     assert found["instance"] == PATH
+    assert not upstream.published
+
+
+async def test_a_body_nested_by_the_thousand(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    """How deep the parser of JSON goes is Python's affair; what it lets through is over the limit on tables."""
+    content = b'{"headers": {"a": ' + b"[" * 9_000 + b"]" * 9_000 + b"}}"
+    response = await client.post(PATH, content=content, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["code"]) in {(400, "malformed_json"), (422, "invalid_value")}
     assert not upstream.published
 
 
