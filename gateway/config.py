@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.errors import ConfigurationError
+from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 VERSION_NAMES = ("0-8", "0-9-1", "0-10", "auto")
@@ -72,6 +73,17 @@ class EmbeddedUser(Settings, frozen=True):
     """Password, in clear. For tests only, as the embedded broker is."""
 
 
+class EmbeddedTls(Settings, frozen=True):
+    """``[embedded.tls]``: a second port, with TLS."""
+
+    port: Port = 5669
+    """0 takes any free port."""
+    cert_file: str = ""
+    """Certificate chain of the server (PEM); empty: there is no such port."""
+    key_file: str = ""
+    """Its key (PEM); empty: it is in ``cert_file``."""
+
+
 class EmbeddedSettings(Settings, frozen=True):
     """``[embedded]``: the in-memory broker, for development and tests."""
 
@@ -84,7 +96,20 @@ class EmbeddedSettings(Settings, frozen=True):
     users: tuple[EmbeddedUser, ...] = (EmbeddedUser(name="guest", password="guest"),)  # noqa: S106  # documented default of a development broker
     """Who may log in."""
     queue_memory: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
-    """Most octets of message bodies held over all queues; then publishes are refused."""
+    """Most octets of messages held over all queues. Near it publishers are asked to stop, then they are refused or
+    not read from."""
+    connections: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.connections
+    """Most connections at once, per port."""
+    connections_per_address: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.connections_per_address
+    """Most of them from one remote address."""
+    handshake_timeout: Annotated[float, Meta(gt=0)] = DEFAULT_LIMITS.handshake_timeout
+    """How long a client may take from connecting to an open connection, TLS included, in seconds."""
+    stuck_timeout: Seconds = DEFAULT_BROKER_LIMITS.stuck_timeout
+    """How long a client may not read what waits for it, or leave a message unfinished and send nothing, in seconds.
+    Then it is cut off. 0: for ever."""
+    ack_timeout: Seconds = DEFAULT_BROKER_LIMITS.ack_timeout
+    """How long a delivery may be unacknowledged, in seconds. Then its channel is closed. 0: for ever."""
+    tls: EmbeddedTls = EmbeddedTls()
 
 
 class LedgerSettings(Settings, frozen=True):
@@ -148,6 +173,9 @@ class BrokerSettings(Settings, frozen=True):
     """Most octets of bodies without an outcome on one broker."""
     publish_channels: Annotated[int, Meta(ge=1, le=1_000)] = 64
     """Most channels that publish (one per exchange and window, the longest idle goes)."""
+    publish_repeat: bool = True
+    """Whether publishes in flight are sent again, marked as possible duplicates, when the broker closes their channel
+    over one of them; without that their outcome is unknown."""
     lease_channels: Annotated[int, Meta(ge=1, le=10_000)] = 500
     """Most channels that hold leases."""
     lease_max: Annotated[float, Meta(ge=10, le=1_500)] = 1_500.0

@@ -50,6 +50,8 @@ class GatewayError(Exception):
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
     outcome: ClassVar[str] = "not_sent"
+    resent: bool = False
+    """Of a publish: it was sent a second time, so there may be a copy for each."""
 
 
 class FrameSyntaxError(GatewayError):

@@ -9,6 +9,7 @@ application changed in between wins over what was stored.
 The reserved header holds, all as strings so that every dialect can carry it::
 
     id          the gateway's id of the message
+    resent      "1" where it was sent again after an unknown outcome, so that it may be there twice
     properties  table: name -> {"value": original, "as": mapped value; absent where it had no home}
     types       JSON: [[path, original type], ...] of header values that were reshaped
     empty       "1" where the message had headers, but none in them
@@ -17,7 +18,7 @@ The reserved header holds, all as strings so that every dialect can carry it::
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -116,7 +117,9 @@ def restore(properties: Properties) -> Properties:
 
 def annotate(properties: Properties, **entries: str) -> Properties:
     """``properties`` with entries added to the reserved header, last of all headers."""
-    headers = properties.headers or {}
+    headers = properties.headers
+    if not headers:  # as most messages are
+        return with_headers(properties, {RESERVED: {**entries}})
     previous = headers.get(RESERVED)
     entry: Table = {**(previous if isinstance(previous, dict) else {}), **entries}
     rest = {key: value for key, value in headers.items() if key != RESERVED}
@@ -266,36 +269,54 @@ def _fit_value(
 
 
 def _restore_types(headers: Table, text: str) -> Table:
+    """``headers`` with what ``text`` names put back. Only what changes is copied, and that once: a forged list may
+    name the same value ten thousand times."""
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError):
         return headers
     if not isinstance(entries, list):
         return headers
-    result = headers
+    result = dict(headers)
+    copied = {id(result)}
     for item in entries:
         match item:
-            case [[str(first), *rest], str(kind)] if kind in RESHAPES and first in result:
-                result = {**result, first: _restore_value(result[first], rest, kind)}
+            case [[str(_), *_] as path, str(kind)] if kind in RESHAPES:
+                _restore_value(result, path, kind, copied)
             case _:
                 continue
     return result
 
 
-def _restore_value(value: Value, path: Iterable[Any], kind: str) -> Value:
-    steps = list(path)
-    if steps:
-        step = steps[0]
-        if isinstance(value, dict) and isinstance(step, str) and step in value:
-            return {**value, step: _restore_value(value[step], steps[1:], kind)}
-        if isinstance(value, list) and type(step) is int and 0 <= step < len(value):
-            return [*value[:step], _restore_value(value[step], steps[1:], kind), *value[step + 1 :]]
-        return value
+def _restore_value(headers: Table, path: list[Any], kind: str, copied: set[int]) -> None:
+    """Put one value back. ``copied`` are the tables and lists that may be written to."""
+    holder: Any = headers
+    for depth, step in enumerate(path):
+        if isinstance(holder, dict):
+            there = isinstance(step, str) and step in holder
+        else:
+            there = isinstance(holder, list) and type(step) is int and 0 <= step < len(holder)
+        if not there:
+            return
+        value = holder[step]
+        if depth + 1 == len(path):
+            holder[step] = _back(value, kind)
+        elif isinstance(value, dict | list):
+            if id(value) not in copied:
+                value = holder[step] = value.copy()
+                copied.add(id(value))
+            holder = value
+        else:
+            return
+
+
+def _back(value: Value, kind: str) -> Value:
+    """The original of a reshaped value, or the value itself where it is not of that form."""
     shape = RESHAPES[kind]
     if type_of(value) not in shape.becomes:
         return value
     try:
         original = shape.back(value.value if isinstance(value, Typed) else value)
-    except ValueError:
+        return original if isinstance(original, Typed) else typed(kind, original)
+    except (ValueError, TypeError, OverflowError):
         return value
-    return original if isinstance(original, Typed) else typed(kind, original)

@@ -2,7 +2,8 @@
 
 Every length that a peer declares is compared with one of these before that many octets are read or any
 memory is reserved. The defaults are what the gateway ships; configuration may lower or raise the ones that
-are settings. ``docs/limits.md`` is checked against :data:`LIMITS`.
+are settings. :class:`BrokerLimits` are the embedded broker's: how much its clients may make of everything that it
+keeps. ``docs/limits.md`` and ``docs/embedded-broker.md`` are generated from these classes.
 """
 
 from __future__ import annotations
@@ -46,3 +47,55 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 LIMIT_NAMES = tuple(field.name for field in fields(Limits))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What the embedded broker keeps for its clients, beside :class:`Limits` of each session. Lengths in octets,
+    times in seconds. One thing more than a limit allows is refused with 506 (0-10: resource-limit-exceeded) where
+    nothing else is said; it costs the channel, and the neighbours notice nothing."""
+
+    connections: int = 4_096
+    """Most connections at once, per listener. One more is told so (530) when it has logged in."""
+    connections_per_address: int = 1_024
+    """Most connections at once from one remote address, per listener; told likewise."""
+    connections_refused: int = 64
+    """Most connections at once that are still to be told that there are too many; beyond that they are only closed."""
+    channels: int = 65_536
+    """Most open channels, over all connections."""
+    exchanges: int = 65_536
+    """Most exchanges."""
+    queues: int = 65_536
+    """Most queues."""
+    bindings: int = 262_144
+    """Most bindings."""
+    tried_bindings: int = 4_096
+    """Most bindings of one exchange that every message must be compared with: those of a headers exchange, and those
+    with a selector."""
+    consumers: int = 65_536
+    """Most consumers."""
+    selective_consumers: int = 1_024
+    """Most consumers of one queue that browse or select."""
+    declared_octets: int = 64 * MIB
+    """Most octets of the names, keys and arguments of all queues, exchanges, bindings and consumers."""
+    unacked: int = 65_536
+    """Most deliveries of one channel that are not acknowledged: what no prefetch means, and the largest one."""
+    unacked_octets: int = 64 * MIB
+    """The same in octets; one message goes however large it is."""
+    ack_timeout: float = 1_800.0
+    """How long a delivery may be unacknowledged. Then its channel is closed with 406, and what was out goes back.
+    0: for ever."""
+    output_high_water: int = MIB
+    """Octets waiting for a client that does not read, above which it gets no more deliveries."""
+    input_stop: int = 2 * MIB
+    """Octets waiting for a client that does not read, above which its requests wait and nothing more is read."""
+    output_buffers: int = 65_536
+    """The same, counted in frames that wait: answers are small."""
+    stuck_timeout: float = 60.0
+    """How long a client may take not one octet of what waits for it, or leave a frame or a message unfinished without
+    sending one. Then its connection is dropped. 0: for ever."""
+    turn: float = 0.005
+    """How long the requests of one client are worked on before its neighbours have their turn."""
+
+
+DEFAULT_BROKER_LIMITS = BrokerLimits()

@@ -88,6 +88,10 @@ class RawProperties:
         self.decode = decode
 
 
+SMALL = 256
+"""Properties of so few octets may well stay decoded: a message that is looked at again and again is decoded once."""
+
+
 class Message:
     """A body and its properties. ``properties`` decodes on first use and may then raise
     :class:`~gateway.errors.FrameSyntaxError` if the octets are no property list."""
@@ -108,6 +112,13 @@ class Message:
             assert self.raw is not None
             self._properties = self.raw.decode(self.raw.octets)
         return self._properties
+
+    def forget(self, over: int = 0) -> None:
+        """Keep the octets of the properties alone, where they are more than ``over``: what was decoded from them can
+        take thirty times as much."""
+        raw = self.raw
+        if raw is not None and len(raw.octets) > over:
+            self._properties = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):

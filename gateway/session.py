@@ -156,6 +156,17 @@ class Session(Protocol):
         drained."""
         ...
 
+    @property
+    def pending(self) -> int:
+        """How many buffers wait for ``data_to_send``. Some answers a session gives by itself, so a peer that asks
+        and does not read is found out here."""
+        ...
+
+    @property
+    def unfinished(self) -> int:
+        """Octets held of frames and messages that have not come in whole."""
+        ...
+
     def send(self, operation: Operation, now: float) -> int:
         """Queue an operation and return its serial (Deliver, Got in the server role: the delivery number;
         operations without one: 0).

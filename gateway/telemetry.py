@@ -66,6 +66,10 @@ class Metrics:
             "amqpgw_publishes", "Messages published, by what became of them", ["broker", "outcome"],
             registry=self.registry,
         )  # fmt: skip
+        self.resent = Counter(
+            "amqpgw_publishes_resent", "Messages sent a second time: possible duplicates, marked", ["broker"],
+            registry=self.registry,
+        )  # fmt: skip
         self.publish_seconds = Histogram(
             "amqpgw_publish_seconds", "From the request to the outcome in the ledger, per request", ["broker"],
             buckets=_SECONDS, registry=self.registry,

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
 from uuid import UUID
 
 Value: TypeAlias = Any
@@ -62,7 +62,16 @@ class Timestamp(int):
         return f"Timestamp({int(self)})"
 
 
-@dataclass(frozen=True, slots=True)
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True)
+def _value(cls: type[_T]) -> type[_T]:
+    """Frozen for the type checker, plain slots at run time: a table may hold thousands."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@_value
 class Typed:
     """A value whose wire type is not the one its plain Python value stands for.
 

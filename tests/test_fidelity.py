@@ -1,5 +1,7 @@
 """What a version cannot carry comes back, and only where it is still true."""
 
+import json
+import time
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -178,6 +180,46 @@ plain = st.recursive(
     max_leaves=8,
 )
 WIDE = replace(NARROW, carries=lambda kind, value: kind not in {"uuid", "uint64", "string"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("uuid", Typed("string", b"\xff")),
+        ("decimal", Typed("string", b"\xff")),
+        ("uint64", "9" * 30),
+        ("uint16", Typed("int32", [])),
+    ],
+)
+def test_a_forged_type_restores_nothing(kind: str, value: Value) -> None:
+    headers = {"a": value, RESERVED: {"types": json.dumps([[["a"], kind]])}}
+    assert restore(Properties(headers=headers)).headers == {"a": value}
+
+
+@pytest.mark.parametrize("path", [["a", 5], ["a", "x"], ["a", -1], ["b", "c", "d"], ["b", 0], ["x"], ["a", 0, 0]])
+def test_a_forged_path_restores_nothing(path: list[Any]) -> None:
+    inner: Value = {"a": ["x"], "b": {"c": "y"}}
+    headers = {**inner, RESERVED: {"types": json.dumps([[path, "uuid"]])}}
+    assert restore(Properties(headers=headers)).headers == inner
+
+
+def test_the_headers_that_came_are_not_written_to() -> None:
+    inner: Value = {"a": ["00000000-0000-0000-0000-000000000007", {"b": "9"}]}
+    entries = [[["a", 0], "uuid"], [["a", 1, "b"], "uint64"], [["a", 0], "uuid"]]
+    headers = {**inner, RESERVED: {"types": json.dumps(entries)}}
+    assert restore(Properties(headers=headers)).headers == {"a": [UUID(int=7), {"b": Typed("uint64", 9)}]}
+    assert inner == {"a": ["00000000-0000-0000-0000-000000000007", {"b": "9"}]}
+
+
+def test_a_forged_list_of_types_is_no_quadratic_work() -> None:
+    """Sixty thousand entries, each for a table of four thousand: copied for each, that is seconds."""
+    table = {str(number): "x" for number in range(4_000)}
+    headers = {**table, "a": table, RESERVED: {"types": json.dumps([[["a", "1"], "uuid"], [["1"], "uuid"]] * 30_000)}}
+    properties = Properties(headers=headers)
+    start = time.process_time()
+    restored = restore(properties).headers
+    assert time.process_time() - start < 1.0
+    assert restored == {**table, "a": table}
 
 
 @given(
