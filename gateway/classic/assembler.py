@@ -1,17 +1,21 @@
 """From method, content header and body frames to one message.
 
-The base of both roles' channels. Chunks are collected and joined once; a body in one frame is not copied again. A
-body over the limits is discarded as it comes, and what its method announced is told by :meth:`Assembler.oversized`.
+The base of both roles' channels. A body in one frame is not copied again; one in several is collected in one buffer,
+so that a thousand small frames cost no more than their octets. A message over the limits is discarded as it comes,
+and what its method announced is told by :meth:`Assembler.oversized`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Final
 
 from gateway.classic.frames import BASIC, CONTENT_HEADER, unexpected
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
+
+SMALL_HEADER: Final = 4_096
+"""A content header up to this size does not count towards the spool: nearly all are a hundredth of it."""
 
 
 class Spool:
@@ -28,7 +32,8 @@ class Assembler:
     """Content of one channel."""
 
     __slots__ = (
-        "_chunks", "_header_max", "_held", "_left", "_message_max", "_method", "_octets", "_size", "_spool", "awaiting"
+        "_body", "_header_max", "_held", "_left", "_limit", "_message_max", "_method", "_octets", "_size", "_spool",
+        "_told", "awaiting",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, spool: Spool) -> None:
@@ -42,7 +47,12 @@ class Assembler:
         self._size = 0
         self._left = 0
         self._held = 0
-        self._chunks: list[bytes] | None = []
+        """Octets of the spool that are this channel's: header and body so far."""
+        self._body = bytearray()
+        self._limit = 0
+        """The limit that the message broke; 0: none."""
+        self._told = 0
+        """What broke it, in octets."""
 
     @abstractmethod
     def content(self, method: Any, octets: bytes, body: bytes) -> None:
@@ -73,8 +83,14 @@ class Assembler:
             return
         self._octets = octets
         self._size = self._left = size
-        self._chunks = [] if size <= self._message_max and len(octets) <= self._header_max else None
+        self._limit = 0
         self.awaiting = "body"
+        if len(octets) > self._header_max:
+            self._discard(len(octets), self._header_max)
+        elif size > self._message_max:
+            self._discard(size, self._message_max)
+        elif len(octets) > SMALL_HEADER:
+            self._hold(len(octets))
         if size == 0:
             self._finish()
 
@@ -86,38 +102,46 @@ class Assembler:
         left = self._left = self._left - length
         if left < 0:
             raise FrameSyntaxError(f"a body runs {-left} octets past the {self._size} of its header", 501)
-        chunks = self._chunks
         if left == 0:
-            if chunks is None or chunks:
-                if chunks is not None:
-                    chunks.append(data[at:end])
+            if self._limit or self._held:
+                if not self._limit:
+                    self._body += memoryview(data)[at:end]
                 self._finish()
             else:
                 self.awaiting = ""
                 self.content(self._method, self._octets, data[at:end])
-        elif chunks is not None:
-            spool = self._spool
-            if spool.held + length > spool.limit:
-                self.forget()
-                self._chunks = None
-                return
-            chunks.append(data[at:end])
-            spool.held += length
-            self._held += length
+        elif not self._limit:
+            self._hold(length)
+            if not self._limit:
+                self._body += memoryview(data)[at:end]
 
     def forget(self) -> None:
-        """Give up the chunks held."""
+        """Give up what is held."""
         self._spool.held -= self._held
         self._held = 0
-        self._chunks = None
+        self._octets = b""
+        if self._body:
+            self._body = bytearray()
+
+    def _hold(self, octets: int) -> None:
+        """So many more are to be kept."""
+        spool = self._spool
+        if spool.held + octets > spool.limit:
+            self._discard(self._size, spool.limit)
+        else:
+            spool.held += octets
+            self._held += octets
+
+    def _discard(self, size: int, limit: int) -> None:
+        """Keep nothing of this message, since ``size`` is over ``limit``."""
+        self._told, self._limit = size, limit
+        self.forget()
 
     def _finish(self) -> None:
-        chunks, octets, size = self._chunks, self._octets, self._size
+        octets, body, limit = self._octets, self._body, self._limit
         self.forget()
         self.awaiting = ""
-        if chunks is not None:
-            self.content(self._method, octets, b"".join(chunks))
-        elif len(octets) > self._header_max:
-            self.oversized(self._method, len(octets), self._header_max)
+        if limit:
+            self.oversized(self._method, self._told, limit)
         else:
-            self.oversized(self._method, size, min(self._message_max, self._spool.limit))
+            self.content(self._method, octets, bytes(body))

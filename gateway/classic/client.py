@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from gateway import operations as o
 from gateway.classic import methods as m
-from gateway.classic.client_channel import HANDLERS, ClientChannel
+from gateway.classic.client_channel import ClientChannel, handlers
 from gateway.classic.confirms import NACK_PATIENCE
 from gateway.classic.connection import ClassicSession, Phase
 from gateway.classic.dialect import choose
@@ -218,7 +218,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         known.absolute_expiration = dialect.absolute_expiration
         known.durable_storage = _text(properties, DURABLE_PROPERTY) != "false"
         self.translator = Translator(dialect, self.tables, self.config.user, self.config.wall_clock)
-        self.handlers = {method.key: HANDLERS[method] for method in dialect.methods.values() if method in HANDLERS}
+        self.handlers = handlers(dialect)
 
     def secured(self, method: m.ConnectionSecure) -> None:
         """connection.secure: answer the challenge."""

@@ -12,9 +12,9 @@ connection that goes on). The commit-ok confirms what the transaction held.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import operations as o
@@ -22,6 +22,7 @@ from gateway.classic import methods as m
 from gateway.classic.client_requests import ASK, Asked, done
 from gateway.classic.confirms import Pending, Remembered, Window
 from gateway.classic.connection import BaseChannel, Handler
+from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_END, METHOD, OVERHEAD, content_frames, method_frame
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.message import Message, RawProperties
@@ -76,8 +77,8 @@ class ClientChannel(BaseChannel):
 
     __slots__ = (
         "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame", "commit_tag", "committing",
-        "consumers", "dirty", "held", "mode", "nacked_at", "out", "outstanding", "requests", "serial", "session",
-        "state", "ticket", "window",
+        "consumers", "dirty", "held", "mode", "nacked_at", "newest", "out", "outstanding", "requests", "serial",
+        "session", "state", "ticket", "window",
     )  # fmt: skip
 
     session: ClassicClient
@@ -91,13 +92,16 @@ class ClientChannel(BaseChannel):
         self.state = State.OPEN
         self.mode = Mode.NONE
         self.ticket = 0
-        self.requests: deque[Asked] = deque()
+        self.requests: list[Asked] = []
         self.consumers: dict[str, bool] = {}
         """Consumer tag -> no_ack."""
         self.outstanding: dict[int, None] = {}
         """Delivery tags that are not settled, in order."""
+        self.newest = 0
+        """The delivery tag that came last."""
         self.window = Window()
-        self._remembered = Remembered()
+        self._remembered: Remembered | None = None
+        """Made for the first publish that needs it."""
         self._places: dict[bytes, tuple[str, str]] = {}
         """Octets of exchange and routing key -> the two, of deliveries."""
         self._texts: dict[bytes, str] = {}
@@ -177,6 +181,8 @@ class ClientChannel(BaseChannel):
             self._uncommitted = True
             self.touch()
         elif operation.mandatory or operation.immediate:
+            if self._remembered is None:
+                self._remembered = Remembered()
             self._remembered.add(serial, operation, octets)
         self.out += buffers
         return serial
@@ -383,6 +389,9 @@ class ClientChannel(BaseChannel):
             stop = at + 1 + data[at]
             self._texts[data[at:stop]] = consumer_tag
             self._places[data[stop + 9 : end]] = (exchange, routing_key)
+        if delivery <= self.newest:
+            raise self._out_of_order(delivery)
+        self.newest = delivery
         if not self.consumers.get(consumer_tag, False):
             self.outstanding[delivery] = None
         self._method = (consumer_tag, delivery, bits & 1 != 0, exchange, routing_key)
@@ -391,9 +400,16 @@ class ClientChannel(BaseChannel):
     def got(self, method: m.BasicGetOk) -> None:
         """basic.get-ok: content follows."""
         asked = self._answered(method)
+        if method.delivery_tag <= self.newest:
+            raise self._out_of_order(method.delivery_tag)
+        self.newest = method.delivery_tag
         if not asked.request.no_ack:
             self.outstanding[method.delivery_tag] = None
         self.expect_content(_Got(asked, method))
+
+    def _out_of_order(self, tag: int) -> FrameSyntaxError:
+        """Tags grow (0-9-1 section 1.8.3.13); were one used twice, an ack would settle we know not which."""
+        return FrameSyntaxError(f"delivery tag {tag} on channel {self.number} behind {self.newest}", 503)
 
     def content(self, method: Any, octets: bytes, body: bytes) -> None:
         """See :class:`~gateway.classic.assembler.Assembler`."""
@@ -455,7 +471,7 @@ class ClientChannel(BaseChannel):
                 self.session.emit(o.Refused(self.number, serial, serial, method.reply_code, text))
                 return
         else:
-            serial = self._remembered.returned(*where)
+            serial = 0 if self._remembered is None else self._remembered.returned(*where)
         self.session.emit(
             o.Returned(
                 self.number, serial, serial, method.reply_code, method.reply_text, method.exchange,
@@ -547,6 +563,12 @@ def _ack(channel: ClientChannel, data: bytes, at: int, end: int) -> None:
         raise FrameSyntaxError(f"basic.ack of {end - at} octets, not 9", 502)
     tag, bits = _ACK_ARGUMENTS.unpack_from(data, at)
     channel.acknowledged(tag, bits & 1 != 0)
+
+
+@cache
+def handlers(dialect: Dialect) -> Mapping[int, Handler]:
+    """What may come on a channel of this dialect, by key."""
+    return {method.key: HANDLERS[method] for method in dialect.methods.values() if method in HANDLERS}
 
 
 HANDLERS: Final[Mapping[type[m.Method], Handler]] = {

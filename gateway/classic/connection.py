@@ -127,6 +127,16 @@ class ClassicSession(Generic[C]):
         """See :class:`gateway.session.Session`."""
         return self.phase is Phase.CLOSED
 
+    @property
+    def pending(self) -> int:
+        """See :class:`gateway.session.Session`."""
+        return len(self.out)
+
+    @property
+    def unfinished(self) -> int:
+        """See :class:`gateway.session.Session`."""
+        return len(self._partial) + self.spool.held
+
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[Operation]:
         """See :class:`gateway.session.Session`."""
         self._tick(now)
@@ -289,9 +299,10 @@ class ClassicSession(Generic[C]):
 
     def _take(self) -> list[Operation]:
         events = self._events
-        if events:
-            self._events = []
-            self.emit = self._events.append
+        if not events:
+            return []  # the list itself is still in use
+        self._events = []
+        self.emit = self._events.append
         return events
 
     # ----------------------------------------------------------------------------------------- the hot loop
@@ -338,6 +349,9 @@ class ClassicSession(Generic[C]):
                         continue
                     handler = handlers.get(key)
                     if handler is None:
+                        known = self.dialect.methods.get(key)
+                        if known is not None:
+                            raise FrameSyntaxError(f"{known.name} has no place on channel {number}", 503)
                         raise FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF}", 540)
                     handler(channel, data, start + 4, end)
                 elif kind in _CONTENT:

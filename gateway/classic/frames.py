@@ -32,11 +32,16 @@ _end = b"\xce"
 
 def method_frame(channel: int, payload: bytes) -> bytes:
     """A method frame."""
-    return b"".join((_frame_header(METHOD, channel, len(payload)), payload, _end))
+    return _frame_header(METHOD, channel, len(payload)) + payload + _end
 
 
 _CONTENT_START = struct.Struct(">BHIHHQ").pack
 _BODY_START = struct.Struct(">BBHI").pack
+
+
+SMALL_BODY: Final = 16_384
+"""Up to here a body is joined with the frames around it, which costs less than a buffer of its own; a larger one is
+passed on as it is."""
 
 
 def content_frames(channel: int, method: bytes, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
@@ -48,9 +53,10 @@ def content_frames(channel: int, method: bytes, properties: bytes, body: bytes, 
     if size == 0:
         return [b"".join((method, start, properties, _end))]
     if size <= room:
-        head = (method, start, properties, _BODY_START(FRAME_END, BODY, channel, size))
-        # A large body is passed on as it is; joining a small one costs less than a buffer of its own.
-        return [b"".join((*head, body, _end))] if size <= 16_384 else [b"".join(head), body, _end]
+        middle = _BODY_START(FRAME_END, BODY, channel, size)
+        if size <= SMALL_BODY:
+            return [b"".join((method, start, properties, middle, body, _end))]
+        return [b"".join((method, start, properties, middle)), body, _end]
     buffers = [b"".join((method, start, properties, _end))]
     view = memoryview(body)
     for at in range(0, size, room):

@@ -13,12 +13,11 @@ from typing import Final
 from gateway.classic.tables import TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.message import Properties
-from gateway.wire.declare import DECODE_ERRORS
-from gateway.wire.emit import Emitter
+from gateway.wire.declare import DECODE_ERRORS, ENCODE_ERRORS
+from gateway.wire.emit import ESCAPED, STRICT, Emitter
 from gateway.wire.types import FieldType, Integer, ShortString, TableType
 
 _FLAGS = struct.Struct(">H")
-_TIMESTAMP = struct.Struct(">Q")
 
 ORDER: Final = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
@@ -30,54 +29,6 @@ _UNKNOWN_FLAGS: Final = 0xFFFF ^ sum(FLAG.values())
 USER_ID: Final = FLAG["user_id"]
 
 
-def encode(properties: Properties, tables: TableCodec) -> bytes:
-    """The flags and values of the properties that are present.
-
-    Raises:
-        EncodeError: naming the property, its length and the limit.
-    """
-    try:
-        octets: bytes = _encode(properties, tables)
-    except (struct.error, AttributeError, TypeError, UnicodeEncodeError) as error:
-        raise _misfit(properties, error) from None
-    return octets
-
-
-def decode(octets: bytes, tables: TableCodec) -> Properties:
-    """The properties of a complete list.
-
-    Raises:
-        FrameSyntaxError: malformed, or followed by anything.
-    """
-    try:
-        (flags,) = _FLAGS.unpack_from(octets)
-        if flags & _UNKNOWN_FLAGS:
-            raise FrameSyntaxError(f"content properties: flags {flags:#06x} name a property that basic has not", 502)
-        properties = Properties()
-        at, end = 2, len(octets)
-        for name, flag in FLAG.items():
-            if not flags & flag:
-                continue
-            if name == "headers":
-                properties.headers, at = tables.read(octets, at, end)
-            elif name == "timestamp":
-                properties.timestamp = _TIMESTAMP.unpack_from(octets, at)[0]
-                at += 8
-            elif flag & _OCTETS:
-                setattr(properties, name, octets[at])
-                at += 1
-            else:
-                start = at + 1
-                at = start + octets[at]
-                setattr(properties, name, octets[start:at].decode("utf-8", "surrogateescape"))
-    except DECODE_ERRORS as error:
-        raise FrameSyntaxError(f"content properties cannot be decoded: {error}", 502) from None
-    if at != end:
-        raise FrameSyntaxError(f"content properties end at octet {at} of {end}", 502)
-    return properties
-
-
-_OCTETS: Final = FLAG["delivery_mode"] | FLAG["priority"]
 _TYPES: Final[Mapping[str, FieldType]] = {
     **dict.fromkeys(ORDER, ShortString()),
     "headers": TableType(),
@@ -85,6 +36,12 @@ _TYPES: Final[Mapping[str, FieldType]] = {
     "priority": Integer("B"),
     "timestamp": Integer("Q"),
 }
+
+
+_GROUPS: Final = (
+    *((name,) for name in ORDER[:5]), ORDER[5:8], ("message_id",), ORDER[9:],
+)  # fmt: skip
+"""Properties that are looked for together: few messages have any of the others."""
 
 
 def _misfit(properties: Properties, error: Exception) -> EncodeError:
@@ -96,30 +53,111 @@ def _misfit(properties: Properties, error: Exception) -> EncodeError:
     return EncodeError(f"properties: {error}")
 
 
-def _compile() -> Callable[[Properties, TableCodec], bytes]:
-    """Straight-line code that asks for each property once."""
-    out = Emitter()
+def _compile_encode(text: str, unless_text: list[str]) -> Callable[[Properties, TableCodec], bytes]:
+    """Straight-line code that asks for each property once. ``text`` says how strings become octets, ``unless_text``
+    what to do where they do not."""
+    out = Emitter(text)
     out.line("flags = 0")
     out.line("parts = [b'']")
-    out.line("add = parts.append")
     for name, flag in FLAG.items():
         out.line(f"v = properties.{name}")
         with out.block("if v is not None:"):
             out.line(f"flags |= {flag}")
             if name == "headers":
-                out.line("add(tables.encode(v))")
+                out.line("parts.append(tables.encode(v))")
             elif isinstance(kind := _TYPES[name], Integer):
-                out.line(f"add({out.name('pack', struct.Struct('>' + kind.code).pack)}(v))")
+                out.line(f"parts.append({out.name('pack', struct.Struct('>' + kind.code).pack)}(v))")
             else:
-                out.line("v = v.encode('utf-8', 'surrogateescape')")
-                # Over 255 octets there is no such length, and None makes the join fail.
-                out.line("add(lengths[len(v)] if len(v) < 256 else None)")
-                out.line("add(v)")
+                out.line(f"v = v.encode({text})")
+                out.line("parts.append(lengths[len(v)])")  # there is none over 255
+                out.line("parts.append(v)")
     out.line("parts[0] = flags_of(flags)")
     out.line("return join(parts)")
-    names = {"lengths": [bytes((size,)) for size in range(256)], "flags_of": _FLAGS.pack, "join": b"".join}
-    made: Callable[[Properties, TableCodec], bytes] = out.function("encode(properties, tables)", [], names)
-    return made
+    names = {
+        "lengths": [bytes((size,)) for size in range(256)],
+        "flags_of": _FLAGS.pack,
+        "join": b"".join,
+        "misfit": _misfit,
+        "ENCODE_ERRORS": (*ENCODE_ERRORS, IndexError),
+        "escaped": lambda *arguments: _encode_escaped(*arguments),
+    }
+    epilogue = [*unless_text, "except ENCODE_ERRORS as error:", "    raise misfit(properties, error) from None"]
+    return out.function("encode(properties, tables)", epilogue, names)
 
 
-_encode: Final = _compile()
+def _emit_read(out: Emitter, name: str) -> None:
+    if name == "headers":
+        out.line("made.headers, at = tables.read(octets, at, len(octets))")
+    elif isinstance(kind := _TYPES[name], Integer):
+        layout = struct.Struct(">" + kind.code)
+        if layout.size == 1:
+            out.line(f"made.{name} = octets[at]")
+        else:
+            out.line(f"made.{name}, = {out.name('unpack', layout.unpack_from)}(octets, at)")
+        out.line(f"at += {layout.size}")
+    else:
+        out.line("start = at + 1")
+        out.line("at = start + octets[at]")
+        out.line(f"made.{name} = octets[start:at].decode({out.text})")
+
+
+def _compile_decode(text: str, unless_text: list[str]) -> Callable[[bytes, TableCodec], Properties]:
+    """Straight-line code that looks at each flag once. ``text`` says how octets become strings, ``unless_text`` what
+    to do where they do not."""
+    out = Emitter(text)
+    out.line("flags, = flags_of(octets)")
+    out.line(f"if flags & {_UNKNOWN_FLAGS}: raise unknown(flags)")
+    out.line("at = 2")
+    out.line("made = new(Properties)")
+    for group in _GROUPS:
+        with out.block(f"if flags & {sum(FLAG[name] for name in group)}:"):
+            for name in group:
+                if len(group) == 1:
+                    _emit_read(out, name)
+                    continue
+                with out.block(f"if flags & {FLAG[name]}:"):
+                    _emit_read(out, name)
+                out.line(f"else: made.{name} = None")
+        out.line(f"else: {' = '.join(f'made.{name}' for name in group)} = None")
+    out.line("if at != len(octets): raise surplus(at, octets)")
+    out.line("return made")
+    names = {
+        "flags_of": _FLAGS.unpack_from,
+        "new": object.__new__,
+        "Properties": Properties,
+        "unknown": _unknown,
+        "surplus": _surplus,
+        "broken": _broken,
+        "DECODE_ERRORS": DECODE_ERRORS,
+        "escaped": lambda *arguments: _decode_escaped(*arguments),
+    }
+    epilogue = [*unless_text, "except DECODE_ERRORS as error:", "    raise broken(error) from None"]
+    return out.function("decode(octets, tables)", epilogue, names)
+
+
+def _unknown(flags: int) -> FrameSyntaxError:
+    return FrameSyntaxError(f"content properties: flags {flags:#06x} name a property that basic has not", 502)
+
+
+def _surplus(at: int, octets: bytes) -> FrameSyntaxError:
+    return FrameSyntaxError(f"content properties end at octet {at} of {len(octets)}", 502)
+
+
+def _broken(error: Exception) -> FrameSyntaxError:
+    return FrameSyntaxError(f"content properties cannot be decoded: {error}", 502)
+
+
+encode: Final = _compile_encode(STRICT, ["except UnicodeEncodeError:", "    return escaped(properties, tables)"])
+"""``encode(properties, tables) -> bytes``: the flags and values of the properties that are present.
+
+Raises:
+    EncodeError: naming the property, its length and the limit.
+"""
+decode: Final = _compile_decode(STRICT, ["except UnicodeDecodeError:", "    return escaped(octets, tables)"])
+"""``decode(octets, tables) -> Properties``: the properties of a complete list.
+
+Raises:
+    FrameSyntaxError: malformed, or followed by anything.
+"""
+_encode_escaped: Final = _compile_encode(ESCAPED, [])
+_decode_escaped: Final = _compile_decode(ESCAPED, [])

@@ -15,7 +15,7 @@ from gateway.classic import methods as m
 from gateway.classic.client import CONFIRMS_PROPERTY
 from gateway.classic.connection import ClassicSession, Phase
 from gateway.classic.dialect import choose
-from gateway.classic.server_channel import HANDLERS, ServerChannel
+from gateway.classic.server_channel import ServerChannel, handlers
 from gateway.classic.translate import Translator
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Closed, CloseReason, Operation
@@ -47,6 +47,9 @@ class ClassicServer(ClassicSession[ServerChannel]):
         super().__init__(config.limits)
         self.config = config
         self.user = ""
+        self.places: dict[bytes, tuple[str, str, bool, bool]] = {}
+        """The octets of basic.publish methods seen lately -> what they say. A client may have 2,047 channels, and
+        publish to as many places on each, so they share it."""
         self._expected: type[m.Method] = m.ConnectionStartOk
 
     # --------------------------------------------------------------------------------------------- sending
@@ -143,8 +146,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
             return
         if key != m.ChannelOpen.key:
             raise FrameSyntaxError(f"channel {number} is not open", 504)
-        if len(self.channels) >= self.limits.channel_max:
-            raise FrameSyntaxError(f"more than {self.limits.channel_max} channels are open", 530)
+        if len(self.channels) >= self.channel_max:
+            raise FrameSyntaxError(f"more than {self.channel_max} channels are open", 530)
         method = m.ChannelOpen.decode(data, at, end, self.tables)
         channel = self.channels[number] = ServerChannel(self, number)
         channel.request(method)
@@ -185,7 +188,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         if method.mechanism == "PLAIN":
             login = read_plain(method.response)
         elif method.mechanism == "AMQPLAIN":
-            login = read_amqplain(self.tables.read_entries(method.response, 0, len(method.response)))
+            login = read_amqplain(self.tables.read_entries(method.response))
         else:
             raise FrameSyntaxError(f"there is no mechanism {method.mechanism!r:.80} here", 503)
         if login is None or not self.config.authenticate(*login):
@@ -212,7 +215,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         channel_max, frame_max = method.channel_max or limits.channel_max, method.frame_max or limits.frame_max
         self.negotiated(channel_max, frame_max, method.heartbeat)
         self.translator = Translator(self.dialect, self.tables, None, self.config.wall_clock)
-        self.handlers = {method.key: HANDLERS[method] for method in self.dialect.methods.values() if method in HANDLERS}
+        self.handlers = handlers(self.dialect)
         self._expected = m.ConnectionOpen
 
     def open_requested(self, method: m.ConnectionOpen) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import operations as o
 from gateway.classic import methods as m
 from gateway.classic.connection import BaseChannel, Handler
+from gateway.classic.dialect import Dialect
 from gateway.classic.frames import CONNECTION_CODES, OVERHEAD, content_frames, method_frame, reply_text
 from gateway.classic.server_requests import RECEIVE, Answer
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 RECENT_MAX: Final = 256
 """How many requests without outcome are remembered, should one of them fail."""
 PLACES_MAX: Final = 256
-"""How many decoded basic.publish methods a channel keeps."""
+"""How many decoded basic.publish methods a session keeps, for all its channels."""
 
 
 class Waiting(NamedTuple):
@@ -66,7 +68,7 @@ class ServerChannel(BaseChannel):
         """Serial -> number of publishes, in order."""
         self._publish = 0
         self._delivery = 0
-        self._places: dict[bytes, tuple[str, str, bool, bool]] = {}
+        self._places = session.places
 
     # ------------------------------------------------------------------------------------------- receiving
 
@@ -83,9 +85,14 @@ class ServerChannel(BaseChannel):
         return True
 
     def header_frame(self, data: bytes, at: int, end: int) -> None:
-        """A content header; of no interest while closing."""
-        if not self.closing:
-            super().header_frame(data, at, end)
+        """A content header; of no interest while closing. A message that is too large is refused at once: nobody
+        waits for 2^63 octets that may never come."""
+        if self.closing:
+            return
+        super().header_frame(data, at, end)
+        if self.awaiting and self._limit:
+            self.awaiting = ""
+            self.oversized(self._method, self._told, self._limit)
 
     def body_frame(self, data: bytes, at: int, end: int) -> None:
         """A body frame; of no interest while closing."""
@@ -379,6 +386,12 @@ def _consume(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
             stop += 1 + data[stop] if stop < end else 0
         shape = m.BasicConsume08 if stop + 1 >= end else m.BasicConsume
     channel.request(shape.decode(data, at, end, channel.session.tables))
+
+
+@cache
+def handlers(dialect: Dialect) -> Mapping[int, Handler]:
+    """What may come on a channel of this dialect, by key."""
+    return {method.key: HANDLERS[method] for method in dialect.methods.values() if method in HANDLERS}
 
 
 HANDLERS: Final[Mapping[type[m.Method], Handler]] = {

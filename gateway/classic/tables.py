@@ -8,15 +8,16 @@ Nesting, entries and the number of values in one table are bounded by :class:`~g
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache, partial
+from types import NoneType
 from typing import Any, Final
 
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.values import INT32_MAX, INT32_MIN, Table, Timestamp, Typed, Value, type_of
-
-Buffer = bytes | bytearray | memoryview
+from gateway.wire.types import overrun
 
 RABBITMQ_TAGS: Final[Mapping[str, str]] = {
     "t": "bool", "b": "int8", "B": "uint8", "s": "int16", "u": "uint16", "I": "int32", "i": "uint32",
@@ -45,25 +46,44 @@ _FIXED: Final[Mapping[str, struct.Struct]] = {
     "double": struct.Struct(">d"),
 }
 _LENGTH = struct.Struct(">I")
-_TIMESTAMP = struct.Struct(">Q")
+_length_at = _LENGTH.unpack_from
+_int32_at = _FIXED["int32"].unpack_from
+_uint64_at = struct.Struct(">Q").unpack_from
 _DECIMAL = struct.Struct(">Bi")
 _STRING = struct.Struct(">BI").pack
+_STRINGS: Final = tuple(_STRING(83, size) for size in range(256))
+"""Tag and length of a string, by the length."""
 _INT32 = struct.Struct(">Bi").pack
-_LENGTHS: Final = tuple(bytes((size,)) for size in range(256))
 _TEXT_CODECS: Final[Mapping[str, str]] = {"str8-latin": "latin-1", "str16-utf16": "utf-8"}
 
-Read = Callable[["TableCodec", Buffer, int, int, int, list[int]], tuple[Value, int]]
+Unpack = Callable[..., tuple[Any, ...]]
+
+_PLAIN: Final[Mapping[str, tuple[Unpack, int]]] = {
+    "bool": (struct.Struct(">?").unpack_from, 1),
+    "double": (_FIXED["double"].unpack_from, 8),
+}
+"""Types of fixed size whose plain value is what unpacking gives, beside int32: how to unpack, and the size."""
+
+KEYS_MAX: Final = 1_024
+"""How many keys are kept, each way: the same few are read and written again and again."""
+KEY_LENGTH: Final = 64
+"""How many octets a key may have to be kept."""
+_HEADS: dict[str, bytes] = {}
+"""Key -> its length and its octets."""
+_KEYS: dict[bytes, tuple[str, int]] = {}
+"""Length, octets and tag behind them -> key and tag."""
+
+Read = Callable[["TableCodec", bytes, int, int, int, list[int]], tuple[Value, int]]
 
 
 class TableCodec:
     """Reads and writes the tables of one dialect within one set of limits."""
 
-    __slots__ = ("_readers", "_tags", "depth_max", "elements_max", "entries_max")
+    __slots__ = ("_plain", "_readers", "_rounds", "_tags", "_writers", "depth_max", "elements_max", "entries_max")
 
     def __init__(self, tags: Mapping[str, str] = RABBITMQ_TAGS, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._tags = {kind: tag.encode() for tag, kind in tags.items()}
-        known = {tag: kind for tag, kind in {**ALIASES, **tags}.items() if kind in tags.values()}
-        self._readers: dict[int, Read] = {ord(tag): _READERS[kind] for tag, kind in known.items()}
+        self._tags, self._readers, self._plain, self._writers = _compiled(tuple(tags.items()))
+        self._rounds = range(min(limits.table_entries, limits.frame_elements) + 1)
         self.depth_max = limits.table_depth
         self.entries_max = limits.table_entries
         self.elements_max = limits.frame_elements
@@ -74,94 +94,109 @@ class TableCodec:
 
     # -------------------------------------------------------------------------------------------- decoding
 
-    def read(self, data: Buffer, at: int, end: int) -> tuple[Table, int]:
-        """The table at ``data[at:]``, its length in front, and where it ends (not past ``end``).
+    def read(self, data: bytes, at: int, end: int, depth: int = 1, left: list[int] | None = None) -> tuple[Table, int]:
+        """The table at ``data[at:]``, its length in front, and where it ends (not past ``end``). ``depth`` and
+        ``left``, the number of values that may still come, are for the tables inside.
 
         Raises:
             FrameSyntaxError: malformed, or over a limit.
         """
-        try:
-            return self._read_table(data, at, end, 1, [self.elements_max])
-        except (IndexError, struct.error) as error:
-            raise FrameSyntaxError(f"a table cannot be decoded: {error}", 502) from None
-
-    def read_entries(self, data: Buffer, at: int, end: int) -> Table:
-        """The entries that fill ``data[at:end]``, without a length in front (AMQPLAIN's response)."""
-        try:
-            return self._read_entries(data, at, end, 1, [self.elements_max])
-        except (IndexError, struct.error) as error:
-            raise FrameSyntaxError(f"a table cannot be decoded: {error}", 502) from None
-
-    def _read_table(self, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Table, int]:
-        stop = _stop(data, at, end)
-        return self._read_entries(data, at + 4, stop, depth, left), stop
-
-    def _read_entries(self, data: Buffer, at: int, stop: int, depth: int, left: list[int]) -> Table:
         if depth > self.depth_max:
             raise FrameSyntaxError(f"tables are nested more than {self.depth_max} deep", 502)
-        readers = self._readers
-        table: Table = {}
-        room = min(self.entries_max, left[0])
-        while at < stop:
-            room -= 1
-            if room < 0:
+        try:
+            (length,) = _length_at(data, at)
+            at += 4
+            stop = at + length
+            if stop > end:
+                raise overrun(length, end - at)
+            plain = self._plain
+            known = _KEYS.get
+            table: Table = {}
+            for _ in self._rounds if left is None or left[0] > self.entries_max else range(left[0] + 1):
+                if at >= stop:
+                    break
+                start = at
+                at += data[at] + 2
+                octets = data[start:at]
+                key, tag = known(octets) or _key(octets)
+                if tag == 83:  # S, inline: most headers are strings
+                    (length,) = _length_at(data, at)
+                    start = at + 4
+                    at = start + length
+                    if at > stop:
+                        raise overrun(length, stop - start)
+                    try:
+                        table[key] = data[start:at].decode()
+                    except UnicodeDecodeError:
+                        table[key] = Typed("string", data[start:at])
+                elif tag == 73:  # I; every dialect has these two
+                    (table[key],) = _int32_at(data, at)
+                    at += 4
+                elif tag in plain:
+                    unpack, size = plain[tag]
+                    (table[key],) = unpack(data, at)
+                    at += size
+                else:
+                    read = self._readers.get(tag)
+                    if read is None:
+                        raise FrameSyntaxError(
+                            f"table field {key!r:.80}: there is no type with the tag {chr(tag)!r}", 502
+                        )
+                    if left is None:
+                        left = [self.elements_max]
+                    table[key], at = read(self, data, at, stop, depth, left)
+            else:
                 raise FrameSyntaxError(
                     f"a table of more than {self.entries_max} entries or {self.elements_max} values", 502
                 )
-            start = at + 1
-            at = start + data[at]
-            key = str(data[start:at], "utf-8", "surrogateescape")
-            tag = data[at]
-            at += 1
-            if tag == 83:  # S, inline: most headers are strings
-                start = at + 4
-                at = _stop(data, at, stop)
-                octets = bytes(data[start:at])
-                try:
-                    table[key] = octets.decode()
-                except UnicodeDecodeError:
-                    table[key] = Typed("string", octets)
-                continue
-            read = readers.get(tag)
-            if read is None:
-                raise FrameSyntaxError(f"table field {key!r:.80}: there is no type with the tag {chr(tag)!r}", 502)
-            table[key], at = read(self, data, at, stop, depth, left)
+        except (IndexError, struct.error) as error:
+            raise FrameSyntaxError(f"a table cannot be decoded: {error}", 502) from None
         if at != stop:
             raise FrameSyntaxError(f"a table runs {at - stop} octets past its end", 502)
-        left[0] -= len(table)
-        if left[0] < 0:
-            raise FrameSyntaxError(f"tables of more than {self.elements_max} values", 502)
-        return table
+        if left is not None:
+            left[0] -= len(table)
+            if left[0] < 0:
+                raise FrameSyntaxError(f"tables of more than {self.elements_max} values", 502)
+        return table, stop
 
-    def _read_array(self, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[list[Value], int]:
+    def read_entries(self, data: bytes) -> Table:
+        """The entries that ``data`` consists of, without a length in front (AMQPLAIN's response)."""
+        return self.read(_LENGTH.pack(len(data)) + data, 0, 4 + len(data))[0]
+
+    def _read_array(self, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[list[Value], int]:
         depth += 1
         if depth > self.depth_max:
             raise FrameSyntaxError(f"tables are nested more than {self.depth_max} deep", 502)
-        stop = _stop(data, at, end)
+        (length,) = _length_at(data, at)
         at += 4
+        stop = at + length
+        if stop > end:
+            raise overrun(length, end - at)
+        readers = self._readers
         values: list[Value] = []
+        room = most = min(self.entries_max, left[0])
         while at < stop:
-            if len(values) >= self.entries_max or left[0] <= 0:
+            room -= 1
+            if room < 0:
                 raise FrameSyntaxError(
                     f"an array of more than {self.entries_max} entries, or a table of more than"
                     f" {self.elements_max} values",
                     502,
                 )
-            tag = data[at]
-            read = self._readers.get(tag)
+            read = readers.get(data[at])
             if read is None:
-                raise FrameSyntaxError(f"array: there is no type with the tag {chr(tag)!r}", 502)
-            left[0] -= 1
+                raise FrameSyntaxError(f"array: there is no type with the tag {chr(data[at])!r}", 502)
             value, at = read(self, data, at + 1, stop, depth, left)
             values.append(value)
         if at != stop:
             raise FrameSyntaxError(f"an array runs {at - stop} octets past its end", 502)
+        left[0] -= most - room
         return values, stop
 
     # -------------------------------------------------------------------------------------------- encoding
 
-    def encode(self, table: Table) -> bytes:
-        """The table with its length in front.
+    def encode(self, table: Mapping[str, Value], depth: int = 1) -> bytes:
+        """The table with its length in front. ``depth`` is for the tables inside.
 
         Raises:
             EncodeError: naming the field, for a key over 255 octets, a value that does not fit its type or has
@@ -169,39 +204,35 @@ class TableCodec:
         """
         if not table:
             return b"\x00\x00\x00\x00"
-        parts: list[bytes] = []
-        self._write_entries(table, parts, 1)
-        octets = b"".join(parts)
-        return _LENGTH.pack(len(octets)) + octets
-
-    def _write_entries(self, table: Mapping[str, Value], parts: list[bytes], depth: int) -> None:
         if depth > self.depth_max:
             raise EncodeError(f"tables are nested more than {self.depth_max} deep")
         if len(table) > self.entries_max:
             raise EncodeError(f"a table of {len(table)} entries is over the limit of {self.entries_max}")
+        heads, writers = _HEADS, self._writers
+        parts: list[bytes] = []
+        add = parts.append
         for key, value in table.items():
-            try:
-                octets = key.encode("utf-8", "surrogateescape")
-            except (AttributeError, UnicodeEncodeError) as error:
-                raise EncodeError(f"table key {key!r:.80}: {error}") from None
-            if len(octets) > 255:
-                raise EncodeError(f"table key {key[:40]!r}…: {len(octets)} octets are more than 255")
-            parts.append(_LENGTHS[len(octets)])
-            parts.append(octets)
-            self._write_value(key, value, parts, depth)
+            add(heads.get(key) or _head(key))
+            kind = type(value)
+            if kind is str:
+                try:
+                    octets = value.encode()
+                except UnicodeEncodeError:
+                    octets = _escaped(key, value)
+                size = len(octets)
+                add(_STRINGS[size] if size < 256 else _STRING(83, size))
+                add(octets)
+            elif kind is int and INT32_MIN <= value <= INT32_MAX:
+                add(_INT32(73, value))
+            elif (write := writers.get(kind)) is not None:
+                add(write(value))
+            else:
+                add(self._value(key, value, depth))
+        octets = b"".join(parts)
+        return _LENGTH.pack(len(octets)) + octets
 
-    def _write_value(self, key: str, value: Value, parts: list[bytes], depth: int) -> None:
-        if type(value) is str:
-            try:
-                octets = value.encode("utf-8", "surrogateescape")
-            except UnicodeEncodeError as error:
-                raise EncodeError(f"table field {key!r:.80}: {error}") from None
-            parts.append(_STRING(83, len(octets)))
-            parts.append(octets)
-            return
-        if type(value) is int and INT32_MIN <= value <= INT32_MAX:
-            parts.append(_INT32(73, value))
-            return
+    def _value(self, key: str, value: Value, depth: int) -> bytes:
+        """Tag and octets of a value."""
         try:
             kind = type_of(value)
         except (TypeError, OverflowError) as error:
@@ -210,29 +241,73 @@ class TableCodec:
         if tag is None:
             raise EncodeError(f"table field {key!r:.80}: this version has no type {kind}")
         plain = value.value if isinstance(value, Typed) else value
-        parts.append(tag)
-        if kind in ("table", "array"):
-            inner: list[bytes] = []
-            if kind == "table":
-                self._write_entries(plain, inner, depth + 1)
-            else:
-                self._write_items(key, plain, inner, depth + 1)
-            octets = b"".join(inner)
-            parts.append(_LENGTH.pack(len(octets)))
-            parts.append(octets)
-            return
+        if kind == "table":
+            return tag + self.encode(plain, depth + 1)
+        if kind == "array":
+            return tag + self._array(key, plain, depth + 1)
         try:
-            parts.append(_WRITERS[kind](plain))
-        except (struct.error, TypeError, ValueError, OverflowError) as error:
+            return tag + _WRITERS[kind](plain)
+        except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise EncodeError(f"table field {key!r:.80}: {plain!r:.80} does not fit {kind}: {error}") from None
 
-    def _write_items(self, key: str, items: list[Value], parts: list[bytes], depth: int) -> None:
+    def _array(self, key: str, items: Sequence[Value], depth: int) -> bytes:
         if depth > self.depth_max:
             raise EncodeError(f"tables are nested more than {self.depth_max} deep")
         if len(items) > self.entries_max:
             raise EncodeError(f"table field {key!r:.80}: {len(items)} items are over the limit of {self.entries_max}")
-        for item in items:
-            self._write_value(key, item, parts, depth)
+        return _sized(b"".join([self._value(key, item, depth) for item in items]))
+
+
+@lru_cache(maxsize=16)
+def _compiled(
+    tags: tuple[tuple[str, str], ...],
+) -> tuple[dict[str, bytes], dict[int, Read], dict[int, tuple[Unpack, int]], dict[type, Callable[[Any], bytes]]]:
+    """What the codecs of one dialect share: wire type -> tag; how to read and write what."""
+    kinds = {kind: tag for tag, kind in tags}
+    known = {tag: kind for tag, kind in {**ALIASES, **dict(tags)}.items() if kind in kinds}
+    return (
+        {kind: tag.encode() for kind, tag in kinds.items()},
+        {ord(tag): _READERS[kind] for tag, kind in known.items()},
+        {ord(tag): _PLAIN[kind] for tag, kind in known.items() if kind in _PLAIN},
+        {type_: make(ord(kinds[kind])) for type_, (kind, make) in _PLAIN_WRITERS.items() if kind in kinds},
+    )
+
+
+def _key(octets: bytes) -> tuple[str, int]:
+    """Key and tag at the start of an entry. Octets that were cut short begin with another length than theirs."""
+    size = len(octets) - 2
+    if octets[0] != size:
+        raise IndexError("the end of the data")
+    known = octets[1:-1].decode("utf-8", "surrogateescape"), octets[-1]
+    if size <= KEY_LENGTH:
+        if len(_KEYS) >= KEYS_MAX:
+            _KEYS.clear()
+        _KEYS[octets] = known
+    return known
+
+
+def _head(key: str) -> bytes:
+    """The octets of a key with their length in front."""
+    try:
+        octets = key.encode("utf-8", "surrogateescape")
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise EncodeError(f"table key {key!r:.80}: {error}") from None
+    if len(octets) > 255:
+        raise EncodeError(f"table key {key[:40]!r}…: {len(octets)} octets are more than 255")
+    head = bytes((len(octets),)) + octets
+    if len(octets) <= KEY_LENGTH:
+        if len(_HEADS) >= KEYS_MAX:
+            _HEADS.clear()
+        _HEADS[key] = head
+    return head
+
+
+def _escaped(key: str, value: str) -> bytes:
+    """The octets of a text that is not all Unicode."""
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"table field {key!r:.80}: {error}") from None
 
 
 def decimal_parts(value: Decimal) -> tuple[int, int]:
@@ -253,63 +328,58 @@ def decimal_parts(value: Decimal) -> tuple[int, int]:
     return -exponent, unscaled
 
 
-def _stop(data: Buffer, at: int, end: int) -> int:
-    """Where the value whose length of four octets stands at ``at`` ends."""
-    (length,) = _LENGTH.unpack_from(data, at)
-    stop: int = at + 4 + length
-    if stop > end:
-        raise FrameSyntaxError(f"a length of {length} octets where {end - at - 4} are left", 502)
-    return stop
-
-
 def _fixed_reader(kind: str) -> Read:
     """Reads a fixed-size type that no plain value stands for."""
-    layout = _FIXED[kind]
+    unpack, size = _FIXED[kind].unpack_from, _FIXED[kind].size
 
-    def read(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
-        return Typed(kind, layout.unpack_from(data, at)[0]), at + layout.size
+    def read(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+        return Typed(kind, unpack(data, at)[0]), at + size
 
     return read
 
 
-def _read_int32(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
-    return _FIXED["int32"].unpack_from(data, at)[0], at + 4
+def _read_int32(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+    return _int32_at(data, at)[0], at + 4
 
 
-def _read_int64(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_int64(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     (value,) = _FIXED["int64"].unpack_from(data, at)
     return (Typed("int64", value) if INT32_MIN <= value <= INT32_MAX else value), at + 8
 
 
-def _read_double(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_double(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     return _FIXED["double"].unpack_from(data, at)[0], at + 8
 
 
-def _read_bool(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_bool(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     return data[at] != 0, at + 1
 
 
-def _read_void(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_void(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     return None, at
 
 
-def _read_decimal(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_decimal(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     scale, unscaled = _DECIMAL.unpack_from(data, at)
-    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale)), at + 5
+    return Decimal(f"{unscaled}E-{scale}"), at + 5
 
 
 def _read_timestamp(
-    codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]
+    codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]
 ) -> tuple[Value, int]:
-    return Timestamp(_TIMESTAMP.unpack_from(data, at)[0]), at + 8
+    return Timestamp(_uint64_at(data, at)[0]), at + 8
 
 
-def _read_octets(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
-    stop = _stop(data, at, end)
-    return bytes(data[at + 4 : stop]), stop
+def _read_octets(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+    (length,) = _length_at(data, at)
+    at += 4
+    stop = at + length
+    if stop > end:
+        raise overrun(length, end - at)
+    return data[at:stop], stop
 
 
-def _read_string(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_string(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     octets, stop = _read_octets(codec, data, at, end, depth, left)
     try:
         return octets.decode(), stop
@@ -320,22 +390,28 @@ def _read_string(codec: TableCodec, data: Buffer, at: int, end: int, depth: int,
 def _text_reader(kind: str) -> Read:
     encoding = _TEXT_CODECS[kind]
 
-    def read(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+    def read(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
         octets, stop = _read_octets(codec, data, at, end, depth, left)
         return Typed(kind, octets.decode(encoding, "surrogateescape")), stop
 
     return read
 
 
-def _read_char(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
-    return Typed("char", chr(data[at])), at + 1
+def _octet_reader(kind: str, values: Iterable[Any]) -> Read:
+    """Reads a type of one octet: there are but 256 values, and a frame may hold thousands."""
+    made = tuple(Typed(kind, value) for value in values)
+
+    def read(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+        return made[data[at]], at + 1
+
+    return read
 
 
-def _read_table(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
-    return codec._read_table(data, at, end, depth + 1, left)
+def _read_table(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+    return codec.read(data, at, end, depth + 1, left)
 
 
-def _read_array(codec: TableCodec, data: Buffer, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
+def _read_array(codec: TableCodec, data: bytes, at: int, end: int, depth: int, left: list[int]) -> tuple[Value, int]:
     return codec._read_array(data, at, end, depth, left)
 
 
@@ -353,8 +429,10 @@ _READERS: Final[Mapping[str, Read]] = {
     "array": _read_array,
     "str8-latin": _text_reader("str8-latin"),
     "str16-utf16": _text_reader("str16-utf16"),
-    "char": _read_char,
-} | {kind: _fixed_reader(kind) for kind in ("int8", "uint8", "int16", "uint16", "uint32", "float")}
+    "int8": _octet_reader("int8", (*range(128), *range(-128, 0))),
+    "uint8": _octet_reader("uint8", range(256)),
+    "char": _octet_reader("char", map(chr, range(256))),
+} | {kind: _fixed_reader(kind) for kind in ("int16", "uint16", "uint32", "float")}
 
 
 def _sized(octets: bytes) -> bytes:
@@ -373,10 +451,18 @@ _WRITERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
     "void": lambda value: b"",
     "bool": lambda value: b"\x01" if value else b"\x00",
     "decimal": _write_decimal,
-    "timestamp": _TIMESTAMP.pack,
+    "timestamp": struct.Struct(">Q").pack,
     "string": _write_string,
     "bytes": _sized,
     "str8-latin": lambda value: _sized(value.encode("latin-1")),
     "str16-utf16": lambda value: _sized(value.encode("utf-8", "surrogateescape")),
     "char": lambda value: bytes((ord(value),)),
 } | {kind: layout.pack for kind, layout in _FIXED.items()}
+
+
+_PLAIN_WRITERS: Final[Mapping[type, tuple[str, Callable[[int], Callable[[Any], bytes]]]]] = {
+    bool: ("bool", lambda tag: (bytes((tag, 0)), bytes((tag, 1))).__getitem__),
+    float: ("double", lambda tag: partial(struct.Struct(">Bd").pack, tag)),
+    NoneType: ("void", lambda tag: {None: bytes((tag,))}.__getitem__),
+}
+"""Type -> its wire type, and what makes of a tag the function that writes tag and value; beside str and int."""

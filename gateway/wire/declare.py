@@ -18,14 +18,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.wire.emit import Reader, Writer
+from gateway.wire.emit import ESCAPED, STRICT, Reader, Writer
 from gateway.wire.types import FieldType
 
 _T = TypeVar("_T", bound="Declared")
-DECODE_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
+DECODE_ERRORS = (IndexError, struct.error)
 """What reading at an offset may raise by itself; each is a FrameSyntaxError at the boundary."""
 ENCODE_ERRORS = (struct.error, UnicodeEncodeError, AttributeError, TypeError, OverflowError)
 
@@ -58,8 +59,8 @@ def declared(*, prefix: bytes = b"", name: str = "") -> Callable[[type[_T]], typ
         made = dataclass(slots=True)(cls)
         made.name = name or cls.__name__
         made.layout = _layout(made)
-        made.decode = staticmethod(_decoder(made))
-        made.encode = _encoder(made, prefix)  # type: ignore[method-assign]
+        made.decode = staticmethod(_decoder(made, STRICT))
+        made.encode = _encoder(made, prefix, STRICT)  # type: ignore[method-assign]
         return made
 
     return make
@@ -85,8 +86,10 @@ def _layout(cls: type[Declared]) -> tuple[tuple[str, FieldType], ...]:
     return tuple(result)
 
 
-def _decoder(cls: type[Declared]) -> Callable[..., Any]:
-    out = Reader()
+def _decoder(cls: type[Declared], text: str) -> Callable[..., Any]:
+    out = Reader(text)
+    if text is STRICT:
+        out.line("began = at")
     for field_name, kind in cls.layout:
         kind.emit_read(out, f"f_{field_name}")
     out.line("if at != end: raise surplus(at, end)")
@@ -103,15 +106,25 @@ def _decoder(cls: type[Declared]) -> Callable[..., Any]:
     def broken(error: Exception) -> FrameSyntaxError:
         return FrameSyntaxError(f"{cls.name} cannot be decoded: {error}", 502)
 
+    epilogue = ["except DECODE_ERRORS as error:", "    raise broken(error) from None"]
+    if text is STRICT:
+        epilogue = ["except UnicodeDecodeError:", "    return escaped()(data, began, end, context)", *epilogue]
     return out.function(
         "decode(data, at, end, context=None)",
-        ["except DECODE_ERRORS as error:", "    raise broken(error) from None"],
-        {"new": object.__new__, "cls": cls, "surplus": surplus, "broken": broken, "DECODE_ERRORS": DECODE_ERRORS},
+        epilogue,
+        {
+            "new": object.__new__,
+            "cls": cls,
+            "surplus": surplus,
+            "broken": broken,
+            "DECODE_ERRORS": DECODE_ERRORS,
+            "escaped": cache(partial(_decoder, cls, ESCAPED)),
+        },
     )
 
 
-def _encoder(cls: type[Declared], prefix: bytes) -> Callable[..., bytes]:
-    out = Writer()
+def _encoder(cls: type[Declared], prefix: bytes, text: str) -> Callable[..., bytes]:
+    out = Writer(text)
     if prefix:
         if len(prefix) == 4:
             out.fixed("I", str(int.from_bytes(prefix, "big")))
@@ -120,8 +133,11 @@ def _encoder(cls: type[Declared], prefix: bytes) -> Callable[..., bytes]:
     for field_name, kind in cls.layout:
         kind.emit_write(out, f"self.{field_name}")
     out.line(f"return {out.result()}")
+    epilogue = ["except ENCODE_ERRORS as error:", "    raise misfit(self, error) from None"]
+    if text is STRICT:
+        epilogue = ["except UnicodeEncodeError:", "    return escaped()(self, context)", *epilogue]
     return out.function(
         "encode(self, context=None)",
-        ["except ENCODE_ERRORS as error:", "    raise misfit(self, error) from None"],
-        {"misfit": misfit, "ENCODE_ERRORS": ENCODE_ERRORS},
+        epilogue,
+        {"misfit": misfit, "ENCODE_ERRORS": ENCODE_ERRORS, "escaped": cache(partial(_encoder, cls, prefix, ESCAPED))},
     )

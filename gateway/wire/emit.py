@@ -14,13 +14,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+STRICT: Final = ""
+ESCAPED: Final = "'utf-8', 'surrogateescape'"
+"""How text and octets become one another, as arguments of ``encode`` and ``decode``. The first is quicker; the other
+one keeps octets that are not UTF-8."""
 
 
 class Emitter:
     """Source text of one function under construction, and the objects it refers to."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = ESCAPED) -> None:
+        self.text = text
+        """STRICT or ESCAPED."""
         self.names: dict[str, Any] = {}
         self._lines: list[str] = []
         self._depth = 2
@@ -80,8 +87,8 @@ class Emitter:
 class Reader(Emitter):
     """The emitter of a decoder."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, text: str = ESCAPED) -> None:
+        super().__init__(text)
         self._fixed: list[tuple[str, str]] = []
         self._after: list[str] = []
         self._bits: tuple[str, int] | None = None
@@ -123,8 +130,8 @@ class Reader(Emitter):
 class Writer(Emitter):
     """The emitter of an encoder. What is written becomes the arguments of one ``b"".join``."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, text: str = ESCAPED) -> None:
+        super().__init__(text)
         self._parts: list[str] = []
         self._fixed: list[tuple[str, str]] = []
         self._bits = 8

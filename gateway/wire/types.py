@@ -85,12 +85,12 @@ class ShortString(FieldType):
         length = out.temporary("n")
         out.fixed("B", length)
         # A string that claims more than is left moves ``at`` past ``end``, which the decoder checks once.
-        out.line(f"{target} = str(data[at:at + {length}], 'utf-8', 'surrogateescape')")
+        out.line(f"{target} = data[at:at + {length}].decode({out.text})")
         out.line(f"at += {length}")
 
     def emit_write(self, out: Writer, source: str) -> None:
         octets = out.temporary("s")
-        out.line(f"{octets} = {source}.encode('utf-8', 'surrogateescape')")
+        out.line(f"{octets} = {source}.encode({out.text})")
         # Over 255 octets, the struct refuses the length.
         out.fixed("B", f"len({octets})")
         out.octets(octets)
@@ -114,7 +114,7 @@ class LongString(FieldType):
         length = out.temporary("n")
         out.fixed("I", length)
         out.line(f"if {length} > end - at: raise {out.name('overrun', overrun)}({length}, end - at)")
-        out.line(f"{target} = bytes(data[at:at + {length}])")
+        out.line(f"{target} = data[at:at + {length}]")
         out.line(f"at += {length}")
 
     def emit_write(self, out: Writer, source: str) -> None:

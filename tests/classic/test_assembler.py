@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -87,7 +88,36 @@ def test_the_spool_is_shared_by_the_channels() -> None:
     two.body(bytes(10))
     assert spool.held == 0
     assert [len(body) for _, _, body in one.complete] == [100]
-    assert two.refused == [("method", 100, 100)]
+    assert two.refused == [("method", 100, 150)]
+
+
+def test_large_headers_count_towards_the_spool() -> None:
+    spool = Spool(10_000)
+    one, two = Collector(Limits(), spool), Collector(Limits(), spool)
+    for collector in (one, two):
+        collector.expect_content("method")
+        collector.header(1, bytes(5_001))
+    assert spool.held == 5_001
+    two.body(b"x")
+    one.body(b"x")
+    assert spool.held == 0
+    assert len(one.complete) == 1
+    assert two.refused == [("method", 1, 10_000)]
+
+
+def test_empty_and_tiny_body_frames_cost_no_more_than_their_octets() -> None:
+    collector = Collector(Limits())
+    collector.expect_content("method")
+    collector.header(20_001)
+    tracemalloc.start()
+    for _ in range(10_000):
+        collector.body(b"")
+        collector.body(b"xy")
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 40_000
+    collector.body(b"z")
+    assert collector.complete[0][2] == b"xy" * 10_000 + b"z"
 
 
 def test_a_channel_that_goes_gives_back_what_it_held() -> None:

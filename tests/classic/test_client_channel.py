@@ -17,6 +17,7 @@ from gateway.operations import (
     Close,
     CloseChannel,
     Closed,
+    CloseReason,
     Confirmed,
     Consume,
     Consuming,
@@ -386,6 +387,23 @@ def test_deliveries(version: Version) -> None:
         Deliver(1, "tag", 1, False, "ex", "key", Message(b"body")),
         Deliver(1, "tag", 2, True, "ex", "key", Message(b"body")),
     ]
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_delivery_tag_never_goes_back(version: Version, again: int) -> None:
+    server = consuming(version)
+    deliver(server, 1, 2)
+    closed = only(deliver(server, again))
+    assert (closed.code, closed.reason) == (503, CloseReason.SYNTAX)
+    assert f"delivery tag {again} on channel 1 behind 2" in closed.text
+
+
+def test_what_was_got_has_a_tag_too(version: Version) -> None:
+    server = consuming(version)
+    deliver(server, 1)
+    server.send(Get(1, "q"))
+    closed = only(server.say_content(m.BasicGetOk(1, False, "", "q", 0)))
+    assert (closed.code, closed.text) == (503, "delivery tag 1 on channel 1 behind 1")
 
 
 def test_many_places_and_tags(version: Version) -> None:

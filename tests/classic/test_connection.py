@@ -9,10 +9,10 @@ import pytest
 
 from gateway.classic import methods as m
 from gateway.classic.connection import Phase
-from gateway.classic.frames import HEARTBEAT_FRAME, method_frame
+from gateway.classic.frames import HEARTBEAT_FRAME, content_frames, method_frame
 from gateway.limits import Limits
 from gateway.message import Message
-from gateway.operations import Close, Closed, CloseReason, DeclareQueue, Done, Publish, SelectConfirm
+from gateway.operations import Close, Closed, CloseReason, Consume, DeclareQueue, Done, Publish, SelectConfirm
 from gateway.session import Version
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
 from tests.pair import CLIENT, SERVER, SessionPair, only
@@ -60,6 +60,16 @@ def test_hostile_frames(version: Version, octets: bytes, code: int, reason: str)
     assert (channel, close.reply_code) == (0, code)
     assert client.receive(octets * 3) == []  # passed over
     client.session.receive_eof(client.now)
+
+
+def test_a_method_of_the_other_role(version: Version) -> None:
+    closed = only(ScriptedServer(version).open().say(m.BasicPublish(0, "", "q", False, False)))
+    assert (closed.code, closed.text) == (503, "BasicPublish has no place on channel 1")
+    client = ScriptedClient(version).open()
+    client.say(m.BasicDeliver("tag", 1, False, "", "q"))
+    ((channel, close),) = client.heard()
+    assert (channel, close.reply_code) == (0, 503)
+    assert "BasicDeliver has no place on channel 1" in close.reply_text
 
 
 def test_a_server_waits_for_the_answer_to_its_close(version: Version) -> None:
@@ -170,6 +180,29 @@ def test_any_buffer_will_do(version: Version) -> None:
     assert server.session.receive_data(answers[0], 0.0) == [Done(1, 2, 2)]
 
 
+def test_what_waits(version: Version) -> None:
+    server = ScriptedServer(version).open()
+    assert server.session.pending == server.session.unfinished == 0
+    server.send(DeclareQueue(1, "q"))
+    assert server.session.pending == 1
+    server.session.data_to_send()
+    assert server.session.pending == 0
+    data = method_frame(1, m.QueueDeclareOk("q", 0, 0).encode())
+    assert server.receive(data[:9]) == []
+    assert server.session.unfinished == 9
+    server.receive(data[9:])
+    assert server.session.unfinished == 0
+    server.send(Consume(1, "q", "tag"))
+    server.say(m.BasicConsumeOk("tag"))
+    frames = content_frames(
+        1, method_frame(1, m.BasicDeliver("tag", 1, False, "", "q").encode()), b"\0\0", b"x" * 9, 16
+    )
+    assert server.receive(b"".join(frames[:-1])) == []
+    assert server.session.unfinished == 8
+    assert only(server.receive(frames[-1])).message.body == b"x" * 9
+    assert server.session.unfinished == 0
+
+
 def test_two_frames_and_a_half() -> None:
     server = ScriptedServer(Version.V0_9_1).open()
     server.send(DeclareQueue(1, "a"), DeclareQueue(1, "b"), DeclareQueue(1, "c"))
@@ -186,3 +219,15 @@ def test_phases(version: Version) -> None:
     assert server.session.phase is Phase.OPEN
     assert RABBITMQ["product"] != server.session.capabilities.product
     assert SERVER.limits == server.session.limits
+
+
+def test_what_waits_and_what_is_unfinished(version: Version) -> None:
+    pair = SessionPair(version).open()
+    pair.client.send(Publish(1, "", "q", Message(bytes(300_000))), pair.now)
+    assert pair.client.pending > 3
+    octets = b"".join(pair.client.data_to_send())
+    assert (pair.client.pending, pair.server.unfinished) == (0, 0)
+    pair.server.receive_data(octets[:200_000], pair.now)
+    assert 199_000 < pair.server.unfinished < 200_000
+    pair.server.receive_data(octets[200_000:], pair.now)
+    assert pair.server.unfinished == 0

@@ -59,6 +59,17 @@ def test_none_and_empty_are_different() -> None:
     assert there_and_back(empty) == empty
 
 
+@pytest.mark.parametrize("name", [name for name, value in ALL.items() if isinstance(value, str)])
+def test_octets_that_are_no_utf_8_are_kept(name: str) -> None:
+    octets = content.encode(Properties(**{**ALL, name: "x" * 4}), TABLES).replace(b"xxxx", b"\xff\xc3x\x80")
+    properties = content.decode(octets, TABLES)
+    assert properties == Properties(**{**ALL, name: "\udcff\udcc3x\udc80"})
+    assert content.encode(properties, TABLES) == octets
+    for length in range(2, len(octets)):
+        with pytest.raises(FrameSyntaxError):
+            content.decode(octets[:length], TABLES)
+
+
 def test_cut_and_trailing() -> None:
     for length in range(len(FULL)):
         with pytest.raises(FrameSyntaxError):

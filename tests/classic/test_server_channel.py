@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.classic import methods as m
+from gateway.classic.frames import BASIC, CONTENT_HEADER, FRAME_HEADER, HEADER
 from gateway.errors import EncodeError, StateError
 from gateway.limits import Limits
 from gateway.message import Message, Properties
@@ -112,6 +113,17 @@ def test_a_publish_over_the_limit(version: Version) -> None:
         ChannelClosed(1, 311, "20 octets are over the limit of 10", by_peer=False)
     ]
     assert methods(client) == [m.ChannelClose(311, "CONTENT_TOO_LARGE - 20 octets are over the limit of 10", 60, 40)]
+
+
+def test_a_message_that_is_too_large_is_refused_at_its_header(version: Version) -> None:
+    """Its body may never come, or come for ever."""
+    client = ScriptedClient(version).open()
+    client.say(m.BasicPublish(0, "", "q", False, False))
+    header = FRAME_HEADER.pack(HEADER, 1, 14) + CONTENT_HEADER.pack(BASIC, 0, 1 << 63) + b"\0\0\xce"
+    closed = only(client.receive(header))
+    assert (closed.code, str(1 << 63) in closed.text) == (311, True)
+    assert client.receive(b"\x03\x00\x01\x00\x00\x00\x01x\xce" * 9) == []
+    assert client.session.unfinished == 0
 
 
 def test_deliver_and_get(version: Version) -> None:

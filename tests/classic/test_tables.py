@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from pamqp import decode as pamqp_decode
 from pamqp import encode as pamqp_encode
 
+from gateway.classic import tables
 from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS, RABBITMQ_TAGS, TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import Limits
 from gateway.values import Table, Timestamp, Typed, typed
+from tests.pace import seconds
 
 CODEC = TableCodec()
 QPID = TableCodec(QPID_TAGS)
@@ -112,6 +114,32 @@ def test_keys_are_octets() -> None:
     assert CODEC.encode(read(whole)) == whole
 
 
+@pytest.mark.parametrize(("octets", "value"), SAMPLES)
+def test_in_an_array(octets: bytes, value: Any) -> None:
+    whole = octets_of(b"\x01kA", octets_of(octets, octets))
+    table = read(whole)
+    assert table == {"k": [value, value]}
+    assert [type(item) for item in table["k"]] == [type(value)] * 2
+    assert CODEC.encode(table) == whole
+
+
+@pytest.mark.parametrize("octets", [octets for octets, _ in SAMPLES if len(octets) > 1])
+def test_cut_in_an_array(octets: bytes) -> None:
+    for length in range(1, len(octets)):
+        with pytest.raises(FrameSyntaxError):
+            read(octets_of(b"\x01kA", octets_of(octets[:length])))
+
+
+@pytest.mark.parametrize("tag", ["b", "B", "k"])
+def test_all_octets(tag: str) -> None:
+    for octet in range(256):
+        whole = octets_of(b"\x01k" + tag.encode() + bytes((octet,)))
+        (value,) = read(whole, QPID).values()
+        number = ord(value.value) if tag == "k" else value.value
+        assert number == (octet - 256 if tag == "b" and octet > 127 else octet)
+        assert QPID.encode({"k": value}) == whole
+
+
 @pytest.mark.parametrize("octets", [octets for octets, _ in SAMPLES])
 def test_cut_anywhere_is_a_syntax_error(octets: bytes) -> None:
     body = b"\x01k" + octets
@@ -183,6 +211,86 @@ def test_entries_and_values_have_limits() -> None:
         read(octets_of(b"\x01aA\x00\x00\x00\x03VVV\x01bV\x01cV"), small)
 
 
+FRAME = 131_072 - 8 - 12 - 2
+"""Octets that the property list of one frame of 128 KiB leaves for the headers."""
+
+
+def full_of(piece: bytes) -> bytes:
+    """The largest legal table of tables that hold nothing but this entry, 4,096 times each."""
+    tables, left = [], FRAME - 4
+    while (number := min(4_096, (left - 10) // len(piece))) > 0:
+        tables.append(b"\x04%04dF" % len(tables) + octets_of(piece * number))
+        left -= len(tables[-1])
+    return octets_of(*tables)
+
+
+def full_of_arrays(piece: bytes) -> bytes:
+    """The same of arrays, with as many values as there may be."""
+    arrays, left, values = [], FRAME - 4, 65_536
+    while (number := min(4_096, (left - 10) // len(piece), values - 1)) > 0:
+        arrays.append(b"\x04%04dA" % len(arrays) + octets_of(piece * number))
+        left -= len(arrays[-1])
+        values -= number + 1
+    return octets_of(*arrays)
+
+
+def full_of_keys(size: int) -> bytes:
+    """The same of keys of so many octets, no two alike."""
+    tables, left, names = [], FRAME - 4, iter(range(100_000))
+    while (number := min(4_096, (left - 10) // (size + 2))) > 0:
+        entries = (bytes((size,)) + b"%0*d" % (size, next(names)) + b"V" for _ in range(number))
+        tables.append(b"\x04%04dF" % len(tables) + octets_of(*entries))
+        left -= len(tables[-1])
+    return octets_of(*tables)
+
+
+def full_of_depth() -> bytes:
+    """The same of tables 31 deep."""
+    deep = b"\x01kV"
+    for _ in range(30):
+        deep = b"\x01kF" + octets_of(deep)
+    return octets_of(*[deep] * ((FRAME - 4) // len(deep)))
+
+
+SMALLEST = (
+    b"V",
+    b"b\x80",
+    b"k\xff",
+    b"u\xff\xff",
+    b"f\x3f\x00\x00\x00",
+    b"D\xff\x80\x00\x00\x00",
+    b"c\x00\x00\x00\x00",
+    b"x\x00\x00\x00\x00",
+    b"F\x00\x00\x00\x00",
+    b"A\x00\x00\x00\x00",
+    b"S\x00\x00\x00\x01\xff",
+)
+WORST = {
+    **{f"tables of {octets!r}": full_of(b"\x00" + octets) for octets in SMALLEST},
+    **{f"arrays of {octets!r}": full_of_arrays(octets) for octets in SMALLEST},
+    **{f"keys of {size} octets": full_of_keys(size) for size in (5, 100)},
+    "depth": full_of_depth(),
+}
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_the_worst_legal_frame_is_quick(name: str) -> None:
+    octets = WORST[name]
+    assert read(octets, QPID)
+    assert seconds(lambda: read(octets, QPID), enough=0.050) < 0.050
+
+
+def test_what_is_over_the_limit_is_refused_as_quickly() -> None:
+    voids = b"\x00A" + octets_of(b"V" * 4_096)
+    octets = octets_of(voids * ((FRAME - 4) // len(voids)))
+
+    def refuse() -> None:
+        with pytest.raises(FrameSyntaxError, match="more than 65536 values"):
+            read(octets)
+
+    assert seconds(refuse, enough=0.050) < 0.050
+
+
 def test_overlapping_ends() -> None:
     with pytest.raises(FrameSyntaxError, match="past its end"):
         read(octets_of(b"\x01kF\x00\x00\x00\x02\x01k") + b"V")
@@ -192,12 +300,10 @@ def test_overlapping_ends() -> None:
 
 def test_entries_without_a_length() -> None:
     entries = b"\x05LOGINS\x00\x00\x00\x01a"
-    assert CODEC.read_entries(entries, 0, len(entries)) == {"LOGIN": "a"}
+    assert CODEC.read_entries(entries) == {"LOGIN": "a"}
     for cut in range(1, len(entries)):
         with pytest.raises(FrameSyntaxError):
-            CODEC.read_entries(entries, 0, cut)
-        with pytest.raises(FrameSyntaxError):
-            CODEC.read_entries(entries[:cut], 0, cut)
+            CODEC.read_entries(entries[:cut])
 
 
 @pytest.mark.parametrize(
@@ -215,6 +321,8 @@ def test_entries_without_a_length() -> None:
         (Decimal("1e11"), "more than 32 bits"),
         (Decimal("NaN"), "not a number"),
         ("\ud800", "surrogates not allowed"),
+        (Typed("string", 5), "5 does not fit string"),
+        ([1, "\ud800"], "surrogates not allowed"),
     ],
 )
 def test_what_does_not_fit_names_the_field(value: Any, reason: str) -> None:
@@ -228,6 +336,25 @@ def test_keys_that_do_not_fit() -> None:
         CODEC.encode({"k" * 256: None})
     with pytest.raises(EncodeError, match="table key 5"):
         CODEC.encode({5: None})  # type: ignore[dict-item]
+
+
+def test_keys_are_kept_but_not_for_ever() -> None:
+    rows = [{f"{start}-{index}": index for index in range(700)} for start in "abc"]
+    for row in [*rows, *rows]:
+        assert read(CODEC.encode(row)) == row
+        assert 0 < len(tables._HEADS) <= tables.KEYS_MAX
+        assert 0 < len(tables._KEYS) <= tables.KEYS_MAX
+    long = {"k" * (tables.KEY_LENGTH + 1): 1}
+    octets = CODEC.encode(long)
+    assert read(octets) == long
+    assert not tables._HEADS.keys() & long
+    assert octets[4:-4] not in tables._KEYS
+
+
+def test_a_key_is_kept_with_its_tag() -> None:
+    for value in (1, "a", True, 1):
+        assert read(CODEC.encode({"again": value})) == {"again": value}
+    assert read(octets_of(b"\x05again", b"V\x05again", b"I\x00\x00\x00\x02")) == {"again": 2}
 
 
 def test_a_positive_exponent_becomes_digits() -> None:

@@ -34,9 +34,8 @@ def test_there_and_back() -> None:
     assert Delivery.decode(OCTETS, 4, len(OCTETS)) == DELIVERY
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_decode_at_an_offset_of_any_buffer(kind: type) -> None:
-    data = kind(b"before" + OCTETS + b"after")
+def test_decode_at_an_offset() -> None:
+    data = b"before" + OCTETS + b"after"
     assert Delivery.decode(data, 10, 6 + len(OCTETS)) == DELIVERY
 
 
