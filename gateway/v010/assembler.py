@@ -1,9 +1,14 @@
 """From frames to segments to assemblies: a control, or a command with the content that follows it.
 
 Frames of several channels and of both tracks may be interleaved, so what is unfinished is kept by channel *and*
-track. The pieces of a segment are collected and joined once. A body larger than it may be is counted and dropped
-as it comes: the assembly then ends with ``body`` None and the session says what became of it. Everything else
-that is too large or out of order is :class:`~gateway.errors.FrameSyntaxError` (specification section 4.4).
+track. The pieces of a segment are collected in one buffer, so that a thousand small ones cost no more than their
+octets. A header or a body larger than it may be is counted and dropped as it comes: the assembly then ends with
+``body`` None and the session says what became of it. Everything else that is too large or out of order is
+:class:`~gateway.errors.FrameSyntaxError` (specification section 4.4).
+
+What is unfinished is bounded for the connection as a whole: headers and bodies by ``spool_max``, controls and commands
+by ``header_max`` and by their number, two for each session that may be open. Nothing grows with the channel numbers
+that a peer makes up.
 """
 
 from __future__ import annotations
@@ -34,45 +39,55 @@ class Content(NamedTuple):
     command: bytes
     """The command segment."""
     header: bytes
-    """The header segment, empty where there was none."""
+    """The header segment, empty where there was none or it was too large."""
     body: bytes | None
-    """None: it was larger than ``limit`` and is gone."""
+    """None: it, or the header, was larger than ``limit`` and is gone."""
     size: int
-    """Octets of the body, kept or not."""
+    """Octets of the body, kept or not; of the header where that was too large."""
     limit: int
 
 
 class _Open:
     """An assembly that is not finished."""
 
-    __slots__ = ("body", "command", "header", "kind", "limit", "pieces", "segment_flag", "size", "within")
+    __slots__ = (
+        "body", "command", "header", "held", "kind", "limit", "limit_kind", "segment", "segment_flag", "size", "within",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.command = b""
         self.header = b""
-        self.body: bytes | None = b""
-        self.pieces: list[bytes] = []
+        self.body = b""
+        self.segment: bytes | bytearray = b""
+        """What of the current segment is kept."""
         self.size = 0
-        """Octets of the segment so far."""
+        """Octets of the segment so far; of the one that was too large, once there was one."""
+        self.held = 0
+        """Octets of it that count as spooled."""
         self.kind = -1
         """Type of the current or last segment."""
         self.within = False
         """In the middle of a segment."""
         self.segment_flag = 0
         self.limit = 0
-        """The limit that the body broke; 0: none."""
+        """The limit that header or body broke; 0: none."""
+        self.limit_kind = -1
+        """Which of the two broke it."""
 
 
 class Assembler:
     """What is unfinished on one connection."""
 
-    __slots__ = ("_limits", "_open", "spooled")
+    __slots__ = ("_commands", "_limits", "_most", "_open", "spooled")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: dict[int, _Open] = {}
+        self._most = 2 * (limits.channel_max + 1)
+        self._commands = 0
+        """Octets of unfinished controls and commands, over all channels."""
         self.spooled = 0
-        """Octets of unfinished bodies, over all channels."""
+        """Octets of unfinished headers and bodies, over all channels."""
 
     def busy(self, channel: int) -> bool:
         """A command of this channel is unfinished."""
@@ -99,6 +114,8 @@ class Assembler:
                 raise FrameSyntaxError(f"flags {flags:02x} and segment type {kind} at the beginning on track {track}")
             if flags == WHOLE:
                 return payload
+            if len(self._open) >= self._most:
+                raise FrameSyntaxError(f"more than {self._most} controls and commands are unfinished")
             assembly = self._open[key] = _Open()
         elif assembly.within:
             if kind != assembly.kind or flags & FIRST_FRAME or flags & LAST_SEGMENT != assembly.segment_flag:
@@ -108,8 +125,14 @@ class Assembler:
         if flags & FIRST_FRAME:
             assembly.kind = kind
             assembly.segment_flag = flags & LAST_SEGMENT
-            assembly.size = 0
-        self._take(assembly, kind, payload)
+            if not assembly.limit:
+                assembly.size = 0
+        if kind <= COMMAND:
+            self._take_command(assembly, payload)
+        elif not assembly.limit:
+            self._take(assembly, kind, payload)
+        elif assembly.limit_kind == kind:
+            assembly.size += len(payload)
         if not flags & LAST_FRAME:
             assembly.within = True
             return None
@@ -121,45 +144,55 @@ class Assembler:
         self._release(assembly)
         if kind <= COMMAND:
             return assembly.command
-        size = assembly.size if kind == BODY else 0
-        return Content(assembly.command, assembly.header, assembly.body, size, assembly.limit)
+        if assembly.limit:
+            return Content(assembly.command, assembly.header, None, assembly.size, assembly.limit)
+        return Content(assembly.command, assembly.header, assembly.body, len(assembly.body), 0)
+
+    def _take_command(self, assembly: _Open, payload: bytes) -> None:
+        """A piece of a control or command. It cannot be dropped: the ids of all behind it would be wrong."""
+        self._commands += len(payload)
+        if self._commands > self._limits.header_max:
+            raise FrameSyntaxError(f"unfinished controls and commands of more than {self._limits.header_max} octets")
+        _append(assembly, payload)
 
     def _take(self, assembly: _Open, kind: int, payload: bytes) -> None:
-        assembly.size += len(payload)
         limits = self._limits
-        if kind != BODY:
-            if assembly.size > limits.header_max:
-                raise FrameSyntaxError(f"a segment of more than {limits.header_max} octets that is no body")
-            if payload:
-                assembly.pieces.append(payload)
-            return
-        if assembly.limit:
-            return
-        if assembly.size > limits.message_max:
-            assembly.limit = limits.message_max
+        size = assembly.size = assembly.size + len(payload)
+        most = limits.message_max if kind == BODY else limits.header_max
+        if size > most:
+            assembly.limit = most
         elif self.spooled + len(payload) > limits.spool_max:
             assembly.limit = limits.spool_max
         if assembly.limit:
-            self.spooled -= assembly.size - len(payload)
-            assembly.pieces = []
-        elif payload:
+            assembly.limit_kind = kind
+            self.spooled -= len(assembly.segment)
+            assembly.held -= len(assembly.segment)
+            assembly.segment = b""
+        else:
             self.spooled += len(payload)
-            assembly.pieces.append(payload)
+            assembly.held += len(payload)
+            _append(assembly, payload)
 
     def _end_segment(self, assembly: _Open, kind: int) -> None:
-        pieces = assembly.pieces
-        octets = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        octets, assembly.segment = bytes(assembly.segment), b""
         if kind == BODY:
-            assembly.body = None if assembly.limit else octets
-            return
-        assembly.pieces = []
-        if kind == HEADER:
+            assembly.body = octets
+        elif kind == HEADER:
             assembly.header = octets
-            return
-        assembly.command = octets
-        if not assembly.segment_flag and (kind == CONTROL or octets[:2] != _TRANSFER):
-            raise FrameSyntaxError(f"content behind {octets[:2].hex()}, which has none")
+        else:
+            assembly.command = octets
+            if not assembly.segment_flag and (kind == CONTROL or octets[:2] != _TRANSFER):
+                raise FrameSyntaxError(f"content behind {octets[:2].hex()}, which has none")
 
     def _release(self, assembly: _Open) -> None:
-        if not assembly.limit and assembly.kind == BODY:
-            self.spooled -= assembly.size
+        self._commands -= len(assembly.command) or len(assembly.segment)
+        self.spooled -= assembly.held
+
+
+def _append(assembly: _Open, payload: bytes) -> None:
+    if not assembly.segment:
+        assembly.segment = payload
+        return
+    if type(assembly.segment) is bytes:
+        assembly.segment = bytearray(assembly.segment)
+    assembly.segment += payload

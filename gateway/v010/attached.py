@@ -49,7 +49,7 @@ NOT_ALLOWED: Final = 530
 NOT_IMPLEMENTED: Final = 540
 
 CACHED_MAX: Final = 256
-"""How many encoded and decoded message.transfer commands are kept."""
+"""How many encoded message.transfer commands a session keeps, and how many decoded ones a connection."""
 JOIN_MAX: Final = 16_384
 """Bodies up to this size are joined with their frame headers into one buffer."""
 _ONE: Final = FIRST_FRAME | LAST_FRAME
@@ -84,7 +84,7 @@ class Attached(Attachment):
         self.name = name
         self.out = session.out
         self.received = Received()
-        self._transfers: dict[bytes, Transfer] = {}
+        self._transfers: dict[bytes, Transfer] = session.transfers
         self.sent = 0
         """The id of the command that is sent next."""
         self.failed = False
@@ -271,12 +271,7 @@ class Attached(Attachment):
         self.received.known(unwrap_ranges(control.commands, self.received.next))
 
     def _gap(self, control: SessionGap) -> None:
-        """Commands that will never come count as carried out."""
-        received = self.received
-        for first, last in unwrap_ranges(control.commands, received.next):
-            if last >= received.next:
-                received.complete(max(first, received.next), last)
-                received.next = last + 1
+        self.received.gap(unwrap_ranges(control.commands, self.received.next))
         self.session.touched[self.wire] = self
 
     def _flush(self, control: SessionFlush) -> None:

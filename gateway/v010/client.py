@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from gateway import sasl
-from gateway.errors import FrameSyntaxError, StateError, Unsupported
+from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Close, Closed, CloseReason, OpenChannel, Opened, Operation
 from gateway.session import PROTOCOL_HEADERS, Capabilities, ClientConfig, Confirms, Role, not_amqp
 from gateway.v010 import controls as k
@@ -103,15 +104,15 @@ class ClientSession(Connection[ClientChannel]):
                 self._give_up(f"no mechanism in common: the server has {', '.join(start.mechanisms) or 'none'}")
                 return
             response = mechanism.start()
-        except sasl.SaslError as error:
+            # Broker-J drops a connection whose properties hold an empty table.
+            client_properties = {name: value for name, value in config.client_properties.items() if value != {}}
+            if config.connection_name:
+                client_properties.setdefault("clientName", config.connection_name)
+            self.send_control(0, k.ConnectionStartOk(client_properties or None, mechanism.name, response, LOCALE))
+        except (sasl.SaslError, EncodeError) as error:
             self._give_up(str(error))
             return
         self.awaited = "tune"
-        # Broker-J drops a connection whose properties hold an empty table.
-        client_properties = {name: value for name, value in config.client_properties.items() if value != {}}
-        if config.connection_name:
-            client_properties.setdefault("clientName", config.connection_name)
-        self.send_control(0, k.ConnectionStartOk(client_properties or None, mechanism.name, response, LOCALE))
 
     def _secure(self, secure: k.ConnectionSecure) -> None:
         self._expect("tune")
@@ -136,14 +137,18 @@ class ClientSession(Connection[ClientChannel]):
             raise FrameSyntaxError(f"connection.tune with max-frame-size {frame_max}, below {FRAME_MIN}")
         frame_max = max(min(frame_max, self.limits.frame_max), FRAME_MIN)
         channel_max = min(0xFFFF if tune.channel_max is None else tune.channel_max, self.limits.channel_max)
-        heartbeat = round(self.limits.heartbeat if self.config.heartbeat is None else self.config.heartbeat)
+        heartbeat = ceil(self.limits.heartbeat if self.config.heartbeat is None else self.config.heartbeat)
         heartbeat = min(heartbeat, 0xFFFF if tune.heartbeat_max is None else tune.heartbeat_max)
         heartbeat = max(heartbeat, tune.heartbeat_min or 0)
         self.send_control(0, k.ConnectionTuneOk(channel_max, frame_max, heartbeat))
         self.negotiated(channel_max, frame_max, heartbeat)
         # The default virtual host has no name in 0-10; "/" is what the classic versions call it.
         name = self.config.virtual_host
-        self.send_control(0, k.ConnectionOpen("" if name == "/" else name))
+        try:
+            self.send_control(0, k.ConnectionOpen("" if name == "/" else name))
+        except EncodeError as error:
+            self._give_up(str(error))
+            return
         self.awaited = "open-ok"
 
     def _open_ok(self, open_ok: k.ConnectionOpenOk) -> None:

@@ -11,11 +11,11 @@ is its command id plus one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway import operations as o
-from gateway.errors import FrameSyntaxError, StateError, Unsupported
+from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.v010 import commands as c
 from gateway.v010.attached import CACHED_MAX, Attached, Transfer
 from gateway.v010.client_requests import REQUESTS, Step, consuming
@@ -28,7 +28,7 @@ from gateway.v010.controls import (
     SessionDetach,
     SessionRequestTimeout,
 )
-from gateway.v010.execution import RangeSet, unwrap, unwrap_ranges
+from gateway.v010.execution import RangeSet, unwrap, unwrap_ranges, within
 from gateway.v010.frames import HEADER_SIZE
 from gateway.v010.subscription import Subscription
 from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, read_message, write_header
@@ -46,7 +46,7 @@ class ClientChannel(Attached):
     """See the module."""
 
     __slots__ = (
-        "_completions", "_failure", "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping",
+        "_completions", "_failure", "_has_settled", "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping",
         "attaching", "closing", "committing", "confirming", "emit", "outstanding", "peer_credit", "peer_mode",
         "pending", "prefetch", "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
     )  # fmt: skip
@@ -84,6 +84,8 @@ class ClientChannel(Attached):
         self._settling = o.Settlement.ACCEPT
         self._settled = RangeSet()
         """What ``_settling`` will be said of."""
+        self._has_settled = False
+        """Settlements were written."""
         self._topping: dict[Subscription, None] = {}
         self._sync: int | None = None
         """Where in ``out`` the last publish begins."""
@@ -114,16 +116,8 @@ class ClientChannel(Attached):
             check(self, operation)
         if self._settled:
             self._write_settled()
-        sent, length = self.sent, len(self.out)
-        try:
-            request(self, operation, serial)
-        except Exception:
-            # A field that does not fit, in the first command or a later one: nothing of the request goes out.
-            del self.out[length:]
-            for number in range(sent, self.sent):
-                self.pending.pop(number, None)
-            self.sent = sent
-            raise
+        # All that may not fit is in the first command of a request, so nothing goes out of one that does not.
+        request(self, operation, serial)
         self.serial = serial
         return serial
 
@@ -241,6 +235,7 @@ class ClientChannel(Attached):
         for ranges in self._settled.chunks():
             super().write(build(tuple((first & 0xFFFFFFFF, last & 0xFFFFFFFF) for first, last in ranges)))
         self._settled.clear()
+        self._has_settled = True
 
     def unsettle(self) -> None:
         """tx.rollback: what the transaction settled is outstanding again."""
@@ -283,10 +278,14 @@ class ClientChannel(Attached):
                 self.write(c.MessageStop(subscription.destination))
 
     def close(self, operation: o.CloseChannel) -> None:
-        """session.detach."""
+        """session.detach, behind the completion of what was settled: what Broker-J has not carried out when a session
+        goes stays in its queue, and nobody gets it nor can purge it."""
         if self._settled:
             self._write_settled()
-        self.tell(SessionDetach(self.name))
+        if self._has_settled:
+            self.ask(c.ExecutionSync(), Step(0, operation, _detach_now))
+        else:
+            self.tell(SessionDetach(self.name))
         self.closing = True
 
     # -------------------------------------------------------------------------------------------- receiving
@@ -352,32 +351,27 @@ class ClientChannel(Attached):
         """See :class:`~gateway.v010.attached.Attached`."""
         self._completions += ranges
 
-    def _under_way(self, first: int, last: int) -> Iterator[int]:
-        """The ids of a range that are pending, in order. The range may be a lie."""
-        pending = self.pending
-        if not pending:
-            return iter(())
-        first, last = max(first, next(iter(pending))), min(last, self.sent - 1)
-        if last - first > 2 * len(pending):
-            return iter([number for number in pending if first <= number <= last])
-        return iter([number for number in range(first, last + 1) if number in pending])
+    def _under_way(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
+        """The ids within the ranges that are pending, in order, each once. The ranges may be lies."""
+        return within(self.pending, ranges, self.sent - 1)
 
     def _complete(self) -> None:
         ranges, self._completions = self._completions, []
         pending = self.pending
         start = end = 0
-        for first, last in ranges:
-            for number in self._under_way(first, last):
-                step = pending.pop(number)
-                if type(step) is int:
-                    if step != end + 1:
-                        self._confirm(start, end)
-                        start = step
-                    end = step
-                elif step.complete is not None:  # type: ignore[union-attr]
+        for number in self._under_way(ranges):
+            step = pending.pop(number)
+            if type(step) is int:
+                if step != end + 1:
                     self._confirm(start, end)
-                    start = end = 0
-                    step.complete(self, step)  # type: ignore[union-attr,arg-type]
+                    start = step
+                end = step
+            elif step.complete is not None:  # type: ignore[union-attr]
+                self._confirm(start, end)
+                start = end = 0
+                step.complete(self, step)  # type: ignore[union-attr,arg-type]
+            elif step.result is not None:  # type: ignore[union-attr]
+                raise FrameSyntaxError(f"command {number & 0xFFFFFFFF} is complete, and its result never came")
         self._confirm(start, end)
 
     def _confirm(self, first: int, last: int) -> None:
@@ -387,16 +381,15 @@ class ClientChannel(Attached):
     def rejected(self, number: int, command: c.MessageReject) -> None:
         """message.reject of publishes."""
         code, text = _REJECT_CODES.get(command.reject_code, (0, ""))
-        for first, last in unwrap_ranges(command.transfers, self.sent):
-            for publish in self._under_way(first, last):
-                serial = self.pending[publish]
-                if not isinstance(serial, int):
-                    continue
-                del self.pending[publish]
-                if code:
-                    self.emit(o.Returned(self.number, serial, serial, code, command.text or text))
-                elif self.confirming:
-                    self.emit(o.Refused(self.number, serial, serial, 0, command.text or "rejected"))
+        for publish in self._under_way(unwrap_ranges(command.transfers, self.sent)):
+            serial = self.pending[publish]
+            if not isinstance(serial, int):
+                continue
+            del self.pending[publish]
+            if code:
+                self.emit(o.Returned(self.number, serial, serial, code, command.text or text))
+            elif self.confirming:
+                self.emit(o.Refused(self.number, serial, serial, 0, command.text or "rejected"))
 
     def accepted(self, number: int, command: c.MessageAccept) -> None:
         """message.accept of publishes: the broker has them."""
@@ -515,6 +508,10 @@ def _check_cancel(channel: ClientChannel, request: o.Cancel) -> None:
         raise StateError(f"channel {channel.number}: there is no consumer {request.consumer_tag!r:.80}")
 
 
+def _detach_now(channel: ClientChannel, step: Step) -> None:
+    channel.tell(SessionDetach(channel.name))
+
+
 def _check_select(channel: ClientChannel, request: o.Request) -> None:
     if channel.confirming or channel.transacted:
         mode = "confirm" if channel.confirming else "transacted"
@@ -529,6 +526,10 @@ def _check_transaction(channel: ClientChannel, request: o.Request) -> None:
 
 
 def _note_prefetch(channel: ClientChannel, request: o.Qos) -> None:
+    for name in ("prefetch_count", "prefetch_size"):
+        value = getattr(request, name)
+        if not isinstance(value, int) or not 0 <= value < c.UNLIMITED:
+            raise EncodeError(f"{name} does not fit an uint32: {value!r:.80}")
     channel.prefetch = (request.prefetch_count, request.prefetch_size)
 
 

@@ -1,32 +1,48 @@
-"""AMQP 0-10 types on the wire (specification section 2): the values of maps and lists.
+"""AMQP 0-10 types as they are read (specification section 2): the values of maps and lists.
 
-Two tables hold everything. :data:`DECODERS` maps the octet that introduces a value of a map or list to what
-reads it; :data:`ENCODERS` maps the neutral type names of :mod:`gateway.values` to what writes it, that octet
-included. Typed arrays and struct32 stay opaque octets, checked but not taken apart: nothing reads into them.
-What is raised while reading is :class:`~gateway.errors.FrameSyntaxError`, while writing
-:class:`~gateway.errors.EncodeError`. The fields of declared structs are in ``fields.py``.
+:data:`DECODERS` maps the octet that introduces a value of a map or list to what reads it; ``encoders.py`` has the
+table the other way round. Typed arrays and struct32 stay opaque octets, checked but not taken apart: nothing reads
+into them. What is raised while reading is :class:`~gateway.errors.FrameSyntaxError`. The fields of declared structs
+are in ``fields.py``.
+
+This is work per value, and a frame may hold sixty thousand: nothing is raised and caught for a value that is merely
+odd, and what has few values is made beforehand.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from gateway.errors import EncodeError, FrameSyntaxError
+from gateway.errors import FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.values import INT32_MAX, INT32_MIN, Table, Timestamp, Typed, Value, type_of, typed
+from gateway.values import Table, Timestamp, Typed, Value, typed
 
 READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError, ValueError)
 """What reading past an end or reading nonsense raises by itself; each becomes a FrameSyntaxError at one boundary."""
 
+_U8 = struct.Struct(">B")
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
-_I32 = struct.Struct(">i")
-_SIZE_COUNT = struct.Struct(">II")
+_DOUBLE = struct.Struct(">d")
+_DECIMAL = struct.Struct(">Bi")
+_DEC64 = struct.Struct(">Bq")
+_int32_at = struct.Struct(">i").unpack_from
+
+KEYS_MAX: Final = 1_024
+"""How many keys are kept, each way: the same few are read and written again and again."""
+KEY_LENGTH: Final = 64
+"""How many octets a key may have to be kept."""
+BROKEN_MAX: Final = 1_024
+"""After so many strings of one map that are no UTF-16, the others are left as octets: each costs several microseconds
+to find out."""
+_KEYS: dict[bytes, tuple[str, int]] = {}
+"""Length, octets and type code behind them -> key and type code."""
 
 
 # ------------------------------------------------------------------------------------------- values of maps
@@ -35,9 +51,11 @@ _SIZE_COUNT = struct.Struct(">II")
 class Reading:
     """What is left of the limits while one map is read."""
 
-    __slots__ = ("depth", "elements", "entries")
+    __slots__ = ("broken", "depth", "elements", "entries")
 
     def __init__(self, limits: Limits) -> None:
+        self.broken = 0
+        """Strings so far that are no UTF-16."""
         self.depth = limits.table_depth
         self.elements = limits.frame_elements
         self.entries = limits.table_entries
@@ -54,13 +72,15 @@ class Reading:
             raise FrameSyntaxError("maps or lists nested too deep")
 
 
+_escaped = re.compile("[\udc80-\udcff]").search
+"""What octets that are no UTF-8 become. Thousands may not be, and to raise and catch would cost ten times as much."""
+
+
 def _read_string(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
     end = at + 2 + (data[at] << 8 | data[at + 1])
     octets = data[at + 2 : end]
-    try:
-        return str(octets, "utf-8"), end
-    except UnicodeDecodeError:
-        return Typed("string", octets), end
+    text = str(octets, "utf-8", "surrogateescape")
+    return text if text.isascii() or not _escaped(text) else Typed("string", octets), end
 
 
 def _read_map(data: bytes, at: int, reading: Reading) -> tuple[Table, int]:
@@ -75,23 +95,40 @@ def _read_map(data: bytes, at: int, reading: Reading) -> tuple[Table, int]:
     reading.enter(count, size - 4, 2)
     at += 4
     table: Table = {}
+    known = _KEYS.get
     for _ in range(count):
-        stop = at + 1 + data[at]
-        key = str(data[at + 1 : stop], "utf-8", "surrogateescape")
-        code = data[stop]
+        start = at
+        at += data[at] + 2
+        octets = data[start:at]
+        key, code = known(octets) or _key(octets)
         if code == 0x95:
-            at = stop + 3 + (data[stop + 1] << 8 | data[stop + 2])
-            octets = data[stop + 3 : at]
-            try:
-                table[key] = str(octets, "utf-8")
-            except UnicodeDecodeError:
-                table[key] = Typed("string", octets)
+            start = at + 2
+            at = start + (data[at] << 8 | data[at + 1])
+            octets = data[start:at]
+            text = str(octets, "utf-8", "surrogateescape")
+            table[key] = text if text.isascii() or not _escaped(text) else Typed("string", octets)
+        elif code == 0x21:
+            (table[key],) = _int32_at(data, at)
+            at += 4
         else:
-            table[key], at = DECODERS[code](data, stop + 1, reading)
+            table[key], at = DECODERS[code](data, at, reading)
     if at != end:
         raise FrameSyntaxError(f"the entries of a map end {at - end:+d} octets from its end")
     reading.depth += 1
     return table, end
+
+
+def _key(octets: bytes) -> tuple[str, int]:
+    """Key and type code at the start of an entry. Octets that were cut short begin with another length than theirs."""
+    size = len(octets) - 2
+    if octets[0] != size:
+        raise IndexError("a key runs past the end of the data")
+    known = str(octets[1:-1], "utf-8", "surrogateescape"), octets[-1]
+    if size <= KEY_LENGTH:
+        if len(_KEYS) >= KEYS_MAX:
+            _KEYS.clear()
+        _KEYS[octets] = known
+    return known
 
 
 def _read_list(data: bytes, at: int, reading: Reading) -> tuple[list[Value], int]:
@@ -149,25 +186,44 @@ def _read_struct32(data: bytes, at: int, reading: Reading) -> tuple[Typed, int]:
 
 
 def _read_decimal(data: bytes, at: int, reading: Reading) -> tuple[Decimal, int]:
-    return _decimal(data[at], int.from_bytes(data[at + 1 : at + 5], "big", signed=True)), at + 5
+    scale, mantissa = _DECIMAL.unpack_from(data, at)
+    return Decimal(f"{mantissa}E-{scale}"), at + 5
 
 
 def _read_dec64(data: bytes, at: int, reading: Reading) -> tuple[Typed, int]:
-    return Typed("dec64", _decimal(data[at], int.from_bytes(data[at + 1 : at + 9], "big", signed=True))), at + 9
-
-
-def _decimal(scale: int, mantissa: int) -> Decimal:
-    return Decimal((mantissa < 0, tuple(map(int, str(abs(mantissa)))), -scale))
+    scale, mantissa = _DEC64.unpack_from(data, at)
+    return Typed("dec64", Decimal(f"{mantissa}E-{scale}")), at + 9
 
 
 _Decoder: TypeAlias = Callable[[bytes, int, Reading], tuple[Any, int]]
 
 
-def _scalar(kind: str, form: str) -> _Decoder:
-    packed = struct.Struct(form)
+def _octet(kind: str, value_of: Callable[[bytes], Value]) -> _Decoder:
+    """A type of one octet: all its values are made beforehand."""
+    values = tuple(Typed(kind, value_of(bytes((octet,)))) for octet in range(256))
 
     def read(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
-        return typed(kind, packed.unpack_from(data, at)[0]), at + packed.size
+        return values[data[at]], at + 1
+
+    return read
+
+
+def _scalar(kind: str, form: str) -> _Decoder:
+    packed = struct.Struct(form)
+    unpack_from, size = packed.unpack_from, packed.size
+
+    def read(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
+        return Typed(kind, unpack_from(data, at)[0]), at + size
+
+    return read
+
+
+def _wide(kind: str, form: str) -> _Decoder:
+    """An integer that is plain where no narrower type would stand for it."""
+    unpack_from = struct.Struct(form).unpack_from
+
+    def read(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
+        return typed(kind, unpack_from(data, at)[0]), at + 8
 
     return read
 
@@ -179,30 +235,77 @@ def _fixed(kind: str, width: int) -> _Decoder:
     return read
 
 
-def _variable(kind: str, size_octets: int, encoding: str | None = None) -> _Decoder:
+def _binary(kind: str, size: struct.Struct) -> _Decoder:
+    size_at, size_octets = size.unpack_from, size.size
+
     def read(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
         start = at + size_octets
-        end = start + int.from_bytes(data[at:start], "big")
-        octets = data[start:end]
-        return typed(kind, _decoded(octets, encoding) if encoding else octets), end
+        end = start + size_at(data, at)[0]
+        return Typed(kind, data[start:end]), end
 
     return read
 
 
-def _decoded(octets: bytes, encoding: str) -> str | bytes:
-    """Text where encoding it again gives the same octets, else the octets."""
-    try:
-        text = str(octets, encoding)
-        return text if text.encode(encoding) == octets else octets
-    except UnicodeError:
-        return octets
+def _latin(kind: str, size: struct.Struct) -> _Decoder:
+    """Text of which any octets are some."""
+    size_at, size_octets = size.unpack_from, size.size
+    empty = Typed(kind, "")
 
-
-def _character(kind: str, width: int, encoding: str) -> _Decoder:
     def read(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
-        return Typed(kind, _decoded(data[at : at + width], encoding)), at + width
+        start = at + size_octets
+        end = start + size_at(data, at)[0]
+        return Typed(kind, str(data[start:end], "iso-8859-15")) if end > start else empty, end
 
     return read
+
+
+def _utf16(kind: str, size: struct.Struct) -> _Decoder:
+    """Text, or the octets that are none, which encode to themselves."""
+    size_at, size_octets = size.unpack_from, size.size
+    empty = Typed(kind, "")
+
+    def read(data: bytes, at: int, reading: Reading) -> tuple[Value, int]:
+        start = at + size_octets
+        end = start + size_at(data, at)[0]
+        if end == start:
+            return empty, end
+        octets = data[start:end]
+        if reading.broken < BROKEN_MAX:
+            try:
+                return Typed(kind, str(octets, "utf-16-be")), end
+            except UnicodeDecodeError:
+                reading.broken += 1
+        return Typed(kind, octets), end
+
+    return read
+
+
+_EMPTY_STR8: Final = Typed("str8", "")
+
+
+def _read_str8(data: bytes, at: int, reading: Reading) -> tuple[Typed, int]:
+    end = at + 1 + data[at]
+    if end == at + 1:
+        return _EMPTY_STR8, end
+    octets = data[at + 1 : end]
+    text = str(octets, "utf-8", "surrogateescape")
+    return Typed("str8", text if text.isascii() or not _escaped(text) else octets), end
+
+
+def _read_octets(data: bytes, at: int, reading: Reading) -> tuple[bytes, int]:
+    start = at + 4
+    end = start + _U32.unpack_from(data, at)[0]
+    return data[start:end], end
+
+
+def _read_double(data: bytes, at: int, reading: Reading) -> tuple[float, int]:
+    return _DOUBLE.unpack_from(data, at)[0], at + 8
+
+
+def _read_utf32(data: bytes, at: int, reading: Reading) -> tuple[Typed, int]:
+    (number,) = _U32.unpack_from(data, at)
+    text = number < 0xD800 or 0xE000 <= number < 0x110000
+    return Typed("char-utf32", chr(number) if text else data[at : at + 4]), at + 4
 
 
 def _constant(value: Value) -> _Decoder:
@@ -213,7 +316,7 @@ def _constant(value: Value) -> _Decoder:
 
 
 def _read_int32(data: bytes, at: int, reading: Reading) -> tuple[int, int]:
-    return _I32.unpack_from(data, at)[0], at + 4
+    return _int32_at(data, at)[0], at + 4
 
 
 def _read_timestamp(data: bytes, at: int, reading: Reading) -> tuple[Timestamp, int]:
@@ -229,10 +332,10 @@ def _read_uuid(data: bytes, at: int, reading: Reading) -> tuple[UUID, int]:
 
 
 DECODERS: dict[int, _Decoder] = {
-    0x00: _fixed("bin8", 1),
-    0x01: _scalar("int8", ">b"),
-    0x02: _scalar("uint8", ">B"),
-    0x04: _character("char", 1, "iso-8859-15"),
+    0x00: _octet("bin8", bytes),
+    0x01: _octet("int8", lambda octet: int.from_bytes(octet, "big", signed=True)),
+    0x02: _octet("uint8", lambda octet: octet[0]),
+    0x04: _octet("char", lambda octet: octet.decode("iso-8859-15")),
     0x08: _read_boolean,
     0x10: _fixed("bin16", 2),
     0x11: _scalar("int16", ">h"),
@@ -241,26 +344,26 @@ DECODERS: dict[int, _Decoder] = {
     0x21: _read_int32,
     0x22: _scalar("uint32", ">I"),
     0x23: _scalar("float", ">f"),
-    0x27: _character("char-utf32", 4, "utf-32-be"),
+    0x27: _read_utf32,
     0x30: _fixed("bin64", 8),
-    0x31: _scalar("int64", ">q"),
-    0x32: _scalar("uint64", ">Q"),
-    0x33: _scalar("double", ">d"),
+    0x31: _wide("int64", ">q"),
+    0x32: _wide("uint64", ">Q"),
+    0x33: _read_double,
     0x38: _read_timestamp,
     0x40: _fixed("bin128", 16),
     0x48: _read_uuid,
     0x50: _fixed("bin256", 32),
     0x60: _fixed("bin512", 64),
     0x70: _fixed("bin1024", 128),
-    0x80: _variable("vbin8", 1),
-    0x84: _variable("str8-latin", 1, "iso-8859-15"),
-    0x85: _variable("str8", 1, "utf-8"),
-    0x86: _variable("str8-utf16", 1, "utf-16-be"),
-    0x90: _variable("vbin16", 2),
-    0x94: _variable("str16-latin", 2, "iso-8859-15"),
+    0x80: _binary("vbin8", _U8),
+    0x84: _latin("str8-latin", _U8),
+    0x85: _read_str8,
+    0x86: _utf16("str8-utf16", _U8),
+    0x90: _binary("vbin16", _U16),
+    0x94: _latin("str16-latin", _U16),
     0x95: _read_string,
-    0x96: _variable("str16-utf16", 2, "utf-16-be"),
-    0xA0: _variable("bytes", 4),
+    0x96: _utf16("str16-utf16", _U16),
+    0xA0: _read_octets,
     0xA8: _read_map,
     0xA9: _read_list,
     0xAA: _read_array,
@@ -290,147 +393,3 @@ def read_map(data: bytes, at: int, limits: Limits = DEFAULT_LIMITS) -> tuple[Tab
         raise FrameSyntaxError(f"unknown type code 0x{error.args[0]:02x} in a map") from None
     except READ_ERRORS as error:
         raise FrameSyntaxError(f"a broken map: {error}") from None
-
-
-_Encoder: TypeAlias = Callable[[Value, int], bytes]
-
-
-def write_map(table: Table, depth: int = DEFAULT_LIMITS.table_depth) -> bytes:
-    """A map with its size. Raises :class:`~gateway.errors.EncodeError`."""
-    if depth <= 0:
-        raise EncodeError("headers nested deeper than the limit table_depth")
-    parts: list[bytes] = []
-    for key, value in table.items():
-        try:
-            name = key.encode("utf-8", "surrogateescape")
-        except (UnicodeEncodeError, AttributeError) as error:
-            raise EncodeError(f"the key {key!r:.80}: {error}") from None
-        if len(name) > 255:
-            raise EncodeError(f"the key {key!r:.80} has {len(name)} octets, over the limit of 255")
-        kind = type(value)
-        if kind is str and len(value) < 16384:
-            try:
-                text = value.encode()
-            except UnicodeEncodeError as error:
-                raise EncodeError(f"the value of {key!r:.80}: {error}") from None
-            parts.append(b"%c%b\x95%b%b" % (len(name), name, _U16.pack(len(text)), text))
-        elif kind is int and INT32_MIN <= value <= INT32_MAX:
-            parts.append(b"%c%b\x21%b" % (len(name), name, _I32.pack(value)))
-        else:
-            parts.append(b"%c%b%b" % (len(name), name, _write_value(key, value, depth)))
-    body = b"".join(parts)
-    return _SIZE_COUNT.pack(len(body) + 4, len(table)) + body
-
-
-def _write_value(key: object, value: Value, depth: int) -> bytes:
-    try:
-        kind = type_of(value)
-        encoder = ENCODERS.get(kind)
-        if encoder is None:
-            raise EncodeError(f"the value of {key!r:.80}: 0-10 has no type {kind}")
-        return encoder(value.value if isinstance(value, Typed) else value, depth)
-    except (struct.error, UnicodeEncodeError, OverflowError, TypeError, ValueError) as error:
-        raise EncodeError(f"the value of {key!r:.80} does not fit: {value!r:.80}: {error}") from None
-
-
-def _write_list(value: Value, depth: int) -> bytes:
-    if depth <= 1:
-        raise EncodeError("headers nested deeper than the limit table_depth")
-    body = b"".join([_write_value(index, item, depth - 1) for index, item in enumerate(value)])
-    return b"\xa9" + _SIZE_COUNT.pack(len(body) + 4, len(value)) + body
-
-
-def _write_decimal(value: Decimal, code: bytes, form: str) -> bytes:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise ValueError("not a number")
-    if exponent > 0 and len(digits) + exponent > 19:
-        raise ValueError("too large for a decimal")
-    mantissa = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
-    return code + struct.pack(form, max(-exponent, 0), -mantissa if sign else mantissa)
-
-
-def _packed(code: int, form: str) -> _Encoder:
-    pack = struct.Struct(">B" + form).pack
-    return lambda value, depth: pack(code, value)
-
-
-def _as_octets(code: int, width: int) -> _Encoder:
-    def write(value: Value, depth: int) -> bytes:
-        if len(value) != width:
-            raise ValueError(f"{len(value)} octets, not {width}")
-        return bytes((code,)) + bytes(value)
-
-    return write
-
-
-def _sized(code: int, size_octets: int, encoding: str | None = None) -> _Encoder:
-    def write(value: Value, depth: int) -> bytes:
-        octets = value.encode(encoding) if encoding and isinstance(value, str) else bytes(value)
-        return bytes((code,)) + len(octets).to_bytes(size_octets, "big") + octets
-
-    return write
-
-
-def _char(code: int, width: int, encoding: str) -> _Encoder:
-    fixed = _as_octets(code, width)
-    return lambda value, depth: fixed(value.encode(encoding) if isinstance(value, str) else value, depth)
-
-
-ENCODERS: dict[str, _Encoder] = {
-    "bool": lambda value, depth: b"\x08\x01" if value else b"\x08\x00",
-    "int8": _packed(0x01, "b"),
-    "uint8": _packed(0x02, "B"),
-    "int16": _packed(0x11, "h"),
-    "uint16": _packed(0x12, "H"),
-    "int32": _packed(0x21, "i"),
-    "uint32": _packed(0x22, "I"),
-    "float": _packed(0x23, "f"),
-    "int64": _packed(0x31, "q"),
-    "uint64": _packed(0x32, "Q"),
-    "double": _packed(0x33, "d"),
-    "timestamp": _packed(0x38, "Q"),
-    "char": _char(0x04, 1, "iso-8859-15"),
-    "char-utf32": _char(0x27, 4, "utf-32-be"),
-    "uuid": lambda value, depth: b"\x48" + value.bytes,
-    "bin8": _as_octets(0x00, 1),
-    "bin16": _as_octets(0x10, 2),
-    "bin32": _as_octets(0x20, 4),
-    "bin40": _as_octets(0xC0, 5),
-    "bin64": _as_octets(0x30, 8),
-    "bin72": _as_octets(0xD0, 9),
-    "bin128": _as_octets(0x40, 16),
-    "bin256": _as_octets(0x50, 32),
-    "bin512": _as_octets(0x60, 64),
-    "bin1024": _as_octets(0x70, 128),
-    "vbin8": _sized(0x80, 1),
-    "vbin16": _sized(0x90, 2),
-    "bytes": _sized(0xA0, 4),
-    "str8": _sized(0x85, 1, "utf-8"),
-    "str8-latin": _sized(0x84, 1, "iso-8859-15"),
-    "str8-utf16": _sized(0x86, 1, "utf-16-be"),
-    "string": _sized(0x95, 2, "utf-8"),
-    "str16-latin": _sized(0x94, 2, "iso-8859-15"),
-    "str16-utf16": _sized(0x96, 2, "utf-16-be"),
-    "table": lambda value, depth: b"\xa8" + write_map(value, depth - 1),
-    "array": _write_list,
-    "typed-array": _sized(0xAA, 4),
-    "struct32": _sized(0xAB, 4),
-    "decimal": lambda value, depth: _write_decimal(value, b"\xc8", ">Bi"),
-    "dec64": lambda value, depth: _write_decimal(value, b"\xd8", ">Bq"),
-    "void": lambda value, depth: b"\xf0",
-    "bit": lambda value, depth: b"\xf1",
-}
-"""Neutral type name -> writer of type code and value."""
-
-
-def carries(kind: str, value: Value) -> bool:
-    """Whether 0-10 has the type and the value fits it. A string that is not UTF-8 does not: readers would change
-    it."""
-    if kind == "string" and isinstance(value, Typed):
-        return False
-    try:
-        _write_value("", value, 2)
-    except EncodeError:
-        return False
-    return True

@@ -125,6 +125,8 @@ class Connection(Generic[A]):
         self.events: list[Operation] = []
         """Always this very list, too."""
         self.assembler = Assembler(limits)
+        self.transfers: dict[bytes, Any] = {}
+        """The octets of message.transfer commands seen lately -> what they say, for all sessions together."""
         self._accepted = min(FRAME_MAX, limits.frame_max)
         """Largest frame that is received."""
         self._simple_max = min(self._accepted, limits.header_max, limits.message_max)
@@ -144,6 +146,16 @@ class Connection(Generic[A]):
     def closed(self) -> bool:
         """See :class:`gateway.session.Session`."""
         return self.phase is Phase.CLOSED
+
+    @property
+    def pending(self) -> int:
+        """See :class:`gateway.session.Session`."""
+        return len(self.out)
+
+    @property
+    def unfinished(self) -> int:
+        """See :class:`gateway.session.Session`."""
+        return len(self._partial) + self.assembler.spooled
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[Operation]:
         """See :class:`gateway.session.Session`."""
@@ -266,6 +278,8 @@ class Connection(Generic[A]):
         short = text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
         self.send_control(0, ConnectionClose(code, short))
         self.phase = Phase.CLOSING
+        for wire in self.channels:
+            self.assembler.drop(wire)
         self.channels.clear()
         self.touched.clear()
         self.dirty.clear()
@@ -332,13 +346,13 @@ class Connection(Generic[A]):
                     if channel is not None and command.startswith(_TRANSFER) and not assembler.busy(wire):
                         at = stop
                         channel.content(command, header, body, len(body), 0)
-                        if self.phase is Phase.CLOSED:
-                            return at
                         continue
                 found = read_frame(octets, at, self._accepted)
                 if found is None:
                     break
                 (flags, kind, track, wire, payload), at = found
+                if (wire or track) and self.phase is Phase.HANDSHAKE:
+                    raise FrameSyntaxError(f"track {track} of channel {wire} before the connection is open")
                 if flags == WHOLE and kind == track == CONTROL:
                     self._control(wire, payload)
                 else:
@@ -383,6 +397,8 @@ class Connection(Generic[A]):
             else:
                 channel.control(control)
             return
+        if wire:
+            raise FrameSyntaxError(f"{control.spelled} on channel {wire}")
         if type(control) is ConnectionClose:
             self.send_control(0, ConnectionCloseOk())
             self._closed_by_peer(control)

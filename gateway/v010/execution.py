@@ -11,14 +11,17 @@ peer has asked to be told, what it was told.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gateway.errors import FrameSyntaxError
 from gateway.v010.fields import SEQUENCE_SET_MAX, Ranges
 
+RANGES_MAX: Final = 1_024
+"""Into how many ranges what was completed and is not known to be known may fall, in a session. Who carries commands
+out in order needs one."""
 COMPLETE_EVERY: Final = 256
 """Completions are sent at the latest after so many commands, asked for or not: the peer holds something for
 each."""
@@ -95,6 +98,16 @@ class RangeSet:
         firsts[start:stop] = [pair[0] for pair in rest]
         lasts[start:stop] = [pair[1] for pair in rest]
 
+    def absorb(self, number: int) -> int:
+        """Take out the leading ranges that begin at or below ``number``; the number behind the last of them, or
+        ``number`` itself where that is higher."""
+        firsts, lasts = self._firsts, self._lasts
+        stop = bisect_right(firsts, number)
+        if stop:
+            number = max(number, lasts[stop - 1] + 1)
+            del firsts[:stop], lasts[:stop]
+        return number
+
     def clear(self) -> None:
         """Take everything out."""
         self._firsts.clear()
@@ -107,10 +120,32 @@ class RangeSet:
             yield pairs[start : start + SEQUENCE_SET_MAX]
 
 
+def within(pending: Mapping[int, object], ranges: Iterable[tuple[int, int]], newest: int) -> list[int]:
+    """The keys of ``pending``, which are in order, that lie within any of the ranges; in order, each once.
+
+    A peer's ranges may overlap, be wider than everything that was ever sent, and be thousands: the work is that of
+    sorting them, beside that of going through ``pending`` once.
+    """
+    if not pending:
+        return []
+    oldest = next(iter(pending))
+    clipped = [(max(first, oldest), min(last, newest)) for first, last in ranges]
+    if len(clipped) > 1:
+        merged = RangeSet()
+        for first, last in sorted(clipped):
+            if first <= last:
+                merged.add(first, last)
+        clipped = list(merged)
+    if sum(last - first + 1 for first, last in clipped) <= 2 * len(pending):
+        return [number for first, last in clipped for number in range(first, last + 1) if number in pending]
+    keys = list(pending)
+    return [number for first, last in clipped for number in keys[bisect_left(keys, first) : bisect_right(keys, last)]]
+
+
 class Received:
     """The commands that one end of a session receives."""
 
-    __slots__ = ("_barriers", "_since", "_wanted", "completed", "due", "low", "next")
+    __slots__ = ("_ahead", "_barriers", "_since", "_wanted", "completed", "due", "low", "next")
 
     def __init__(self) -> None:
         self.next = 0
@@ -121,6 +156,8 @@ class Received:
         """All commands below are carried out."""
         self.due = False
         """The peer is to be told now."""
+        self._ahead = RangeSet()
+        """Carried out although an earlier one is not; known or not."""
         self._since = 0
         self._wanted: set[int] = set()
         self._barriers: deque[int] = deque()
@@ -145,8 +182,7 @@ class Received:
     def complete(self, first: int, last: int) -> None:
         """The commands ``first`` to ``last`` are carried out."""
         self.completed.add(first, last)
-        if first <= self.low:
-            self._raise_low(last)
+        self._carried_out(first, last)
         self._since += last - first + 1
         if self._since >= COMPLETE_EVERY:
             self.due = True
@@ -156,9 +192,28 @@ class Received:
             self._pass_barriers()
 
     def known(self, ranges: list[tuple[int, int]]) -> None:
-        """session.known-completed."""
+        """session.known-completed. Raises :class:`~gateway.errors.FrameSyntaxError` where the peer knows so little of
+        what it was told that more than :data:`RANGES_MAX` ranges are left."""
+        completed = self.completed
+        most = max(len(completed), RANGES_MAX)
         for first, last in ranges:
-            self.completed.remove(first, min(last, self.next - 1))
+            completed.remove(first, min(last, self.next - 1))
+            if len(completed) > most:
+                raise FrameSyntaxError(f"session.known-completed leaves more than {RANGES_MAX} ranges of commands")
+
+    def gap(self, ranges: list[tuple[int, int]]) -> None:
+        """session.gap: commands that will never come count as carried out. Raises
+        :class:`~gateway.errors.FrameSyntaxError` where it does not begin with the command that comes next: ids are
+        counted, so what is left out could never be sent; and where more than :data:`RANGES_MAX` ranges come of it."""
+        for first, last in sorted(ranges):
+            if first > self.next:
+                due = self.next & 0xFFFFFFFF
+                raise FrameSyntaxError(f"session.gap from {first & 0xFFFFFFFF} where {due} comes next")
+            if last >= self.next:
+                self.complete(self.next, last)
+                self.next = last + 1
+        if len(self.completed) > RANGES_MAX:
+            raise FrameSyntaxError(f"session.gap leaves more than {RANGES_MAX} ranges of commands")
 
     def take_due(self) -> list[Ranges]:
         """What to send in session.completed now, a list of sequence-sets; nothing where nothing is due."""
@@ -178,16 +233,17 @@ class Received:
             wanted.difference_update(found)
             self.due = True
 
-    def _raise_low(self, last: int) -> None:
+    def _carried_out(self, first: int, last: int) -> None:
+        if first > self.low:
+            self._ahead.add(first, last)
+            return
         self.low = max(self.low, last + 1)
-        for first, end in self.completed:
-            if first > self.low:
-                break
-            self.low = max(self.low, end + 1)
+        if self._ahead:
+            self.low = self._ahead.absorb(self.low)
 
     def _pass_barriers(self) -> None:
         while self._barriers and self._barriers[0] <= self.low:
             number = self._barriers.popleft()
             self.completed.add(number, number)
-            self._raise_low(number)
+            self._carried_out(number, number)
             self.due = True

@@ -17,7 +17,8 @@ from uuid import UUID
 
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.v010.codec import READ_ERRORS, Reading, check_array, read_map, write_map
+from gateway.v010.codec import READ_ERRORS, Reading, check_array, read_map
+from gateway.v010.encoders import write_map
 from gateway.values import Table
 
 SEQUENCE_SET_MAX: Final = 0xFFFF // 8
@@ -188,7 +189,7 @@ class Fields:
                 flags |= mask
                 try:
                     parts.append(kind.write(value))
-                except (struct.error, OverflowError, UnicodeEncodeError, TypeError, AttributeError):
+                except (struct.error, OverflowError, TypeError, ValueError, AttributeError):
                     raise EncodeError(f"{self.spelled}.{name} does not fit a {kind.name}: {value!r:.80}") from None
         parts[0] = _U16.pack(flags)
         return b"".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil
 from typing import Any, ClassVar, Final
 
 from gateway import sasl
@@ -32,6 +33,8 @@ class ServerSession(Connection[ServerChannel]):
         self.capabilities = Capabilities(confirms=Confirms.COMPLETION, query_binding=True, mechanisms=MECHANISMS)
         self.user = ""
         self.awaited = "the protocol header"
+        self._names: set[bytes] = set()
+        """Of the sessions that are attached."""
 
     # --------------------------------------------------------------------------------------------- sending
 
@@ -88,7 +91,7 @@ class ServerSession(Connection[ServerChannel]):
             self._deny(k.CONNECTION_FORCED, "Authentication failed")
             return
         self.user = login[0]
-        heartbeat = min(round(self.limits.heartbeat), 0xFFFF)
+        heartbeat = min(ceil(self.limits.heartbeat), 0xFFFF)
         self.send_control(0, k.ConnectionTune(self._channels(), self._accepted, 0, heartbeat))
         self.awaited = "tune-ok"
 
@@ -99,7 +102,10 @@ class ServerSession(Connection[ServerChannel]):
         self._expect("tune-ok")
         frame_max = min(FRAME_MAX, self.limits.frame_max) if not tune_ok.max_frame_size else tune_ok.max_frame_size
         if not FRAME_MIN <= frame_max <= max(self._accepted, FRAME_MIN):
-            raise FrameSyntaxError(f"connection.tune-ok with max-frame-size {frame_max}")
+            most = max(self._accepted, FRAME_MIN)
+            raise FrameSyntaxError(
+                f"connection.tune-ok with max-frame-size {frame_max}, not within {FRAME_MIN}..{most}"
+            )
         if tune_ok.channel_max > self._channels():
             raise FrameSyntaxError(f"connection.tune-ok with channel-max {tune_ok.channel_max}")
         self.negotiated(tune_ok.channel_max or self._channels(), frame_max, tune_ok.heartbeat or 0)
@@ -125,15 +131,24 @@ class ServerSession(Connection[ServerChannel]):
         if self.phase is not Phase.OPEN:
             return
         if isinstance(control, k.SessionAttach):
-            if any(channel.name == control.name for channel in self.channels.values()):
+            if len(control.name) > self.limits.short_string:
+                limit = self.limits.short_string
+                raise FrameSyntaxError(f"a session's name of {len(control.name)} octets is over {limit}")
+            if control.name in self._names:
                 self.send_control(wire, k.SessionDetached(control.name, SESSION_BUSY))
-            elif len(self.channels) >= self.limits.channel_max:
+            elif len(self.channels) >= self.capabilities.channel_max:
                 self.send_control(wire, k.SessionDetached(control.name, TRANSPORT_BUSY))
             else:
+                self._names.add(control.name)
                 self.channels[wire] = ServerChannel(self, wire, control.name)
         elif not isinstance(control, k.SessionDetached):
             name = control.name if isinstance(control, k.SessionDetach) else b""
             self.send_control(wire, k.SessionDetached(name, NOT_ATTACHED))
+
+    def detach(self, wire: int) -> None:
+        """See :class:`~gateway.v010.connection.Connection`."""
+        self._names.discard(self.channels[wire].name)
+        super().detach(wire)
 
     def _stray(self, wire: int) -> None:
         if self.phase is Phase.OPEN:

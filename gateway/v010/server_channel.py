@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway import operations as o
-from gateway.errors import StateError, Unsupported
+from gateway.errors import LocalError, StateError, Unsupported
 from gateway.v010 import commands as c
 from gateway.v010.attached import Attached, Transfer
 from gateway.v010.codes import NO_CONSUMERS, error_code, reply
 from gateway.v010.controls import SessionAttached, SessionCommandPoint, SessionDetach, SessionDetached
-from gateway.v010.execution import unwrap_ranges
+from gateway.v010.execution import RangeSet, unwrap_ranges, within
+from gateway.v010.fields import Ranges
 from gateway.v010.server_requests import MISSING, REQUESTS, RESULTS, SETTLEMENTS
-from gateway.v010.structs import Struct
 from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, read_message, write_header
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 ATTACH_SERIAL: Final = 1
 REMEMBERED_MAX: Final = 1_024
 """How many requests without an outcome are remembered, in case one fails all the same."""
-WINDOW_MAX: Final = 1 << 20
-"""Most deliveries of a session that may be incomplete where credit comes back by completion."""
+WINDOW_MAX: Final = 1 << 16
+"""Most deliveries of a session that may be incomplete where credit comes back by completion. A client that asks for
+more loses the session."""
+GONE_MAX: Final = 1_024
+"""How many subscriptions are remembered that the server has ended and the client has not."""
 RESOURCE_LIMIT: Final = 506
 UNLIMITED_FLOW: Final = 0x7FFFFFFF
 
@@ -56,7 +59,7 @@ class ServerChannel(Attached):
     """See the module."""
 
     __slots__ = (
-        "_cancelling", "_detaching", "_remembered", "_silent", "_stopped", "asked", "destinations", "emit",
+        "_cancelling", "_detaching", "_gone", "_remembered", "_silent", "_stopped", "asked", "destinations", "emit",
         "publishes", "serial", "session", "transacted", "transaction", "windowed",
     )  # fmt: skip
 
@@ -83,6 +86,8 @@ class ServerChannel(Attached):
         """The client wants to detach, and waits."""
         self._cancelling: dict[int, Destination] = {}
         """What each message.cancel without an outcome ends: until then it delivers."""
+        self._gone: dict[str, Destination] = {}
+        """The latest subscriptions that are gone."""
         self._stopped = False
         self.emit(o.OpenChannel(self.number, serial=ATTACH_SERIAL))
 
@@ -174,18 +179,21 @@ class ServerChannel(Attached):
         settlement = SETTLEMENTS[type(command)]
         received = self.received
         received.complete(number, number)
-        for first, last in unwrap_ranges(command.transfers, self.sent):
-            first, last = max(first, 0), min(last, self.sent - 1)
-            if first <= last:
-                self.emit(o.Settle(self.number, settlement, first + 1, last + 1, serial=self._next_serial()))
+        for first, last in self._transferred(command.transfers):
+            self.emit(o.Settle(self.number, settlement, first, last, serial=self._next_serial()))
 
     def acquire(self, number: int, command: c.MessageAcquire) -> None:
         """message.acquire: the client wants what it was only shown."""
-        ranges = (
-            (max(first, 0), min(last, self.sent - 1)) for first, last in unwrap_ranges(command.transfers, self.sent)
-        )
-        wanted = tuple((first + 1, last + 1) for first, last in ranges if first <= last)
-        self.ask(number, command, o.Acquire(self.number, wanted))
+        self.ask(number, command, o.Acquire(self.number, self._transferred(command.transfers)))
+
+    def _transferred(self, ranges: Ranges) -> Ranges:
+        """The deliveries that a sequence-set names, as disjoint ranges: a client may name one a thousand times."""
+        merged = RangeSet()
+        for first, last in sorted(unwrap_ranges(ranges, self.sent)):
+            first, last = max(first, 0), min(last, self.sent - 1)
+            if first <= last:
+                merged.add(first + 1, last + 1)
+        return tuple(merged)
 
     def tx_select(self, number: int, command: c.TxSelect) -> None:
         """tx.select: what follows belongs to a transaction."""
@@ -256,15 +264,10 @@ class ServerChannel(Attached):
         if not windowed or self.failed:
             return
         credit: dict[str, tuple[int, int]] = {}
-        for first, last in ranges:
-            if last - first > 2 * len(windowed):
-                numbers = [number for number in windowed if first <= number <= last]
-            else:
-                numbers = [number for number in range(first, last + 1) if number in windowed]
-            for number in numbers:
-                destination, size = windowed.pop(number)
-                messages, octets = credit.get(destination, (0, 0))
-                credit[destination] = (messages + 1, octets + size)
+        for number in within(windowed, ranges, self.sent - 1):
+            destination, size = windowed.pop(number)
+            messages, octets = credit.get(destination, (0, 0))
+            credit[destination] = (messages + 1, octets + size)
         for destination, (messages, octets) in credit.items():
             self.emit(o.Credit(self.number, destination, messages, octets, True, serial=self._next_serial()))
 
@@ -323,7 +326,7 @@ class ServerChannel(Attached):
         if destination is None or destination.gone:
             raise StateError(f"channel {self.number}: there is no subscription {operation.consumer_tag!r:.80}")
         if len(self.windowed) >= WINDOW_MAX:
-            raise StateError(f"channel {self.number}: {WINDOW_MAX} deliveries are not complete")
+            raise LocalError(f"{WINDOW_MAX} deliveries are not complete")
         message = operation.message
         flags = REDELIVERED if operation.redelivered else 0
         header = write_header(message, operation.routing_key, flags, operation.exchange, None)
@@ -334,17 +337,17 @@ class ServerChannel(Attached):
 
     def outcome(self, operation: o.Outcome) -> None:
         """Done, Consuming, Removed and what else ends requests."""
-        for serial in range(operation.first, operation.last + 1):
-            if serial == ATTACH_SERIAL and type(operation) is o.Done:
-                self.tell(SessionAttached(self.name))
-                self.tell(SessionCommandPoint(0, 0))
-                continue
-            number, command = self._asked(serial)
-            build = RESULTS.get((type(command), type(operation)))
-            if build is not None:
-                self._result(number, build(operation))
-                continue
-            if isinstance(command, c.MessageCancel):
+        attached = operation.first == ATTACH_SERIAL and type(operation) is o.Done
+        serials = range(operation.first + attached, operation.last + 1)
+        results = {serial: self._result_of(serial, operation) for serial in serials}
+        if attached:
+            self.tell(SessionAttached(self.name))
+            self.tell(SessionCommandPoint(0, 0))
+        for serial, result in results.items():
+            number, command = self.asked.pop(serial)
+            if result is not None:
+                self.write(c.ExecutionResult(number & 0xFFFFFFFF, result))
+            elif isinstance(command, c.MessageCancel):
                 self._cancelled(serial, command.destination)
             elif isinstance(command, c.TxCommit | c.TxRollback):
                 self.transaction.clear()
@@ -356,15 +359,13 @@ class ServerChannel(Attached):
         if destination is not None and self.destinations.get(name) is destination:
             del self.destinations[name]
 
-    def _asked(self, serial: int) -> tuple[int, c.Command]:
-        entry = self.asked.pop(serial, None)
+    def _result_of(self, serial: int, operation: o.Outcome) -> bytes | None:
+        """The result that an outcome is for a request, None where its completion says all."""
+        entry = self.asked.get(serial)
         if entry is None:
             raise StateError(f"channel {self.number}: request {serial} is not waiting for an outcome")
-        return entry
-
-    def _result(self, number: int, result: Struct) -> None:
-        self.write(c.ExecutionResult(number & 0xFFFFFFFF, result.encode()))
-        self.received.complete(number, number)
+        build = RESULTS.get((type(entry[1]), type(operation)))
+        return None if build is None else build(operation).encode()
 
     def _publishes(self, first: int, last: int) -> list[int]:
         if last - first > 2 * len(self.publishes):
@@ -393,6 +394,7 @@ class ServerChannel(Attached):
         """Publishes are refused: message.reject, where the client asked to be told; else the session ends."""
         for serial in self._publishes(operation.first, operation.last):
             number = self.publishes.pop(serial)
+            self.transaction.pop(serial, None)
             text = operation.text or "refused"
             if serial in self._silent:
                 self.broken(number, error_code(operation.code or RESOURCE_LIMIT), text, c.TRANSFER)
@@ -417,7 +419,8 @@ class ServerChannel(Attached):
             code = command.code
             missing = MISSING.get(type(command))
             if missing is not None and operation.code == 404:
-                self._result(number, missing)
+                self.write(c.ExecutionResult(number & 0xFFFFFFFF, missing.encode()))
+                self.received.complete(number, number)
                 return
         self.refuse(number, error_code(operation.code), operation.text, code)
 
@@ -451,8 +454,19 @@ class ServerChannel(Attached):
 
     def unheard(self, operation: o.Cancelled) -> None:
         """0-10 has no word for it. What the client still says of the subscription is taken in silence."""
-        if (destination := self.destinations.get(operation.consumer_tag)) is not None:
-            destination.gone = True
+        name = operation.consumer_tag
+        destination = self.destinations.get(name)
+        if destination is None:
+            return
+        destination.gone = True
+        gone = self._gone
+        gone.pop(name, None)
+        gone[name] = destination
+        if len(gone) > GONE_MAX:
+            oldest, destination = next(iter(gone.items()))
+            del gone[oldest]
+            if self.destinations.get(oldest) is destination:
+                del self.destinations[oldest]
 
 
 def _one(number: int) -> tuple[tuple[int, int], ...]:

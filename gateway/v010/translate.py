@@ -19,7 +19,8 @@ from uuid import UUID, uuid5
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import NO_HOME, Home, fit, restore
 from gateway.message import Message, Properties, RawProperties, ReplyTo
-from gateway.v010.codec import READ_ERRORS, carries, read_map, write_map
+from gateway.v010.codec import READ_ERRORS, read_map
+from gateway.v010.encoders import carries, write_map
 from gateway.v010.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES
 from gateway.values import INT64_MAX, Timestamp, Value
 
@@ -140,12 +141,22 @@ def home(user: str | None, broker_j: bool = False) -> Home:
 # -------------------------------------------------------------------------------------------------- reading
 
 
-def _find(header: bytes, code: int) -> tuple[int, int]:
-    """Where the struct with this code begins (at its size) and ends; -1, -1 where there is none. Raises
-    :class:`~gateway.errors.FrameSyntaxError` where the structs do not fill the header."""
-    at = 0
+_Spans = tuple[int, int, int, int]
+"""Where the delivery-properties begin (at their size) and end, and the message-properties; -1, -1 for none."""
+
+
+def _spans(header: bytes) -> _Spans:
+    """Where the structs are. Raises :class:`~gateway.errors.FrameSyntaxError` where they do not fill the header."""
     length = len(header)
-    found = (-1, -1)
+    if length >= 16:  # nearly always it is the two, in this order
+        size, kind, _ = _STRUCT.unpack_from(header)
+        stop = size + 4
+        if kind == DELIVERY_PROPERTIES and 8 <= stop <= length - 8:
+            size, kind, _ = _STRUCT.unpack_from(header, stop)
+            if kind == MESSAGE_PROPERTIES and size == length - stop - 4:
+                return 0, stop, stop, length
+    at = 0
+    found = {DELIVERY_PROPERTIES: (-1, -1), MESSAGE_PROPERTIES: (-1, -1)}
     while at < length:
         if length - at < 8:
             raise FrameSyntaxError("a header segment that ends within a struct")
@@ -153,14 +164,14 @@ def _find(header: bytes, code: int) -> tuple[int, int]:
         stop = at + 4 + size
         if size < 4 or stop > length:
             raise FrameSyntaxError(f"a struct of {size} octets in a header where {length - at - 4} are left")
-        if kind == code:
-            found = (at, stop)
+        if kind in found:
+            found[kind] = (at, stop)
         at = stop
-    return found
+    return *found[DELIVERY_PROPERTIES], *found[MESSAGE_PROPERTIES]
 
 
-_NAMED: dict[bytes, tuple[str, str]] = {}
-"""The octets of an exchange and a routing key -> the two, for those seen lately."""
+_NAMED: dict[int, dict[bytes, tuple[str, str]]] = {_EXCHANGE | _ROUTING_KEY: {}, _ROUTING_KEY: {}}
+"""Presence bits and octets of an exchange and a routing key -> the two, for those seen lately."""
 _WRITTEN: dict[tuple[str | None, str], bytes] = {}
 """The other way round; without an exchange, only the key."""
 _CACHED_MAX: Final = 1_024
@@ -172,21 +183,21 @@ def read_delivery(header: bytes) -> tuple[int, str, str]:
     Raises:
         FrameSyntaxError: the header segment is none.
     """
-    start, stop = _find(header, DELIVERY_PROPERTIES)
+    start, stop, _, _ = _spans(header)
     if start < 0:
         return 0, "", ""
     flags = header[start + 6] << 8 | header[start + 7]
     at = start + 8 + _SKIP[flags >> 11]
-    if flags & 0xFF == _EXCHANGE | _ROUTING_KEY:
-        octets = header[at:stop]
-        names = _NAMED.get(octets)
-        if names is None:
-            if len(_NAMED) >= _CACHED_MAX:
-                _NAMED.clear()
-            names = _NAMED[octets] = _read_names(flags, header, at, stop)
-    else:
-        names = _read_names(flags, header, at, stop)
-    return flags, *names
+    named = _NAMED.get(flags & 0xFF)
+    if named is None:
+        return flags, *_read_names(flags, header, at, stop)
+    octets = header[at:stop]
+    names = named.get(octets)
+    if names is None:
+        if len(named) >= _CACHED_MAX:
+            named.clear()
+        names = named[octets] = _read_names(flags, header, at, stop)
+    return flags, names[0], names[1]
 
 
 def _read_names(flags: int, header: bytes, at: int, stop: int) -> tuple[str, str]:
@@ -199,9 +210,8 @@ def _read_names(flags: int, header: bytes, at: int, stop: int) -> tuple[str, str
             routing_key, at = _str8(header, at)
     except IndexError:
         raise FrameSyntaxError("delivery-properties that end within a name") from None
-    if flags & (_RESUME_ID | _RESUME_TTL):
-        at = stop  # what is behind the key is about the transfer and of no use here
-    if at != stop or flags & 0xF0:
+    resumed = flags & (_RESUME_ID | _RESUME_TTL)  # what is behind the key, then, is of no use here
+    if (at > stop if resumed else at != stop) or flags & 0xF0:
         raise FrameSyntaxError(f"delivery-properties with presence bits {flags:04x} that do not fill their size")
     return exchange, routing_key
 
@@ -249,8 +259,10 @@ def decode(header: bytes, timestamp_unit: int = 1) -> Properties:
     """
     properties = Properties()
     try:
-        broker_time = _decode_delivery(header, properties)
-        _decode_message(header, properties)
+        start, _, begin, stop = _spans(header)
+        broker_time = _decode_delivery(header, start, properties) if start >= 0 else None
+        if begin >= 0:
+            _decode_message(header, begin, stop, properties)
     except READ_ERRORS as error:
         raise FrameSyntaxError(f"a broken header segment: {error}") from None
     properties = restore(properties)
@@ -268,11 +280,8 @@ def decode_milliseconds(header: bytes) -> Properties:
     return decode(header, 1000)
 
 
-def _decode_delivery(header: bytes, properties: Properties) -> int | None:
+def _decode_delivery(header: bytes, start: int, properties: Properties) -> int | None:
     """Fill in what the delivery-properties say, and return the broker's timestamp."""
-    start, _ = _find(header, DELIVERY_PROPERTIES)
-    if start < 0:
-        return None
     flags = header[start + 6] << 8 | header[start + 7]
     at = start + 8
     if flags & _PRIORITY:
@@ -287,10 +296,8 @@ def _decode_delivery(header: bytes, properties: Properties) -> int | None:
     return _U64.unpack_from(header, at)[0] if flags & _TIMESTAMP else None
 
 
-def _decode_message(header: bytes, properties: Properties) -> None:
-    start, stop = _find(header, MESSAGE_PROPERTIES)
-    if start < 0:
-        return
+def _decode_message(header: bytes, start: int, stop: int, properties: Properties) -> None:
+    """Fill in what the message-properties say."""
     flags = header[start + 6] << 8 | header[start + 7]
     at = start + 8
     if flags & _CONTENT_LENGTH:
@@ -322,10 +329,14 @@ def _decode_message(header: bytes, properties: Properties) -> None:
 # -------------------------------------------------------------------------------------------------- writing
 
 
+_MISFITS: Final = (struct.error, OverflowError, TypeError, ValueError, AttributeError, FrameSyntaxError)
+"""What properties of the wrong kind raise by themselves, and those that were received and are none."""
+
+
 def _write_str8(field: str, text: str) -> bytes:
     try:
         octets = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
+    except (UnicodeEncodeError, AttributeError) as error:
         raise EncodeError(f"{field}: {error}") from None
     if len(octets) > 255:
         raise EncodeError(f"{field} has {len(octets)} octets, over the limit of 255: {text!r:.80}")
@@ -416,13 +427,6 @@ def _pack(properties: Properties, length: int) -> tuple[int, bytes, bytes]:
     return kept_flags, kept, b"".join(parts)
 
 
-def _fitted(properties: Properties, user: str | None, broker_j: bool) -> Properties:
-    try:
-        return fit(properties, home(user, broker_j))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise EncodeError(str(error)) from None
-
-
 def _may_pass(message: Message, octets: bytes, at: int, user: str | None) -> bool:
     """Whether raw message-properties are still true: of this body, and of this login."""
     flags = octets[at + 6] << 8
@@ -436,11 +440,7 @@ def _parts(message: Message, user: str | None, broker_j: bool) -> tuple[int, byt
     raw = message.raw
     if raw is not None and (raw.dialect == DIALECT_OF_BROKER_J or (raw.dialect == DIALECT and not broker_j)):
         octets = raw.octets
-        start, stop = _find(octets, DELIVERY_PROPERTIES)
-        if start == 0 and len(octets) - stop >= 8 and octets[stop + 4 : stop + 6] == _MESSAGE_CODE:
-            first, end = stop, stop + 4 + _U32.unpack_from(octets, stop)[0]
-        else:
-            first, end = _find(octets, MESSAGE_PROPERTIES)
+        start, _, first, end = _spans(octets)
         if first < 0 or _may_pass(message, octets, first, user):
             rest = octets[first:end] if first >= 0 else b""
             if start < 0:
@@ -449,7 +449,7 @@ def _parts(message: Message, user: str | None, broker_j: bool) -> tuple[int, byt
             return flags, octets[start + 8 : start + 8 + _SKIP[flags >> 11]], rest
     properties = message.properties
     if not _fits(properties, user, broker_j):
-        properties = _fitted(properties, user, broker_j)
+        properties = fit(properties, home(user, broker_j))
     return _pack(properties, len(message.body))
 
 
@@ -475,7 +475,10 @@ def write_header(
     Raises:
         EncodeError: a property or header does not fit. The text names it.
     """
-    kept_flags, kept, rest = _parts(message, user, broker_j)
+    try:
+        kept_flags, kept, rest = _parts(message, user, broker_j)
+    except _MISFITS as error:
+        raise EncodeError(f"the properties do not fit: {error}") from None
     names = _WRITTEN.get((exchange, routing_key)) or _write_names(exchange, routing_key)
     flags |= kept_flags | (_ROUTING_KEY if exchange is None else _EXCHANGE | _ROUTING_KEY)
     return b"%b%b%b%b" % (_STRUCT.pack(4 + len(kept) + len(names), DELIVERY_PROPERTIES, flags), kept, names, rest)

@@ -29,7 +29,7 @@ def test_channels_and_tracks_may_be_interleaved() -> None:
     for channel in (2, 1):
         assert assembler.feed(MIDDLE, HEADER, 1, channel, b"head") is None
         assert assembler.feed(0x06, BODY, 1, channel, b"%d" % channel) is None
-    assert assembler.spooled == 2
+    assert assembler.spooled == 10
     assert assembler.feed(0x0D, CONTROL, 0, 1, b"trol") == b"control"
     for channel in (1, 2):
         body = b"%d and more" % channel
@@ -109,12 +109,53 @@ def test_what_is_out_of_order(frames: list[tuple[int, int, int, bytes]]) -> None
         assembler.feed(flags, kind, track, 0, payload)
 
 
-def test_segments_that_are_no_body_are_limited() -> None:
+def test_a_header_over_the_limit_is_dropped_as_it_comes() -> None:
+    """As a body is: were it a violation, the broker would deliver the same message to the next connection."""
     assembler = Assembler(Limits(header_max=10))
     assembler.feed(BEGIN, COMMAND, 1, 0, TRANSFER)
     assembler.feed(0x02, HEADER, 1, 0, b"12345678")
+    assembler.feed(0x00, HEADER, 1, 0, b"90123")
+    assert assembler.spooled == 0
+    assembler.feed(0x01, HEADER, 1, 0, b"4")
+    assert assembler.feed(END, BODY, 1, 0, b"body") == Content(TRANSFER, b"", None, 14, 10)
+    assembler.feed(BEGIN, COMMAND, 1, 0, TRANSFER)
+    assert assembler.feed(END, HEADER, 1, 0, b"1234567890") == Content(TRANSFER, b"1234567890", b"", 0, 0)
+    assembler.feed(BEGIN, COMMAND, 1, 0, TRANSFER)
+    assert assembler.feed(END, HEADER, 1, 0, b"12345678901") == Content(TRANSFER, b"", None, 11, 10)
+
+
+def test_controls_and_commands_are_limited_together() -> None:
+    assembler = Assembler(Limits(header_max=10))
+    assembler.feed(0x0E, COMMAND, 1, 0, b"12345678")
+    assembler.feed(0x0E, CONTROL, 0, 7, b"90")
     with pytest.raises(FrameSyntaxError, match="more than 10 octets"):
-        assembler.feed(0x00, HEADER, 1, 0, b"90123")
+        assembler.feed(0x0C, CONTROL, 0, 7, b"1")
+    assembler = Assembler(Limits(header_max=10))
+    for _ in range(5):
+        assembler.feed(0x0E, COMMAND, 1, 0, b"1234567")
+        assert assembler.feed(0x0D, COMMAND, 1, 0, b"890") == b"1234567890"
+        assembler.feed(0x0E, COMMAND, 1, 0, b"1234567")
+        assembler.drop(0)
+
+
+def test_a_body_that_is_dropped_leaves_its_header_counted() -> None:
+    assembler = Assembler(Limits(spool_max=10))
+    assembler.feed(BEGIN, COMMAND, 1, 0, TRANSFER)
+    assembler.feed(MIDDLE, HEADER, 1, 0, b"12345678")
+    assembler.feed(0x06, BODY, 1, 0, b"ab")
+    assembler.feed(0x04, BODY, 1, 0, b"c")
+    assert assembler.spooled == 8
+    assert assembler.feed(0x05, BODY, 1, 0, b"d") == Content(TRANSFER, b"12345678", None, 4, 10)
+    assert assembler.spooled == 0
+
+
+def test_what_is_unfinished_does_not_grow_with_channel_numbers() -> None:
+    assembler = Assembler(Limits(channel_max=3))
+    for channel in range(4):
+        for track in (CONTROL, COMMAND):
+            assembler.feed(0x0E, track, track, channel, b"")
+    with pytest.raises(FrameSyntaxError, match="more than 8 controls and commands"):
+        assembler.feed(0x0E, CONTROL, 0, 9, b"")
 
 
 def test_frames_without_payload_cost_nothing() -> None:

@@ -72,6 +72,30 @@ def test_a_gap_counts_as_complete(peer: Peer) -> None:
     assert peer.sent() == [(0, k.SessionCompleted(((0, 5),)))]
 
 
+def test_a_gap_that_leaves_something_out(peer: Peer) -> None:
+    """Commands are counted: what lies between could never be sent, and all behind it would wait for ever."""
+    events = peer.receive(0, k.SessionGap(((5, 9),)))
+    if isinstance(peer, ServerPeer):
+        events = peer.receive(0, k.ConnectionCloseOk())
+    (event,) = events
+    assert isinstance(event, Closed)
+    assert (event.reason, event.text) == (CloseReason.SYNTAX, "session.gap from 5 where 0 comes next")
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 3), (0, 0xFFFFFFFF), (1, 0)])
+def test_a_range_that_ends_before_it_starts(peer: Peer, first: int, last: int) -> None:
+    for control in (k.SessionCompleted(((first, last),)), c.MessageAccept(((first, last),))):
+        events = peer.receive(0, control)
+        if isinstance(peer, ServerPeer):
+            events = peer.receive(0, k.ConnectionCloseOk())
+        (event,) = events
+        assert isinstance(event, Closed)
+        assert event.text.endswith(f"a sequence-set with the range {first} to {last}")
+        peer.__init__()  # type: ignore[misc]
+        made: Any = peer
+        made.opened().attach(0 if isinstance(peer, ServerPeer) else 1)
+
+
 def test_the_command_point(peer: Peer) -> None:
     peer.receive(0, k.SessionCommandPoint(7), c.ExecutionSync(), k.SessionCommandPoint(8))
     assert peer.sent() == [(0, k.SessionCompleted(((7, 7),)))]

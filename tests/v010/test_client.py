@@ -15,7 +15,7 @@ from gateway.v010 import controls as k
 from gateway.v010.client import learn
 from gateway.v010.frames import PROTOCOL_HEADER
 from tests.pair import CLIENT
-from tests.v010.peer import NOW, ClientPeer
+from tests.v010.peer import NOW, ClientPeer, encode
 
 
 def started(peer: ClientPeer) -> k.ConnectionStartOk:
@@ -115,6 +115,24 @@ def test_a_refused_virtual_host(code: int, reason: CloseReason) -> None:
     peer = ClientPeer().started()
     peer.receive(0, k.ConnectionTune())
     assert peer.receive(0, k.ConnectionClose(code, "no")) == [Closed(0, reason, code, "no")]
+
+
+def test_what_cannot_be_said_in_the_handshake() -> None:
+    peer = ClientPeer(replace(CLIENT, client_properties={"a": object()}))
+    (event,) = peer.octets(PROTOCOL_HEADER + encode(0, k.ConnectionStart(None, ("PLAIN",), ("en_US",))))
+    assert isinstance(event, Closed)
+    assert (event.reason, event.text[:19]) == (CloseReason.AUTHENTICATION, "the value of 'a' do")
+    peer = ClientPeer(replace(CLIENT, virtual_host="v" * 256)).started()
+    (event,) = peer.receive(0, k.ConnectionTune())
+    assert isinstance(event, Closed)
+    assert (event.reason, event.text[:40]) == (CloseReason.AUTHENTICATION, "connection.open.virtual_host does not fi")
+
+
+def test_a_heartbeat_of_less_than_a_second_is_one_of_a_second() -> None:
+    peer = ClientPeer(replace(CLIENT, heartbeat=0.2)).started()
+    peer.sent()
+    peer.receive(0, k.ConnectionTune())
+    assert peer.sent()[0][1].heartbeat == 1
 
 
 def test_a_redirect() -> None:

@@ -14,7 +14,8 @@ from gateway.operations import Settlement
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.client_channel import SYNC_AT
-from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, write_header
+from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, decode, read_delivery, write_header
+from gateway.values import Typed
 from tests.v010.peer import NOW, ClientPeer
 
 
@@ -368,6 +369,46 @@ def test_nothing_is_told_while_closing(peer: ClientPeer) -> None:
     assert peer.receive(0, message(), (c.MessageTransfer("t"), b"", b"x" * 20_000_00)) == []
 
 
+def test_no_delivery_over_the_limit_is_told_while_closing() -> None:
+    peer = ClientPeer(limits=Limits(message_max=3)).opened().attach(1)
+    consuming(peer)
+    send(peer, o.CloseChannel(1))
+    assert peer.receive(0, message(b"12345")) == []
+
+
+def test_a_header_over_the_limit_is_a_delivery_too_large() -> None:
+    """Not a violation: the broker would deliver the same message to the next connection, and the next."""
+    peer = ClientPeer(limits=Limits(header_max=50)).opened().attach(1)
+    consuming(peer, prefetch=2)
+    assert peer.receive(0, (c.MessageTransfer("t"), bytes(60), b"body")) == [o.DeliveryTooLarge(1, "t", 1, 60, 50)]
+    send(peer, o.Settle(1, Settlement.REJECT, 1, 1))
+    assert peer.sent()[0] == (0, c.MessageReject(((0, 0),)), False)
+    assert [type(event) for event in peer.receive(0, message(b"4"))] == [o.Deliver]
+
+
+def test_going_on_with_the_prefetch_used_up(peer: ClientPeer) -> None:
+    consuming(peer, prefetch=2)
+    delivered(peer, 2)
+    send(peer, o.Flow(1, False))
+    send(peer, o.Flow(1, True))
+    assert [entry[1] for entry in peer.sent()] == [
+        c.MessageStop("t"),
+        c.MessageFlow("t", c.OCTETS, c.UNLIMITED),
+    ]
+    send(peer, o.Settle(1, Settlement.ACCEPT, 1, 2))
+    assert [entry[1] for entry in peer.sent()] == [c.MessageAccept(((0, 1),)), c.MessageFlow("t", c.MESSAGES, 2)]
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_a_large_header_of_an_empty_message(prefetch: int) -> None:
+    peer = ClientPeer().opened().attach(1)
+    headers = {str(number): "x" * 60_000 for number in range(prefetch)}
+    send(peer, o.Publish(1, "x", "k", Message(b"", Properties(headers=headers))))
+    ((_, command, sync, header, body),) = peer.sent()
+    assert (command, sync, body) == (c.MessageTransfer("x"), True, b"")
+    assert decode(header).headers == headers
+
+
 # --------------------------------------------------------------------------------------------- settlements
 
 
@@ -420,8 +461,24 @@ def test_what_was_asked_before_is_sent_before(peer: ClientPeer) -> None:
         c.MessageAccept,
         c.MessageTransfer,
         c.MessageAccept,
-        k.SessionDetach,
+        c.ExecutionSync,
     ]
+
+
+def test_what_was_settled_is_complete_before_the_session_is_detached(peer: ClientPeer) -> None:
+    consuming(peer)
+    delivered(peer, 2)
+    send(peer, o.Settle(1, Settlement.ACCEPT, 1, 2))
+    send(peer, o.CloseChannel(1))
+    kinds = [type(entry[1]) for entry in peer.sent()]
+    assert kinds[-1] is c.ExecutionSync
+    last = peer.session.channels[0].sent - 1
+    assert peer.receive(0, k.SessionCompleted(((0, last - 1),))) == []
+    assert k.SessionDetach not in [type(entry[1]) for entry in peer.sent()]
+    assert peer.receive(0, k.SessionCompleted(((last, last),))) == []
+    detach = peer.sent()[-1][1]
+    assert isinstance(detach, k.SessionDetach)
+    assert peer.receive(0, k.SessionDetached(detach.name, 0)) == [o.ChannelClosed(1, 200, "", False)]
 
 
 def test_without_acknowledgement_nothing_is_outstanding(peer: ClientPeer) -> None:
@@ -550,6 +607,12 @@ def test_a_request_that_does_not_fit_leaves_nothing(peer: ClientPeer) -> None:
         o.Consume(1, "q", "u" * 256),
         o.Get(1, "q" * 256),
         o.BindQueue(1, "q", "x", "k", {"a": object()}),
+        o.Consume(1, "q", "u", arguments={"a": Typed("uuid", 5)}),
+        o.DeclareQueue(1, "q", arguments={"a": Typed("table", [1])}),
+        o.Qos(1, -1),
+        o.Qos(1, 0xFFFFFFFF),
+        o.Qos(1, 0, 1 << 32),
+        o.Qos(1, "5"),  # type: ignore[arg-type]
     ):
         with pytest.raises(EncodeError):
             send(peer, operation)

@@ -116,6 +116,15 @@ def test_a_result_that_is_none(peer: ClientPeer) -> None:
     assert event.reason is o.CloseReason.SYNTAX
 
 
+@pytest.mark.parametrize("ending", [(), (k.SessionDetached(b"", 0),)], ids=["", "detached"])
+def test_a_result_that_never_comes(peer: ClientPeer, ending: Any) -> None:
+    """A request has an outcome in any case."""
+    ask(peer, o.QueryQueue(1, "q"))
+    (event,) = peer.receive(0, k.SessionCompleted(((0, 0),)), *ending)
+    assert isinstance(event, o.Closed)
+    assert event.text == "command 0 is complete, and its result never came"
+
+
 def test_a_result_that_nobody_asked_for(peer: ClientPeer) -> None:
     ask(peer, o.PurgeQueue(1, "q"))
     assert peer.receive(0, result(QueueQueryResult()), c.ExecutionResult(9)) == []

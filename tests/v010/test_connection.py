@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
-from gateway.operations import Close, Closed, CloseReason, Opened
-from gateway.session import Role
+from gateway.message import Message
+from gateway.operations import Close, Closed, CloseReason, Opened, Publish
+from gateway.session import Role, Version
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.connection import Phase
 from gateway.v010.frames import COMMAND, CONTROL, FRAME_MAX, PROTOCOL_HEADER, WHOLE, pack_head, write_segment
+from tests.pair import SessionPair
 from tests.v010.peer import NOW, ClientPeer, Peer, ServerPeer, encode
 
 PEERS = [ClientPeer, ServerPeer]
@@ -268,6 +270,36 @@ def test_a_segment_over_the_limit(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", PEERS)
+def test_only_the_control_track_of_channel_0_is_there_before_the_connection_is_open(kind: Any) -> None:
+    for octets in (encode(1, k.ConnectionHeartbeat()), encode(0, c.ExecutionSync())):
+        peer = kind()
+        peer.octets(PROTOCOL_HEADER)
+        peer.sent()
+        peer.octets(octets)
+        assert peer.sent() == [(0, k.ConnectionClose(501, AnyText()))]
+
+
+@pytest.mark.parametrize("kind", PEERS)
+def test_a_control_of_the_connection_on_another_channel(kind: Any) -> None:
+    peer = opened(kind)
+    peer.sent()
+    peer.receive(1, k.ConnectionHeartbeat())
+    assert peer.sent() == [(0, k.ConnectionClose(501, AnyText()))]
+
+
+@pytest.mark.parametrize("kind", PEERS)
+def test_what_is_held_and_what_waits_can_be_seen(kind: Any) -> None:
+    peer = opened(kind)
+    peer.sent()
+    assert (peer.session.pending, peer.session.unfinished) == (0, 0)
+    peer.receive(0, k.SessionRequestTimeout(1))
+    assert peer.session.pending == 1
+    octets = b"".join(write_segment(bytes(90), 1, 1, 0, 52))
+    peer.octets(octets[:52] + octets[52:60])
+    assert peer.session.unfinished >= 8
+
+
+@pytest.mark.parametrize("kind", PEERS)
 def test_a_control_in_several_frames(kind: Any) -> None:
     peer = opened(kind)
     octets = b"".join(write_segment(k.ConnectionClose(320, "bye").encode(), CONTROL, CONTROL, 0, 15))
@@ -345,3 +377,20 @@ def test_nothing_is_sent_when_there_is_nothing_to_say() -> None:
     peer = opened(ClientPeer)
     peer.sent()
     assert peer.session.data_to_send() == []
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_what_waits_and_what_is_unfinished(closes: bool) -> None:
+    pair = SessionPair(Version.V0_10).open()
+    pair.client.send(Publish(1, "", "q", Message(bytes(300_000))), pair.now)
+    assert pair.client.pending > 3
+    octets = b"".join(pair.client.data_to_send())
+    assert (pair.client.pending, pair.server.unfinished) == (0, 0)
+    pair.server.receive_data(octets[:200_000], pair.now)
+    assert 199_000 < pair.server.unfinished < 200_000
+    if closes:
+        pair.server.send(Close(0, 320, "enough"), pair.now)
+        assert pair.server.unfinished < FRAME_MAX
+    else:
+        pair.server.receive_data(octets[200_000:], pair.now)
+        assert pair.server.unfinished == 0

@@ -113,6 +113,49 @@ def test_what_is_known_is_not_repeated() -> None:
     assert book.low == 9
 
 
+def test_what_is_known_is_carried_out_all_the_same() -> None:
+    """Commands that were complete before an earlier one are not waited for when the peer knows of them."""
+    book = received(7)
+    book.complete(1, 2)
+    book.complete(4, 4)
+    book.known([(1, 2), (4, 4)])
+    book.barrier(6)
+    book.complete(0, 0)
+    assert book.low == 3
+    book.complete(3, 3)
+    assert book.low == 5
+    assert not book.due
+    book.complete(5, 5)
+    assert book.take_due() == [((0, 0), (3, 3), (5, 6))]
+
+
+def test_a_peer_that_knows_every_other_command() -> None:
+    book = received(5_000)
+    book.complete(0, 4_999)
+    with pytest.raises(FrameSyntaxError, match="known-completed leaves more than 1024"):
+        book.known([(number, number) for number in range(1, 5_000, 2)])
+    book = received(5_000)
+    for number in range(0, 5_000, 2):
+        book.complete(number, number)
+    book.known([(0, 10), (20, 20)])
+    assert len(book.completed) == 2_493
+
+
+def test_a_gap() -> None:
+    book = received(3)
+    book.gap([(4, 4), (1, 3)])
+    assert (book.next, list(book.completed)) == (5, [(3, 4)])
+    book.complete(0, 2)
+    assert book.low == 5
+    with pytest.raises(FrameSyntaxError, match=r"session.gap from 6 where 5 comes next"):
+        book.gap([(6, 7)])
+    book = received(3_000)
+    for number in range(0, 3_000, 2):
+        book.complete(number, number)
+    with pytest.raises(FrameSyntaxError, match=r"session.gap leaves more than 1024"):
+        book.gap([(3_000, 3_000)])
+
+
 def test_command_point() -> None:
     book = Received()
     book.point(0xFFFFFFFF)

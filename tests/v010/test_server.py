@@ -112,6 +112,16 @@ def test_what_comes_before_attach(what: Any) -> None:
     peer.attach(7)
 
 
+def test_a_name_that_is_too_long() -> None:
+    peer = ServerPeer().opened()
+    (event,) = peer.receive(0, k.SessionAttach(b"n" * 255))
+    assert event == o.OpenChannel(1, serial=1)
+    peer.receive(1, k.SessionAttach(b"n" * 256))
+    (event,) = peer.receive(0, k.ConnectionCloseOk())
+    assert isinstance(event, Closed)
+    assert event.text == "a session's name of 256 octets is over 255"
+
+
 def test_detach_without_a_session() -> None:
     peer = ServerPeer().opened()
     assert peer.receive(0, k.SessionDetach(b"s"), k.SessionDetached(b"s")) == []

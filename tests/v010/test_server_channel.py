@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway import operations as o
-from gateway.errors import StateError, Unsupported
+from gateway.errors import EncodeError, LocalError, StateError, Unsupported
 from gateway.limits import Limits
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
@@ -17,6 +17,7 @@ from gateway.v010 import server_channel
 from gateway.v010.frames import COMMAND, write_segment
 from gateway.v010.structs import Acquired
 from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, read_delivery, write_header
+from gateway.values import Typed
 from tests.v010.peer import NOW, ServerPeer
 
 
@@ -92,6 +93,37 @@ def test_a_returned_publish(peer: ServerPeer, code: int, said: int) -> None:
     assert peer.sent() == [(0, c.MessageReject(((1, 1),), said, "no"), False), (0, k.SessionCompleted(((0, 1),)))]
 
 
+def test_a_confirm_of_what_is_confirmed(peer: ServerPeer) -> None:
+    peer.receive(0, transfer())
+    send(peer, o.Confirmed(1, 2, 2))
+    send(peer, o.Confirmed(1, 2, 2))
+    assert flushed(peer) == ((0, 0),)
+
+
+def test_an_outcome_that_does_not_fit_can_be_put_right(peer: ServerPeer) -> None:
+    peer.receive(0, c.QueueQuery("q"), c.QueueQuery("r"))
+    for wrong in (o.Declared(1, 2, 2, "q" * 256), o.Declared(1, 2, 3, "q", arguments={"a": Typed("uuid", 5)})):
+        with pytest.raises(EncodeError):
+            send(peer, wrong)
+    with pytest.raises(StateError, match="request 4 is not waiting"):
+        send(peer, o.Declared(1, 2, 4, "q"))
+    assert peer.sent() == []
+    send(peer, o.Declared(1, 2, 2, "q"))
+    ((_, result, _),) = peer.sent()
+    assert result.command_id == 0
+
+
+def test_a_delivery_that_does_not_fit_leaves_nothing(peer: ServerPeer) -> None:
+    peer.receive(0, c.MessageSubscribe("q", "d"))
+    send(peer, o.Consuming(1, 2, 2, "d"))
+    peer.sent()
+    wrong = Message(b"", Properties(headers={"a": Typed("nonsense", 5)}))
+    with pytest.raises(EncodeError, match="header a: no way to carry"):
+        send(peer, o.Deliver(1, "d", 0, False, "x", "k", wrong))
+    assert peer.sent() == []
+    assert send(peer, o.Deliver(1, "d", 0, False, "x", "k", Message(b""))) == 1
+
+
 def test_a_refused_publish(peer: ServerPeer) -> None:
     peer.receive(0, transfer(), sync=True)
     send(peer, o.Refused(1, 2, 2, 506, "é" * 300))
@@ -146,6 +178,30 @@ def test_a_transaction(peer: ServerPeer) -> None:
 
 
 # ------------------------------------------------------------------------------------------ subscriptions
+
+
+def test_a_publish_that_is_refused_is_no_part_of_its_transaction(peer: ServerPeer) -> None:
+    peer.receive(0, c.TxSelect(), transfer())
+    (channel,) = peer.session.channels.values()
+    assert list(channel.transaction) == [3]
+    send(peer, o.Refused(1, 3, 3, 506))
+    assert not channel.transaction
+
+
+def test_subscriptions_that_the_server_ended_are_forgotten_in_the_end(
+    peer: ServerPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_channel, "GONE_MAX", 2)
+    (channel,) = peer.session.channels.values()
+    for name in ("a", "b", "a", "c", "d"):
+        peer.receive(0, c.MessageSubscribe("q", name))
+        if name != "d":
+            send(peer, o.Cancelled(1, name))
+    assert list(channel.destinations) == ["b", "a", "c", "d"][1:]
+    peer.receive(0, c.MessageSubscribe("q", "a"))
+    send(peer, o.Cancelled(1, "d"))
+    assert set(channel.destinations) == {"a", "c", "d"}
+    send(peer, o.Cancelled(1, "none"))
 
 
 def subscribed(peer: ServerPeer, accept: int = c.EXPLICIT, mode: int | None = None, flow: int = c.UNLIMITED) -> None:
@@ -252,7 +308,7 @@ def test_windows_are_bounded(peer: ServerPeer, monkeypatch: pytest.MonkeyPatch) 
     subscribed(peer, flow=10)
     for _ in range(3):
         deliver(peer)
-    with pytest.raises(StateError, match="not complete"):
+    with pytest.raises(LocalError, match="3 deliveries are not complete"):
         deliver(peer)
 
 

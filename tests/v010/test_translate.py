@@ -259,6 +259,9 @@ def test_properties_wait_until_they_are_asked_for() -> None:
         b"\x00\x00\x00\x07\x04\x01\x00\x02\x01ab",
         b"\x00\x00\x00\x07\x04\x01\x00\x03\x01a\x01",
         b"\x00\x00\x00\x04\x04\x01\x00\x10",
+        b"\x00\x00\x00\x06\x04\x01\x00\x06\x05a",
+        b"\x00\x00\x00\x04\x04\x01\x00\x00\x00\x00\x00\x04\x04\x03\x00\x00\x00",
+        b"\x00\x00\x00\x02\x04\x01\x00\x00\x00\x00\x00\x04\x04\x03\x00\x00",
     ],
     ids=bytes.hex,
 )
@@ -328,12 +331,31 @@ def test_a_changed_octet_is_properties_or_a_syntax_error(at: int, change: int) -
         Properties(correlation_id="x" * 65_536),
         Properties(headers={"k" * 256: 1}),
         Properties(headers={"k": object()}),
+        Properties(headers={"k": Typed("nonsense", 5)}),
+        Properties(headers=[1]),  # type: ignore[arg-type]
+        Properties(headers="text"),  # type: ignore[arg-type]
+        Properties(content_type=5),  # type: ignore[arg-type]
+        Properties(content_encoding=b"x"),  # type: ignore[arg-type]
+        Properties(priority=-1),
+        Properties(priority="high"),  # type: ignore[arg-type]
+        Properties(correlation_id=5),  # type: ignore[arg-type]
+        Properties(app_id=["x"]),  # type: ignore[arg-type]
+        Properties(message_id=5),  # type: ignore[arg-type]
+        Properties(reply_to=5),  # type: ignore[arg-type]
+        Properties(expiration=5),  # type: ignore[arg-type]
     ],
     ids=lambda properties: repr(properties)[:60],
 )
 def test_what_does_not_fit_is_named(properties: Properties) -> None:
     with pytest.raises(EncodeError):
         write(properties)
+
+
+def test_properties_that_came_broken_are_not_sent_on_in_another_form() -> None:
+    """To where they came from they pass as they are; anywhere else they would have to be read."""
+    header = b"\x00\x00\x00\x06\x04\x03\x01\x00\x00\x00"
+    with pytest.raises(EncodeError, match="the properties do not fit"):
+        write_header(read_message(header, b"body", True), "k", 0, None, "guest", False)
 
 
 def test_a_routing_key_that_does_not_fit_is_named() -> None:
@@ -347,7 +369,9 @@ def test_the_caches_of_names_stay_small() -> None:
     for number in range(3_000):
         header = write_header(Message(), str(number), 0, "x", None)
         assert read_delivery(header)[2] == str(number)
-    assert len(translate._NAMED) <= 1_024
+        header = write_header(Message(), str(number), 0, None, None)
+        assert read_delivery(header)[1:] == ("", str(number))
+    assert all(0 < len(named) <= 1_024 for named in translate._NAMED.values())
     assert len(translate._WRITTEN) <= 1_024
 
 
