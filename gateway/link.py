@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from gateway.errors import (
@@ -186,7 +187,7 @@ class Link:
         self.ended: Closed | None = None
         """How the connection ended; None while it lasts."""
         self.closing = False
-        """We are closing it: nothing that is sent from now on arrives."""
+        """We are closing it, or it has just ended: nothing that is sent from now on arrives."""
         self.blocked: str | None = None
         """The broker's reason for taking no publishes; None while it takes them."""
         self.on_closed: Callable[[Closed], None] | None = None
@@ -314,7 +315,12 @@ class Link:
     def data_received(self, data: bytes) -> None:
         """Octets came (:class:`~gateway.transports.stream.StreamUser`)."""
         self.now = now = self.loop.time()
-        self._dispatch(self.session.receive_data(data, now))
+        try:
+            operations = self.session.receive_data(data, now)
+        except Exception as error:  # nobody knows any more what came and what did not
+            self._give_up(error)
+            return
+        self._dispatch(operations)
         at = self.session.next_timeout()
         if at is not None and at < self._timer_at and self.ended is None:
             self._set_timer()
@@ -323,7 +329,10 @@ class Link:
 
     def stream_lost(self, error: Exception | None) -> None:
         """The stream is over."""
-        self._dispatch(self.session.receive_eof(self.loop.time()))
+        try:
+            self._dispatch(self.session.receive_eof(self.loop.time()))
+        except Exception as fault:  # those who wait must hear of the end all the same
+            self._fault("in the session", fault)
         if self.ended is None:
             self._finish(Closed(0, CloseReason.EOF, 0, f"the stream ended: {error}" if error else "the stream ended"))
 
@@ -338,18 +347,21 @@ class Link:
             return []
         if self._after_flush:
             calls, self._after_flush = self._after_flush, []
-            for call in calls:
-                call()
+            self._call(calls, "after a flush")
         return buffers
 
     def _send_held(self) -> None:
-        """Have what was held back sent. One call that fails must not keep the others from it."""
+        """Have what was held back sent."""
         calls, self._before_flush = self._before_flush, []
+        self._call(calls, "before a flush")
+
+    def _call(self, calls: list[Callable[[], None]], where: str) -> None:
+        """One that fails must not keep the others from their turn, nor what is sent from the wire."""
         for call in calls:
             try:
                 call()
             except Exception as error:
-                self._fault("before a flush", error)
+                self._fault(where, error)
 
     def _fault(self, where: str, error: Exception) -> None:
         """A fault of ours in a callback."""
@@ -358,7 +370,10 @@ class Link:
     def _give_up(self, error: Exception) -> None:
         """A fault of ours in the session: the connection cannot go on."""
         self._fault("in the session", error)
-        self.stream.abort()  # type: ignore[union-attr]  # as in send
+        if self.stream is not None:  # else dial has not returned yet, and open sees how it ended
+            self.stream.abort()
+        else:
+            self._finish(Closed(0, CloseReason.LOCAL, 0, f"a fault: {error}"))
 
     def writable_again(self) -> None:
         """The stream takes octets again."""
@@ -366,13 +381,28 @@ class Link:
             self.on_writable()
 
     def _dispatch(self, operations: list[Operation]) -> None:
+        if self.session.closed:
+            self.closing = True  # the end is among them, or before them: what comes ahead of it cannot be answered
         channels = self._channels
         for operation in operations:
             channel = channels.get(operation.channel)
+            try:
+                if channel is not None:
+                    channel.receive(operation)
+                elif operation.channel == 0:
+                    self._receive(operation)
+            except Exception as error:
+                self._missed(channel, operation, error)
+
+    def _missed(self, channel: Channel | None, operation: Operation, error: Exception) -> None:
+        """Whoever an operation was for has failed over it, so a delivery may never be settled and a request never
+        answered: the channel goes. The others, whose operations came with it, hear nothing of that."""
+        self._fault(f"over {type(operation).__name__}", error)
+        try:
             if channel is not None:
-                channel.receive(operation)
-            elif operation.channel == 0:
-                self._receive(operation)
+                channel.abandon()
+        except GatewayError:
+            pass  # the connection is about to end, and all channels with it
 
     def _receive(self, operation: Operation) -> None:
         """An operation of the connection itself."""
@@ -437,7 +467,7 @@ class Link:
             self._opened.set_exception(handshake_error(self))
             self._opened.exception()  # nobody may be waiting any more
         elif self.on_closed is not None:
-            self.on_closed(closed)
+            self._call([partial(self.on_closed, closed)], "at the end of the link")
 
 
 def connection_error(closed: Closed) -> GatewayError:

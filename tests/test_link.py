@@ -21,8 +21,10 @@ from gateway.errors import (
 from gateway.link import Channel, Link, connection_error, describe
 from gateway.message import Message
 from gateway.operations import (
+    Blocked,
     ChannelClosed,
     Close,
+    CloseChannel,
     Closed,
     CloseReason,
     Confirmed,
@@ -317,8 +319,110 @@ async def test_a_callback_that_fails_keeps_nobody_else_from_the_flush(broker: Fa
 
     link.before_flush(fail)
     link.before_flush(partial(_publish, channel))
+    link.after_flush(fail)
+    last: list[bool] = []
+    link.after_flush(lambda: last.append(True))
     await until(lambda: len(peer.of(Publish)) == 1)
-    assert [str(fault) for fault in faults] == ["a fault"]
+    assert [str(fault) for fault in faults] == ["a fault", "a fault"]
+    assert last == [True]
+    await link.close()
+
+
+async def test_a_channel_that_fails_over_an_operation_goes_alone(broker: FakeBroker) -> None:
+    class Bad(Channel):
+        def handle(self, operation: Operation) -> None:
+            raise RuntimeError("a fault")
+
+    link, peer = await open_link(broker)
+    faults: list[str] = []
+    link.loop.set_exception_handler(lambda loop, context: faults.append(context["message"]))
+    bad, good = link.channel(Bad), link.channel(Channel)
+    await bad.open()
+    await good.open()
+    for kind in (QueryQueue, SelectConfirm):
+        broker.on[kind] = lambda peer, operation: True
+    lost, waiting = bad.request(QueryQueue(bad.number, "q")), good.request(SelectConfirm(good.number))
+    await until(lambda: peer.of(SelectConfirm))
+    peer.send(Deliver(bad.number, "tag", 1, False, "", "q", Message(b"x")), Done(good.number, 2, 2))
+    async with asyncio.timeout(2):
+        assert await waiting == Done(good.number, 2, 2)
+        with pytest.raises(StateError, match="the channel was closed"):
+            await lost
+    assert faults == ["link: a callback failed over Deliver"]
+    assert [operation.channel for operation in peer.of(CloseChannel)] == [bad.number]
+    assert good.usable
+    assert link.ended is None
+    await link.close()
+
+
+async def test_a_channel_that_fails_while_the_connection_ends(broker: FakeBroker) -> None:
+    class Bad(Channel):
+        def handle(self, operation: Operation) -> None:
+            raise RuntimeError("a fault")
+
+    link, session = fake_link(broker)
+    await link.open(broker.dial, 2.0)
+    faults: list[object] = []
+    link.loop.set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+    bad = link.channel(Bad)
+    await bad.open()
+
+    def refuse(operation: Operation, now: float) -> int:
+        raise StateError("the connection is closing")
+
+    link.on_blocked = lambda: bad.handle(Blocked(0, ""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "send", refuse)
+        broker.peers[-1].send(Blocked(0, "memory"), Deliver(bad.number, "tag", 1, False, "", "q", Message(b"x")))
+        await until(lambda: len(faults) == 2)
+    assert link.blocked == "memory"
+    assert link.ended is None
+    await link.close()
+
+
+async def test_an_end_that_fails_in_the_session_is_told(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, session = fake_link(broker)
+    await link.open(broker.dial, 2.0)
+    faults: list[object] = []
+    link.loop.set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+    channel = link.channel(Channel)
+    await channel.open()
+    broker.on[QueryQueue] = lambda peer, operation: True
+    waiting = channel.request(QueryQueue(channel.number, "q"))
+
+    def fail(*args: object) -> list[Operation]:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(session, "receive_eof", fail)
+    link.on_closed = fail
+    broker.peers[-1].hang_up()
+    with pytest.raises(BrokerUnavailable):
+        async with asyncio.timeout(2):
+            await waiting
+    assert [str(fault) for fault in faults] == ["a fault", "a fault"]
+    assert link.ended is not None
+
+
+async def test_a_session_that_fails_before_the_dial_returns(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, session = fake_link(broker)
+    link.loop.set_exception_handler(lambda loop, context: None)
+    far = Stream(Quiet())
+
+    def fail(*args: object) -> list[Operation]:
+        raise RuntimeError("a fault")
+
+    async def dial(user: StreamUser, within: float) -> Stream:
+        near = Stream(user)
+        memory_pair(near, far)
+        near.data_received(b"x")
+        return near
+
+    monkeypatch.setattr(session, "receive_data", fail)
+    with pytest.raises(BrokerUnavailable, match="a fault"):
+        await link.open(dial, 2.0)
+    await far.gone
     await link.close()
 
 
@@ -370,7 +474,7 @@ async def test_a_number_is_not_used_again_at_once(broker: FakeBroker) -> None:
     await link.close()
 
 
-@pytest.mark.parametrize("method", ["data_to_send", "handle_timeout"])
+@pytest.mark.parametrize("method", ["data_to_send", "handle_timeout", "receive_data"])
 async def test_a_session_that_fails_ends_the_link(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -389,6 +493,7 @@ async def test_a_session_that_fails_ends_the_link(
     monkeypatch.setattr(session, method, fail)
     session.timeout_at = 0.0
     link._set_timer()
+    broker.peers[-1].send(Flow(channel.number, False))
     with pytest.raises(BrokerUnavailable):
         async with asyncio.timeout(2):
             await waiting

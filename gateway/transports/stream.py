@@ -39,12 +39,16 @@ class StreamUser(Protocol):
 class Stream(asyncio.Protocol):
     """An asyncio protocol that serves a :class:`StreamUser`."""
 
-    __slots__ = ("_closing", "_ended", "_loop", "_scheduled", "_transport", "gone", "user", "writable")
+    __slots__ = (
+        "_closing", "_ended", "_fetched", "_loop", "_scheduled", "_transport", "gone", "reading", "user", "writable",
+    )  # fmt: skip
 
     def __init__(self, user: StreamUser) -> None:
         self.user = user
         self.writable = True
         """False while the transport's buffer is full."""
+        self.reading = True
+        """False while the peer is not read from: :meth:`pause_reading`."""
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is closed, which over TLS takes some turns of both ends after :meth:`close`."""
@@ -52,6 +56,7 @@ class Stream(asyncio.Protocol):
         self._scheduled = False
         self._closing = False
         self._ended = False
+        self._fetched = 0
 
     def wake(self) -> None:
         """There is something to send: fetch and write it at the end of this turn."""
@@ -65,21 +70,45 @@ class Stream(asyncio.Protocol):
         if transport is None or not self.writable or transport.is_closing():
             return
         buffers = self.user.data_to_send()
-        if len(buffers) == 1:
-            transport.write(buffers[0])
-        elif buffers:
+        if buffers:
             # Not writelines: asyncio's forgets to pause its protocol in some releases (seen with Python 3.13.0), and
             # a peer that does not read would be fed without end.
-            transport.write(b"".join(buffers))
+            octets = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+            self._fetched += len(octets)
+            transport.write(octets)
 
-    def close(self) -> None:
-        """Write what is queued, then end the stream. A peer that does not read cannot hold it open: see
-        :meth:`abort`."""
+    def pause_reading(self) -> None:
+        """Take nothing more from the peer, until :meth:`resume_reading`."""
+        if self.reading and self._transport is not None and not self._transport.is_closing():
+            self.reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if not self.reading and self._transport is not None and not self._transport.is_closing():
+            self.reading = True
+            self._transport.resume_reading()
+
+    @property
+    def unsent(self) -> int:
+        """Octets that the transport holds, because the peer does not take them."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def sent(self) -> int:
+        """Octets that the transport holds no more: where this stands still, the peer reads nothing."""
+        return self._fetched - self.unsent
+
+    def close(self, last_words: bytes = b"") -> None:
+        """Write what is queued, and last words of the caller's, then end the stream. A peer that does not read cannot
+        hold it open: see :meth:`abort`."""
         if self._closing:
             return
         self.flush()
         self._closing = True
         if self._transport is not None:
+            if last_words:
+                self._transport.write(last_words)
             self._transport.close()
 
     def abort(self) -> None:
@@ -93,6 +122,11 @@ class Stream(asyncio.Protocol):
         """``host:port`` of the other end, "" where there is none."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else ""
+
+    @property
+    def address(self) -> str:
+        """The host alone."""
+        return self.peer.rpartition(":")[0]
 
     def _flush(self) -> None:
         self._scheduled = False

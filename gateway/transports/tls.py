@@ -33,5 +33,20 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def server_context(cert_file: str, key_file: str = "") -> ssl.SSLContext:
+    """The context for connections to us: TLS 1.2 or later, no certificate asked of clients.
+
+    Raises:
+        ConfigurationError: a file is missing or is no certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert_file, key_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"tls.cert_file: {cert_file}: {_why(error)}") from None
+    return context
+
+
 def _why(error: OSError) -> str:
     return error.strerror or str(error)

@@ -111,3 +111,31 @@ async def test_a_stream_closed_before_it_was_open_ends_when_it_opens() -> None:
     assert left.lost == [None]
     assert right.lost == [None]
     assert one.peer == ""
+
+
+async def test_reading_can_be_paused_and_what_is_not_taken_is_told() -> None:
+    left, one, right, two = pair()
+    two.pause_reading()  # not connected for long enough to matter
+    two.pause_reading()
+    await turns()
+    left.out.append(b"x" * 1_000)
+    one.wake()
+    await turns()
+    assert (one.unsent, one.sent, right.got) == (1_000, 0, b"")
+    assert not two.reading
+    two.resume_reading()
+    two.resume_reading()
+    await turns()
+    assert (one.unsent, one.sent, right.got) == (0, 1_000, b"x" * 1_000)
+    assert two.reading
+    one.close(b"last words")
+    one.pause_reading()
+    await turns()
+    assert right.got.endswith(b"xlast words")
+    assert one.reading
+
+
+async def test_a_stream_without_a_transport_has_nothing_unsent() -> None:
+    stream = Stream(User())
+    stream.close(b"unheard")
+    assert (stream.unsent, stream.sent, stream.address) == (0, 0, "")
