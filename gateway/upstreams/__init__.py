@@ -7,6 +7,9 @@ and restores what stood on them. Its parts, each a module:
 * :mod:`~gateway.upstreams.keeper`     keeps one link alive: versions to try, back-off
 * :mod:`~gateway.upstreams.publisher`  publishing, and what became of each message
 * :mod:`~gateway.upstreams.lanes`      the channels that publish, and their windows
+* :mod:`~gateway.upstreams.waiting`    the lines before them
+* :mod:`~gateway.upstreams.checks`     what is refused before the wire
+* :mod:`~gateway.upstreams.isolation`  which of many publishes a broker ended the channel over
 * :mod:`~gateway.upstreams.topology`   queues, exchanges and bindings, asked on channels that may die
 * :mod:`~gateway.upstreams.leases`     messages on demand, each leased on a short-lived channel
 * :mod:`~gateway.upstreams.consumers`  long-lived consumers

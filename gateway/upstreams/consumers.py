@@ -3,6 +3,10 @@
 The prefetch is asked for before the consumer is, on the same channel, because brokers disagree on what it means
 otherwise. A consumer ends with its channel, with its link, or when the broker says so (``basic.cancel``: the queue
 is gone); then it is tried again, with growing pauses, until it is closed.
+
+Messages over a limit of ours that nobody takes from us fill the prefetch. When they have filled it, the consumer goes
+on on another channel, and the one that holds them stays as it is, until the consumer closes or the link ends; at most
+:data:`HOLDERS_MAX` such channels.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ from gateway.values import Table
 ANSWER_TIMEOUT: Final = 30.0
 """How long a broker may take to start or cancel a consumer, in seconds."""
 
+HOLDERS_MAX: Final = 16
+"""How many channels of a consumer may hold nothing but messages over a limit."""
+
 _tags = itertools.count(1)
 
 
@@ -43,7 +50,7 @@ class ConsumerState(Enum):
 class ConsumerChannel(DeliveryChannel):
     """The channel of one consumer."""
 
-    __slots__ = ("cancelled", "on_delivery", "over")
+    __slots__ = ("cancelled", "full_at", "on_delivery", "over")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -51,6 +58,8 @@ class ConsumerChannel(DeliveryChannel):
         self.over: asyncio.Future[None] = link.loop.create_future()
         """Done when nothing more will be delivered."""
         self.cancelled = False
+        self.full_at = 0
+        """How many messages over a limit fill it; 0: any number is fine."""
 
     def receive(self, operation: Operation) -> None:
         if type(operation) is Deliver and self.usable:
@@ -69,6 +78,13 @@ class ConsumerChannel(DeliveryChannel):
             self.end_wait()
         else:
             super().handle(operation)
+            if self.full:
+                self.end_wait()
+
+    @property
+    def full(self) -> bool:
+        """Messages over a limit take all the room there is."""
+        return 0 < self.full_at <= self.set_aside
 
     def lost(self, error: GatewayError) -> None:
         super().lost(error)
@@ -93,7 +109,7 @@ class Consumer:
         arguments: Table | None,
         link: Callable[[], Awaitable[Link]],
         check_queue: Callable[[str], Awaitable[None]],
-        on_oversized: Callable[[Oversized], None],
+        on_oversized: Callable[[Oversized, Callable[[], None]], None],
         pause_min: float,
         pause_max: float,
     ) -> None:
@@ -112,6 +128,7 @@ class Consumer:
         self._on_oversized = on_oversized
         self._pause_min, self._pause_max = pause_min, pause_max
         self._channel: ConsumerChannel | None = None
+        self._holders: list[ConsumerChannel] = []
         self._tag = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -143,6 +160,8 @@ class Consumer:
             self._task.cancel()
             await asyncio.wait([self._task])
         channel, self._channel = self._channel, None
+        for holder in self._holders:
+            holder.abandon()
         if channel is None or channel.closed is not None:
             return
         try:
@@ -165,6 +184,8 @@ class Consumer:
         channel.queue = self.queue
         channel.on_delivery = self._on_delivery
         channel.on_oversized = self._on_oversized
+        self._sort_holders()
+        channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX else 0
         tag = f"gateway-{next(_tags)}"
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
@@ -183,13 +204,25 @@ class Consumer:
         self._set(ConsumerState.RUNNING)
         return channel
 
+    def _sort_holders(self) -> None:
+        """Those that are over, or hold nothing any more, are none."""
+        for holder in self._holders:
+            if not (holder.set_aside or holder.deliveries):
+                holder.abandon()
+        self._holders = [holder for holder in self._holders if holder.usable]
+
     async def _run(self, channel: ConsumerChannel) -> None:
         """Wait for the end of a consumer, and start the next."""
         pause = self._pause_min
         while True:
             began = channel.link.loop.time()
             await asyncio.shield(channel.over)
-            if channel.cancelled:
+            if channel.usable and not channel.cancelled:  # it was full
+                log("consumer.full", logging.WARNING, queue=self.queue, oversized=channel.set_aside)
+                self._holders.append(channel)
+                channel.send(Cancel(channel.number, self._tag))
+                pause = 0.0
+            elif channel.cancelled:
                 self._set(ConsumerState.CANCELLED, "the broker ended the consumer: its queue is gone")
                 channel.abandon()
             else:
@@ -198,7 +231,7 @@ class Consumer:
                 pause = self._pause_min
             while True:
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, self._pause_max)
+                pause = min(max(pause, self._pause_min) * 2, self._pause_max) if pause else self._pause_min
                 try:
                     channel = await self._begin()
                 except BrokerUnavailable as error:

@@ -66,6 +66,12 @@ class DeadLetters:
             raise Unroutable(f"no queue takes dead letters at {exchange!r} with {routing_key!r}: {receipt.reply_text}")
         delivery.settle(Settlement.ACCEPT)
 
+    async def takes(self, queue: str, capabilities: Capabilities | None) -> bool:
+        """Whether the broker is known to dead-letter by itself what is rejected from a queue."""
+        if capabilities is None or not capabilities.native_dead_letter:
+            return False
+        return await self._names_a_place(queue) is True
+
     async def _names_a_place(self, queue: str) -> bool | None:
         """Whether a queue says where its rejected messages go; None: that cannot be known, since the version does not
         tell and it was not declared here. Broker-J's 0-10 keeps that argument to itself, so what was declared here

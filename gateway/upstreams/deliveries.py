@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.errors import GatewayError, LeaseLost, StateError
 from gateway.link import Channel, Link
@@ -20,15 +21,16 @@ from gateway.upstreams.notify import notify
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A message over ``message_max`` at the head of a queue. Its body was not read. The broker holds it as
-    delivered to us, so that it is not offered again and again, until its channel closes: after ``lease_max``
-    seconds for a pull, with the consumer or its connection otherwise."""
+    """A message over a limit of ours (``message_max``, ``header_max``) at the head of a queue. It was not read. Where
+    the queue is known to dead-letter what is rejected, it is rejected. Elsewhere that would delete it: the broker
+    holds it as delivered to us, so that it is not offered again and again, until its channel closes: after
+    ``lease_max`` seconds for a pull, with the consumer or its connection otherwise."""
 
     queue: str
     exchange: str
     routing_key: str
     size: int
-    """Octets of its body."""
+    """Octets of what was over the limit."""
     limit: int
     """The limit, in octets."""
 
@@ -85,7 +87,9 @@ class Delivery:
 class DeliveryChannel(Channel):
     """A channel that holds deliveries of one queue."""
 
-    __slots__ = ("_first", "_last", "_settlement", "deliveries", "emptied", "on_oversized", "oversized", "queue")
+    __slots__ = (
+        "_first", "_last", "_settlement", "deliveries", "emptied", "on_oversized", "oversized", "queue", "rejected",
+    )  # fmt: skip
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -95,8 +99,11 @@ class DeliveryChannel(Channel):
         self.emptied: asyncio.Future[None] | None = None
         """Where somebody waits for it: done when nothing is out any more."""
         self.oversized = 0
-        """How many deliveries over the limit it holds."""
-        self.on_oversized: Callable[[Oversized], None] | None = None
+        """How many deliveries over a limit came."""
+        self.rejected = 0
+        """How many of those it does not hold any more."""
+        self.on_oversized: Callable[[Oversized, Callable[[], None]], None] | None = None
+        """Told of each, with what rejects it."""
         self._settlement: Settlement | None = None  # the run first-last that waits for the end of the turn
         self._first = self._last = 0
 
@@ -154,8 +161,20 @@ class DeliveryChannel(Channel):
             self.oversized += 1
             if self.on_oversized is not None:
                 self.on_oversized(
-                    Oversized(self.queue, operation.exchange, operation.routing_key, operation.size, operation.limit)
+                    Oversized(self.queue, operation.exchange, operation.routing_key, operation.size, operation.limit),
+                    partial(self._reject, operation.delivery),
                 )
+
+    @property
+    def set_aside(self) -> int:
+        """How many deliveries over a limit it holds."""
+        return self.oversized - self.rejected
+
+    def _reject(self, number: int) -> None:
+        """Reject a delivery over a limit, whose queue dead-letters it."""
+        if self.usable:
+            self.rejected += 1
+            self.link.send(Settle(self.number, Settlement.REJECT, number, number))
 
     def lost(self, error: GatewayError) -> None:
         self._lose()

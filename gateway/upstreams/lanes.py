@@ -13,16 +13,15 @@ from typing import Final, Protocol
 from gateway.errors import GatewayError, OutcomeUnknown, PublishRefused, RemoteError, remote_error
 from gateway.link import Channel, Link
 from gateway.message import Message
-from gateway.operations import Confirmed, Failed, Flow, Operation, Outcome, Refused, Returned, SelectConfirm
+from gateway.operations import Confirmed, Failed, Flow, Operation, Outcome, Publish, Refused, Returned, SelectConfirm
 from gateway.session import Confirms
+from gateway.upstreams import isolation
 from gateway.upstreams.receipts import ROUTED, PublishReceipt
 
 NEVER: Final = float("inf")
-_CLOSES_CHANNEL: Final = frozenset({403, 404, 406, 311})
-"""Reply codes with which a broker answers one publish that it has not taken."""
 
-Entry = tuple[asyncio.Future[PublishReceipt], int, float]
-"""A publish in a window: its future, octets of body, deadline."""
+Entry = tuple[asyncio.Future[PublishReceipt], int, float, Publish]
+"""A publish in a window: its future, octets of body, deadline, and what is sent again if the channel dies."""
 Waiting = tuple[asyncio.Future[PublishReceipt], float, str, Message, bool]
 """A publish in a line: its future, deadline, routing key, message, immediate."""
 
@@ -36,12 +35,18 @@ class Owner(Protocol):
     def flow_changed(self, active: bool) -> None:
         """The broker stopped or started a lane."""
 
+    def named(self, outlet: Outlet, publish: Publish, error: RemoteError) -> None:
+        """The broker said which publish it closes the channel over."""
+
+    def lane_lost(self, lane: Lane, pending: list[Entry], error: GatewayError) -> None:
+        """A lane is over, with these publishes without an outcome."""
+
 
 class Lane(Channel):
     """A channel that publishes to one exchange. Nothing but publishes is sent on it once it is ready, so that
     the serials in its window follow one another."""
 
-    __slots__ = ("base", "outlet", "progress", "ready", "sealed", "stopped_at", "transactional", "window")
+    __slots__ = ("base", "named", "outlet", "progress", "ready", "sealed", "stopped_at", "transactional", "window")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -57,6 +62,9 @@ class Lane(Channel):
         """Since when the broker wants no content on this channel."""
         self.progress = 0.0
         """When the window last moved or ceased to be empty."""
+        self.named: int | None = None
+        """The broker said which publish it closes the channel over (0-10): how many without an outcome were before it,
+        none of which is to blame."""
 
     async def prepare(self) -> None:
         """Open the channel and ask for confirms."""
@@ -79,7 +87,16 @@ class Lane(Channel):
             text = f"the broker refused the message: {operation.code or ''} {operation.text}".rstrip(": ")
             self._resolve(operation.first, operation.last, PublishRefused(text))
         elif isinstance(operation, Failed):
-            self._resolve(operation.first, operation.last, remote_error(operation.code, operation.text))
+            self._failed(operation)
+
+    def _failed(self, operation: Failed) -> None:
+        error = remote_error(operation.code, operation.text)
+        at = operation.first - self.base
+        entry = self.window[at] if 0 <= at < len(self.window) else None
+        if entry is not None:
+            self.named = sum(self.window[index] is not None for index in range(at))
+            self.outlet.publisher.named(self.outlet, entry[3], error)
+        self._resolve(operation.first, operation.last, isolation.verdict(error))
 
     def handle(self, operation: Operation) -> None:
         if isinstance(operation, Flow):
@@ -130,33 +147,39 @@ class Lane(Channel):
         self.progress = self.link.now
         if self.sealed and not window:
             self.sealed = False
-        self.outlet.publisher.freed(freed)
+        outlet = self.outlet
+        if outlet.limit < outlet.window:
+            outlet.proved(last - first + 1)
+        outlet.publisher.freed(freed)
 
     def lost(self, error: GatewayError) -> None:
         window, self.window = self.window, deque()
-        pending = [entry for entry in window if entry is not None]
-        freed = sum(entry[1] for entry in pending)
-        result: GatewayError = OutcomeUnknown(f"the channel died before the message had an outcome: {error}")
-        alone = len(pending) == 1 and not self.transactional and self.link.ended is None
-        if alone and isinstance(error, RemoteError) and error.reply_code in _CLOSES_CHANNEL:
-            result = error  # the only message on the channel is the one the broker objects to
-        for future, _, _ in pending:
-            settle(future, result)
         self.outlet.lane_lost(self)
-        self.outlet.publisher.freed(freed)
+        self.outlet.publisher.lane_lost(self, [entry for entry in window if entry is not None], error)
 
 
 class Outlet:
     """One way into an exchange: a lane, and the line before it."""
 
-    __slots__ = ("exchange", "lane", "line", "opening", "publisher")
+    __slots__ = ("exchange", "lane", "limit", "line", "opening", "publisher", "suspects", "window")
 
-    def __init__(self, publisher: Owner, exchange: Exchange) -> None:
+    def __init__(self, publisher: Owner, exchange: Exchange, window: int) -> None:
         self.publisher = publisher
         self.exchange = exchange
+        self.window = window
+        """Most publishes in flight, ever."""
+        self.limit = 0
+        """Most publishes in flight now; see :mod:`gateway.upstreams.isolation`."""
+        self.suspects = 0
+        """How many at the head of the line go one at a time."""
         self.lane: Lane | None = None
         self.line: deque[Waiting] = deque()
         self.opening: asyncio.Task[None] | None = None
+
+    def proved(self, count: int) -> None:
+        """So many had an outcome, and the channel lives: let more in, unless one of these is looked for."""
+        if self.limit and not self.suspects:
+            self.limit = min(self.limit + count, self.window)
 
     def lane_lost(self, lane: Lane) -> None:
         """Its channel is gone; whether the exchange is still there must be asked."""
@@ -175,9 +198,9 @@ class Exchange:
 
     __slots__ = ("checking", "known_at", "name", "outlets", "used_at")
 
-    def __init__(self, publisher: Owner, name: str, outlets: int) -> None:
+    def __init__(self, publisher: Owner, name: str, outlets: int, window: int) -> None:
         self.name = name
-        self.outlets = [Outlet(publisher, self) for _ in range(outlets)]
+        self.outlets = [Outlet(publisher, self, window) for _ in range(outlets)]
         self.known_at = NEVER
         self.doubt()
         self.used_at = 0.0

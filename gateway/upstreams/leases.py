@@ -10,22 +10,31 @@ it. So the queue is asked for first, elsewhere, and remembered for seconds. A ch
 :data:`CHANNEL_LEASES` leases, all of one queue, takes no new ones when it is old, and is closed when it is old and
 empty.
 
-A message over ``message_max`` stays with the channel on which it came, which from then on takes no more: it is
-reported (:class:`~gateway.upstreams.deliveries.Oversized`), and offered again only when the channel closes, after
-``lease_max`` seconds. It costs a lease channel's place, and never a loop.
+A message over ``message_max`` is reported (:class:`~gateway.upstreams.deliveries.Oversized`). Where its queue does not
+dead-letter it, it stays with the channel on which it came, which from then on takes no more, and is offered again only
+when that closes, after ``lease_max`` seconds. It costs a lease channel's place, and never a loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Final
 
-from gateway.errors import BrokerUnavailable, GatewayError, LeaseLost, LimitExceeded, StateError
+from gateway.errors import (
+    BrokerUnavailable,
+    GatewayError,
+    LeaseLost,
+    LimitExceeded,
+    NotFound,
+    Overloaded,
+    StateError,
+)
 from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Get, Got, Operation, Qos, Settlement
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
+from gateway.upstreams.topology import QUEUE_KNOWN
 
 CHANNEL_LEASES: Final = 100
 """Most leases on one channel."""
@@ -33,6 +42,9 @@ CHANNEL_AGE: Final = 60.0
 """Seconds after which a channel takes no new leases."""
 ANSWER_TIMEOUT: Final = 30.0
 """How long a broker may take to answer a get, in seconds."""
+LOOK_AGAIN = 0.4
+"""While fetches wait at a queue: how often it is asked for, in seconds, where the broker would not say that it is
+gone."""
 _FIRST_BATCH: Final = 10
 _SWEEP: Final = 1.0
 
@@ -40,7 +52,7 @@ _SWEEP: Final = 1.0
 class LeaseChannel(DeliveryChannel):
     """A channel that serves one fetch at a time."""
 
-    __slots__ = ("arrived", "born", "cancelled", "consumer", "inbox", "taken")
+    __slots__ = ("arrived", "born", "cancelled", "consumer", "inbox", "plenty", "taken")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -55,16 +67,18 @@ class LeaseChannel(DeliveryChannel):
         """Wakes the fetch that waits for the consumer's first message."""
         self.cancelled = False
         """The broker ended the consumer."""
+        self.plenty = False
+        """The last gets all brought a message: ask for all that is wanted at once."""
 
     @property
     def room(self) -> int:
         """How many more leases it takes."""
-        return CHANNEL_LEASES - len(self.deliveries) - self.oversized
+        return CHANNEL_LEASES - len(self.deliveries) - self.set_aside
 
     @property
     def reusable(self) -> bool:
         """It may serve another fetch."""
-        return self.usable and not self.oversized and self.room > 0
+        return self.usable and not self.set_aside and self.room > 0
 
     def receive(self, operation: Operation) -> None:
         if isinstance(operation, Got) and self.usable:
@@ -111,8 +125,8 @@ class Leases:
         *,
         channels: int,
         lease_max: float,
-        check_queue: Callable[[str], Awaitable[None]],
-        on_oversized: Callable[[Oversized], None],
+        check_queue: Callable[[str, float], Coroutine[None, None, None]],
+        on_oversized: Callable[[Oversized, Callable[[], None]], None],
     ) -> None:
         self.name = name
         self._check_queue = check_queue
@@ -127,6 +141,10 @@ class Leases:
         self._tags = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._fetches: set[asyncio.Task[list[Delivery]]] = set()
+        self._checks: dict[str, asyncio.Task[None]] = {}
+        """Questions under way whether a queue is still there."""
+        self._freed: asyncio.Future[None] | None = None
+        """Wakes the fetches that found no channel."""
 
     def attach(self, link: Link) -> None:
         """Lease on this link."""
@@ -138,6 +156,7 @@ class Leases:
         self._reason = reason
         self._channels.clear()
         self._spare.clear()
+        self._wake_those_without_channel()
 
     @property
     def out(self) -> int:
@@ -151,25 +170,45 @@ class Leases:
         comes for it."""
         if self._link is None:
             raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
-        await self._check_queue(queue)
+        await self._check_queue(queue, QUEUE_KNOWN)
         hurry: asyncio.Future[None] = self._loop.create_future()
         work = asyncio.ensure_future(self._fetch(queue, max_messages, self._loop.time() + wait, hurry))
         self._fetches.add(work)
         work.add_done_callback(self._fetches.discard)
         try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            hurry.set_result(None)
+            while not (await asyncio.wait([work], timeout=LOOK_AGAIN))[0]:
+                if not self._is_told():
+                    await self._look_again(queue, LOOK_AGAIN)
+            return work.result()
+        except BaseException:
+            if not hurry.done():
+                hurry.set_result(None)
             work.add_done_callback(_give_back)
             raise
+
+    def _is_told(self) -> bool:
+        """Whether the broker says so when a queue goes at which somebody waits."""
+        return self._link is not None and self._link.capabilities.consumer_cancel_notify
+
+    async def _look_again(self, queue: str, age: float) -> None:
+        """NotFound where the queue has gone; one question for all who wait. Where nobody can be asked now, the link
+        itself will tell how things stand."""
+        check = self._checks.get(queue)
+        if check is None:
+            check = self._checks[queue] = self._loop.create_task(self._check_queue(queue, age))
+            check.add_done_callback(lambda _: self._checks.pop(queue).exception())
+        await asyncio.wait([check])
+        error = check.exception()
+        if isinstance(error, NotFound):
+            raise error
 
     async def _fetch(self, queue: str, wanted: int, deadline: float, hurry: asyncio.Future[None]) -> list[Delivery]:
         found: list[Delivery] = []
         try:
             while len(found) < wanted:
                 try:
-                    channel = await self._take(queue)
-                except LimitExceeded:
+                    channel = await self._take(queue, 0.0 if found else deadline, hurry)
+                except Overloaded:
                     if found:
                         break
                     raise
@@ -179,11 +218,13 @@ class Leases:
                 finally:
                     self._put(channel)
             while not found and not hurry.done() and (left := deadline - self._loop.time()) > 0:
-                channel = await self._take("")
+                channel = await self._take("", deadline, hurry)
                 channel.queue = queue
                 try:
                     await self._wait(channel, queue, min(wanted, channel.room), left, hurry, found)
                     if not found and not channel.oversized:
+                        if channel.cancelled:
+                            await self._look_again(queue, 0.0)
                         break
                 finally:
                     self._put(channel)
@@ -193,9 +234,9 @@ class Leases:
         return [delivery for delivery in found if not delivery.lost]
 
     async def _get(self, channel: LeaseChannel, queue: str, wanted: int, found: list[Delivery]) -> bool:
-        """Ask for up to ``wanted`` messages: a few, and when they were there, all the rest at once. Whether the
-        queue turned out to be empty."""
-        batch = _FIRST_BATCH
+        """Ask for up to ``wanted`` messages: a few, and when they were there, all the rest at once; all at once
+        where the last time brought everything. Whether the queue turned out to be empty."""
+        batch = CHANNEL_LEASES if channel.plenty else _FIRST_BATCH
         while (ask := min(batch, wanted, channel.room)) > 0:
             held = channel.oversized
             nothing = 0
@@ -212,6 +253,7 @@ class Leases:
             except TimeoutError:
                 channel.abandon()  # what it may still bring is given back by its end
                 raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
+            channel.plenty = not nothing
             if nothing > channel.oversized - held:  # one over the limit counts as nothing, but there may be more
                 return True
             batch = CHANNEL_LEASES
@@ -252,7 +294,25 @@ class Leases:
 
     # --------------------------------------------------------------------------------------------- channels
 
-    async def _take(self, queue: str) -> LeaseChannel:
+    async def _take(self, queue: str, deadline: float, hurry: asyncio.Future[None]) -> LeaseChannel:
+        """:meth:`_take_now`, or as soon as there is one. Overloaded where there is none in time."""
+        while True:
+            try:
+                return await self._take_now(queue)
+            except LimitExceeded as error:
+                left = deadline - self._loop.time()
+                if left <= 0 or hurry.done():
+                    raise Overloaded(str(error)) from None
+            if self._freed is None:
+                self._freed = self._loop.create_future()
+            await asyncio.wait([self._freed, hurry], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    def _wake_those_without_channel(self) -> None:
+        if self._freed is not None:
+            self._freed.set_result(None)
+            self._freed = None
+
+    async def _take_now(self, queue: str) -> LeaseChannel:
         """A channel for one fetch: one that holds leases of the same queue and has room (with "" for the queue:
         none), an empty one, or a new one."""
         link = self._link
@@ -302,6 +362,7 @@ class Leases:
             self._channels.discard(channel)
         elif channel.reusable:
             self._spare.setdefault(channel.queue if channel.deliveries else "", []).append(channel)
+        self._wake_those_without_channel()
 
     def _tick(self) -> None:
         self._timer = None
@@ -326,12 +387,13 @@ class Leases:
             if channel.taken:
                 continue
             age = now - channel.born
-            if not channel.deliveries and age >= (self._lease_max if channel.oversized else CHANNEL_AGE):
+            if not channel.deliveries and age >= (self._lease_max if channel.set_aside else CHANNEL_AGE):
                 self._channels.discard(channel)
                 channel.abandon()
             elif age < CHANNEL_AGE and channel.reusable:
                 spare.setdefault(channel.queue if channel.deliveries else "", []).append(channel)
         self._spare = spare
+        self._wake_those_without_channel()
 
 
 def _release(deliveries: list[Delivery]) -> None:

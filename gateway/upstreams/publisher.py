@@ -2,9 +2,10 @@
 
 Every exchange that is published to (:class:`~gateway.upstreams.lanes.Exchange`) has one outlet, two where confirms
 are transactions: while one waits for its commit the other fills. An outlet has a lane, the channel that publishes,
-and a line of those that wait for room. A lane dies with the first message that its broker dislikes; whatever was in
-its window is then unknown, the outlet opens another one for the next, and other exchanges never notice. One timer
-per broker looks after time-outs and silence.
+and a line of those that wait for room. A lane dies with the first message that its broker dislikes: most of these are
+refused before the wire (:mod:`gateway.upstreams.checks`), and where one comes through, whatever was in its window is
+sent again, one at a time, until it is found (:mod:`gateway.upstreams.isolation`); other exchanges never notice. One
+timer per broker looks after time-outs and silence.
 
 Three things make the broker unavailable for publishing: there is no link; it said ``connection.blocked``, or
 stopped the channel, for longer than a moment; or, where it cannot say so (0-8), publishes are pending and
@@ -14,17 +15,33 @@ nothing has been answered for some seconds. What is in a window then stays there
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.errors import BrokerUnavailable, EncodeError, GatewayError, LimitExceeded, RemoteError, StateError
-from gateway.link import Link
+from gateway.errors import (
+    AccessRefused,
+    BrokerUnavailable,
+    EncodeError,
+    GatewayError,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    RemoteError,
+    StateError,
+)
+from gateway.link import Link, connection_error
 from gateway.message import Message
 from gateway.operations import Publish
 from gateway.session import Confirms
-from gateway.upstreams.lanes import NEVER, Exchange, Lane, Outlet, Waiting, settle
+from gateway.telemetry import log
+from gateway.upstreams import isolation
+from gateway.upstreams.checks import check
+from gateway.upstreams.isolation import Refusals
+from gateway.upstreams.lanes import NEVER, Entry, Exchange, Lane, Outlet, settle
 from gateway.upstreams.receipts import PublishReceipt
+from gateway.upstreams.tasks import Tasks
+from gateway.upstreams.waiting import WaitingRoom
 
 CONFIRM_TIMEOUT: Final = 30.0
 """How long a publish waits for its outcome unless the caller says otherwise, in seconds."""
@@ -35,17 +52,7 @@ EXCHANGE_STALE: Final = 15.0
 SILENCE: Final = 5.0
 """A broker that leaves publishes without any outcome for so many seconds is taken to be blocked, where it has no
 word for that; a channel that it stopped for so long counts as blocked too."""
-WAITING_MAX: Final = 20_000
-"""Most publishes that wait for room, over all exchanges of a broker."""
-WAITING_WINDOWS: Final = 4
-"""Most octets that wait for room, in windows (``publish_window_octets``)."""
-EXPIRATION_MAX: Final = (1 << 32) - 1
-"""Longest ``expiration`` of classic brokers, in milliseconds: RabbitMQ closes the channel over more."""
 _TICK: Final = 0.5
-
-
-COPY_HEADERS: Final = ("CC", "BCC")
-"""Headers by which RabbitMQ routes further copies; anything but an array of strings there closes the channel."""
 
 
 class Publisher:
@@ -60,9 +67,12 @@ class Publisher:
         window_octets: int,
         channels: int,
         message_max: int,
+        mark: bool,
+        repeat: bool,
         check_exchange: Callable[[str], Awaitable[object]],
         on_state: Callable[[], None],
     ) -> None:
+        """``mark``: whether what is sent a second time gets a header that says so. ``repeat``: whether it is."""
         self.name = name
         self.pending_octets = 0
         self.unavailable = "not connected yet"
@@ -72,37 +82,65 @@ class Publisher:
         self._window_octets = window_octets
         self._channels = channels
         self._message_max = message_max
+        self._body_max = message_max
+        """The same, or what this broker is known to take where that is less."""
+        self._mark = mark
+        self._repeat = repeat
         self._check_exchange = check_exchange
         self._on_state = on_state
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._exchanges: dict[str, Exchange] = {}
-        self._waiting: dict[Outlet, None] = {}  # outlets with a line, in the order in which they began to wait
-        self._waiting_count = 0
-        self._waiting_octets = 0
+        self._waiting = WaitingRoom(name, window_octets)
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._silent = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._refusals = Refusals()
+        self._alone = False
+        """One publish at a time over the whole link: the last one was closed over some publish."""
+        self._kept = False
+        """What waits stays although there is no link: the last one was closed over some publish."""
+        self._orphans = 0
+        """Publishes without an outcome that the end of the last link has left."""
+        self._tasks = Tasks(f"publisher of {name}")
 
     # ------------------------------------------------------------------------------------ link comes, goes
 
     def attach(self, link: Link) -> None:
         """Publish on this link."""
         self._link = link
-        self._exchanges.clear()  # each was emptied when its link went; the broker may be another by now
+        self._body_max = self._message_max  # the broker may be another by now
+        self._orphans = 0
+        self._keep_lines(link)
         self._silent = False
         link.on_writable = self._schedule_pump
         link.on_blocked = self._state_changed
         self._state_changed()
 
-    def detach(self, reason: str) -> None:
-        """The link is lost: who waits is told that nothing was sent."""
-        self._link = None
-        for task in self._tasks:
-            task.cancel()
+    def detach(self, reason: str, final: bool = False) -> None:
+        """The link is lost: who waits is told that nothing was sent. Unless some publish is to blame for it: others
+        wait for the next link then, as long as they would for room. ``final``: there will be none."""
+        link, self._link = self._link, None
+        if link is not None:
+            self._kept = link.ended is not None and isinstance(connection_error(link.ended), RemoteError)
+            self._tasks.cancel()
+        self._kept = self._kept and not final
+        self._alone = self._alone and self._kept
         self._state_changed(reason)
+
+    def _keep_lines(self, link: Link) -> None:
+        """Exchanges begin anew on a new link; what waits for one stays."""
+        count = _outlets(link)
+        self._exchanges = {
+            name: exchange
+            for name, exchange in self._exchanges.items()
+            if len(exchange.outlets) == count and any(outlet.line for outlet in exchange.outlets)
+        }
+        for outlet in list(self._waiting.outlets):
+            if self._exchanges.get(outlet.exchange.name) is not outlet.exchange:
+                self._waiting.fail(outlet, self._unavailable())
+            outlet.exchange.doubt()
 
     @property
     def blocked(self) -> str:
@@ -119,7 +157,7 @@ class Publisher:
     @property
     def pending(self) -> int:
         """Publishes without an outcome, those that wait for room included."""
-        return self._waiting_count + sum(
+        return self._waiting.count + sum(
             len(outlet.lane.window)
             for exchange in self._exchanges.values()
             for outlet in exchange.outlets
@@ -127,7 +165,8 @@ class Publisher:
         )
 
     def forget(self, exchange: str) -> None:
-        """The exchange was deleted: whether it exists must be asked before the next publish."""
+        """The exchange was declared or deleted: whether it exists must be asked before the next publish."""
+        self._refusals.forget(exchange)
         entry = self._exchanges.get(exchange)
         if entry is not None:
             entry.doubt()
@@ -146,8 +185,9 @@ class Publisher:
     def _state_changed(self, reason: str = "not connected") -> None:
         self.unavailable = self.blocked if self._link is not None else reason
         if self.unavailable:
-            for outlet in list(self._waiting):
-                self._fail_line(outlet, self._unavailable())
+            if self._link is not None or not self._kept:
+                for outlet in list(self._waiting.outlets):
+                    self._waiting.fail(outlet, self._unavailable())
         else:
             self._schedule_pump()
         self._on_state()
@@ -184,13 +224,11 @@ class Publisher:
         try:
             # What came from a broker (raw) has been accepted by one: the session carries what this one must not see.
             if message.raw is None:
-                properties = message.properties
-                if properties.expiration or properties.user_id or properties.headers:
-                    self._check(message, link)
-            if len(message.body) > self._message_max:
-                raise LimitExceeded(
-                    f"a body of {len(message.body)} octets is over message_max = {self._message_max}", "message_max"
-                )
+                check(message.properties, link.capabilities, self._login, self.name)
+            if len(message.body) > self._body_max:
+                raise self._too_large(len(message.body))
+            if self._refusals and (refused := self._refusals.find(exchange, routing_key, now)) is not None:
+                raise refused
             if entry is None:
                 entry = self._enter(exchange, link)
         except GatewayError as error:
@@ -200,30 +238,20 @@ class Publisher:
         outlet = entry.outlets[0] if len(entry.outlets) == 1 else entry.outlet(order)
         deadline = now + (CONFIRM_TIMEOUT if timeout is None else timeout)
         if outlet.line or not self._has_room(outlet, len(message.body), now):
-            self._wait(outlet, (future, deadline, routing_key, message, immediate))
+            if self._waiting.add(outlet, (future, deadline, routing_key, message, immediate)):
+                self._prepare(outlet)
         else:
             self._send(outlet, link, future, deadline, routing_key, message, immediate)
         if deadline < self._timer_at:
             self._wake_by(min(deadline, now + _TICK))
         return future
 
-    def _check(self, message: Message, link: Link) -> None:
-        """Refuse before the wire what makes a broker close the channel."""
-        properties, capabilities = message.properties, link.capabilities
-        expiration = properties.expiration
-        if expiration is not None:
-            if not (expiration.isascii() and expiration.isdigit()):
-                raise EncodeError(f"expiration: {expiration!r:.80} is no number of milliseconds")
-            if capabilities.confirms is not Confirms.COMPLETION and int(expiration) > EXPIRATION_MAX:
-                raise EncodeError(f"expiration: {expiration:.80} is over {EXPIRATION_MAX} milliseconds")
-        user = properties.user_id
-        if user is not None and user not in (self._login, self._login.encode()) and capabilities.checks_user_id:
-            raise EncodeError(f"user_id: {user!r} is not the login of broker {self.name}")
-        if properties.headers and capabilities.routes_copies:
-            for name in COPY_HEADERS:
-                copies = properties.headers.get(name, [])
-                if not isinstance(copies, list) or not all(isinstance(key, str) for key in copies):
-                    raise EncodeError(f"headers.{name}: {copies!r:.80} is no array of routing keys")
+    def _too_large(self, size: int) -> LimitExceeded:
+        if size > self._message_max:
+            return LimitExceeded(f"a body of {size} octets is over message_max = {self._message_max}", "message_max")
+        return LimitExceeded(
+            f"a body of {size} octets is over the broker's own limit of {self._body_max}", "max_message_size"
+        )
 
     def _has_room(self, outlet: Outlet, size: int, now: float) -> bool:
         lane = outlet.lane
@@ -235,7 +263,7 @@ class Publisher:
                 return False
         pending = self.pending_octets
         return (
-            len(lane.window) < self._window
+            len(lane.window) < outlet.limit
             and (pending + size <= self._window_octets or not pending)
             and lane.link.writable
         )
@@ -252,8 +280,9 @@ class Publisher:
     ) -> None:
         lane = outlet.lane
         assert lane is not None
+        publish = Publish(lane.number, outlet.exchange.name, routing_key, message, True, immediate)
         try:
-            serial = link.send(Publish(lane.number, outlet.exchange.name, routing_key, message, True, immediate))
+            serial = link.send(publish)
         except StateError as error:
             future.set_exception(BrokerUnavailable(f"broker {self.name}: {error}"))
             return
@@ -267,49 +296,41 @@ class Publisher:
         window = lane.window
         if not window:
             lane.base = serial
-            lane.progress = link.now
+            lane.progress = self._loop.time()
             if lane.transactional:
                 link.after_flush(lane.seal)
         size = len(message.body)
-        window.append((future, size, deadline))
+        window.append((future, size, deadline, publish))
         self.pending_octets += size
 
     # --------------------------------------------------------------------------------------- lanes, lines
 
     def _enter(self, name: str, link: Link) -> Exchange:
         """Begin to publish to an exchange; the one that was idle longest makes room."""
-        outlets = 2 if link.capabilities.confirms is Confirms.TRANSACTION else 1
-        if (len(self._exchanges) + 1) * outlets > self._channels and self._exchanges:
+        outlets = _outlets(link)
+        # One number is left for a channel that is being closed. Where there is no limit, channel_max is 0.
+        most = min(self._channels, max(outlets, (link.capabilities.channel_max or 0xFFFF) - 1))
+        if (len(self._exchanges) + 1) * outlets > most and self._exchanges:
             idle = [exchange for exchange in self._exchanges.values() if not any(o.busy for o in exchange.outlets)]
             if not idle:
-                raise BrokerUnavailable(f"broker {self.name}: all {self._channels} publish_channels are in use")
+                raise BrokerUnavailable(f"broker {self.name}: all {most} publish_channels are in use")
             oldest = min(idle, key=lambda exchange: exchange.used_at)
             del self._exchanges[oldest.name]
             for outlet in oldest.outlets:
                 lane, outlet.lane = outlet.lane, None
                 if lane is not None:
                     lane.abandon()
-        entry = self._exchanges[name] = Exchange(self, name, outlets)
+        entry = self._exchanges[name] = Exchange(self, name, outlets, self._window)
         return entry
-
-    def _wait(self, outlet: Outlet, item: Waiting) -> None:
-        size = len(item[3].body)
-        if self._waiting_count >= WAITING_MAX or (
-            self._waiting_octets and self._waiting_octets + size > WAITING_WINDOWS * self._window_octets
-        ):
-            item[0].set_exception(BrokerUnavailable(f"broker {self.name}: too many publishes wait for room"))
-            return
-        outlet.line.append(item)
-        self._waiting[outlet] = None
-        self._waiting_count += 1
-        self._waiting_octets += size
-        self._prepare(outlet)
 
     def _prepare(self, outlet: Outlet) -> None:
         """See to it that the outlet gets a lane and its exchange is known to exist."""
+        if self._alone and not outlet.suspects:
+            return  # its turn comes when the culprit is found
         now = self._loop.time()
-        if outlet.opening is None and (outlet.lane is None or outlet.exchange.known_at < now - EXCHANGE_STALE):
-            outlet.opening = self._task(self._open(outlet))
+        opening = outlet.opening is not None and not outlet.opening.done()  # one cancelled at once never ran
+        if not opening and (outlet.lane is None or outlet.exchange.known_at < now - EXCHANGE_STALE):
+            outlet.opening = self._tasks.start(self._open(outlet))
 
     async def _open(self, outlet: Outlet) -> None:
         lane: Lane | None = None
@@ -322,52 +343,37 @@ class Publisher:
                 lane = link.channel(Lane)
                 lane.outlet = outlet
                 outlet.lane = lane
+                outlet.limit = min(isolation.FIRST_WINDOW, self._window)
                 await lane.prepare()
         except GatewayError as error:
             if lane is not None and outlet.lane is lane:
                 outlet.lane = None
                 lane.abandon()
-            self._fail_line(outlet, error if isinstance(error, RemoteError) else BrokerUnavailable(str(error)))
+            if lane is None or lane.link.ended is None:  # else detach says what becomes of those who wait
+                # Of the question only these are answers; anything else came of what others asked there.
+                kinds = (NotFound, AccessRefused) if lane is None else RemoteError
+                answered = isinstance(error, kinds)
+                self._waiting.fail(outlet, error if answered else BrokerUnavailable(str(error)))
         finally:
             outlet.opening = None
         self._schedule_pump()
 
     def _refresh(self, exchange: Exchange) -> asyncio.Task[None]:
         """Ask whether the exchange exists; all who need to know wait for one answer."""
-        if exchange.checking is None:
-            exchange.checking = self._task(self._ask(exchange))
+        if exchange.checking is None or exchange.checking.done():
+            exchange.checking = self._tasks.start(self._ask(exchange))
         return exchange.checking
 
     async def _ask(self, exchange: Exchange) -> None:
         try:
             await self._check_exchange(exchange.name)
             exchange.known_at = self._loop.time()
-        except RemoteError:
+        except RemoteError as error:
             exchange.doubt()
+            self._refusals.add(exchange.name, "", error, self._loop.time() + isolation.REFUSED_FOR)
             raise
         finally:
             exchange.checking = None
-
-    def _task(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        return task
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, GatewayError):
-            self._loop.call_exception_handler({"message": f"publisher of {self.name}", "exception": error})
-
-    def _fail_line(self, outlet: Outlet, error: GatewayError) -> None:
-        line, outlet.line = outlet.line, deque()
-        self._waiting.pop(outlet, None)
-        for future, _, _, message, _ in line:
-            self._waiting_count -= 1
-            self._waiting_octets -= len(message.body)
-            settle(future, error)
 
     def freed(self, octets: int) -> None:
         """A lane's window moved."""
@@ -387,25 +393,97 @@ class Publisher:
         """Send what waits and has room now."""
         self._pump_scheduled = False
         link = self._link
-        if link is None or self.unavailable:
+        if link is None or link.ended is not None or self.unavailable:
             return
         now = self._loop.time()
-        for outlet in list(self._waiting):
+        for outlet in list(self._waiting.outlets):
+            if self._alone and (self._in_flight() or not outlet.suspects):
+                continue
             line = outlet.line
             while line:
                 future, deadline, routing_key, message, immediate = line[0]
                 size = len(message.body)
+                if self._refusals and (refused := self._refusals.find(outlet.exchange.name, routing_key, now)):
+                    settle(future, refused)
                 if not future.done():
                     if not self._has_room(outlet, size, now):
                         break
                     self._send(outlet, link, future, deadline, routing_key, message, immediate)
-                line.popleft()
-                self._waiting_count -= 1
-                self._waiting_octets -= size
+                self._waiting.served(outlet)
+                if outlet.suspects:
+                    outlet.suspects -= 1
+                    if self._alone and not outlet.suspects:
+                        outlet.limit = 0  # nothing of its own beside the suspects of the others
             if line:
                 self._prepare(outlet)
-            else:
-                del self._waiting[outlet]
+        if self._alone and not self._in_flight() and not any(outlet.suspects for outlet in self._waiting.outlets):
+            self._open_windows()
+
+    # ------------------------------------------------------------------------------------------- isolation
+
+    def _in_flight(self) -> bool:
+        """Whether any publish is without an outcome on this link."""
+        return any(
+            outlet.lane is not None and outlet.lane.window
+            for exchange in self._exchanges.values()
+            for outlet in exchange.outlets
+        )
+
+    def named(self, outlet: Outlet, publish: Publish, error: RemoteError) -> None:
+        """The broker closed the channel, or the connection, over this publish."""
+        log(
+            "broker.publish_refused", logging.WARNING,
+            broker=self.name, exchange=publish.exchange, routing_key=publish.routing_key, reason=str(error),
+        )  # fmt: skip
+        link = self._link
+        seconds = isolation.REFUSED_FOR if link is None or link.ended is None else isolation.REFUSED_FOR_LONG
+        self._refusals.add(publish.exchange, publish.routing_key, error, self._loop.time() + seconds)
+        limit = isolation.size_limit(error)
+        if limit is not None and limit < self._body_max:
+            self._body_max = limit
+        outlet.suspects = 0
+        if self._alone:
+            self._open_windows()
+
+    def _open_windows(self) -> None:
+        """There is nobody to be found any more over the whole link."""
+        self._alone = False
+        for exchange in self._exchanges.values():
+            for outlet in exchange.outlets:
+                outlet.suspects = 0
+                outlet.limit = max(outlet.limit, isolation.FIRST_WINDOW)
+        self._schedule_pump()
+
+    def lane_lost(self, lane: Lane, pending: list[Entry], error: GatewayError) -> None:
+        """What becomes of the publishes that a lane leaves without an outcome."""
+        outlet = lane.outlet
+        over = lane.link.ended is not None
+        cause = error if isinstance(error, RemoteError) else None
+        if cause is not None and len(pending) == 1 and not (over and (self._orphans or self._in_flight())):
+            settle(pending[0][0], isolation.verdict(cause))
+            self.named(outlet, pending[0][3], cause)
+        elif cause is not None and self._repeat and pending:
+            self._suspect(outlet, pending, cause, lane.named)
+            self._alone = self._alone or over
+        else:
+            for entry in pending:
+                settle(entry[0], OutcomeUnknown(f"the channel died before the message had an outcome: {error}"))
+        if over:
+            self._orphans += len(pending)
+        self.freed(sum(entry[1] for entry in pending))
+
+    def _suspect(self, outlet: Outlet, pending: list[Entry], error: RemoteError, named: int | None) -> None:
+        """One of these is what the broker dislikes, unless it was ``named`` already, behind so many of them: send them
+        again. What may have been stored goes one at a time, so that it is stored twice and not once more for each
+        channel that dies; what is behind the culprit was not looked at."""
+        items, suspects = isolation.repeats(pending, error, named, self._mark)
+        log(
+            "broker.publishes_suspect", logging.WARNING,
+            broker=self.name, exchange=outlet.exchange.name, count=len(items), reason=str(error),
+        )  # fmt: skip
+        self._waiting.put_first(outlet, items)
+        outlet.suspects = suspects + (outlet.suspects if named is None else 0)
+        self._schedule_pump()
 
     # ------------------------------------------------------------------------------------------------ time
 
@@ -425,36 +503,36 @@ class Publisher:
         stalled = False
         for exchange in self._exchanges.values():
             for outlet in exchange.outlets:
-                earliest = min(earliest, self._late_in_line(outlet, now))
+                earliest = min(earliest, self._waiting.late(outlet, now))
                 lane = outlet.lane
                 if lane is None:
                     continue
                 if lane.window:
                     earliest = min(earliest, lane.time_out(now), now + _TICK)
+                    if outlet.limit < self._window and now - lane.progress >= isolation.PATIENCE:
+                        self._lose_patience(outlet)
                 if lane.stopped_at is not None and now - lane.stopped_at >= SILENCE and outlet.line:
-                    self._fail_line(
+                    self._waiting.fail(
                         outlet, BrokerUnavailable(f"broker {self.name}: it stopped the channel for {exchange.name!r}")
                     )
                 stalled = stalled or bool(lane.window and now - lane.progress >= SILENCE)
+        if self._alone:
+            self._schedule_pump()  # the last suspect may have been given up
         link = self._link
-        if link is None:
-            return
-        if stalled and not link.capabilities.blocked_notification and not self._silent:
+        if link is not None and stalled and not link.capabilities.blocked_notification and not self._silent:
             self._silent = True
             self._state_changed()
         if earliest < NEVER:
             self._wake_by(min(max(earliest, now + 0.001), now + _TICK))
 
-    def _late_in_line(self, outlet: Outlet, now: float) -> float:
-        """Fail those whose time is up before they were sent; the earliest deadline of the rest."""
-        earliest = NEVER
-        for future, deadline, _, _, _ in outlet.line:
-            if future.done():
-                continue
-            if deadline <= now:
-                future.set_exception(BrokerUnavailable(f"broker {self.name}: no room to publish in time"))
-            elif deadline < earliest:
-                earliest = deadline
-        if outlet.line and earliest == NEVER:
-            self._fail_line(outlet, self._unavailable())  # all of them are done: only the line is emptied
-        return earliest
+    def _lose_patience(self, outlet: Outlet) -> None:
+        """No outcome for some time, and others wait behind it: it is no culprit, or not one that the broker names."""
+        if self._alone:
+            self._open_windows()
+        outlet.limit = min(max(2 * outlet.limit, isolation.FIRST_WINDOW), self._window)
+        self._schedule_pump()
+
+
+def _outlets(link: Link) -> int:
+    """How many lanes an exchange has: while one waits for its commit the other fills."""
+    return 2 if link.capabilities.confirms is Confirms.TRANSACTION else 1

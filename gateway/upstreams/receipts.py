@@ -15,6 +15,9 @@ class PublishReceipt:
     reply_code: int = 0
     """Why it was not routed: 312 NO_ROUTE mostly, 313 NO_CONSUMERS for ``immediate``."""
     reply_text: str = ""
+    resent: bool = False
+    """It was sent again, since its channel died before its first outcome: there may be a second copy, and the one that
+    this receipt is for is marked. See :mod:`gateway.upstreams.isolation`."""
 
 
 ROUTED: Final = PublishReceipt(True)

@@ -21,7 +21,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
-from gateway.errors import AccessRefused, BrokerUnavailable, GatewayError, RemoteError
+from gateway.errors import AccessRefused, BrokerUnavailable, GatewayError, LimitExceeded, Overloaded, RemoteError
 from gateway.link import Channel, Link
 from gateway.operations import (
     BindExchange,
@@ -163,7 +163,10 @@ class Desk:
                 return channel
         if self._link is None:
             raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
-        channel = self._link.channel(Channel)
+        try:
+            channel = self._link.channel(Channel)
+        except LimitExceeded as error:  # a broker that allows few: not the request is too large, there are too many
+            raise Overloaded(f"broker {self.name}: {error}") from None
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 await channel.open()
@@ -187,7 +190,7 @@ class Topology:
         self.exclusive = Desk(name)
         self._declared: OrderedDict[Hashable, Request] = OrderedDict()
         self._ours: set[str] = set()  # names of exclusive queues
-        self._known: dict[str, float] = {}  # queue that exists -> until when that is taken for granted
+        self._known: dict[str, float] = {}  # queue that exists -> since when that is known
         self._loop = asyncio.get_running_loop()
 
     # ----------------------------------------------------------------------------------------------- queues
@@ -214,19 +217,21 @@ class Topology:
         """See :meth:`gateway.upstreams.upstream.Upstream.query_queue`."""
         return _info(_expect(Declared, await self._desk(queue).ask(QueryQueue(0, queue))))
 
-    async def check_queue(self, queue: str) -> None:
-        """NotFound where there is no such queue. An answer is remembered for :data:`QUEUE_KNOWN` seconds; a login
+    async def check_queue(self, queue: str, age: float = QUEUE_KNOWN) -> None:
+        """NotFound where there is no such queue. An answer that is no older than ``age`` seconds will do; a login
         that may not ask is let through."""
         now = self._loop.time()
-        if self._known.get(queue, 0.0) > now:
+        known = self._known.get(queue)
+        if known is not None and known > now - age:
             return
+        self._known.pop(queue, None)
         try:
             await self.query_queue(queue)
         except AccessRefused:
             pass  # whoever reads from it is told what is the matter
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        self._known[queue] = now + QUEUE_KNOWN
+        self._known[queue] = now
 
     async def purge_queue(self, queue: str) -> int | None:
         """How many messages went, None where the version does not tell."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.config import BrokerSettings
-from gateway.errors import BrokerUnavailable
+from gateway.errors import BrokerUnavailable, GatewayError
 from gateway.link import Dial, Link
 from gateway.message import Message
 from gateway.operations import BindingFound, ExchangeFound
@@ -65,6 +65,8 @@ class Upstream:
             window_octets=settings.publish_window_octets,
             channels=settings.publish_channels,
             message_max=settings.message_max,
+            mark=settings.annotate,
+            repeat=settings.publish_repeat,
             check_exchange=self.query_exchange,
             on_state=self._judge,
         )
@@ -78,6 +80,7 @@ class Upstream:
         )
         self._dead_letters = DeadLetters(name, self.url.user, self._publisher, self._topology)
         self._consumers: set[Consumer] = set()
+        self._rejecting: set[asyncio.Task[None]] = set()
         self._keepers = {
             _PUBLISH: Keeper(self._dialer, _PUBLISH, up=self._publish_up, down=self._publish_down),
             _CONSUME: Keeper(self._dialer, _CONSUME, up=self._consume_up, down=self._consume_down),
@@ -126,6 +129,7 @@ class Upstream:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._publisher.detach("closed", final=True)
         for down in (self._publish_down, self._consume_down, self._ask_down):
             down("closed")
         self._judge()
@@ -284,6 +288,7 @@ class Upstream:
     ) -> None:
         """Declare an exchange, or with ``passive`` only ask for it."""
         await self._topology.declare_exchange(exchange, type, durable, auto_delete, internal, arguments, passive)
+        self._publisher.forget(exchange)
 
     async def query_exchange(self, exchange: str) -> ExchangeFound:
         """Whether an exchange exists. NotFound where there is none."""
@@ -394,12 +399,23 @@ class Upstream:
             raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
         return link
 
-    def _oversized(self, oversized: Oversized) -> None:
+    def _oversized(self, oversized: Oversized, reject: Callable[[], None]) -> None:
         log(
             "broker.oversized", logging.WARNING,
             broker=self.name, queue=oversized.queue, size=oversized.size, message_max=oversized.limit,
         )  # fmt: skip
+        task = asyncio.get_running_loop().create_task(self._dead_letter(oversized.queue, reject))
+        self._rejecting.add(task)
+        task.add_done_callback(self._rejecting.discard)
         notify(self.on_oversized, oversized)
+
+    async def _dead_letter(self, queue: str, reject: Callable[[], None]) -> None:
+        """A message over a limit: dead-letter it, where that is sure to keep it."""
+        try:
+            if await self._dead_letters.takes(queue, self._capabilities):
+                reject()
+        except GatewayError as error:  # then it stays set aside
+            log("broker.oversized_not_rejected", logging.WARNING, broker=self.name, queue=queue, reason=str(error))
 
     # ---------------------------------------------------------------------------------- links come and go
 

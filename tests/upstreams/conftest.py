@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import BrokerSettings
 from gateway.session import Confirms
-from gateway.upstreams import Upstream
+from gateway.upstreams import Upstream, isolation
 from tests.upstreams.fake import FakeBroker
 
 Start = Callable[..., Awaitable[Upstream]]
@@ -28,11 +28,14 @@ def transacting() -> FakeBroker:
 
 @pytest.fixture
 async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    """``await start(broker, **settings)``: an upstream that is up."""
+    """``await start(broker, **settings)``: an upstream that is up. Its windows are wide open from the first publish on,
+    unless ``proving`` is asked for."""
     started: list[Upstream] = []
 
     async def begin(broker: FakeBroker, wait: bool = True, **settings: Any) -> Upstream:
         monkeypatch.setattr("gateway.upstreams.keeper.client_session", broker.session)
+        if not settings.pop("proving", False):
+            monkeypatch.setattr(isolation, "FIRST_WINDOW", 65_535)
         version = settings.pop("version", "0-9-1")
         options = {"reconnect_min": 0.01, "reconnect_max": 0.05, "connect_timeout": 2.0, **settings}
         upstream = Upstream(

@@ -153,6 +153,28 @@ async def test_a_message_over_the_limit_is_reported(broker: FakeBroker, start: S
     await until(lambda: seen == [Oversized("q", "e", "k", 5000, 1024)])
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-dead-letter-exchange": "dead"}], ids=["kept", "dead-lettered"])
+async def test_a_message_over_the_limit_is_rejected_where_the_queue_keeps_it(
+    start: Start, arguments: dict[str, str]
+) -> None:
+    """Elsewhere a reject would delete it, and it stays with the channel; both ways the consumer goes on."""
+    broker = FakeBroker(native_dead_letter=True)
+    rejected: list[Settle] = []
+    broker.on[Settle] = lambda peer, operation: rejected.append(operation) or True  # type: ignore[func-returns-value]
+    upstream = await start(broker)
+    await upstream.declare_queue("q", arguments=arguments)
+    consumer = await upstream.consume("q", 1, lambda delivery: None)
+    (consume,) = broker.all(Consume)
+    peer = next(peer for peer in broker.peers if peer.of(Consume))
+    peer.send(DeliveryTooLarge(consume.channel, consume.consumer_tag, 1, 5000, 1024, False, "", "q"))
+    await until(lambda: len(broker.all(Consume)) == 2)
+    assert broker.all(Cancel) == [Cancel(consume.channel, consume.consumer_tag, serial=broker.all(Cancel)[0].serial)]
+    assert broker.all(Consume)[1].channel != consume.channel
+    await until(lambda: consumer.state is ConsumerState.RUNNING)
+    wanted = [(Settlement.REJECT, 1, 1)] if arguments else []
+    await until(lambda: [(one.settlement, one.first, one.last) for one in rejected] == wanted)
+
+
 async def test_a_silent_broker(broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = await start(broker)
     monkeypatch.setattr(consumers, "ANSWER_TIMEOUT", 0.02)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, LeaseLost, LimitExceeded, NotFound, StateError, Unroutable, Unsupported
+from gateway.errors import BrokerUnavailable, LeaseLost, NotFound, Overloaded, StateError, Unroutable, Unsupported
 from gateway.message import Message, Properties
 from gateway.operations import (
     Cancel,
@@ -53,6 +53,21 @@ async def test_what_is_there_is_leased_and_settled(broker: FakeBroker, start: St
     assert await upstream.fetch("q", 25) == []
     with pytest.raises(StateError, match="settled before"):
         found[0].settle(Settlement.ACCEPT)
+
+
+async def test_a_queue_that_had_plenty_is_asked_for_all_at_once(broker: FakeBroker, start: Start) -> None:
+    """The first few gets find out whether there is anything; a round trip that is known to be of no use is saved."""
+    upstream = await start(broker)
+    broker.put("q", *(b"%d" % index for index in range(25)))
+    asked = []
+    for wanted in (20, 30, 30):
+        before = len(broker.all(Get))
+        found = await upstream.fetch("q", wanted)
+        for delivery in found:
+            delivery.settle(Settlement.ACCEPT)
+        asked.append((len(found), len(broker.all(Get)) - before))
+        await asyncio.sleep(0.01)
+    assert asked == [(20, 20), (5, 30), (0, 10)]
 
 
 async def test_release_comes_back_redelivered(broker: FakeBroker, start: Start) -> None:
@@ -145,7 +160,7 @@ async def test_who_leaves_gets_nothing_and_keeps_nothing(broker: FakeBroker, sta
     assert broker.queues["q"][0][1]
 
 
-async def test_the_queue_goes_while_somebody_waits(broker: FakeBroker, start: Start) -> None:
+async def test_the_consumer_of_one_who_waits_is_cancelled(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker)
     broker.put("q")
     waiting = asyncio.create_task(upstream.fetch("q", 5, 5.0))
@@ -154,6 +169,72 @@ async def test_the_queue_goes_while_somebody_waits(broker: FakeBroker, start: St
         for (channel, tag), _ in list(peer.consumers.items()):
             peer.send(Cancelled(channel, tag))
     assert await waiting == []
+
+
+async def test_the_queue_goes_while_somebody_waits(start: Start) -> None:
+    broker = FakeBroker(consumer_cancel_notify=True)
+    upstream = await start(broker)
+    broker.put("q")
+    waiting = [asyncio.create_task(upstream.fetch("q", 5, 5.0)) for _ in range(3)]
+    await until(lambda: len(broker.all(Consume)) == 3)
+    await upstream.delete_queue("q")
+    assert [type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)] == [NotFound] * 3
+    with pytest.raises(NotFound):
+        await upstream.fetch("q", 5, 5.0)
+
+
+async def test_the_queue_goes_and_the_broker_says_nothing(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for again and again, once for all who wait, and only while somebody does."""
+    monkeypatch.setattr(leases, "LOOK_AGAIN", 0.02)
+    upstream = await start(broker)
+    broker.put("q")
+    assert await upstream.fetch("q", 5) == []
+    waiting = [asyncio.create_task(upstream.fetch("q", 5, 5.0)) for _ in range(20)]
+    await until(lambda: len(broker.all(Consume)) == 20)
+    await until(lambda: len(broker.all(QueryQueue)) > 3)
+    del broker.queues["q"]
+    assert {type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)} == {NotFound}
+    asked = len(broker.all(QueryQueue))
+    assert asked < 20
+    await asyncio.sleep(0.05)
+    assert len(broker.all(QueryQueue)) == asked
+    broker.put("q", b"1")
+    assert bodies(await upstream.fetch("q", 5, 5.0)) == [b"1"]
+
+
+async def test_who_waits_survives_a_broker_that_cannot_be_asked_now(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LOOK_AGAIN", 0.02)
+    upstream = await start(broker)
+    broker.put("q")
+    waiting = asyncio.create_task(upstream.fetch("q", 5, 5.0))
+    await until(lambda: broker.all(Consume))
+    asking = next(peer for peer in broker.peers if peer.of(QueryQueue))
+    asking.stream.abort()
+    await asyncio.sleep(0.05)
+    broker.put("q", b"1")
+    assert bodies(await waiting) == [b"1"]
+
+
+@pytest.mark.parametrize("bound", ["lease_channels", "channel_max"])
+async def test_who_finds_no_channel_waits_for_one(start: Start, bound: str) -> None:
+    broker = FakeBroker(channel_max=1) if bound == "channel_max" else FakeBroker()
+    upstream = await start(broker, **({} if bound == "channel_max" else {"lease_channels": 1}))
+    broker.put("q")
+    first = asyncio.create_task(upstream.fetch("q", 1, 5.0))
+    await until(lambda: broker.all(Consume))
+    with pytest.raises(Overloaded, match="channels"):
+        await upstream.fetch("q", 1)
+    with pytest.raises(Overloaded, match="channels"):
+        await upstream.fetch("q", 1, 0.02)
+    second = asyncio.create_task(upstream.fetch("q", 1, 5.0))
+    await asyncio.sleep(0.01)
+    assert not second.done()
+    broker.put("q", b"1", b"2")
+    assert bodies([*await first, *await second]) == [b"1", b"2"]
 
 
 async def test_a_lost_link_loses_the_leases_and_says_so(broker: FakeBroker, start: Start) -> None:
@@ -198,7 +279,7 @@ async def test_channels_hold_a_hundred_each_and_are_bounded(broker: FakeBroker, 
     broker.put("q", *(b"%d" % index for index in range(250)))
     found = await upstream.fetch("q", 250)
     assert len(found) == 200
-    with pytest.raises(LimitExceeded, match="lease_channels"):
+    with pytest.raises(Overloaded, match="lease_channels"):
         await upstream.fetch("q", 1)
     found[0].settle(Settlement.ACCEPT)
     assert bodies(await upstream.fetch("q", 5, 0.1)) == [b"200"]

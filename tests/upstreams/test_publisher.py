@@ -30,7 +30,7 @@ from gateway.operations import (
     Returned,
     SelectConfirm,
 )
-from gateway.upstreams import PublishReceipt, UpstreamState, publisher
+from gateway.upstreams import PublishReceipt, UpstreamState, publisher, waiting
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, FakeSession, Peer, until
 
@@ -167,7 +167,7 @@ async def test_the_window_in_octets_is_over_all_exchanges(broker: FakeBroker, st
 
 
 async def test_the_line_is_bounded(broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "WAITING_MAX", 2)
+    monkeypatch.setattr(waiting, "WAITING_MAX", 2)
     upstream, held = await start(broker, publish_window=1), Held(broker)
     futures = [upstream.publish_nowait("", "k", Message()) for _ in range(2)]
     await until(lambda: len(held.got) == 1)
@@ -181,7 +181,8 @@ async def test_the_line_is_bounded(broker: FakeBroker, start: Start, monkeypatch
 
 
 async def test_a_dead_channel_leaves_its_window_unknown_and_the_others_alone(broker: FakeBroker, start: Start) -> None:
-    upstream, held = await start(broker), Held(broker)
+    """Where nothing is to be sent again; else see test_isolation."""
+    upstream, held = await start(broker, publish_repeat=False), Held(broker)
     doomed = [upstream.publish_nowait("", "k", Message(b"%d" % i)) for i in range(3)]
     await until(lambda: len(held.got) == 3)
     other = upstream.publish_nowait("amq.direct", "k", Message(b"other"))
@@ -208,6 +209,14 @@ async def test_copies_that_are_no_array_of_keys(start: Start, copies: object) ->
     with pytest.raises(EncodeError, match=r"headers\.CC"):
         await (await start(FakeBroker(routes_copies=True))).publish("", "k", message)
     assert not (await (await start(FakeBroker())).publish("", "k", message)).routed  # sent, as a header like any other
+
+
+async def test_rabbitmqs_direct_reply_to(start: Start) -> None:
+    """It closes the channel of a publisher that does not consume from it."""
+    message = Message(b"", Properties(reply_to="amq.rabbitmq.reply-to"))
+    with pytest.raises(EncodeError, match="reply_to"):
+        await (await start(FakeBroker(routes_copies=True))).publish("", "k", message)
+    assert not (await (await start(FakeBroker())).publish("", "k", message)).routed
 
 
 async def test_alone_on_its_channel_a_publish_learns_the_reason(broker: FakeBroker, start: Start) -> None:
@@ -300,6 +309,25 @@ async def test_silence_is_blocked_where_there_is_no_word_for_it(
     assert upstream.state is UpstreamState.UP
 
 
+async def test_silence_begins_with_the_publish_however_long_nothing_came_before_it(
+    transacting: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "SILENCE", 0.5)
+    monkeypatch.setattr(publisher, "_TICK", 0.02)
+    upstream, held = await start(transacting), Held(transacting)
+    await asyncio.sleep(0.6)
+    pending = upstream.publish_nowait("", "k", Message())
+    await until(lambda: len(held.got) == 1)
+    held.confirm(0, 0)
+    await pending
+    await asyncio.sleep(0.6)  # nobody has anything to say
+    pending = upstream.publish_nowait("", "k", Message())
+    await asyncio.sleep(0.1)
+    assert upstream.state is UpstreamState.UP
+    held.confirm(1, 1)
+    assert (await pending).routed
+
+
 async def test_flow_stops_a_channel(broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = await start(broker)
     broker.put("k")
@@ -363,6 +391,8 @@ async def test_one_order_stays_on_one_channel(transacting: FakeBroker, start: St
         (Message(b"", Properties(expiration="-1")), EncodeError, "expiration"),
         (Message(b"", Properties(expiration=str(1 << 32))), EncodeError, "expiration"),
         (Message(b"", Properties(user_id="mallory")), EncodeError, "user_id"),
+        (Message(b"", Properties(delivery_mode=0)), EncodeError, "delivery_mode"),
+        (Message(b"", Properties(delivery_mode=3)), EncodeError, "delivery_mode"),
         (Message(bytes(2048)), LimitExceeded, "message_max"),
     ],
 )
@@ -391,6 +421,14 @@ async def test_publish_channels_are_bounded_and_the_longest_idle_goes(broker: Fa
     for index in range(2):
         held.confirm(index, index)
     await asyncio.gather(*futures)
+
+
+async def test_a_broker_that_allows_few_channels_is_no_reason_to_refuse(start: Start) -> None:
+    broker = FakeBroker(channel_max=3)
+    broker.exchanges |= {f"e{number}" for number in range(6)}
+    upstream = await start(broker)
+    for number in (0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5):
+        assert not (await upstream.publish(f"e{number}", "k", Message())).routed
 
 
 async def test_nothing_is_published_on_a_link_that_consumes(broker: FakeBroker, start: Start) -> None:
@@ -433,10 +471,13 @@ async def test_a_broker_that_gives_no_confirms(broker: FakeBroker, start: Start)
 
 async def test_without_channels_nothing_is_sent(start: Start) -> None:
     broker = FakeBroker(channel_max=1)
-    upstream = await start(broker)
-    await upstream.publish("", "k", Message())
-    with pytest.raises(BrokerUnavailable, match="channels of the connection"):
+    upstream, held = await start(broker), Held(broker)
+    future = upstream.publish_nowait("", "k", Message())
+    await until(lambda: len(held.got) == 1)
+    with pytest.raises(BrokerUnavailable, match="publish_channels"):
         await upstream.publish("amq.direct", "k", Message())
+    held.confirm(0, 0)
+    await future
 
 
 async def test_a_session_that_is_about_to_end_takes_nothing(broker: FakeBroker, start: Start) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, NotFound, PreconditionFailed, RemoteError
+from gateway.errors import BrokerUnavailable, NotFound, Overloaded, PreconditionFailed, RemoteError
 from gateway.operations import (
     BindingFound,
     CloseChannel,
@@ -53,6 +53,16 @@ async def test_exchanges_and_bindings(broker: FakeBroker, start: Start) -> None:
 
     broker.on[QueryBinding] = found
     assert (await upstream.query_binding("amq.direct", "q")).matched
+
+
+async def test_more_requests_at_once_than_the_broker_allows_channels(start: Start) -> None:
+    """Who finds none may come again; that is no limit that the request itself is over."""
+    broker = FakeBroker(channel_max=2)
+    upstream = await start(broker)
+    results = await asyncio.gather(*(upstream.query_queue(f"q{number}") for number in range(5)), return_exceptions=True)
+    assert {type(result) for result in results} == {NotFound, Overloaded}
+    with pytest.raises(NotFound):
+        await upstream.query_queue("q")
 
 
 async def test_a_refusal_costs_only_its_own_channel(broker: FakeBroker, start: Start) -> None:
