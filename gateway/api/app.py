@@ -121,7 +121,7 @@ class Api:
         """Who calls what. Raises ApiProblem."""
         pairs: list[tuple[bytes, bytes]] = scope["headers"]
         headers = dict(pairs)
-        if sum(len(name) + len(value) for name, value in pairs) > HEADERS_MAX:
+        if sum([len(name) + len(value) for name, value in pairs]) > HEADERS_MAX:
             raise ApiProblem("headers_too_large", f"more than {HEADERS_MAX} octets of headers")
         principal = self._doorkeeper.identify(headers)
         route, names = self._router.find(scope["method"], scope.get("raw_path") or scope["path"].encode())

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from gateway.api.auth import Principal
+from gateway.api.eager import begin
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem
 from gateway.api.routing import Route
 from gateway.api.values import ValueProblem
@@ -48,7 +49,7 @@ class Call:
     headers: Mapping[bytes, bytes]
     """Names in lower case; of several of a name, the last."""
     route: Route
-    names: dict[str, str]
+    names: Mapping[str, str]
     """Decoded names of the path."""
     principal: Principal
     gateway: Gateway
@@ -131,13 +132,16 @@ class Call:
                     more = message.get("more_body", False)
 
     async def _next(self) -> Mapping[str, Any]:
-        try:
-            async with asyncio.timeout(BODY_IDLE):
-                message = await self.receive()
-        except TimeoutError:
-            raise ApiProblem(
-                "request_timeout", f"nothing of the body came for {BODY_IDLE:g} s", headers={"connection": "close"}
-            ) from None
+        message, waiting = begin(self.receive())
+        if waiting is not None:
+            try:
+                async with asyncio.timeout(BODY_IDLE):
+                    message = await waiting
+            except TimeoutError:
+                raise ApiProblem(
+                    "request_timeout", f"nothing of the body came for {BODY_IDLE:g} s", headers={"connection": "close"}
+                ) from None
+        assert message is not None
         if message["type"] == "http.disconnect":
             raise ApiProblem("malformed_request", "the connection was closed in the middle of the body")
         return message
@@ -202,9 +206,23 @@ def _too_large(limit: int) -> ApiProblem:
 # --------------------------------------------------------------------------------------------------- answers
 
 
+class JsonAnswer(Response):
+    """JSON that is encoded already, without further headers: what nearly every answer is."""
+
+    media_type = JSON
+
+    def __init__(self, body: bytes, status_code: int = 200) -> None:
+        self.status_code = status_code
+        self.background = None
+        self.body = body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+
+
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
-    return Response(_encode(value), status, headers, media_type=JSON)
+    if headers:
+        return Response(_encode(value), status, headers, media_type=JSON)
+    return JsonAnswer(_encode(value), status)
 
 
 def no_content() -> Response:

@@ -28,6 +28,12 @@ NAME_MAX: Final = 255
 """Longest name in a path, in octets: that of a short string."""
 
 
+REMEMBERED: Final = 1_000
+"""How many paths are remembered with what they name; when they are more, all are forgotten."""
+REMEMBERED_LENGTH: Final = 512
+"""Longest path that is remembered, in octets."""
+
+
 class Scope(Enum):
     """What an API key must hold for a route. ``admin`` holds every scope."""
 
@@ -96,6 +102,7 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
+        self._found: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}
         self._root = _Node()
         for route in self.routes:
             self._add(route)
@@ -115,12 +122,22 @@ class Router:
         assert route.method not in methods, f"{route.method} {route.path} is there twice"
         methods[route.method] = route
 
-    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+    def find(self, method: str, raw_path: bytes) -> tuple[Route, Mapping[str, str]]:
         """The route and the decoded names of the path.
 
         Raises:
             ApiProblem: route_not_found, method_not_allowed, invalid_parameter (a name that is none).
         """
+        found = self._found.get((method, raw_path))
+        if found is None:
+            found = self._find(method, raw_path)
+            if len(raw_path) <= REMEMBERED_LENGTH:
+                if len(self._found) >= REMEMBERED:
+                    self._found.clear()
+                self._found[method, raw_path] = found
+        return found
+
+    def _find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         segments = raw_path[1:].split(b"/")
         last, colon, verb = segments[-1].rpartition(b":")
         if colon:

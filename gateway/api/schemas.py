@@ -178,6 +178,9 @@ class PulledMessage(Output, omit_defaults=False):
     delivery_attempt: int
     """Counted by the broker where it counts; else 1, or 2 for "at least the second"."""
     redelivered: bool
+    """It was handed over before, as the broker says, or as the gateway remembers."""
+    resent: bool
+    """It was published again after an unknown outcome: it may be there twice, with the same id."""
     message: ReceivedMessage
 
 

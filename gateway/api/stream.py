@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from asyncio import Task
 
 NDJSON: Final = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
-GROUP_MAX: Final = 1_000
+GROUP_MAX: Final = 500
 """Most messages of one group."""
 GROUPS_AHEAD: Final = 4
 """Most groups under way."""
+_decode = msgspec.json.Decoder(PublishMessage).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
@@ -130,11 +131,17 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
 
 def _message(line: bytes) -> Outgoing | ApiProblem:
     try:
-        return outgoing(decode_json(line, PublishMessage))
+        return outgoing(_decode(line))
     except ValueProblem as problem:
         return invalid_value(problem)
     except ApiProblem as problem:
         return problem
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            decode_json(line, PublishMessage)  # raises what is wrong
+        except ApiProblem as problem:
+            return problem
+        raise
 
 
 async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str) -> list[BatchResult]:

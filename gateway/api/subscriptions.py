@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import auth
-from gateway.api.call import Call, answer, if_match, no_content, page_headers
+from gateway.api.call import Call, JsonAnswer, answer, if_match, no_content, page_headers
+from gateway.api.eager import ends_at_once
 from gateway.api.messages_json import received
 from gateway.api.problems import ApiProblem, as_json, problem_of
 from gateway.api.routing import NAME_MAX as SHORT_STRING_MAX
@@ -117,18 +118,19 @@ async def pull(call: Call) -> Response:
     """Take messages under leases."""
     found = await _find(call)
     request = await call.json(PullRequest)
-    gone = asyncio.get_running_loop().create_task(_disconnected(call.receive), name="disconnect")
+    gone = None
+    if request.wait:
+        gone = asyncio.get_running_loop().create_task(_disconnected(call.receive), name="disconnect")
     try:
         pulled = await call.gateway.consuming.pull(
             found, request.max_messages, request.wait, request.ack_deadline_seconds, gone
         )
-    except BaseException:
-        gone.cancel()
-        raise
+    finally:
+        if gone is not None:
+            gone.cancel()
     try:
-        return PullAnswer(call.gateway, pulled, gone)
+        return PullAnswer(call.gateway, pulled)
     except BaseException:
-        gone.cancel()
         call.gateway.consuming.hand_back(pulled, "the answer could not be written")
         raise
 
@@ -139,16 +141,13 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-class PullAnswer(Response):
+class PullAnswer(JsonAnswer):
     """An answer that gives its messages back if the caller hangs up before all of it is on its way."""
 
-    def __init__(self, gateway: Gateway, pulled: Sequence[Pulled], gone: asyncio.Task[None]) -> None:
+    def __init__(self, gateway: Gateway, pulled: Sequence[Pulled]) -> None:
         self._gateway = gateway
         self._pulled = pulled
-        self._gone = gone
-        super().__init__(
-            _encode(PullResponse(messages=[_pulled(item) for item in pulled])), 200, media_type="application/json"
-        )
+        super().__init__(_encode(PullResponse(messages=[_pulled(item) for item in pulled])))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send head and body, look whether somebody is still there, end."""
@@ -156,10 +155,9 @@ class PullAnswer(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            handed_over = not self._gone.done()
+            handed_over = not ends_at_once(_disconnected(receive))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self._gone.cancel()
             if not handed_over and self._pulled:
                 self._gateway.consuming.hand_back(self._pulled, "the caller hung up")
 
@@ -169,7 +167,8 @@ def _pulled(item: Pulled) -> PulledMessage:
     return PulledMessage(
         ack_id=item.lease.ack_id,
         delivery_attempt=item.attempt,
-        redelivered=delivery.redelivered,
+        redelivered=item.redelivered,
+        resent=item.resent,
         message=received(id_text(item.id), delivery.exchange, delivery.routing_key, delivery.message),
     )
 

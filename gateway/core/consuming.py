@@ -39,6 +39,10 @@ class Pulled:
     delivery: Delivery
     first: bool
     """It came without an id of ours: this is where the gateway first took it."""
+    resent: bool
+    """Its publisher's gateway sent it again after an unknown outcome: it may be there twice."""
+    redelivered: bool
+    """It was handed over before, as the broker says, or as is remembered here."""
 
 
 @dataclass(slots=True)
@@ -155,13 +159,19 @@ class Consuming:
 
     def _lease(self, upstream: Upstream, subscription: Subscription, delivery: Delivery, seconds: float) -> Pulled:
         known = None
-        attempt = 2 if delivery.redelivered else 1
+        redelivered = delivery.redelivered
+        attempt = 2 if redelivered else 1
+        resent = False
         try:
             properties = delivery.message.properties
         except FrameSyntaxError:
             pass  # octets that are no property list are handed over as they are, under an id of our own
         else:
             known = own_id(annotation(properties, "id"))
+            if known is not None:
+                resent = annotation(properties, "resent") is not None
+                if not redelivered and self._leases.was_handed(subscription.name, known):
+                    redelivered, attempt = True, 2
             count = properties.headers.get(DELIVERY_COUNT) if properties.headers else None
             count = getattr(count, "value", count)
             if type(count) is int and 0 <= count < 1 << 31:
@@ -179,7 +189,7 @@ class Consuming:
         if delivery.lost:
             self._leases.end(lease, End.LOST)
             self.lost(lease)
-        return Pulled(lease, message_id, attempt, delivery, first=known is None)
+        return Pulled(lease, message_id, attempt, delivery, known is None, resent, redelivered)
 
     def _delivered(self, upstream: Upstream, subscription: Subscription, pulled: Sequence[Pulled]) -> list[Entry]:
         at = time_ns() // 1000
@@ -193,7 +203,7 @@ class Consuming:
                 "subscription": subscription.name,
                 "queue": printable(subscription.settings.queue),
                 "attempt": item.attempt,
-                "redelivered": delivery.redelivered,
+                "redelivered": item.redelivered,
             }
             if item.first:
                 entries.append(Entry(item.id, Kind.RECEIVED, at, name, version, None, message))

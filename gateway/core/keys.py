@@ -95,9 +95,12 @@ class _Pending:
 
     request: KeyedRequest
     task: asyncio.Task[Answer]
-    messages: Sequence[Outgoing]
+    ids: Sequence[str]
+    """Of its messages, as the API writes them."""
     given_up: bool = False
     """Its caller was told 504: repeats join from now on."""
+    claimed: bool = False
+    """The ledger knows the key. Nothing is sent before that."""
 
 
 class KeyedPublisher:
@@ -119,12 +122,12 @@ class KeyedPublisher:
         within: float,
         render: Render,
     ) -> Answer:
-        """The answer to the request, made now or kept from before.
+        """The answer to the request, made now or kept from before. Where there is no outcome within ``within``
+        seconds it says that of every message, by its id; repeat to go on waiting.
 
         Raises:
             KeyReused, KeyRunning: see above.
-            OutcomeUnknown: no outcome within ``within`` seconds; repeat to go on waiting.
-            LedgerUnavailable: nothing was sent.
+            LedgerUnavailable: nothing was sent; the ledger cannot be written, or was not within that time.
             Overloaded: too many keyed requests under way.
         """
         name = request.client, request.key
@@ -135,32 +138,34 @@ class KeyedPublisher:
             self._publisher.give_ids(messages)
             work = self._work(request, upstream, exchange, messages, within, render)
             task = asyncio.get_running_loop().create_task(work, name="keyed publish")
-            pending = self._pending[name] = _Pending(request, task, messages)
+            pending = self._pending[name] = _Pending(request, task, [item.text for item in messages])
             task.add_done_callback(lambda _: self._forget(name))
         elif pending.request.fingerprint != request.fingerprint:
             raise KeyReused("the Idempotency-Key is in use for another request")
         elif not pending.given_up:
             raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
-        return await self._wait(pending, within)
+        return await self._wait(pending, within, render)
 
     def _forget(self, name: tuple[str, str]) -> None:
         task = self._pending.pop(name).task
         if not task.cancelled():
             task.exception()  # retrieved here, since its caller may be gone
 
-    async def _wait(self, pending: _Pending, within: float) -> Answer:
+    async def _wait(self, pending: _Pending, within: float, render: Render) -> Answer:
         try:
             done, _ = await asyncio.wait([pending.task], timeout=within)
         except asyncio.CancelledError:
             pending.given_up = True  # nobody waits any more, so a repeat must be able to
             raise
+        if not done and not pending.claimed:
+            pending.task.cancel()  # what the ledger has of it by then is given back
+        if pending.task.cancelled() or not (done or pending.claimed):
+            raise LedgerUnavailable(f"the ledger could not be written within {within:g} s; nothing was sent")
         if done:
             return pending.task.result()
         pending.given_up = True
-        raise OutcomeUnknown(
-            f"no confirm within {within:g} s for {pending.messages[0].text}; "
-            "repeat with the same Idempotency-Key to go on waiting"
-        )
+        error = OutcomeUnknown(f"no confirm within {within:g} s; repeat with the same Idempotency-Key to go on waiting")
+        return render([Published(id, error, routed=False) for id in pending.ids])
 
     async def _work(
         self,
@@ -191,11 +196,15 @@ class KeyedPublisher:
                 raise KeyReused("the Idempotency-Key was used for another request")
             case Running():
                 raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
+        self._pending[request.client, request.key].claimed = True
         entries: list[Entry] = []
+        sending: Sequence[Outgoing] = ()
         try:
             if isinstance(claim, Unknown):
+                self._pending[request.client, request.key].ids = [id_text(octets) for octets in claim.ids]
                 messages = [outgoing_of(intent) for intent in claim.intents]
                 exchange = claim.intents[0].exchange if claim.intents else ""
+            sending = messages
             results = await self._send(upstream, exchange, messages, within)
             if isinstance(claim, Unknown):
                 stay_unknown(results)
@@ -204,6 +213,9 @@ class KeyedPublisher:
                 results = await self._all_results(claim.ids, messages, results)
             answer = render(results)
         except Exception:
+            if not entries:  # nobody knows how far it came
+                doubt = [Published(item.text, OutcomeUnknown("the gateway failed")) for item in sending]
+                entries = self._publisher.events(upstream, sending, doubt)
             await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
             raise
         await self._keep(request, answer, results, entries)

@@ -26,6 +26,8 @@ from gateway.upstreams import Delivery
 ENDED_MAX: Final = 10_000
 """How many leases that ended are remembered."""
 
+HANDED_MAX: Final = 10_000
+"""Of how many messages it is remembered that they were handed over before; the oldest go."""
 HEAP_MIN: Final = 1_000
 """How many deadlines are kept at least before those that mean nothing any more are dropped."""
 LEASE_MARGIN: Final = 2.0
@@ -84,6 +86,7 @@ class Leases:
         self._by_delivery: dict[int, Lease] = {}
         self._counts: dict[str, int] = {}
         self._ended: OrderedDict[int, End] = OrderedDict()
+        self._handed: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._heap: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._number = 0
@@ -144,6 +147,11 @@ class Leases:
             return lease
         return self._ended.get(number, Unusable.LOST)
 
+    def was_handed(self, subscription: str, message_id: bytes) -> bool:
+        """Whether the subscription had the message before, as far as is remembered. The broker says so itself
+        (``redelivered``), unless it forgot when it crashed."""
+        return (subscription, message_id) in self._handed
+
     def settle(self, lease: Lease, settlement: Settlement, end: End) -> bool:
         """Settle the delivery and end the lease; False: the channel was gone, so the lease is lost."""
         try:
@@ -177,6 +185,9 @@ class Leases:
         self._ended[lease.number] = end
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
+        self._handed[lease.subscription, lease.message_id] = None
+        if len(self._handed) > HANDED_MAX:
+            self._handed.popitem(last=False)
 
     def all(self) -> list[Lease]:
         """Every lease that is out, oldest first."""

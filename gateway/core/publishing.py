@@ -10,7 +10,7 @@ other, which costs nothing for those that are there already. No task is made per
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import Future, Task, get_running_loop, sleep, wait
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from hashlib import sha256
 from time import perf_counter, time_ns
 from typing import Any, Final
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from gateway.errors import (
     BrokerUnavailable,
@@ -43,6 +43,11 @@ from gateway.upstreams import PublishReceipt, Upstream
 PERSISTENT: Final = 2
 KNOWN_QUEUES_MAX: Final = 10_000
 """How many queues' durability is remembered; the longest unused go."""
+
+GROUP: Final = 500
+"""A call with more messages is published and recorded in parts of so many."""
+RESENT: Final[Mapping[str, str]] = {"resent": "1"}
+"""The entry of the reserved header that says that the message may be there twice."""
 
 OUTCOMES: Mapping[type[GatewayError], Kind] = {
     Unroutable: Kind.UNROUTABLE,
@@ -93,6 +98,7 @@ class Publisher:
         self._intent_always = intent_always
         self._orders = 0
         self._counters: dict[tuple[str, Kind], Counter] = {}
+        self._seconds: dict[str, Histogram] = {}
         self._durable_queues: OrderedDict[tuple[str, str], bool] = OrderedDict()
 
     # ------------------------------------------------------------------------------------------- publish
@@ -120,11 +126,60 @@ class Publisher:
         if not self._ledger.healthy:
             raise LedgerUnavailable("the ledger cannot be written now; nothing was sent")
         self.give_ids(messages)
-        accepted = self.accepted(upstream, exchange, messages, client)
         if self._intent_always:
-            await self._ledger.record(accepted)
-            accepted = []
-        futures = self.send(upstream, exchange, messages, within, order)
+            await self._ledger.record(self.accepted(upstream, exchange, messages, client))
+        if order is not None or len(messages) <= GROUP:  # nobody of the same order may come in between
+            futures = self.send(upstream, exchange, messages, within, order)
+            results = await self._settle(upstream, exchange, messages, client, futures)
+        else:
+            results = await self._in_groups(upstream, exchange, messages, client, within)
+        seconds = self._seconds.get(upstream.name)
+        if seconds is None:
+            seconds = self._seconds[upstream.name] = self._metrics.publish_seconds.labels(upstream.name)
+        seconds.observe(perf_counter() - started)
+        return results
+
+    async def _in_groups(
+        self,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        client: str,
+        within: float,
+    ) -> list[Published]:
+        """A long call, part by part: while the broker works on one, the next is written, and the one before is
+        recorded; and others get their turn of the loop."""
+        loop = get_running_loop()
+        order = self._new_order()
+        tasks: list[Task[list[Published]]] = []
+        try:
+            for begin in range(0, len(messages), GROUP):
+                group = messages[begin : begin + GROUP]
+                futures = self.send(upstream, exchange, group, within, order)
+                tasks.append(loop.create_task(self._settle(upstream, exchange, group, client, futures), name="group"))
+                await sleep(0)
+            await wait(tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
+        errors = [error for task in tasks if (error := task.exception()) is not None]
+        if errors:
+            if len(errors) == len(tasks) and not any(isinstance(error, NotRecorded) for error in errors):
+                raise errors[0]
+            raise NotRecorded(f"some of it was sent, and the ledger could not record all: {errors[0]}") from errors[0]
+        return [result for task in tasks for result in task.result()]
+
+    async def _settle(
+        self,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        client: str,
+        futures: Sequence[Future[PublishReceipt]],
+    ) -> list[Published]:
+        """Wait for the outcomes of messages that were sent, and record them."""
+        accepted = [] if self._intent_always else self.accepted(upstream, exchange, messages, client)
         results = await self.outcomes(upstream, exchange, messages, futures)
         try:
             await self._ledger.record([*accepted, *self.events(upstream, messages, results)])
@@ -133,7 +188,6 @@ class Publisher:
             if isinstance(error, LedgerUnavailable) and not sent:
                 raise
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
-        self._metrics.publish_seconds.labels(upstream.name).observe(perf_counter() - started)
         return results
 
     def give_ids(self, messages: Sequence[Outgoing]) -> None:
@@ -153,19 +207,24 @@ class Publisher:
     ) -> list[Future[PublishReceipt]]:
         """Hand the messages to the broker, in order, at once."""
         if order is None and len(messages) > 1:
-            self._orders += 1
-            order = f"request-{self._orders}"
+            order = self._new_order()
         publish = upstream.publish_nowait
         annotated = upstream.settings.annotate
         futures = []
         for item in messages:
             message = item.message
             if annotated:
-                message = Message(message.body, annotate(message.properties, id=item.text))
+                mark = RESENT if item.resent else {}
+                message = Message(message.body, annotate(message.properties, id=item.text, **mark))
             futures.append(
                 publish(exchange, item.routing_key, message, mandatory=item.mandatory, timeout=within, order=order)
             )
         return futures
+
+    def _new_order(self) -> str:
+        """An order that nobody else has."""
+        self._orders += 1
+        return f"request-{self._orders}"
 
     async def outcomes(
         self,
@@ -184,7 +243,9 @@ class Publisher:
             except GatewayError as error:
                 result.error = error
                 result.routed = False
+                result.resent = result.resent or error.resent
             else:
+                result.resent = result.resent or receipt.resent
                 result.routed = receipt.routed
                 if receipt.routed:
                     result.durable = stored and self._is_durable(upstream.name, exchange, item)
@@ -217,15 +278,19 @@ class Publisher:
         name = upstream.name
         version = version_name(upstream)
         counts: dict[Kind, int] = {}
+        resent = 0
         entries = []
         for item, result in zip(messages, results, strict=True):
             kind, detail = outcome_of(result)
             counts[kind] = counts.get(kind, 0) + 1
-            if item.resent:
+            if result.resent:
+                resent += 1
                 entries.append(Entry(item.id, Kind.RESENT, at, name, version))
             entries.append(Entry(item.id, kind, at, name, version, detail))
         for kind, count in counts.items():
             self._counter(name, kind).inc(count)
+        if resent:
+            self._metrics.resent.labels(name).inc(resent)
         return entries
 
     def _counter(self, broker: str, kind: Kind) -> Counter:
@@ -280,6 +345,8 @@ def summary(message: Message) -> dict[str, Any] | None:
     try:
         properties = message.properties
     except FrameSyntaxError:
+        return None
+    if properties.message_id is properties.content_type is properties.type is properties.correlation_id is None:
         return None
     found = {}
     for name, value in (

@@ -11,6 +11,7 @@
     reads.py        timeline, lists, the feed by position
     resources.py    named JSON documents with an etag
     shards.py       the lease of a shard, its fence, takeover
+    inserts.py      rows of the history, in the way that is quickest on each database
     batch.py        many rows in two parameters: one JSON array, one string of octets
     prepared.py     statements compiled once
     encoding.py     names as octets, small documents as JSON

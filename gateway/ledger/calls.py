@@ -96,13 +96,15 @@ class Settle(Call):
 
 
 class Task(Call):
-    """Anything else: a function that gets a transaction of its own."""
+    """Anything else: a function that gets a transaction of its own. ``proves``: where it succeeds, so would the others
+    that write."""
 
-    __slots__ = ("run",)
+    __slots__ = ("proves", "run")
 
-    def __init__(self, future: Future[Any], run: Callable[[sa.Connection, Lease], Any]) -> None:
+    def __init__(self, future: Future[Any], run: Callable[[sa.Connection, Lease], Any], proves: bool = False) -> None:
         super().__init__(future)
         self.run = run
+        self.proves = proves
 
 
 def key_digest(client: str, key: str) -> bytes:

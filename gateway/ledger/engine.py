@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +21,11 @@ from sqlalchemy.pool import NullPool
 
 from gateway.errors import ConfigurationError, LedgerUnavailable
 
+Row = tuple[Any, ...]
 BUSY_TIMEOUT = 5.0
 """How long a statement waits for SQLite's lock, in seconds."""
+ROOM = 1 << 20
+"""Least free space, in octets, with which a ledger that was in trouble counts as mended."""
 READERS = 4
 """Connections that read."""
 MOUNTS = Path("/proc/self/mountinfo")
@@ -114,6 +118,16 @@ class Database:
         lock.flush()
         return lock
 
+    def has_room(self) -> bool:
+        """Whether its disk has room for more than what is left over by chance: a write that fails for want of space
+        may be followed by one that finds some in a file that is there already. PostgreSQL knows for itself."""
+        if self.path is None:
+            return True
+        try:
+            return shutil.disk_usage(self.path.parent).free >= ROOM
+        except OSError:
+            return False
+
     def writer(self) -> sa.Engine:
         """The engine of the one connection that writes."""
         return self._engine("BEGIN IMMEDIATE", poolclass=NullPool)
@@ -129,10 +143,33 @@ class Database:
         if self.dialect == "sqlite":
             sa.event.listen(engine, "connect", _tune_sqlite)
             # The driver's own BEGIN comes before writes only; ours also covers a transaction of several reads.
-            sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin) and None)
+            sa.event.listen(engine, "begin", lambda connection: run(connection, begin) and None)
         else:
             sa.event.listen(engine, "connect", _tune_postgresql)
         return engine
+
+
+def run(connection: sa.Connection, text: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
+    """Execute a statement in the driver's words, inside the connection's transaction; all that it returns. Errors are
+    SQLAlchemy's, but its cursors, contexts and rows, which cost as much as a small statement, are left out."""
+    driver: Any = connection.connection.dbapi_connection
+    dialect = connection.dialect
+    try:
+        cursor = driver.execute(text, parameters)
+        return cursor.fetchall() if cursor.description else []
+    except dialect.loaded_dbapi.Error as error:
+        lost = dialect.is_disconnect(error, driver, None)
+        if lost:
+            connection.invalidate(error)
+        raise exc.DBAPIError.instance(
+            text,
+            parameters,
+            error,
+            dialect.loaded_dbapi.Error,
+            hide_parameters=True,
+            connection_invalidated=lost,
+            dialect=dialect,
+        ) from error
 
 
 def is_lost(error: BaseException) -> bool:

@@ -1,8 +1,9 @@
 """The transaction of a group commit.
 
 It begins with the shard's own row (:mod:`gateway.ledger.shards`), which keeps everybody else from that shard and
-this process from writing without its lease, and continues with one statement for each table and kind of change,
-each over all rows of the group (:mod:`gateway.ledger.batch`). A statement without rows is not run.
+this process from writing without its lease, and continues table by table and with each kind of change, over all rows
+of the group: the history in a few statements (:mod:`gateway.ledger.inserts`), everything else in one each
+(:mod:`gateway.ledger.batch`). A statement without rows is not run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from gateway.ledger.batch import Batch, select_rows
 from gateway.ledger.calls import Call, Claim, Record, Settle
 from gateway.ledger.encoding import document, octets
 from gateway.ledger.engine import Database
+from gateway.ledger.inserts import Insert, insert
+from gateway.ledger.inserts import Rows as History
 from gateway.ledger.keys import PARKED, PENDING, Keys
 from gateway.ledger.models import events, messages, obligations, uint64_in_json
 from gateway.ledger.prepared import Prepared
@@ -23,7 +26,12 @@ from gateway.ledger.records import Entry, NewMessage
 from gateway.ledger.shards import INSERT, Lease, Shards
 from gateway.ledger.states import RULES, Effect, Kind
 
-_EFFECTS = {kind: rule.effect for kind, rule in RULES.items()}
+_RULES = {kind: (kind.value, rule.effect) for kind, rule in RULES.items()}
+"""Kind -> its plain text, which a driver binds without looking for an adapter, and its effect."""
+
+
+PROBED = 32
+"""Rows that are written to find out whether rows can be written."""
 
 
 class Written(NamedTuple):
@@ -40,9 +48,9 @@ class Rows:
 
     __slots__ = ("events", "messages", "opened", "parked", "settled")
 
-    def __init__(self) -> None:
-        self.events = Batch()
-        self.messages = Batch()
+    def __init__(self, events: History | None = None, messages: History | None = None) -> None:
+        self.events = Batch() if events is None else events
+        self.messages = Batch() if messages is None else messages
         self.opened = Batch()
         self.settled = Batch()
         self.parked = Batch()
@@ -51,14 +59,14 @@ class Rows:
         """The rows of one call. An obligation that is opened and settled in the same call is none."""
         opened: dict[bytes, Entry] = {}
         for entry in entries:
-            message_id, kind = entry.message_id, entry.kind
+            message_id = entry.message_id
+            kind, effect = _RULES[entry.kind]
             detail = entry.detail
             self.events.add(
                 (kind, entry.at, entry.broker, entry.version), message_id, document(detail) if detail else b""
             )
             if entry.message is not None:
                 self._add_message(message_id, entry.at, entry.message)
-            effect = _EFFECTS[kind]
             if effect is Effect.NONE:
                 continue
             if effect is Effect.OPENS:
@@ -74,7 +82,7 @@ class Rows:
             message_id, broker, message = intent.message_id, intent.broker, intent.message
             if message is None:
                 raise ValueError(f"intent {item} comes without its message")
-            self.events.add((Kind.ACCEPTED, intent.at, broker, message.version), message_id, b"")
+            self.events.add((Kind.ACCEPTED.value, intent.at, broker, message.version), message_id, b"")
             self._add_message(message_id, intent.at, message)
             exchange, routing_key = octets(intent.exchange), octets(intent.routing_key)
             self.opened.add((item, broker, intent.at), message_id, claim.key_id, exchange, routing_key, intent.payload)
@@ -98,23 +106,10 @@ class Group:
         self._shards = shards
         self._keys = keys
         dialect = database.dialect
-        insert = INSERT[dialect]
         shard, fence = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
 
-        columns = [column for column in events.c if column.name not in ("shard", "sequence")]
-        rows, index = select_rows(dialect, columns)
-        rows = rows.add_columns(
-            shard.label("shard"), (sa.bindparam("first", type_=sa.BigInteger) + index).label("sequence")
-        )
-        self._events = Prepared(database, insert(events).from_select(list(rows.selected_columns.keys()), rows))
-
-        rows, _ = select_rows(dialect, list(messages.c))
-        self._messages = Prepared(
-            database,
-            insert(messages)
-            .from_select(list(rows.selected_columns.keys()), rows)
-            .on_conflict_do_nothing(index_elements=[messages.c.id]),
-        )
+        self._events: Insert = insert(database, events)
+        self._messages: Insert = insert(database, messages, messages.c.id)
         columns = [column for column in obligations.c if column.name not in ("attempt", "status", "shard", "fence")]
         rows, _ = select_rows(
             dialect,
@@ -124,7 +119,8 @@ class Group:
             shard=shard,
             fence=fence,
         )
-        self._open = Prepared(database, insert(obligations).from_select(list(rows.selected_columns.keys()), rows))
+        opened = INSERT[dialect](obligations).from_select(list(rows.selected_columns.keys()), rows)
+        self._open = Prepared(database, opened)
 
         named = obligations.c.message_id.in_(select_rows(dialect, (obligations.c.message_id,))[0])
         plain = obligations.c.key_id == sa.literal(b"", sa.LargeBinary)
@@ -140,7 +136,7 @@ class Group:
             Fenced: the lease is gone; nothing may be committed.
             Exception: the database's, or that of a row that cannot be encoded.
         """
-        rows = Rows()
+        rows = Rows(self._events.rows(), self._messages.rows())
         claims: list[Claim] = []
         settles: list[Settle] = []
         records: list[tuple[Record, int]] = []
@@ -176,17 +172,30 @@ class Group:
         Raises:
             Fenced: the lease is gone; nothing may be committed.
         """
-        rows = Rows()
+        rows = Rows(self._events.rows(), self._messages.rows())
         rows.add(entries)
         first, _ = self._shards.enter(connection, lease, len(rows.events))
         self._insert(connection, lease, rows, first)
 
+    def probe(self, connection: sa.Connection, lease: Lease, first: int, now: int) -> None:
+        """Find out whether events and messages can be written, inside a transaction that has entered its shard; nothing
+        of it stays."""
+        rows = Rows(self._events.rows(), self._messages.rows())
+        message = NewMessage(broker="", version="", exchange="", routing_key="", size=0, sha256=bytes(32), origin="")
+        milliseconds = (now // 1000).to_bytes(6, "big")  # ids are dates to the ledger
+        for number in range(PROBED):
+            message_id = milliseconds + bytes((0x70, 0, 0x80, 0)) + number.to_bytes(6, "big")
+            rows.add([Entry(message_id, Kind.RECEIVED, now, "", "", None, message)])
+        with connection.begin_nested() as attempt:
+            self._insert(connection, lease, rows, first)
+            attempt.rollback()
+
     def _insert(self, connection: sa.Connection, lease: Lease, rows: Rows, first: int) -> None:
         mine: dict[str, Any] = {"my_shard": lease.shard, "my_fence": lease.fence}
         if rows.messages:
-            self._messages.run(connection, rows.messages.parameters())
+            self._messages.run(connection, rows.messages, lease.shard, first)
         if rows.events:
-            self._events.run(connection, rows.events.parameters(first=first, my_shard=lease.shard))
+            self._events.run(connection, rows.events, lease.shard, first)
         if rows.opened:
             self._open.run(connection, rows.opened.parameters(**mine))
         if rows.settled:

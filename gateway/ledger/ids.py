@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from struct import Struct
 from time import time
 from uuid import UUID
 
 DAY_MS = 86_400_000
-_VERSION = 0x7 << 76
+_VERSION = 0x7 << 12
 _VARIANT = 0b10 << 62
 _LOW = (1 << 62) - 1
 _COUNTER_MAX = (1 << 12) - 1
+_pack = Struct(">QQ").pack
+_RANDOM = Struct(">128Q")
+"""Random numbers that are asked of the system at once."""
 
 
 class MessageIds:
@@ -32,11 +36,15 @@ class MessageIds:
         self._lock = threading.Lock()
         self._millisecond = 0
         self._counter = 0
+        self._numbers: Iterator[int] = iter(())
 
     def __call__(self) -> bytes:
         """A new id."""
-        low = int.from_bytes(self._random(8), "big") & _LOW
         with self._lock:
+            low = next(self._numbers, None)
+            if low is None:
+                self._numbers = iter(_RANDOM.unpack(self._random(_RANDOM.size)))
+                low = next(self._numbers)
             now = int(self._clock() * 1000)
             if now > self._millisecond:
                 self._millisecond, self._counter = now, 0
@@ -44,13 +52,14 @@ class MessageIds:
                 self._counter += 1
             else:
                 self._millisecond, self._counter = self._millisecond + 1, 0
-            high = self._millisecond << 80 | _VERSION | self._counter << 64
-        return (high | _VARIANT | low).to_bytes(16, "big")
+            high = self._millisecond << 16 | _VERSION | self._counter
+        return _pack(high, _VARIANT | low & _LOW)
 
 
 def id_text(message_id: bytes) -> str:
     """An id as the API writes it."""
-    return str(UUID(bytes=message_id))
+    text = message_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def parse_id(text: str) -> bytes:
@@ -59,6 +68,10 @@ def parse_id(text: str) -> bytes:
     Raises:
         ValueError: the text is no UUID.
     """
+    if len(text) == 36 and text[8] == text[13] == text[18] == text[23] == "-":  # as we write it
+        digits = text.replace("-", "")
+        if len(digits) == 32 and digits.isalnum():
+            return bytes.fromhex(digits)
     return UUID(text).bytes
 
 

@@ -114,10 +114,11 @@ class Shards:
             Fenced: somebody took over.
         """
         mine = {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows}
-        row = self._enter.run(connection, mine).one_or_none()
-        if row is None:
+        found = self._enter.run(connection, mine)
+        if not found:
             raise Fenced
-        return row.next_sequence - rows, row.commits
+        following, commits = found[0]
+        return following - rows, commits
 
     def extend(self, connection: sa.Connection, lease: Lease, rows: int) -> None:
         """Take ``rows`` more sequence numbers, behind those of ``enter``."""

@@ -343,8 +343,8 @@ class Ledger:
     def _now(self) -> int:
         return int(self._clock() * 1_000_000)
 
-    async def _task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any:
-        return await self._writer.submit(Task(self._loop.create_future(), run))
+    async def _task(self, run: Callable[[sa.Connection, Lease], Any], proves: bool = False) -> Any:
+        return await self._writer.submit(Task(self._loop.create_future(), run, proves))
 
     async def _read(
         self, function: Callable[Concatenate[sa.Connection, P], R], *arguments: P.args, **options: P.kwargs
@@ -378,7 +378,7 @@ class Ledger:
                 continue
             due = self._loop.time() + third
             try:
-                if await self._task(self._renew) and self.on_takeover is not None:
+                if await self._task(self._renew, proves=True) and self.on_takeover is not None:
                     self.on_takeover()
                 while await self._task(self._forget) == CHUNK:
                     pass
@@ -389,7 +389,9 @@ class Ledger:
                 logger.exception("ledger maintenance failed")
 
     def _renew(self, connection: sa.Connection, lease: Lease) -> list[int]:
-        self._shards.enter(connection, lease, 0)
+        first, _ = self._shards.enter(connection, lease, 0)
+        if self._writer.trouble is not None:
+            self._group.probe(connection, lease, first, self._now())
         return self._shards.fence_lapsed(connection) if self._database.shared else []
 
     def _forget(self, connection: sa.Connection, _: Lease) -> int:

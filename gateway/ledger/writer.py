@@ -63,6 +63,7 @@ class Writer:
         on_lease: Callable[[Lease], None],
     ) -> None:
         """``on_lease`` is called on the loop with each new lease."""
+        self._database = database
         self._shards = shards
         self._group = group
         self._clock = clock
@@ -241,16 +242,17 @@ class Writer:
 
     def _write_task(self, call: Task) -> None:
         try:
-            call.result = self._transaction(lambda connection, lease: (None, call.run(connection, lease)))
+            call.result = self._transaction(lambda connection, lease: (None, call.run(connection, lease)), call.proves)
         except BadRow as error:
             call.error = EntriesRefused({0: _why(error)}) if _is_database(error.__cause__) else error.__cause__
         except Exception as error:  # LedgerUnavailable, or what the task itself raises for its caller
             call.error = error
         call.settled = True
 
-    def _transaction(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]]) -> Any:
+    def _transaction(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]], proves: bool = True) -> Any:
         """Run ``work`` in a transaction under the lease. It returns the count of commits, where it entered the
-        shard, and the result. Tried a second time where the first found a dead connection or a deadlock.
+        shard, and the result. Tried a second time where the first found a dead connection or a deadlock. Where its
+        success ``proves`` that the ledger can be written, trouble is over.
 
         Raises:
             BadRow, LedgerUnavailable: nothing was written.
@@ -272,7 +274,8 @@ class Writer:
                     second = True
                     continue
                 raise self._failed(error) from error
-            self.trouble = None
+            if proves and self.trouble is not None and self._database.has_room():
+                self.trouble = None
             return result
 
     def _attempt(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]]) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.api import routing
 from gateway.api.app import ROUTES
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Router
@@ -72,3 +73,20 @@ def test_a_route_is_there_once() -> None:
     broken: Any = [ROUTES[0], ROUTES[0]]
     with pytest.raises(AssertionError, match="twice"):
         Router(broken)
+
+
+def test_paths_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for ever new paths must not fill the memory."""
+    monkeypatch.setattr(routing, "REMEMBERED", 3)
+    router = Router(ROUTES)
+    for index in range(10):
+        _, names = router.find("GET", b"/v1/brokers/b%d" % index)
+        assert names == {"broker": f"b{index}"}
+        assert len(router._found) <= 3
+    assert router.find("GET", b"/v1/brokers/b9") is router.find("GET", b"/v1/brokers/b9")
+    router = Router(ROUTES)
+    long = b"/v1/brokers/" + b"%41" * 200
+    assert router.find("GET", long)[1] == {"broker": "A" * 200}
+    with pytest.raises(ApiProblem):
+        router.find("GET", b"/nowhere")
+    assert not router._found

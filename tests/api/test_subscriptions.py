@@ -12,6 +12,8 @@ from gateway.api.app import Api
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.errors import FrameSyntaxError
+from gateway.fidelity import annotate
+from gateway.ledger import MessageIds, id_text
 from gateway.message import Message, Properties, RawProperties, ReplyTo
 from gateway.operations import Settlement
 from gateway.values import Typed
@@ -129,7 +131,7 @@ async def test_the_list_is_paged(client: httpx.AsyncClient) -> None:
 async def test_publish_pull_acknowledge(client: httpx.AsyncClient) -> None:
     (identity,) = await publish(client, "hello")
     (item,) = await pull(client, max_messages=10)
-    assert (item["delivery_attempt"], item["redelivered"]) == (1, False)
+    assert (item["delivery_attempt"], item["redelivered"], item["resent"]) == (1, False, False)
     assert item["message"] == {
         "id": identity,
         "exchange": "",
@@ -147,6 +149,14 @@ async def test_publish_pull_acknowledge(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("billing")
+async def test_a_possible_duplicate_says_so(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    properties = annotate(Properties(), id=id_text(MessageIds()()), resent="1")
+    upstream.queues["orders"].ready.append((Message(b"again", properties), "", "orders", False))
+    (item,) = await pull(client)
+    assert (item["resent"], item["redelivered"], item["message"]["headers"]) == (True, False, {})
+
+
+@pytest.mark.usefixtures("billing")
 async def test_everything_a_message_may_have(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
     properties = Properties(
         content_type="\udcff",
@@ -154,12 +164,13 @@ async def test_everything_a_message_may_have(client: httpx.AsyncClient, upstream
         correlation_id=b"\xff",
         reply_to=ReplyTo("ex", "é"),
         app_id="a",
-        headers={"n": Typed("int8", 3), "x-gateway": {"id": "nonsense"}},
+        headers={"n": Typed("int8", 3), "x-gateway": {"id": "nonsense", "resent": "1"}},
     )
     upstream.queues["orders"].ready.append((Message(b"\xff", properties), "\udcff", "k", True))
     (item,) = await pull(client)
     message = item["message"]
     assert (item["delivery_attempt"], item["redelivered"]) == (2, True)
+    assert not item["resent"], "without an id of ours it is no word of ours"
     assert (message["payload"], message["payload_encoding"]) == ("/w==", "base64")
     assert message["exchange"] == {"type": "binary", "value": "/w=="}
     assert message["headers"] == {"n": {"type": "int8", "value": 3}}

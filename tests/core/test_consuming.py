@@ -50,6 +50,31 @@ async def test_publish_pull_acknowledge(gateway: Gateway, upstream: FakeUpstream
     assert gateway.consuming.lease_count("billing") == 0
 
 
+@pytest.mark.parametrize("end", ["acknowledged", "lost"])
+async def test_a_broker_that_forgets_is_no_reason_to_forget(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, end: str
+) -> None:
+    """A broker that crashed may deliver a message again and not say so."""
+    await gateway.publish("fake", "", [message(), message(b"another")])
+    (item,) = await pull(gateway, billing, 1)
+    ready = upstream.queues["orders"].ready
+    if end == "acknowledged":
+        await gateway.consuming.acknowledge(billing, [item.lease.ack_id])
+    else:
+        upstream.out[0].lose()
+        ready.popleft()
+    ready.appendleft((item.delivery.message, "", "orders", False))
+    again, another = await pull(gateway, billing)
+    assert (again.id, again.redelivered, again.attempt) == (item.id, True, 2)
+    assert (another.redelivered, another.attempt) == (False, 1)
+    await gateway.consuming.release(billing, [again.lease.ack_id])
+    settings = SubscriptionSettings(broker="fake", queue="orders")
+    other, _ = await gateway.subscriptions.put("other", settings, None)
+    ready[0] = (item.delivery.message, "", "orders", False)
+    (first,) = await pull(gateway, other)
+    assert not first.redelivered, "in another queue it would be another message"
+
+
 async def test_a_repeated_acknowledgement_succeeds(gateway: Gateway, billing: Subscription) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)

@@ -19,6 +19,7 @@ from gateway.errors import (
     PublishRefused,
     Unroutable,
 )
+from gateway.fidelity import annotation
 from gateway.ledger import Intent, KeyLost, Ledger, New, NewMessage
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
@@ -63,17 +64,19 @@ async def test_fifty_in_parallel_publish_once(gateway: Gateway, upstream: FakeUp
 
 
 async def test_a_repeat_joins_a_publish_that_is_late(gateway: Gateway, upstream: FakeUpstream) -> None:
-    gateway.confirm_timeout = 0.05
+    gateway.confirm_timeout = 0.3
     upstream.held = []
-    with pytest.raises(OutcomeUnknown, match="repeat with the same"):
-        await publish(gateway)
+    late = await publish(gateway)
+    assert late.status == 504
     with pytest.raises(KeyReused):
         await publish(gateway, KeyedRequest("alice", "key-1", b"g" * 32))
     gateway.confirm_timeout = 5.0
     repeat = asyncio.create_task(publish(gateway))
     await asyncio.sleep(0.01)
     upstream.confirm_held()
-    assert (await repeat).status == 200
+    answer = await repeat
+    assert answer.status == 200
+    assert answer.body.split()[0] == late.body.split()[0], "the caller was told the id that it has"
     assert len(upstream.published) == 1
     assert (await publish(gateway)).replayed
 
@@ -104,6 +107,19 @@ async def test_an_unknown_outcome_is_sent_again_with_the_same_id(gateway: Gatewa
     assert (again.status, again.body.endswith(b"True")) == (200, True)
     assert await kinds(gateway, Published(identity.decode()[2:-2])) == ["accepted", "unknown", "resent", "confirmed"]
     assert (await publish(gateway)).replayed
+    [(_, _, sent)] = upstream.published
+    assert annotation(sent.properties, "resent") == "1", "who receives it can tell that it may be a copy"
+
+
+async def test_a_repeat_that_is_late_as_well_is_told_the_first_id(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.failure = OutcomeUnknown("the channel died")
+    first = await publish(gateway)
+    upstream.failure = None
+    upstream.held = []
+    gateway.confirm_timeout = 0.3
+    late = await publish(gateway)
+    assert (late.status, late.body.split()[0]) == (504, first.body.split()[0])
+    upstream.confirm_held()
 
 
 async def test_of_a_batch_only_what_is_unknown_is_sent_again(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -211,6 +227,22 @@ async def test_a_fault_after_the_claim_lets_the_key_go(gateway: Gateway, upstrea
     assert len(upstream.published) == 1
 
 
+async def test_a_fault_while_it_is_sent_leaves_nothing_accepted(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    batch = [message(b"1"), message(b"2")]
+    with monkeypatch.context() as patch:
+        patch.setattr(upstream, "publish_nowait", fail)
+        with pytest.raises(RuntimeError):
+            await publish(gateway, REQUEST, *batch)
+    for item in batch:
+        assert await kinds(gateway, Published(item.text)) == ["accepted", "unknown"]
+    assert (await publish(gateway, REQUEST, *batch)).status == 200
+
+
 async def test_a_ledger_that_is_away_promises_nothing(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +253,46 @@ async def test_a_ledger_that_is_away_promises_nothing(
     with pytest.raises(LedgerUnavailable):
         await publish(gateway)
     assert not upstream.published
+
+
+async def test_nothing_is_sent_before_the_ledger_knows_the_key(
+    gateway: Gateway, upstream: FakeUpstream, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that takes too long is given up: the caller is told that nothing was sent, and that stays true."""
+    gateway.confirm_timeout = 0.3
+    claim, slow = ledger.claim_key, asyncio.Event()
+
+    async def claim_slowly(*args: Any) -> Any:
+        await slow.wait()
+        return await claim(*args)
+
+    monkeypatch.setattr(ledger, "claim_key", claim_slowly)
+    with pytest.raises(LedgerUnavailable, match="nothing was sent"):
+        await publish(gateway)
+    slow.set()
+    await asyncio.sleep(0.02)
+    assert upstream.published == []
+    gateway.confirm_timeout = 5.0
+    assert (await publish(gateway)).status == 200  # the key is free
+    assert len(upstream.published) == 1
+
+
+async def test_who_joins_a_claim_that_is_given_up_is_told_so_too(
+    gateway: Gateway, upstream: FakeUpstream, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = asyncio.Event()
+
+    async def claim_never(*args: Any) -> Any:
+        await never.wait()
+
+    monkeypatch.setattr(ledger, "claim_key", claim_never)
+    gone = asyncio.create_task(publish(gateway))
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    gateway.confirm_timeout = 0.3
+    results = await asyncio.gather(publish(gateway), publish(gateway), return_exceptions=True)
+    assert [type(result) for result in results] == [LedgerUnavailable, LedgerUnavailable]
+    assert upstream.published == []
 
 
 async def test_an_answer_waits_until_the_ledger_is_back(

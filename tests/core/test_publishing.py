@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from gateway.core import Gateway, Outgoing, Published
-from gateway.core.publishing import OUTCOMES, outcome_of
+from gateway.core import Gateway, Outgoing, Published, publishing
+from gateway.core.publishing import OUTCOMES, Publisher, outcome_of
 from gateway.errors import (
     BrokerUnavailable,
     EncodeError,
@@ -22,7 +23,7 @@ from gateway.errors import (
     remote_error,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import Kind, Ledger, parse_id
+from gateway.ledger import Kind, Ledger, MessageIds, parse_id
 from gateway.message import Message, Properties
 from gateway.session import Capabilities
 from gateway.telemetry import Metrics
@@ -162,3 +163,91 @@ def test_every_error_of_a_publish_has_an_event() -> None:
     for kind in OUTCOMES:
         error = kind.__new__(kind)
         assert outcome_of(Published("x", error))[0] is OUTCOMES[kind]
+
+
+# ---------------------------------------------------------------------------------------------- long calls
+
+
+async def test_a_long_call_is_recorded_in_parts_and_keeps_its_order(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "GROUP", 3)
+    batch = [message(b"%d" % index, "orders" if index != 4 else "nowhere", mandatory=True) for index in range(8)]
+    results = await gateway.publish("fake", "", batch)
+    assert [sent.body for _, _, sent in upstream.published] == [b"%d" % index for index in range(8)]
+    assert [type(result.error) for result in results] == [*[type(None)] * 4, Unroutable, *[type(None)] * 3]
+    for item, result in zip(batch, results, strict=True):
+        assert result.id == item.text
+        assert (await kinds(gateway, result))[0] == "accepted"
+    assert await kinds(gateway, results[4]) == ["accepted", "unroutable"]
+    assert await kinds(gateway, results[7]) == ["accepted", "confirmed"]
+
+
+async def test_others_have_their_turn_during_a_long_call(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "GROUP", 3)
+    await asyncio.gather(
+        gateway.publish("fake", "", [message(b"long") for _ in range(9)]),
+        gateway.publish("fake", "", [message(b"short")]),
+    )
+    bodies = [sent.body for _, _, sent in upstream.published]
+    assert 3 <= bodies.index(b"short") < 9
+
+
+async def test_calls_of_one_order_do_not_mix(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "GROUP", 3)
+    calls = [[message(b"%d" % index) for index in range(begin, begin + 5)] for begin in (0, 5)]
+    await asyncio.gather(*(gateway.publish("fake", "", call, order="o") for call in calls))
+    assert [sent.body for _, _, sent in upstream.published] == [b"%d" % index for index in range(10)]
+
+
+class Failing:
+    """A ledger of which the writes whose number is in ``fail`` go wrong."""
+
+    def __init__(self, *fail: int) -> None:
+        self.healthy = True
+        self.calls = 0
+        self.fail = fail
+
+    async def record(self, entries: Any) -> list[int]:
+        self.calls += 1
+        await asyncio.sleep(0)
+        if self.calls in self.fail:
+            raise LedgerUnavailable("the disk is full")
+        return []
+
+
+@pytest.mark.parametrize(
+    ("away", "fail", "error"),
+    [
+        (False, (2,), NotRecorded),  # all was sent, a part of it is not in the ledger
+        (True, (1, 2, 3), LedgerUnavailable),  # nothing was sent
+        (True, (2,), NotRecorded),  # a part of it is in the ledger as not sent
+    ],
+)
+async def test_a_long_call_of_which_a_part_is_not_recorded(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, away: bool, fail: tuple[int, ...], error: type[Exception]
+) -> None:
+    monkeypatch.setattr(publishing, "GROUP", 3)
+    publisher = Publisher(Failing(*fail), MessageIds(), Metrics("test"), False)  # type: ignore[arg-type]
+    if away:
+        upstream.failure = BrokerUnavailable("away")
+    with pytest.raises(LedgerUnavailable) as caught:
+        await publisher.publish(upstream, "", [message() for _ in range(9)], "", 5.0)  # type: ignore[arg-type]
+    assert type(caught.value) is error
+
+
+async def test_a_long_call_that_is_given_up_leaves_nothing_behind(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "GROUP", 3)
+    upstream.held = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await gateway.publish("fake", "", [message() for _ in range(9)])
+    assert len(upstream.held) == 9
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "group"]

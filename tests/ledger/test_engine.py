@@ -13,7 +13,8 @@ from sqlalchemy import exc
 
 from gateway.errors import ConfigurationError, LedgerUnavailable
 from gateway.ledger import engine
-from gateway.ledger.engine import Database, filesystem_of, is_deadlock, is_lost, unavailable
+from gateway.ledger.engine import Database, filesystem_of, is_deadlock, is_lost, run, unavailable
+from tests.ledger.conftest import ON_POSTGRESQL
 
 
 @pytest.mark.parametrize(
@@ -111,3 +112,30 @@ def test_what_errors_mean() -> None:
     assert str(unavailable(ValueError())) == "the ledger cannot be written: ValueError"
     assert is_deadlock(exc.OperationalError("s", {}, psycopg.errors.DeadlockDetected()))
     assert not is_deadlock(lost)
+
+
+@ON_POSTGRESQL
+def test_a_statement_on_a_dead_connection_says_so(database: Database) -> None:
+    """What is run past SQLAlchemy's cursors fails as it would have failed there."""
+    engine = database.writer()
+    with engine.connect() as connection:
+        ((process,),) = run(connection, "SELECT pg_backend_pid()")
+        with engine.connect() as other:
+            assert run(other, "SELECT pg_terminate_backend(%(process)s, 5000)", {"process": process}) == [(True,)]
+        with pytest.raises(exc.DBAPIError) as caught:
+            run(connection, "SELECT 1")
+        assert is_lost(caught.value)
+        assert connection.invalidated
+    engine.dispose()
+
+
+def test_a_statement_that_returns_nothing(database: Database) -> None:
+    engine = database.writer()
+    with engine.connect() as connection:
+        assert run(connection, "CREATE TABLE t (n INTEGER)") == []
+        assert run(connection, "INSERT INTO t VALUES (1), (2) RETURNING n") == [(1,), (2,)]
+        with pytest.raises(exc.DBAPIError) as caught:
+            run(connection, "SELECT nothing FROM nowhere")
+        assert not is_lost(caught.value)
+        connection.rollback()
+    engine.dispose()

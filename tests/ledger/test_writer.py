@@ -65,6 +65,27 @@ async def test_locked_by_another(open_ledger: Open, database: Database, caplog: 
     assert await ledger.claim_key("shop", "k", b"f", [intent(new_id())]) == New()
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_trouble_lasts_until_events_can_be_written(postgresql_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A lease that can be renewed says nothing of the tables that cannot be written: whoever published meanwhile would
+    be told that it was not recorded."""
+    ledger = await Ledger.open(postgresql_url, LedgerSettings(shard_lease=1.0), owner="test", migrate=True)
+    address = postgresql_url.replace("+psycopg", "")
+    with psycopg.connect(address) as connection, caplog.at_level(logging.WARNING):
+        connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(LedgerUnavailable):
+            await ledger.record(published(new_id()))
+        for _ in range(30):
+            assert not ledger.healthy
+            await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        while not ledger.healthy:
+            await asyncio.sleep(0.02)
+    assert len(caplog.records) == 1
+    assert await ledger.record(published(new_id())) == [1, 2]  # the attempts have left nothing behind
+    await ledger.close()
+
+
 async def test_trouble_is_over_without_a_write(open_ledger: Open, database: Database, impatient: None) -> None:
     ledger = await open_ledger()
     other = sa.create_engine(database.url)
@@ -109,11 +130,30 @@ async def test_a_full_disk(tmp_path: Path, disk: dict[str, int]) -> None:
     with pytest.raises(LedgerUnavailable, match="full"):
         await fill()
     assert written > 10
-    assert not ledger.healthy
+    for _ in range(25):  # it does not recover for as long as nobody writes, to fail again with the first who does
+        assert not ledger.healthy
+        await asyncio.sleep(0.1)
     disk["pages"] = 1 << 30
     await recovered(ledger)
     events, _ = await ledger.events_after({}, 10_000)
     assert [event.sequence for event in events] == list(range(1, 2 * (written + 1) + 1))
+    await ledger.close()
+
+
+async def test_trouble_lasts_while_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that finds room by chance does not end it: the next one would begin it again."""
+    ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", migrate=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "ROOM", 1 << 60)
+        await ledger.record(published(new_id()))
+        assert ledger.healthy  # nothing was wrong
+        ledger._writer.trouble = "the ledger cannot be written: database or disk is full"
+        await ledger.record(published(new_id()))
+        await asyncio.sleep(1.2)
+        assert not ledger.healthy
+    async with asyncio.timeout(5):
+        while not ledger.healthy:
+            await asyncio.sleep(0.02)
     await ledger.close()
 
 

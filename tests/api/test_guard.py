@@ -1,0 +1,261 @@
+"""One HTTP connection: what goes in as octets, what comes out as octets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from gateway.api.guard import GuardedProtocol
+
+DATE = b"date: today\r\n"
+Answer = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Transport(asyncio.Transport):
+    """Remembers what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        self.writes: list[bytes] = []
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def close(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class Connection:
+    """A protocol, its transport, and the application that answers."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Any] = []
+        self.answer: Answer = self.plain
+        self.keep_alive = 30
+        self.transport = Transport()
+
+    def open(self) -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            self.scopes.append(scope)
+            await self.answer(scope, receive, send)
+
+        config = uvicorn.Config(
+            app, http=GuardedProtocol, ws="none", lifespan="off", interface="asgi3", log_config=None,
+            timeout_keep_alive=self.keep_alive, proxy_headers=False,
+        )  # fmt: skip
+        config.load()
+        state = ServerState()
+        state.default_headers = [(b"date", b"today")]
+        self.protocol = GuardedProtocol(config=config, server_state=state, app_state={})
+        self.protocol.connection_made(self.transport)
+
+    async def plain(self, scope: Any, receive: Any, send: Any) -> None:
+        body: bytes = (await receive())["body"]
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def ask(self, *requests: bytes) -> bytes:
+        """What is written once nothing goes on any more."""
+        before = len(self.transport.writes)
+        for request in requests:
+            self.protocol.data_received(request)
+        while self.protocol.tasks:
+            await asyncio.sleep(0)
+        return b"".join(self.transport.writes[before:])
+
+
+@pytest.fixture
+async def connection() -> AsyncIterator[Connection]:
+    connection = Connection()
+    connection.open()
+    yield connection
+    connection.protocol.connection_lost(None)
+
+
+def request(target: bytes = b"/a", body: bytes = b"", method: bytes = b"POST", more: bytes = b"") -> bytes:
+    head = b"%b %b HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n%b\r\n"
+    return head % (method, target, len(body), more) + body
+
+
+async def test_head_and_body_are_one_write(connection: Connection) -> None:
+    assert await connection.ask(request(body=b"hello")) == (
+        b"HTTP/1.1 200 OK\r\n" + DATE + b"content-length: 5\r\n\r\nhello"
+    )
+    assert len(connection.transport.writes) == 1
+    connection.protocol.server_state.default_headers = [(b"date", b"tomorrow")]
+    assert b"\r\ndate: tomorrow\r\n" in await connection.ask(request())
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "raw_path", "query"),
+    [
+        (b"/v1/a:b", "/v1/a:b", b"/v1/a:b", b""),
+        (b"/%2F%C3%A9?q=%20&r=/?", "/" + "/é", b"/%2F%C3%A9", b"q=%20&r=/?"),
+        (b"/a?", "/a", b"/a", b""),
+        (b"http://here/a?b=c", "/a", b"/a", b"b=c"),
+    ],
+)
+async def test_target(connection: Connection, target: bytes, path: str, raw_path: bytes, query: bytes) -> None:
+    await connection.ask(request(target))
+    (scope,) = connection.scopes
+    assert (scope["method"], scope["path"], scope["raw_path"], scope["query_string"]) == ("POST", path, raw_path, query)
+
+
+async def test_pipelined_requests_are_answered_in_their_order(connection: Connection) -> None:
+    found = await connection.ask(b"".join(request(body=b"%d" % index) for index in range(3)))
+    assert [answer[-1:] for answer in found.split(b"HTTP/1.1 ")[1:]] == [b"0", b"1", b"2"]
+
+
+async def test_a_body_of_unknown_length_is_chunked_and_its_head_does_not_wait(connection: Connection) -> None:
+    heads = []
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        heads.append(b"".join(connection.transport.writes))
+        await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await send({"type": "http.response.body", "body": b"de"})
+
+    connection.answer = stream
+    assert (await connection.ask(request())).endswith(b"\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+    assert heads == [b"HTTP/1.1 200 OK\r\n" + DATE + b"transfer-encoding: chunked\r\n\r\n"]
+
+
+async def test_a_head_request_gets_no_body(connection: Connection) -> None:
+    found = await connection.ask(request(method=b"HEAD"))
+    assert found.endswith(b"content-length: 0\r\n\r\n")
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    connection.answer = long
+    assert (await connection.ask(request(method=b"HEAD"))).endswith(b"content-length: 5\r\n\r\n")
+    assert not connection.transport.closing
+
+
+async def test_the_connection_is_closed_where_either_side_says_so(connection: Connection) -> None:
+    assert b"connection: close\r\n" in await connection.ask(request(more=b"Connection: close\r\n"))
+    assert connection.transport.closing
+
+
+async def test_an_answer_may_close_the_connection(connection: Connection) -> None:
+    async def last(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    connection.answer = last
+    found = await connection.ask(request())
+    assert found.count(b"connection: close\r\n") == 1
+    assert connection.transport.closing
+
+
+WRONG: list[list[Any]] = [
+    [{"type": "http.response.body", "body": b""}],
+    [{"type": "http.response.start", "status": 200, "headers": [(b"x", b"a\r\nset-cookie: b")]}],
+    [
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]},
+        {"type": "http.response.body", "body": b"abc"},
+    ],
+    [
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]},
+        {"type": "http.response.body", "body": b"a"},
+    ],
+    [
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]},
+        {"type": "http.response.start", "status": 200, "headers": []},
+    ],
+]
+
+
+@pytest.mark.parametrize("messages", WRONG)
+async def test_an_answer_that_is_none_ends_in_500_or_the_end(connection: Connection, messages: list[Any]) -> None:
+    async def wrong(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+
+    connection.answer = wrong
+    found = await connection.ask(request())
+    assert connection.transport.closing
+    assert b"abc" not in found
+    assert b"set-cookie" not in found
+    if messages[0]["type"] == "http.response.body" or len(messages) == 1:
+        assert found.startswith(b"HTTP/1.1 500 ")
+
+
+async def test_a_caller_that_waits_to_be_asked_for_the_body(connection: Connection) -> None:
+    head = request(more=b"Expect: 100-continue\r\n").replace(b"Length: 0", b"Length: 2")
+    connection.protocol.data_received(head)
+    while not connection.transport.writes:
+        await asyncio.sleep(0)
+    assert connection.transport.writes == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+    assert (await connection.ask(b"ok")).endswith(b"\r\n\r\nok")
+
+
+async def test_an_idle_connection_is_closed_and_one_in_use_is_not() -> None:
+    """One timer for all requests: it looks when the last answer was."""
+    now = [100.0]
+    timers: list[tuple[float, Any]] = []
+
+    class Loop:
+        def time(self) -> float:
+            return now[0]
+
+        def call_at(self, at: float, call: Any) -> Any:
+            timers.append((at, call))
+            return asyncio.get_running_loop().call_later(60, lambda: None)
+
+        def call_later(self, delay: float, call: Any) -> Any:
+            return self.call_at(now[0] + delay, call)
+
+        def create_task(self, work: Any) -> Any:
+            return asyncio.get_running_loop().create_task(work)
+
+    connection = Connection()
+    connection.open()
+    connection.protocol.loop = Loop()  # type: ignore[assignment]  # as much of one as is needed
+    await connection.ask(request())
+    ((at, look),) = timers
+    assert at == 130.0
+    now[0] = 120.0
+    await connection.ask(request())
+    assert len(timers) == 1
+    now[0] = 130.0
+    look()
+    assert not connection.transport.closing
+    assert timers[-1][0] == 150.0
+
+    hold = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await hold.wait()
+        await connection.plain(scope, receive, send)
+
+    connection.answer = slow
+    connection.protocol.data_received(request())
+    now[0] = 150.0
+    timers[-1][1]()
+    assert not connection.transport.closing  # a request is under way
+    hold.set()
+    await connection.ask()
+    assert timers[-1][0] == 180.0
+    now[0] = 180.0
+    timers[-1][1]()
+    assert connection.transport.closing
+    connection.protocol.connection_lost(None)
