@@ -1,7 +1,7 @@
 """The embedded broker: queues and exchanges in memory, for development and tests.
 
 It answers as RabbitMQ does, over all three versions on one port, and forgets everything when it stops
-(``durable_storage`` is false in its server properties). All but :mod:`~gateway.broker.server` is sans-I/O:
+(``durable_storage`` is false in its server properties). All but the last two are sans-I/O:
 
 ==================  =========================================================================
 ``broker.py``       connections; which rule of which version applies; requests in, outcomes out
@@ -16,6 +16,7 @@ It answers as RabbitMQ does, over all three versions on one port, and forgets ev
 ``selectors.py``    JMS message selectors
 ``alarms.py``       what has to happen when
 ``refusals.py``     reply codes and texts
-``server.py``       the listener (asyncio)
+``served.py``       a port and its clients' connections: crowds, back-pressure, deadlines (asyncio)
+``server.py``       the broker on its ports (asyncio)
 ==================  =========================================================================
 """

@@ -30,6 +30,21 @@ def plain(value: Value) -> Any:
     return value
 
 
+ITEM_WEIGHT = 64
+"""What an object takes beside its octets, roughly."""
+
+
+def weight(value: Value) -> int:
+    """What a value takes in memory, in octets, roughly."""
+    if isinstance(value, (str, bytes)):
+        return ITEM_WEIGHT + len(value)
+    if isinstance(value, dict):
+        return ITEM_WEIGHT + sum(2 * ITEM_WEIGHT + len(key) + weight(item) for key, item in value.items())
+    if isinstance(value, list):
+        return ITEM_WEIGHT + sum(map(weight, value))
+    return ITEM_WEIGHT + (weight(value.value) if type(value) is Typed else 0)
+
+
 # ------------------------------------------------------------------------------------------------- readers
 
 

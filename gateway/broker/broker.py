@@ -18,11 +18,14 @@ from typing import Any
 
 from gateway.broker.channels import Channel
 from gateway.broker.consumers import Consumer
+from gateway.broker.publishing import PublisherWaits
 from gateway.broker.queues import Memory, Queue
+from gateway.broker.refusals import reply_text
 from gateway.broker.requests import HANDLERS, QUERIES
-from gateway.broker.vhost import BrokerLimits, VirtualHost
+from gateway.broker.vhost import VirtualHost
 from gateway.config import EmbeddedSettings
 from gateway.errors import FrameSyntaxError, RemoteError, StateError
+from gateway.limits import DEFAULT_BROKER_LIMITS, BrokerLimits
 from gateway.operations import (
     Blocked,
     ChannelClosed,
@@ -31,6 +34,7 @@ from gateway.operations import (
     Closed,
     Done,
     Failed,
+    Flow,
     OpenChannel,
     Opened,
     Operation,
@@ -42,8 +46,8 @@ from gateway.session import Session, Version
 WRITE_OVERHEAD = 256
 """What a delivery takes on the wire beside its body, roughly, in octets."""
 
-UNBLOCK_AT = 0.8
-"""Publishers are let on again when no more than this share of the memory is used."""
+LOOKS = 16
+"""How often it is looked after deliveries that are not acknowledged, within the time that they may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class VersionRules:
     """Releasing and rejecting wait for the commit, as accepting does (RabbitMQ); else they are done at once."""
     unbinds_by_key: bool
     """Unbinding names no arguments: all bindings with that key go."""
+    stops_publishers: bool
+    """Channels that publish are asked to stop (channel.flow, message.stop) where connection.blocked is not known."""
 
 
 _HARD_CODES = frozenset({503, 504, 530, 540, 541})
@@ -86,6 +92,7 @@ RULES: Mapping[Version, VersionRules] = {
         confirms_in_transactions=False,
         transactional_release=True,
         unbinds_by_key=False,
+        stops_publishers=True,
     ),
     Version.V0_9_1: VersionRules(
         immediate=False,
@@ -98,6 +105,7 @@ RULES: Mapping[Version, VersionRules] = {
         confirms_in_transactions=False,
         transactional_release=True,
         unbinds_by_key=False,
+        stops_publishers=False,
     ),
     Version.V0_10: VersionRules(
         immediate=True,
@@ -110,6 +118,7 @@ RULES: Mapping[Version, VersionRules] = {
         confirms_in_transactions=True,
         transactional_release=False,
         unbinds_by_key=True,
+        stops_publishers=True,
     ),
 }
 """The one place where the broker asks for a version."""
@@ -120,6 +129,7 @@ QPID_CLIENT: Mapping[str, bool] = {
     "qos_on_running": True,
     "confirms_in_transactions": True,
     "transactional_release": False,
+    "stops_publishers": True,
 }
 """What is different for Qpid's JMS client, whatever version it speaks: it was written against Qpid's broker."""
 
@@ -135,11 +145,13 @@ class Connection:
 
     __slots__ = (
         "awake", "backlog", "blocked", "broker", "channels", "confirming", "number", "open", "outgoing", "owned",
-        "parked", "paused", "rules", "session", "user", "vhost", "wake",
+        "parked", "paused", "refusal", "rules", "session", "user", "vhost", "waits", "wake",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
         self.broker = broker
+        self.refusal = refusal
+        """Why it is closed as soon as it is open; empty: it is not."""
         self.number = number
         self.session = session
         self.wake = wake
@@ -160,6 +172,8 @@ class Connection:
         """Consumers that could not be served because of ``paused``."""
         self.blocked = False
         """It was told that publishing is blocked."""
+        self.waits = False
+        """The first of ``backlog`` is a publish that there is no memory for."""
         self.outgoing = 0
         """Octets, roughly, that the session holds and the server has not fetched."""
 
@@ -176,6 +190,10 @@ class Connection:
             # the octets that brought the request): nobody is left to hear this.
             return
         self.outgoing += WRITE_OVERHEAD
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Have the server look after this connection."""
         if not self.awake:
             self.awake = True
             self.wake()
@@ -185,9 +203,7 @@ class Connection:
         self.outgoing += octets + WRITE_OVERHEAD
         if self.outgoing > self.broker.limits.output_high_water:
             self.paused = True
-        if not self.awake:
-            self.awake = True
-            self.wake()
+        self.rouse()
 
 
 class Broker:
@@ -197,7 +213,7 @@ class Broker:
         settings: users, and the memory for messages.
         random_octets: for names that the server makes.
         wall_clock: seconds since 1970.
-        limits: see :class:`BrokerLimits`.
+        limits: see :class:`~gateway.limits.BrokerLimits`.
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
     """
@@ -211,7 +227,7 @@ class Broker:
         limits: BrokerLimits | None = None,
         virtual_hosts: Iterable[str] = ("/",),
     ) -> None:
-        self.limits = limits if limits is not None else BrokerLimits()
+        self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
         self.memory = Memory(settings.queue_memory)
         self.connections: dict[int, Connection] = {}
         self._passwords = {user.name: user.password for user in settings.users}
@@ -223,6 +239,16 @@ class Broker:
         self._failing: list[tuple[Channel, str]] = []
         self._finished: list[Consumer] = []
         self._blocked: dict[Connection, None] = {}
+        """Told by connection.blocked."""
+        self._stopped: dict[Channel, None] = {}
+        """Asked to publish no more."""
+        self._waiting: dict[Connection, None] = {}
+        """Not read from: see :attr:`Connection.waits`."""
+        self._starved: dict[Consumer, None] = {}
+        """Browsers that are shown nothing for want of memory."""
+        self.channels = 0
+        """Open channels of all connections."""
+        self._look_at: float | None = None
 
     # -------------------------------------------------------------------------------- what sessions ask
 
@@ -240,19 +266,20 @@ class Broker:
 
     # --------------------------------------------------------------------------------------- connections
 
-    def connect(self, session: Session, wake: Callable[[], None]) -> Connection:
+    def connect(self, session: Session, wake: Callable[[], None], refusal: str = "") -> Connection:
         """A client has come. ``wake`` is called when its session has something to send, at most once until
-        :meth:`flushed`; it must not call back."""
-        connection = Connection(self, next(self._numbers), session, wake)
+        :meth:`flushed`; it must not call back. ``refusal``: why the client is sent away when it has logged in."""
+        connection = Connection(self, next(self._numbers), session, wake, refusal)
         self.connections[connection.number] = connection
         return connection
 
     def receive(self, connection: Connection, operations: Iterable[Operation], now: float) -> None:
-        """Carry out what a session received, in one turn; but when too much is queued for the client, the rest
-        waits in its backlog, for :meth:`resume`. The server reads nothing more from it meanwhile."""
+        """Carry out what a session received, in one turn; but when too much is queued for the client, or there is no
+        memory for what it publishes, the rest waits in its backlog, for :meth:`resume`. The server reads nothing more
+        from it meanwhile."""
         backlog = connection.backlog
         backlog.extend(operations)
-        while backlog and connection.outgoing <= self.limits.input_stop:
+        while backlog and connection.outgoing <= self.limits.input_stop and not connection.waits:
             self._handle(connection, backlog.popleft(), now)
             self._clean_up(connection.vhost, now)
         for channel in list(connection.confirming):
@@ -286,7 +313,9 @@ class Broker:
             return
         connection.open = False
         connection.paused = True
+        connection.waits = False
         self._blocked.pop(connection, None)
+        self._waiting.pop(connection, None)
         for channel in list(connection.channels.values()):
             channel.close(now)
         connection.vhost.drop_tenant(connection, now)
@@ -305,34 +334,74 @@ class Broker:
     def next_timeout(self) -> float | None:
         """When :meth:`handle_timeout` wants to be called, on the clock of ``now``; None: not."""
         times = [time for vhost in self._virtual_hosts.values() if (time := vhost.next_timeout()) is not None]
+        if self._look_at is not None:
+            times.append(self._look_at)
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Let go of what has expired."""
+        if self._look_at is not None and self._look_at <= now:
+            self._look_after_deliveries(now)
         for vhost in self._virtual_hosts.values():
             vhost.handle_timeout(now)
             self._clean_up(vhost, now)
 
+    def _look_after_deliveries(self, now: float) -> None:
+        """Close the channels that do not acknowledge (406), as RabbitMQ does."""
+        timeout = self.limits.ack_timeout
+        self._look_at = now + timeout / LOOKS if self.channels else None
+        for connection in list(self.connections.values()):
+            for channel in list(connection.channels.values()):
+                if channel.overdue(now, timeout):
+                    text = f"delivery acknowledgement on channel {channel.number} timed out. "
+                    text += f"Timeout value used: {timeout * 1_000:.0f} ms"
+                    channel.fail(406, reply_text(406, text), 0, now)
+
     # ---------------------------------------------------------------------------------------- back-pressure
 
-    def block(self, connection: Connection, now: float) -> None:
-        """The memory for messages is used up (and it is not just this one message that is too large): tell this
-        publisher, once, if it can hear that."""
-        if self._roomy() or connection.blocked:
-            return
+    def block(self, channel: Channel, now: float) -> None:
+        """The memory for messages is nearly used up: ask this publisher to stop, once, in the way that it knows."""
+        connection = channel.connection
+        if self.memory.roomy:
+            return  # it is just this one message that is too large
         if connection.session.capabilities.blocked_notification:
-            connection.blocked = True
-            self._blocked[connection] = None
-            connection.send(Blocked(0, "low on memory"), now)
+            if not connection.blocked:
+                connection.blocked = True
+                self._blocked[connection] = None
+                connection.send(Blocked(0, "low on memory"), now)
+        elif connection.rules.stops_publishers and channel not in self._stopped:
+            self._stopped[channel] = None
+            connection.send(Flow(channel.number, False), now)
 
-    def _roomy(self) -> bool:
-        return self.memory.used <= self.memory.limit * UNBLOCK_AT
+    def may_show(self, consumer: Consumer) -> bool:
+        """Whether there is memory to keep in mind what a browser was shown."""
+        if self.memory.used <= self.memory.limit:
+            return True
+        self._starved[consumer] = None
+        return False
 
     def _unblock(self, now: float) -> None:
         for connection in self._blocked:
             connection.blocked = False
             connection.send(Unblocked(0), now)
         self._blocked.clear()
+        for channel in self._stopped:
+            channel.connection.send(Flow(channel.number, True), now)
+        self._stopped.clear()
+        for connection in self._waiting:
+            connection.waits = False
+            connection.rouse()
+        self._waiting.clear()
+        starved = list(self._starved)
+        self._starved.clear()
+        for consumer in starved:
+            if not consumer.cancelled:
+                consumer.queue.dispatch(now)
+
+    def channel_gone(self, channel: Channel) -> None:
+        """A channel is over."""
+        self.channels -= 1
+        self._stopped.pop(channel, None)
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -356,7 +425,7 @@ class Broker:
             if channel.connection.channels.get(channel.number) is channel:
                 channel.fail(311, text, 0, now)
                 vhost.bury(now)
-        if self._blocked and self._roomy():
+        if (self._blocked or self._stopped or self._waiting or self._starved) and self.memory.roomy:
             self._unblock(now)
 
     def _handle(self, connection: Connection, operation: Operation, now: float) -> None:
@@ -373,6 +442,10 @@ class Broker:
             HANDLERS[type(operation)](channel, operation, now)
         except RemoteError as error:
             self._fail(channel, operation, error, now)
+        except PublisherWaits:
+            connection.waits = True
+            connection.backlog.appendleft(operation)
+            self._waiting[connection] = None
         except FrameSyntaxError as error:
             connection.send(Close(0, error.reply_code, f"SYNTAX_ERROR - {error}"[:255]), now)
             self.disconnect(connection, now)
@@ -390,6 +463,10 @@ class Broker:
         connection.vhost = self.virtual_host(operation.virtual_host)
         connection.rules = rules_for(connection.session)  # it has said by now who it is
         connection.user = operation.user
+        if connection.refusal:
+            connection.send(Close(0, 530, reply_text(530, connection.refusal)), now)
+            self.disconnect(connection, now)
+            return
         connection.open = True
 
     def _closed(self, connection: Connection, operation: Close | Closed, now: float) -> None:
@@ -398,8 +475,16 @@ class Broker:
     def _open_channel(self, connection: Connection, operation: OpenChannel, now: float) -> None:
         if not connection.open:
             return
-        connection.channels[operation.channel] = Channel(connection, operation.channel)
-        connection.send(Done(operation.channel, operation.serial, operation.serial), now)
+        number, serial = operation.channel, operation.serial
+        if self.channels >= self.limits.channels:
+            text = reply_text(506, f"the limit of {self.limits.channels} channels is reached")
+            connection.send(Failed(number, serial, serial, 506, text), now)
+            return
+        self.channels += 1
+        connection.channels[number] = Channel(connection, number)
+        if self._look_at is None and self.limits.ack_timeout:
+            self._look_at = now + self.limits.ack_timeout / LOOKS
+        connection.send(Done(number, serial, serial), now)
 
     def _close_channel(self, connection: Connection, operation: CloseChannel | ChannelClosed, now: float) -> None:
         channel = connection.channels.get(operation.channel)

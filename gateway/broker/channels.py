@@ -7,17 +7,22 @@ them, and the settled deliveries are out again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from gateway.broker.consumers import Consumer, Window
-from gateway.broker.queues import Entry, Envelope, Queue
+from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.errors import LocalError, StateError
+from gateway.message import SMALL
 from gateway.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
 
 if TYPE_CHECKING:
     from gateway.broker.broker import Connection
+
+SETTLED = 1 << 64
+"""In place of the oldest delivery: there is none."""
 
 Delivery: TypeAlias = tuple[int, Entry, Consumer | None]
 """Its number, the message, and who has it (None: it answered a Get)."""
@@ -37,8 +42,8 @@ class Channel:
     """One open channel of one connection."""
 
     __slots__ = (
-        "_confirm_first", "_confirm_last", "checked_octets", "checked_priority", "confirms", "connection",
-        "consumers", "last_queue", "number", "prefetch", "stopped", "transaction", "unsettled", "window",
+        "_confirm_first", "_confirm_last", "_seen", "checked_octets", "checked_priority", "confirms", "connection",
+        "consumers", "full", "last_queue", "number", "prefetch", "stopped", "transaction", "unsettled", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -46,8 +51,11 @@ class Channel:
         self.number = number
         self.consumers: dict[str, Consumer] = {}
         self.unsettled: dict[int, tuple[Entry, Consumer | None]] = {}
-        self.window = Window()
-        """The whole channel's prefetch."""
+        limits = connection.broker.limits
+        self.window = Window(limits.unacked, limits.unacked_octets)
+        """The whole channel's prefetch; where it has none, our own limit."""
+        self.full = False
+        """``window`` has held a consumer back."""
         self.prefetch = (0, 0)
         """Messages and octets for each consumer that is started from now on."""
         self.stopped = False
@@ -62,6 +70,8 @@ class Channel:
         self.checked_priority = 0
         self._confirm_first = 0
         self._confirm_last = 0
+        self._seen: deque[tuple[float, int]] = deque()
+        """When :meth:`overdue` looked, and the last delivery then."""
 
     # ----------------------------------------------------------------------------------------- deliveries
 
@@ -97,6 +107,9 @@ class Channel:
             consumer.window.add(entry.size)
             self.window.add(entry.size)
             self.unsettled[number] = (entry, consumer)
+            envelope.message.forget(SMALL)  # decoded, if it goes to another version than it came from
+            if not consumer.acquires:
+                envelope.memory.used += ENTRY_OVERHEAD
         elif consumer.acquires:
             entry.drop()
 
@@ -154,6 +167,7 @@ class Channel:
                 self.window.remove(entry.size)
                 freed[consumer] = None
                 if not consumer.acquires:
+                    consumer.queue.memory.used -= ENTRY_OVERHEAD
                     continue
             queue = entry.queue
             if settlement is Settlement.ACCEPT or queue.gone:
@@ -168,7 +182,8 @@ class Channel:
         self._make_use(freed, returned, now)
 
     def _make_use(self, freed: Iterable[Consumer], returned: Iterable[Queue], now: float) -> None:
-        if self.window.count_max or self.window.size_max:
+        if self.full:
+            self.full = False
             freed = self.consumers.values()
         queues = dict.fromkeys(returned)
         for consumer in freed:
@@ -193,6 +208,7 @@ class Channel:
                 entry.queue.take(entry)
                 consumer.window.remove(entry.size)
                 self.window.remove(entry.size)
+                entry.envelope.memory.used -= ENTRY_OVERHEAD
                 self.unsettled[number] = (entry, None)
                 if taken and taken[-1][1] == number - 1:
                     taken[-1] = (taken[-1][0], number)
@@ -217,6 +233,32 @@ class Channel:
             entry.redelivered = True
             self.deliver(consumer, entry, now)
         self.finish(orphans, Settlement.RELEASE, now)
+
+    def limit(self, count: int, size: int) -> None:
+        """The whole channel's prefetch, in messages and octets. 0, no limit, is ours."""
+        limits, window = self.connection.broker.limits, self.window
+        window.count_max = min(count or limits.unacked, limits.unacked)
+        window.size_max = min(size or limits.unacked_octets, limits.unacked_octets)
+
+    def overdue(self, now: float, timeout: float) -> bool:
+        """Whether a delivery is out for longer than ``timeout``, as far as the calls of this tell: each remembers
+        which delivery was the last then. No delivery pays for it."""
+        seen = self._seen
+        if self.transaction is not None and self.transaction.settlements:
+            oldest = min(next(iter(self.unsettled), SETTLED), self.transaction.settlements[0][0][0])
+        else:
+            oldest = next(iter(self.unsettled), SETTLED)
+        if oldest is SETTLED:
+            seen.clear()
+            return False
+        while seen and seen[0][1] < oldest:
+            seen.popleft()
+        if seen and now - seen[0][0] >= timeout:
+            return True
+        last = next(reversed(self.unsettled), oldest)
+        if not seen or last > seen[-1][1]:
+            seen.append((now, last))
+        return False
 
     # ------------------------------------------------------------------------------------------ consumers
 
@@ -281,6 +323,7 @@ class Channel:
         connection = self.connection
         vhost = connection.vhost
         del connection.channels[self.number]
+        connection.broker.channel_gone(self)
         connection.confirming.pop(self, None)
         queues = dict.fromkeys(consumer.queue for consumer in self.consumers.values())
         for consumer in self.consumers.values():

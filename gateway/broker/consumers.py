@@ -7,15 +7,22 @@ read. :meth:`Consumer.admits` is the one place that decides.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import neg
 from typing import TYPE_CHECKING
 
 from gateway.broker.selectors import Selector
+from gateway.message import SMALL
 
 if TYPE_CHECKING:
     from gateway.broker.channels import Channel
     from gateway.broker.queues import Entry, Queue
+
+
+SELECTOR_WEIGHT = 64
+"""Octets that a selector takes for each of its characters, compiled, roughly."""
 
 
 class Window:
@@ -98,7 +105,7 @@ class Consumer:
 
     __slots__ = (
         "acquires", "auto_close", "cancelled", "channel", "credit", "cursor", "exclusive", "flushing", "no_ack",
-        "no_local", "priority", "queue", "selector", "tag", "waiting", "window",
+        "no_local", "priority", "queue", "selector", "tag", "waiting", "weight", "window",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +146,8 @@ class Consumer:
         self.flushing = False
         """message.flush: deliver even though the connection is slow to read; the credit bounds it."""
         self.cancelled = False
+        self.weight = len(tag) + (SELECTOR_WEIGHT * len(selector.text) if selector is not None else 0)
+        """What its tag and selector take in memory, roughly, in octets."""
 
     @property
     def selective(self) -> bool:
@@ -150,7 +159,12 @@ class Consumer:
         envelope = entry.envelope
         if self.no_local and envelope.publisher == self.channel.connection.number:
             return False
-        return self.selector is None or self.selector.matches(envelope.message.properties)
+        if self.selector is None:
+            return True
+        message = envelope.message
+        wanted = self.selector.matches(message.properties)
+        message.forget(SMALL)
+        return wanted
 
     def admits(self, size: int) -> bool:
         """Whether it may have a message of that size now."""
@@ -161,11 +175,14 @@ class Consumer:
         if connection.paused and not (self.flushing and connection.outgoing <= connection.broker.limits.input_stop):
             connection.parked[self] = None
             return False
-        if self.credit is not None:
-            return self.credit.admits(size)
+        if self.credit is not None and not self.credit.admits(size):
+            return False
         if self.no_ack:
             return True
-        return self.window.admits(size) and channel.window.admits(size)
+        if not channel.window.admits(size):
+            channel.full = True
+            return False
+        return self.window.admits(size) and (self.acquires or connection.broker.may_show(self))
 
 
 class Rotation:
@@ -181,13 +198,14 @@ class Rotation:
     def __init__(self) -> None:
         self._lines: dict[int, deque[Consumer]] = {}
         self._priorities: list[int] = []
+        """Of the lines, the highest first."""
 
     def add(self, consumer: Consumer) -> None:
         """At the end of the line of its priority."""
         line = self._lines.get(consumer.priority)
         if line is None:
             line = self._lines[consumer.priority] = deque()
-            self._priorities = sorted(self._lines, reverse=True)
+            insort(self._priorities, consumer.priority, key=neg)
         consumer.waiting = True
         line.append(consumer)
 
@@ -201,7 +219,7 @@ class Rotation:
             consumer.waiting = False
         if not line:
             del self._lines[consumer.priority]
-            self._priorities = sorted(self._lines, reverse=True)
+            self._priorities.remove(consumer.priority)
 
     def next(self, size: int) -> Consumer | None:
         """Whose turn it is to have a message of ``size``; it goes to the end of its line."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from gateway.broker.arguments import ExchangeArguments, plain
+from gateway.broker.arguments import ExchangeArguments, plain, weight
 from gateway.broker.refusals import refusal
 from gateway.broker.selectors import Selector
 from gateway.broker.topics import TopicTrie
-from gateway.message import Message
+from gateway.message import SMALL, Message
 from gateway.values import Table, Typed, Value
 
 
@@ -43,7 +43,7 @@ def frozen(value: Value) -> Any:
 class Binding:
     """One binding. Equal are those with the same ends, key and arguments."""
 
-    __slots__ = ("_key", "arguments", "destination", "routing_key", "selector", "source")
+    __slots__ = ("_key", "arguments", "destination", "routing_key", "selector", "source", "weight")
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class Binding:
         self.routing_key = routing_key
         self.arguments = arguments
         self.selector = selector
+        self.weight = weight(routing_key) + 2 * weight(arguments)
+        """What its key and arguments take in memory, roughly; the arguments also as ``frozen``."""
         self._key = (source.name, destination.is_exchange, destination.name, routing_key, frozen(arguments))
 
     def __eq__(self, other: object) -> bool:
@@ -96,6 +98,15 @@ class Exchange:
         self._exchanges = 0
 
     @property
+    def tried(self) -> int:
+        """How many of its bindings every message must be compared with."""
+        return len(self._selective)
+
+    def tries(self, binding: Binding) -> bool:
+        """Whether a binding would be one of those."""
+        return binding.selector is not None
+
+    @property
     def plain(self) -> bool:
         """A match of this exchange is a list of queues and nothing else."""
         return not self._exchanges
@@ -103,10 +114,8 @@ class Exchange:
     def check_binding(self, routing_key: str, arguments: Table) -> None:
         """Raise 406 for a binding that this type of exchange cannot understand."""
 
-    def add(self, binding: Binding) -> bool:
-        """Add a binding; False if an equal one is there."""
-        if binding in self.bindings:
-            return False
+    def add(self, binding: Binding) -> None:
+        """Add a binding; an equal one is not there."""
         self.bindings[binding] = None
         binding.destination.bindings_to[binding] = None
         self._exchanges += binding.destination.is_exchange
@@ -114,7 +123,6 @@ class Exchange:
             self._selective.append(binding)
         else:
             self._index(binding)
-        return True
 
     def remove(self, binding: Binding) -> bool:
         """Remove the binding equal to this one; False if there is none."""
@@ -139,6 +147,7 @@ class Exchange:
             assert binding.selector is not None
             if self._leads(binding, routing_key, message) and binding.selector.matches(message.properties):
                 together[binding.destination] = None
+        message.forget(SMALL)
         return together
 
     def _index(self, binding: Binding) -> None:
@@ -258,6 +267,13 @@ class HeadersExchange(Exchange):
         super().__init__(name, **options)
         self._bindings: dict[Binding, tuple[Callable[[Iterable[bool]], bool], dict[str, Any]]] = {}
 
+    @property
+    def tried(self) -> int:
+        return len(self.bindings)
+
+    def tries(self, binding: Binding) -> bool:
+        return True
+
     def check_binding(self, routing_key: str, arguments: Table) -> None:
         mode = plain(arguments.get("x-match", "all"))
         if mode not in X_MATCH:
@@ -271,6 +287,7 @@ class HeadersExchange(Exchange):
 
     def _find(self, routing_key: str, message: Message) -> Iterable[Destination]:
         headers = message.properties.headers or {}
+        message.forget(SMALL)
         return dict.fromkeys(
             binding.destination for binding, criteria in self._bindings.items() if _meets(headers, *criteria)
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway.broker.arguments import MILLISECONDS_MAX
 from gateway.broker.channels import Channel, Delivery
-from gateway.broker.queues import Envelope
+from gateway.broker.queues import ROOMY_AT, Envelope
 from gateway.broker.refusals import refusal, reply_text
 from gateway.message import Properties
 from gateway.operations import Publish, Refused, Returned, Settlement
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 NO_ROUTE = (312, "NO_ROUTE")
 NO_CONSUMERS = (313, "NO_CONSUMERS")
+
+
+class PublisherWaits(Exception):
+    """The publish waits, and whatever follows it on its connection, until there is memory for messages."""
+
 
 MEMORY_FULL = "the memory for messages is used up"
 QUEUE_FULL = "a queue is at its length limit"
@@ -42,6 +47,7 @@ def publish(channel: Channel, request: Publish, now: float) -> None:
         expiration, priority = _check(request.message.properties, connection)
         channel.checked_octets = raw.octets if raw is not None and expiration is None else None
         channel.checked_priority = priority
+        request.message.forget()
     envelope = Envelope(
         memory,
         request.message,
@@ -51,10 +57,14 @@ def publish(channel: Channel, request: Publish, now: float) -> None:
         expiration=expiration,
         priority=priority,
     )
-    if memory.used + envelope.cost > memory.limit:
-        connection.broker.block(connection, now)
-        _refuse(channel, request, MEMORY_FULL, now)
-        return
+    used = memory.used + envelope.cost
+    if used > memory.alarm:
+        connection.broker.block(channel, now)
+        if used > memory.limit:
+            if not channel.confirms and _may_wait(connection, envelope):
+                raise PublisherWaits
+            _refuse(channel, request, MEMORY_FULL, now)
+            return
     if channel.transaction is not None:
         envelope.hold()
         channel.transaction.publishes.append((request, envelope))
@@ -65,6 +75,14 @@ def publish(channel: Channel, request: Publish, now: float) -> None:
         _refuse(channel, request, QUEUE_FULL, now, may_close=False)
     elif channel.confirms:
         channel.confirm(request.serial)
+
+
+def _may_wait(connection: Connection, envelope: Envelope) -> bool:
+    """Whether a publisher that has no confirms can wait for memory, read no further: nothing that it holds itself,
+    and would not be heard to give back, may be what is missing."""
+    if envelope.cost > envelope.memory.limit * (1 - ROOMY_AT):
+        return False
+    return all(channel.transaction is None and not channel.unsettled for channel in connection.channels.values())
 
 
 def route(channel: Channel, request: Publish, envelope: Envelope, now: float) -> bool:

@@ -9,17 +9,22 @@ whose turn it is. Where one browses or selects, each such consumer has a cursor,
 middle leaves a hole, which is swept up when it reaches the head or when holes outnumber entries.
 
 Expired messages go when they come to the head, as in RabbitMQ, by an alarm or on the way to a consumer.
+
+Nothing here takes longer for a long queue, but for what is asked of each of its messages; and where that may be all of
+them at once (purge, expiry, a deleted queue) it is done :data:`BATCH` at a time, the rest later.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from heapq import merge
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.broker.arguments import QueueArguments
+from gateway.broker.arguments import QueueArguments, weight
 from gateway.broker.consumers import Consumer, Cursor, Rotation
 from gateway.message import Message
 from gateway.values import Table
@@ -29,16 +34,37 @@ if TYPE_CHECKING:
 
 ENVELOPE_OVERHEAD = 1_024
 """What a message costs beside its body and its raw properties, in octets: a flood of empty ones is one too."""
+ENTRY_OVERHEAD = 256
+"""What each further place costs that holds the same message: a queue, or a browser that is shown it."""
+ALARM_AT = 0.9
+"""Publishers are asked to stop when more than this share of the memory is used."""
+ROOMY_AT = 0.8
+"""Publishers are let on again when no more than this share is used."""
+RESERVE = 1.25
+"""Dead letters, which nobody can be asked to stop, may go over the limit by this factor; then they are dropped."""
+BATCH = 1_024
+"""Messages that are dropped, expired or looked at in one go."""
 
 
 class Memory:
-    """How much the messages of the whole broker hold."""
+    """How much the messages of the whole broker hold, in octets."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("alarm", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.alarm = int(limit * ALARM_AT)
         self.used = 0
+
+    @property
+    def roomy(self) -> bool:
+        """Publishers need not wait."""
+        return self.used <= self.limit * ROOMY_AT
+
+    @property
+    def exhausted(self) -> bool:
+        """Even the reserve is used up."""
+        return self.used > self.limit * RESERVE
 
 
 class Envelope:
@@ -77,20 +103,22 @@ class Envelope:
         """The message's own time to live, in milliseconds."""
         self.priority = priority
         raw = message.raw
-        self.cost = len(message.body) + ENVELOPE_OVERHEAD + (len(raw.octets) if raw is not None else 0)
+        self.cost = (
+            len(message.body)
+            + ENVELOPE_OVERHEAD
+            + (weight(message.properties.headers or {}) if raw is None else len(raw.octets))
+        )
         self._holders = 0
 
     def hold(self) -> None:
         """One more place holds it."""
-        if not self._holders:
-            self.memory.used += self.cost
+        self.memory.used += ENTRY_OVERHEAD if self._holders else self.cost
         self._holders += 1
 
     def release(self) -> None:
         """One place less holds it."""
         self._holders -= 1
-        if not self._holders:
-            self.memory.used -= self.cost
+        self.memory.used -= ENTRY_OVERHEAD if self._holders else self.cost
 
 
 class Entry:
@@ -126,12 +154,19 @@ _BY_POSITION = attrgetter("position")
 class Undertaker(Protocol):
     """Where a queue sends what leaves it unconsumed."""
 
+    memory: Memory
+    """What counts all messages."""
+
     def died(self, entry: Entry, reason: str) -> None:
         """``entry`` left its queue for a reason of ``x-death``: rejected, expired or maxlen."""
         ...
 
     def arm(self, queue: Queue) -> None:
         """What expires next in ``queue`` may have changed."""
+        ...
+
+    def discard(self, entries: deque[Entry]) -> None:
+        """These have left their queue and are to be dropped, now or later."""
         ...
 
 
@@ -165,6 +200,7 @@ class Queue:
     ) -> None:
         self.name = name
         self.undertaker = undertaker
+        self.memory = undertaker.memory
         self.durable = durable
         self.auto_delete = auto_delete
         self.exclusive = False
@@ -301,25 +337,29 @@ class Queue:
 
     def purge(self) -> int:
         """Drop what is ready; how many there were."""
-        count = self.ready
-        for line in self._lines:
-            for entry in line:
-                entry.stored = False
-                if entry.ready:
-                    entry.ready = False
-                    entry.drop()
-            line.clear()
-        self.ready = self.ready_octets = self._holes = 0
+        entries = self.clear()
+        count = len(entries)
+        self.undertaker.discard(entries)
         return count
 
-    def entries(self) -> list[Entry]:
-        """What is ready, in order."""
-        return [entry for line in reversed(self._lines) for entry in line if entry.ready]
+    def clear(self) -> deque[Entry]:
+        """Take all that is ready out of the queue, in order."""
+        entries = deque(entry for line in reversed(self._lines) for entry in line if entry.ready)
+        for line in self._lines:
+            for entry in line:
+                entry.ready = entry.stored = False
+            line.clear()
+        self.ready = self.ready_octets = self._holes = 0
+        return entries
 
     def expire(self, now: float) -> None:
-        """Bury what has expired at the head of each line."""
+        """Bury what has expired at the head of each line; no more than a batch, the next alarm is for the rest."""
+        left = BATCH
         for line in self._lines:
-            while (entry := self._head(line)) is not None and entry.expires is not None and entry.expires <= now:
+            while (
+                left and (entry := self._head(line)) is not None and entry.expires is not None and entry.expires <= now
+            ):
+                left -= 1
                 self.take(entry)
                 self.undertaker.died(entry, "expired")
 
@@ -361,6 +401,11 @@ class Queue:
         self._holes = 0
 
     # ------------------------------------------------------------------------------------------ consumers
+
+    @property
+    def selective(self) -> int:
+        """How many of its consumers browse or select."""
+        return len(self._selective)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """It takes part from the next dispatch on."""
@@ -449,18 +494,20 @@ class Queue:
                 return None
 
     def _look(self, cursor: Cursor) -> None:
-        """Collect what arrived since the cursor last looked, from the end of each line backwards."""
+        """Collect a batch of what the cursor has not looked at, the highest priority first."""
         for level in range(len(self._lines) - 1, -1, -1):
             line, seen = self._lines[level], cursor.seen[level]
             if not line or line[-1].position <= seen:
                 continue
-            found: list[Entry] = []
-            for entry in reversed(line):
-                if entry.position <= seen:
-                    break
-                found.append(entry)
-            cursor.seen[level] = line[-1].position
-            cursor.unseen.extend(reversed(found))
+            start = bisect_right(line, seen, key=_BY_POSITION)
+            new = len(line) - start
+            # From the nearer end: a cursor has mostly seen all but the last.
+            found = list(islice(line, start, start + BATCH) if new > BATCH else islice(reversed(line), new))
+            if new <= BATCH:
+                found.reverse()
+            cursor.seen[level] = found[-1].position
+            cursor.unseen.extend(found)
+            return
 
     def _active(self) -> Consumer | None:
         """The consumer that a queue with ``x-single-active-consumer`` serves."""

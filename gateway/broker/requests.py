@@ -188,8 +188,7 @@ def _delete_queue(channel: Channel, request: DeleteQueue, now: float) -> None:
 
 def _qos(channel: Channel, request: Qos, now: float) -> None:
     if request.whole_channel:
-        window = channel.window
-        window.count_max, window.size_max = request.prefetch_count, request.prefetch_size
+        channel.limit(request.prefetch_count, request.prefetch_size)
     else:
         channel.prefetch = (request.prefetch_count, request.prefetch_size)
         if channel.connection.rules.qos_on_running:
@@ -260,6 +259,8 @@ def _get(channel: Channel, request: Get, now: float) -> None:
     connection, serial = channel.connection, request.serial
     queue = _queue(channel, request.queue)
     connection.vhost.touch(queue, now)
+    if not request.no_ack and len(channel.unsettled) >= connection.broker.limits.unacked:
+        raise refusal(506, f"{connection.broker.limits.unacked} deliveries are not acknowledged")
     entry = queue.first(now)
     if entry is None:
         connection.send(GotNothing(channel.number, serial, serial), now)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from gateway.broker import arguments as args
 from gateway.broker.alarms import Alarms
 from gateway.broker.consumers import Consumer
 from gateway.broker.dead_letters import is_automatic_cycle, with_death
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
-from gateway.broker.queues import Entry, Envelope, Memory, Queue, Tenant
+from gateway.broker.queues import BATCH, Entry, Envelope, Memory, Queue, Tenant
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
+from gateway.limits import BrokerLimits
 from gateway.message import Message
 from gateway.operations import (
     BindingFound,
@@ -28,26 +28,6 @@ from gateway.operations import (
     QueryBinding,
 )
 from gateway.values import Table
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerLimits:
-    """How much the embedded broker takes, beside :class:`~gateway.limits.Limits` of each session."""
-
-    connections: int = 4_096
-    """Most connections at once; one more is closed as it comes."""
-    exchanges: int = 65_536
-    """Most exchanges; one more is refused with 406."""
-    queues: int = 65_536
-    """Most queues; one more is refused with 406."""
-    bindings: int = 262_144
-    """Most bindings; one more is refused with 406."""
-    consumers: int = 65_536
-    """Most consumers; one more is refused with 406."""
-    output_high_water: int = 1 << 20
-    """Octets waiting for a client that does not read, above which it gets no more deliveries."""
-    input_stop: int = 8 << 20
-    """Octets waiting for a client that does not read, above which its requests wait and nothing more is read."""
 
 
 class DefaultExchange(Exchange):
@@ -94,8 +74,14 @@ class VirtualHost:
             self.exchanges[predeclared] = kind(predeclared, durable=True)
         self.alarms: Alarms[Queue] = Alarms()
         self.consumers = 0
+        self.dropped = 0
+        """Dead letters that there was no memory for."""
         self._bindings = 0
+        self._declared = 0
         self._dead: deque[tuple[Entry, str]] = deque()
+        self._discarded: deque[Entry] = deque()
+        self._late = False
+        """Dead letters are left over, for :meth:`handle_timeout`."""
         self._random_octets = random_octets
         self._wall_clock = wall_clock
 
@@ -142,7 +128,8 @@ class VirtualHost:
             return found
         _check_name("exchange", name)
         if len(self.exchanges) >= self.limits.exchanges:
-            raise refusal(406, f"cannot declare {what}: the limit of {self.limits.exchanges} exchanges is reached")
+            raise refusal(506, f"cannot declare {what}: the limit of {self.limits.exchanges} exchanges is reached")
+        self._charge(args.weight(name) + args.weight(request.arguments))
         self.exchanges[name] = found = kind(
             name,
             durable=request.durable,
@@ -165,8 +152,19 @@ class VirtualHost:
             raise refusal(403, f"deletion of system {self.title('exchange', name)} not allowed")
         if request.if_unused and found.bindings:
             raise refusal(406, f"{self.title('exchange', name)} in use")
-        del self.exchanges[name]
+        self._drop_exchange(found)
         self._unbind([*found.bindings, *found.bindings_to])
+
+    def _drop_exchange(self, exchange: Exchange) -> None:
+        del self.exchanges[exchange.name]
+        self._declared -= args.weight(exchange.name) + args.weight(exchange.table)
+
+    def _charge(self, octets: int) -> None:
+        """Count what a client declares; 506 where it is too much in all."""
+        if self._declared + octets > self.limits.declared_octets:
+            limit = self.limits.declared_octets
+            raise refusal(506, f"the limit of {limit} octets of names and arguments is reached")
+        self._declared += octets
 
     # -------------------------------------------------------------------------------------------- queues
 
@@ -207,7 +205,8 @@ class VirtualHost:
             args.require_equal(arguments, found.arguments, args.QUEUE_ARGUMENTS, what)
         else:
             if len(self.queues) >= self.limits.queues:
-                raise refusal(406, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
+                raise refusal(506, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
+            self._charge(args.weight(name) + args.weight(request.arguments))
             found = self.queues[name] = Queue(
                 name,
                 self,
@@ -241,6 +240,7 @@ class VirtualHost:
         """Remove a queue with its messages, consumers and bindings; how many messages were ready."""
         queue.gone = True
         del self.queues[queue.name]
+        self._declared -= args.weight(queue.name) + args.weight(queue.table)
         if queue.owner is not None:
             del queue.owner.owned[queue]
         self.alarms.clear(queue)
@@ -250,10 +250,8 @@ class VirtualHost:
             consumer.channel.consumer_cancelled(consumer, now)
         if queue.arguments.alternate_exchange is None:
             return queue.purge()
-        orphans = queue.entries()
-        for entry in orphans:
-            queue.take(entry)
-            self.died(entry, ORPHANED)
+        orphans = queue.clear()
+        self._dead.extend((entry, ORPHANED) for entry in orphans)
         return len(orphans)
 
     def drop_tenant(self, tenant: Tenant, now: float) -> None:
@@ -281,19 +279,25 @@ class VirtualHost:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """basic.consume; 403 where the queue or the consumer is exclusive."""
-        queue = consumer.queue
+        queue, limits = consumer.queue, self.limits
         what = self.title("queue", queue.name)
         alone = consumer.exclusive or queue.arguments.exclusivity == "LINK"
-        if queue.consumers and (alone or any(other.exclusive for other in queue.consumers)):
+        # One that is exclusive is the only one.
+        if queue.consumers and (alone or next(iter(queue.consumers)).exclusive):
             raise refusal(403, f"{what} in exclusive use")
-        if self.consumers >= self.limits.consumers:
-            raise refusal(406, f"cannot consume from {what}: the limit of {self.limits.consumers} consumers is reached")
+        if self.consumers >= limits.consumers:
+            raise refusal(506, f"cannot consume from {what}: the limit of {limits.consumers} consumers is reached")
+        if consumer.selective and queue.selective >= limits.selective_consumers:
+            most = f"{limits.selective_consumers} consumers that browse or select"
+            raise refusal(506, f"cannot consume from {what}: the limit of {most} is reached")
+        self._charge(consumer.weight)
         self.consumers += 1
         queue.add_consumer(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """The consumer takes no more. Its queue may have to go: :meth:`unused`."""
         self.consumers -= 1
+        self._declared -= consumer.weight
         consumer.queue.remove_consumer(consumer)
 
     def unused(self, queue: Queue, now: float) -> None:
@@ -313,9 +317,16 @@ class VirtualHost:
         exchange.check_binding(routing_key, arguments)
         selector = args.binding_selector(arguments, self.title("binding", routing_key))
         binding = Binding(exchange, destination, routing_key, arguments, selector)
-        if binding not in exchange.bindings and self._bindings >= self.limits.bindings:
-            raise refusal(406, f"the limit of {self.limits.bindings} bindings is reached")
-        self._bindings += exchange.add(binding)
+        if binding in exchange.bindings:
+            return
+        if self._bindings >= self.limits.bindings:
+            raise refusal(506, f"the limit of {self.limits.bindings} bindings is reached")
+        if exchange.tries(binding) and exchange.tried >= self.limits.tried_bindings:
+            most = f"{self.limits.tried_bindings} bindings that every message is compared with"
+            raise refusal(506, f"{self.title('exchange', source)}: the limit of {most} is reached")
+        self._charge(binding.weight)
+        exchange.add(binding)
+        self._bindings += 1
 
     def unbind(self, source: str, destination: Destination | None, routing_key: str, arguments: Table | None) -> None:
         """queue.unbind and exchange.unbind; what is not there counts as unbound. ``arguments`` None: whatever
@@ -349,8 +360,9 @@ class VirtualHost:
             if not source.remove(binding):
                 continue
             self._bindings -= 1
+            self._declared -= binding.weight
             if source.auto_delete and not source.bindings and self.exchanges.get(source.name) is source:
-                del self.exchanges[source.name]
+                self._drop_exchange(source)
                 todo.extend(source.bindings_to)
 
     def query_binding(self, request: QueryBinding) -> BindingFound:
@@ -409,12 +421,35 @@ class VirtualHost:
         self._dead.append((entry, reason))
 
     def bury(self, now: float) -> None:
-        """Send the dead to their dead-letter exchanges, and those who die of that, until all rest."""
-        dead = self._dead
-        while dead:
+        """Send the dead to their dead-letter exchanges, and those who die of that. Many are buried a batch at a
+        time, by :meth:`handle_timeout`: queues that feed each other must not hold up everybody else."""
+        if self._dead and not self._late:
+            self._bury(now)
+
+    def _bury(self, now: float) -> None:
+        dead, left = self._dead, BURIED_AT_ONCE
+        while dead and left:
+            left -= 1
             entry, reason = dead.popleft()
-            self._dead_letter(entry, reason, now)
+            if self.memory.exhausted:
+                self.dropped += 1
+            else:
+                self._dead_letter(entry, reason, now)
             entry.drop()
+        self._late = bool(dead)
+
+    def discard(self, entries: deque[Entry]) -> None:
+        """Drop what a purge has taken out of its queue: a batch now, the others by :meth:`handle_timeout`."""
+        if self._discarded:
+            self._discarded.extend(entries)
+            return
+        self._discarded = entries
+        self._drop_batch()
+
+    def _drop_batch(self) -> None:
+        discarded = self._discarded
+        for _ in range(min(BATCH, len(discarded))):
+            discarded.popleft().drop()
 
     def _dead_letter(self, entry: Entry, reason: str, now: float) -> None:
         arguments, envelope = entry.queue.arguments, entry.envelope
@@ -443,21 +478,28 @@ class VirtualHost:
     # -------------------------------------------------------------------------------------------- timers
 
     def next_timeout(self) -> float | None:
-        """When something expires."""
-        return self.alarms.next()
+        """When something expires; at once where something is left over."""
+        return 0.0 if self._late or self._discarded else self.alarms.next()
 
     def handle_timeout(self, now: float) -> None:
-        """Let go of what has expired: messages, and queues that nobody uses."""
-        for queue in self.alarms.due(now):
+        """Let go of what has expired, messages and queues that nobody uses, and of what was left over."""
+        self._drop_batch()
+        for queue in list(self.alarms.due(now)):  # what is due again at once has its turn next time
+            if queue.gone:
+                continue
             if queue.unused_since(now):
                 self.drop_queue(queue, now)
                 continue
             queue.expire(now)
+            self.alarms.clear(queue)  # that of a message that has gone with the batch
             self.arm(queue)
             if queue.ready and queue.consumers:
                 queue.dispatch(now)
-        self.bury(now)
+        self._bury(now)
 
+
+BURIED_AT_ONCE = 256
+"""Dead letters that are sent on in one go."""
 
 _ALTERNATE = frozenset({"rejected", ORPHANED})
 """What 0-10's alternate exchange of a queue is for (queue.declare)."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from gateway.broker.broker import Broker, Connection
-from gateway.broker.vhost import BrokerLimits
 from gateway.config import EmbeddedSettings
 from gateway.errors import LocalError, StateError
+from gateway.limits import BrokerLimits
 from gateway.message import Message, Properties
 from gateway.operations import (
     ChannelClosed,
@@ -87,13 +87,14 @@ class Recorder:
 
 
 def make_broker(limits: BrokerLimits | None = None, **settings: Any) -> Broker:
-    """A broker whose random octets count up and whose wall clock stands still."""
+    """A broker whose random octets count up and whose wall clock stands still. Nobody looks after deliveries that
+    are not acknowledged, unless the limits say so."""
     numbers = iter(range(1 << 30))
     return Broker(
         EmbeddedSettings(**settings),
         random_octets=lambda size: next(numbers).to_bytes(size, "big"),
         wall_clock=lambda: SECONDS_1970,
-        limits=limits,
+        limits=BrokerLimits(ack_timeout=0) if limits is None else limits,
     )
 
 

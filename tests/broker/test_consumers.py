@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.vhost import BrokerLimits
+from gateway.limits import BrokerLimits
 from gateway.operations import (
     Acquire,
     Acquired,
@@ -451,6 +451,7 @@ def test_acquire() -> None:
     assert client.one(Acquire(1, ((2, 2),)), Acquired).deliveries == ()
     client(ack(2), ack(4, settlement=RELEASE), ack(5, settlement=REJECT), ack(3))
     assert other.drain("q") == [b"2", b"3"]
+    client(ack(1))  # it was shown, and is remembered until then
     assert client.broker.memory.used == 0
 
 

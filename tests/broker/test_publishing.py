@@ -322,7 +322,7 @@ def test_a_body_counts_once_over_all_queues() -> None:
         client(DeclareQueue(1, f"q{number}"))
         client(BindQueue(1, f"q{number}", "amq.fanout"))
     client.publish("", b"x" * 300_000, "amq.fanout")
-    assert client.broker.memory.used < 310_000
+    assert client.broker.memory.used < 320_000
     for number in range(50):
         assert client.broker.memory.used > 300_000
         client.get(f"q{number}")

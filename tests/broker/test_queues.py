@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.vhost import BrokerLimits
+from gateway.limits import BrokerLimits
 from gateway.operations import (
     BindQueue,
     Cancel,
@@ -280,14 +280,14 @@ def test_limits_on_objects() -> None:
     limits = BrokerLimits(queues=2, exchanges=7, bindings=1, consumers=1)
     client = Client(make_broker(limits))
     client(DeclareQueue(1, "a"), DeclareQueue(1, "b"))
-    assert client.failure(DeclareQueue(1, "c"))[0] == 406
+    assert client.failure(DeclareQueue(1, "c"))[0] == 506
     client(DeclareQueue(1, "a"))
     client(DeclareExchange(1, "x"))
-    assert client.failure(DeclareExchange(1, "y"))[0] == 406
+    assert client.failure(DeclareExchange(1, "y"))[0] == 506
     client(BindQueue(1, "a", "x"), BindQueue(1, "a", "x"))
-    assert client.failure(BindQueue(1, "b", "x"))[0] == 406
+    assert client.failure(BindQueue(1, "b", "x"))[0] == 506
     client(Consume(1, "a", "tag"))
-    assert client.failure(Consume(1, "b", "tag2"))[0] == 406
+    assert client.failure(Consume(1, "b", "tag2"))[0] == 506
 
 
 # ------------------------------------------------------------------------------------------------- lengths

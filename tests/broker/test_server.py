@@ -16,9 +16,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from gateway.broker.server import PRODUCT, EmbeddedBroker
-from gateway.broker.vhost import BrokerLimits
 from gateway.config import EmbeddedSettings
-from gateway.limits import Limits
+from gateway.limits import BrokerLimits, Limits
 from gateway.session import PROTOCOL_HEADERS, Version
 from gateway.versions import FALLBACK_HEADER
 
@@ -85,9 +84,10 @@ async def test_silence_is_not_waited_for() -> None:
 
 
 async def test_one_connection_too_many() -> None:
-    async with running(broker_limits=BrokerLimits(connections=2)) as broker:
+    async with running(Limits(close_timeout=0.1), BrokerLimits(connections=2)) as broker:
         streams = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(2)]
-        assert await talk(broker.port, b"") == b""
+        refusal = await talk(broker.port, octets_that_ask()[0])
+        assert b"NOT_ALLOWED - the limit of 2 connections is reached" in refusal
         for _, writer in streams:
             writer.close()
 

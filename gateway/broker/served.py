@@ -1,0 +1,383 @@
+"""A port of the embedded broker and the clients that come to it.
+
+What clients can do to each other, and what stands against it:
+
+===========================  ===============================================================================
+comes in crowds              connections are counted per port and per remote address: :class:`Listener`
+says nothing, or too slowly  one deadline from the first packet to an open connection, TLS included
+sends as fast as it can      its octets are worked on in slices, for one ``turn``; then its neighbours have theirs
+does not read                gets no deliveries above ``output_high_water``, is not read from above ``input_stop``
+stays so, or stops midway    is cut off after ``stuck_timeout``: :meth:`Served.is_stuck`
+===========================  ===============================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final, cast
+
+from gateway.broker.broker import Connection
+from gateway.broker.refusals import reply_text
+from gateway.operations import Close, Operation
+from gateway.session import Session
+from gateway.transports.stream import Stream
+from gateway.versions import FALLBACK_HEADER, HEADER_SIZE, may_be_header, server_session, version_of_header
+
+if TYPE_CHECKING:
+    from gateway.broker.server import EmbeddedBroker
+
+SEND_BUFFER: Final = 1 << 18
+"""Octets that the system may hold for a client. Left alone it would hold megabytes, and tell only when a third of them
+is gone that a slow client reads at all."""
+SLICE: Final = 16_384
+"""Octets of a client that are worked on between two looks at the clock."""
+NEVER: Final = float("inf")
+"""A time that does not come."""
+
+
+class Listener:
+    """One port, and who may come."""
+
+    __slots__ = ("_addresses", "_refused", "_server", "_sockets", "context", "served")
+
+    def __init__(self, server: EmbeddedBroker, context: ssl.SSLContext | None) -> None:
+        self._server = server
+        self.context = context
+        """None: without TLS."""
+        self.served: dict[Served, str] = {}
+        """Every connection, with its remote address."""
+        self._addresses: dict[str, int] = {}
+        self._refused: set[Served] = set()
+        self._sockets: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises ``OSError`` if the address is taken or not ours."""
+        self._sockets = await self._server.loop.create_server(
+            lambda: Served(self._server, self).stream, host, port, backlog=1_024
+        )
+
+    def close(self) -> None:
+        """Nobody comes any more."""
+        if self._sockets is not None:
+            self._sockets.close()
+
+    async def wait_closed(self) -> None:
+        """Until the port is free, with all connections gone."""
+        if self._sockets is not None:
+            await self._sockets.wait_closed()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._sockets is not None, "start() it first"
+        return int(self._sockets.sockets[0].getsockname()[1])
+
+    def admit(self, served: Served, address: str) -> str | None:
+        """A client has connected. Returns why it is to be sent away, empty: it is not; None: without a word."""
+        limits = self._server.broker.limits
+        of_address = self._addresses.get(address, 0)
+        refusal = ""
+        if len(self.served) - len(self._refused) >= limits.connections:
+            refusal = f"the limit of {limits.connections} connections is reached"
+        elif of_address >= limits.connections_per_address:
+            refusal = f"the limit of {limits.connections_per_address} connections from {address} is reached"
+        self.served[served] = address
+        if not refusal:
+            self._addresses[address] = of_address + 1
+            return ""
+        self._refused.add(served)
+        return refusal if len(self._refused) <= limits.connections_refused else None
+
+    def ended(self, served: Served) -> None:
+        """A connection is over."""
+        address = self.served.pop(served, None)
+        if served in self._refused:
+            self._refused.remove(served)
+        elif address is not None:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+
+class ServedStream(Stream):
+    """The stream of a client, which is looked at before anything is read."""
+
+    user: Served
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.user.arrived(cast(asyncio.Transport, transport)):
+            self.begin(transport)
+
+    def begin(self, transport: asyncio.BaseTransport) -> None:
+        """Serve it on this transport."""
+        super().connection_made(transport)
+
+
+class Served:
+    """One client's connection, from its first octet to the end of its stream."""
+
+    __slots__ = (
+        "_going_on", "_header", "_listener", "_moved_at", "_opened", "_received_at", "_refusal", "_securing", "_sent",
+        "_server", "_timer", "_timer_at", "_unfinished", "_unread", "connection", "session", "stream",
+    )  # fmt: skip
+
+    def __init__(self, server: EmbeddedBroker, listener: Listener) -> None:
+        self._server = server
+        self._listener = listener
+        self._header = bytearray()
+        self._refusal = ""
+        self._securing: asyncio.Task[None] | None = None
+        self.session: Session | None = None
+        self.connection: Connection | None = None
+        self.stream = ServedStream(self)
+        self._unread: bytes | memoryview = b""
+        """What came and was not worked on yet."""
+        self._going_on = False
+        """The next turn is scheduled."""
+        self._unfinished = 0
+        self._opened = False
+        """The connection was open in time."""
+        now = server.loop.time()
+        self._received_at = self._moved_at = now
+        self._sent = 0
+        self._timer_at = now + server.limits.handshake_timeout
+        self._timer: asyncio.TimerHandle | None = server.loop.call_at(self._timer_at, self._timeout)
+
+    # -------------------------------------------------------------------------------------------- arriving
+
+    def arrived(self, transport: asyncio.Transport) -> bool:
+        """It has connected: whether it is served as it is. Else it has been hung up on, or speaks TLS first."""
+        name = transport.get_extra_info("peername")
+        refusal = self._listener.admit(self, str(name[0]) if isinstance(name, tuple) else "")
+        self._server.arrived(self)
+        if refusal is None:
+            self.stream.abort()
+            return True
+        self._refusal = refusal
+        if (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        if self._listener.context is None:
+            return True
+        transport.pause_reading()
+        self._securing = self._server.loop.create_task(self._secure(transport, self._listener.context))
+        return False
+
+    async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        """The TLS handshake."""
+        limits, error, secured = self._server.limits, None, None
+        try:
+            secured = await self._server.loop.start_tls(
+                transport,
+                self.stream,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=limits.handshake_timeout,
+                ssl_shutdown_timeout=limits.close_timeout,
+            )
+        except OSError as failed:
+            error = failed
+        finally:
+            self._securing = None
+            if secured is None or transport.is_closing():
+                self.stream.connection_lost(error)
+            else:
+                self.stream.begin(secured)
+
+    # ------------------------------------------------------------------------------ called by the stream
+
+    def data_received(self, data: bytes) -> None:
+        """Octets of the client."""
+        now = self._received_at = self._server.loop.time()
+        session = self.session
+        if session is None:
+            self._header += data
+            session = self._choose()
+            if session is None:
+                return
+            data = bytes(self._header)
+            self._header.clear()
+        if len(data) > SLICE or self._unread:
+            self._unread = memoryview(bytes(self._unread) + data if self._unread else data)
+            if not self._going_on:
+                self._work(now)
+            return
+        self._handle(session.receive_data(data, now), now)
+        self._after(now)
+
+    def stream_lost(self, error: Exception | None) -> None:
+        """The client is gone."""
+        now = self._server.loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._server.unfinished -= self._unfinished
+        self._unfinished = 0
+        self._unread = b""
+        if self.session is not None and self.connection is not None:
+            self._server.broker.receive(self.connection, self.session.receive_eof(now), now)
+            self._server.broker.disconnect(self.connection, now)
+        self._listener.ended(self)
+        self._server.ended(self)
+
+    def data_to_send(self) -> list[bytes]:
+        """Everything queued for the client."""
+        connection, session = self.connection, self.session
+        if connection is None or session is None:
+            return []
+        self._server.broker.flushed(connection)
+        buffers = session.data_to_send()
+        if connection.paused or not self.stream.reading:
+            # Whether the client takes what it is given shows when it was given to the transport.
+            self._server.loop.call_soon(self._written)
+        return buffers
+
+    def writable_again(self) -> None:
+        """The client has read what it was given."""
+        self._written()
+
+    # --------------------------------------------------------------------------------------------- working
+
+    def _choose(self) -> Session | None:
+        """The session for the protocol header; None: not yet, or never."""
+        if not may_be_header(self._header):
+            # No header of ours: answer with the best one and hang up (0-9-1 section 4.2.2).
+            self.stream.close(FALLBACK_HEADER)
+            return None
+        if len(self._header) < HEADER_SIZE:
+            return None
+        version = version_of_header(self._header)
+        assert version is not None  # may_be_header
+        self.session = server_session(version, self._server.session_configs[version])
+        self.connection = self._server.broker.connect(self.session, self.stream.wake, self._refusal)
+        return self.session
+
+    def _work(self, now: float) -> None:
+        """Work on what is unread, for one turn."""
+        session, loop = self.session, self._server.loop
+        assert session is not None
+        until = now + self._server.broker.limits.turn
+        while self._unread and not self._is_stopped() and not session.closed:
+            piece, self._unread = self._unread[:SLICE], self._unread[SLICE:]
+            self._handle(session.receive_data(piece, now), now)
+            now = loop.time()
+            if now >= until:
+                break
+        if session.closed:
+            self._unread = b""
+        self._after(now)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self.session is not None and self._unread and not self._is_stopped():
+            self._work(self._server.loop.time())
+
+    def _is_stopped(self) -> bool:
+        """Nothing more is done for this client, since it does not read what it was told, or must wait."""
+        connection, session = self.connection, self.session
+        assert connection is not None
+        assert session is not None
+        return bool(connection.backlog) or session.pending > self._server.broker.limits.output_buffers
+
+    def _handle(self, operations: list[Operation], now: float) -> None:
+        if operations:
+            assert self.connection is not None
+            self._server.broker.receive(self.connection, operations, now)
+
+    def _after(self, now: float) -> None:
+        """Some of the client's octets were worked on, or its time had come: what follows from that."""
+        session, connection, server = self.session, self.connection, self._server
+        assert session is not None
+        assert connection is not None
+        self.stream.wake()
+        self._count_unfinished(session, connection, now)
+        if session.closed:
+            self.stream.close()
+            self._set_timer(now + server.limits.close_timeout)
+            return
+        self._steer()
+        if connection.open:
+            self._opened = True
+        at = session.next_timeout()
+        if at is not None and at < self._timer_at:
+            self._set_timer(at)
+        server.watch_timeouts()
+
+    def _count_unfinished(self, session: Session, connection: Connection, now: float) -> None:
+        """Messages that are not all there count for all clients together; who goes over that must go."""
+        server, before = self._server, self._unfinished
+        self._unfinished = unfinished = session.unfinished
+        server.unfinished += unfinished - before
+        if unfinished > before and server.unfinished > server.settings.queue_memory:
+            text = reply_text(320, f"over {server.settings.queue_memory} octets of unfinished messages")
+            connection.send(Close(0, 320, text), now)
+            server.broker.disconnect(connection, now)
+            self._unfinished = session.unfinished
+            server.unfinished += self._unfinished - unfinished
+
+    def _steer(self) -> None:
+        """Read on, or not; and have another turn where something is left to do."""
+        if self._is_stopped():
+            self.stream.pause_reading()
+        elif self._unread:
+            self.stream.pause_reading()
+            if not self._going_on:
+                self._going_on = True
+                self._server.loop.call_soon(self._go_on)
+        else:
+            self.stream.resume_reading()
+
+    def _written(self) -> None:
+        connection = self.connection
+        if connection is None or not self.stream.writable:
+            return
+        if connection.paused or connection.backlog:
+            self._server.broker.resume(connection, self._server.loop.time())
+            self._server.watch_timeouts()
+        self._steer()
+
+    # ---------------------------------------------------------------------------------------------- timing
+
+    def is_stuck(self, now: float, timeout: float) -> bool:
+        """Whether the client, for so long, took nothing of what waits for it, or left something unfinished and sent
+        nothing although we would read."""
+        stream, session = self.stream, self.session
+        sent = stream.sent
+        if sent != self._sent or not stream.unsent:
+            self._sent, self._moved_at = sent, now
+        elif now - self._moved_at >= timeout:
+            return True
+        if session is None or not session.unfinished or not stream.reading:
+            return False
+        return now - self._received_at >= timeout
+
+    def _set_timer(self, at: float | None) -> None:
+        """One that fires too early does no harm: what only moves back, as heartbeats do, is left until then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if at is None else self._server.loop.call_at(at, self._timeout)
+        self._timer_at = NEVER if at is None else at
+
+    def _timeout(self) -> None:
+        self._timer = None
+        self._timer_at = NEVER
+        session = self.session
+        if session is None or session.closed or not self._opened:
+            # No open connection in time; or it does not read our last words, and cannot hold the stream open by that.
+            self.stream.abort()
+            return
+        now = self._server.loop.time()
+        if not self.stream.reading:
+            # It is not its fault that we hear nothing of it.
+            session.receive_data(b"", now)
+        self._handle(session.handle_timeout(now), now)
+        self._after(now)
+        if not session.closed:
+            self._set_timer(session.next_timeout())
+
+    def hang_up(self) -> None:
+        """End it now, whatever stage it is in."""
+        if self._securing is not None:
+            self._securing.cancel()
+        self.stream.abort()
