@@ -1,0 +1,12 @@
+"""Faults, on real brokers: nothing that was promised is lost, whatever breaks.
+
+    checker.py   what a run promised and what came of it, judged
+    proxy.py     a TCP proxy whose toxics are put in and taken out while it runs
+    http.py      a small HTTP client that knows whether its request was written
+    load.py      producers and consumers that write down a History
+    harness.py   a gateway as a process of its own, its brokers behind proxies, one run from load to verdict
+    rows.py      the table of faults: what is done to whom
+    __main__.py  the full form: ``make faults``
+
+The quick form of each row is a test in this folder; the table with its figures is in ``docs/reliability.md``.
+"""
