@@ -19,10 +19,10 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run test bench style types layers docs
+.PHONY: help install lock run test faults bench bench-compare style types layers docs
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
 
 install: $(STAMP)  ## the virtual environment .venv, as locked
 
@@ -49,8 +49,24 @@ test: $(STAMP)  ## every check and every test, on real brokers
 	@tests/servers/install.sh
 	@exec $(BIN)/python tests/suites.py
 
-bench: $(STAMP)  ## how fast it is, beside pika and pamqp in the same run
-	@exec $(BIN)/python -m tests.benchmarks
+faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
+	@tests/servers/install.sh
+	@exec $(BIN)/python -m tests.faults $(FAULTS) $(ROWS)
+
+fuzz: $(STAMP)  ## 1,000,000 hostile inputs; SEED=7 for the same ones again
+	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
+
+fuzz-guided: $(STAMP)  ## hostile inputs chosen by coverage, for SECONDS=300
+	@$(BIN)/uv sync --locked --quiet --inexact --group fuzz
+	@exec $(BIN)/python -m tests.fuzz.guided --seconds $(or $(SECONDS),300)
+
+bench: $(STAMP)  ## how fast it is, beside its peers in the same run; SECTIONS="codec link", BENCH="--json FILE"
+	@tests/servers/install.sh
+	@exec $(BIN)/python -m tests.benchmarks $(BENCH) $(SECTIONS)
+
+bench-compare: $(STAMP)  ## two commits beside each other: BASE=COMMIT [HEAD=COMMIT] [SECTIONS="codec"]
+	@test -n "$(BASE)" || { echo "make: name a commit: make bench-compare BASE=main~1" >&2; exit 1; }
+	@exec $(BIN)/python -m tests.benchmarks.compare $(COMPARE) $(BASE) $(HEAD) --sections $(or $(SECTIONS),codec)
 
 style: $(STAMP)  ## ruff: rules and format
 	@exec $(BIN)/python tests/suites.py style

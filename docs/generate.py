@@ -187,10 +187,22 @@ def exit_statuses() -> Iterator[str]:
 
 def limit_table() -> Iterator[str]:
     """Every limit on untrusted input."""
-    docs = field_docs(limits)["Limits"]
+    yield from _limits(limits.DEFAULT_LIMITS)
+
+
+def broker_limits() -> Iterator[str]:
+    """What the embedded broker keeps for its clients."""
+    yield from _limits(limits.DEFAULT_BROKER_LIMITS)
+
+
+def _limits(defaults: limits.Limits | limits.BrokerLimits) -> Iterator[str]:
+    docs = field_docs(limits)[type(defaults).__name__]
     yield from table(
         ("limit", "default", "meaning"),
-        ((f"`{name}`", f"{getattr(limits.DEFAULT_LIMITS, name):_}", docs[name]) for name in limits.LIMIT_NAMES),
+        (
+            (f"`{field.name}`", f"{getattr(defaults, field.name):_}", docs[field.name])
+            for field in dataclasses.fields(defaults)
+        ),
     )
 
 
@@ -318,6 +330,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "problems": problems,
     "exit-statuses": exit_statuses,
     "limits": limit_table,
+    "broker-limits": broker_limits,
     "verbs": verbs,
     "events": ledger_states,
     "metrics": metrics,

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
 from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, Server
 from tests.servers.process import State
+
+hypothesis.settings.register_profile("busy machines", deadline=None)  # what a neighbour takes is no fault of the code
+hypothesis.settings.load_profile("busy machines")
 
 
 def _only_loopback(event: str, arguments: tuple[Any, ...]) -> None:

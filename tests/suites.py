@@ -49,14 +49,23 @@ class Suite:
     """Whether nothing may run beside it."""
     limit: int = 420
     """How long it may take, in seconds."""
+    covers: str = ""
+    """A package of which its tests must take every branch."""
 
     def commands(self, report: Path) -> Iterator[list[str]]:
         """What to run, one after the other, until one fails. Tests write their results to ``report``."""
         for command in self.check:
             yield [str(BIN / command[0]), *command[1:]]
-        if self.paths:
-            files = [str(path.relative_to(ROOT)) for path in self.files()]
-            yield [sys.executable, "-m", "pytest", f"--junit-xml={report}", *files]
+        if not self.paths:
+            return
+        tests = ["-m", "pytest", f"--junit-xml={report}", *(str(path.relative_to(ROOT)) for path in self.files())]
+        if not self.covers:
+            yield [sys.executable, *tests]
+            return
+        coverage = [sys.executable, "-m", "coverage"]
+        data = f"--data-file={report.with_suffix('.coverage')}"
+        yield [*coverage, "run", "--branch", data, f"--source={self.covers}", *tests]
+        yield [*coverage, "report", data, "--fail-under=100", "--show-missing", "--skip-covered"]
 
     def files(self) -> list[Path]:
         """What its globs match: folders, and files that stand alone."""
@@ -68,15 +77,23 @@ SUITES = (
     Suite("types", check=(("mypy",),)),
     Suite("layers", check=(("lint-imports", "--no-cache"),)),
     Suite("kernel", ("test_[!a]*.py",)),
-    Suite("protocols", ("wire", "classic", "v08", "v091", "v010")),
+    Suite("wire", ("wire",), covers="gateway.wire"),
+    Suite("classic", ("classic",), covers="gateway.classic"),
+    Suite("v08", ("v08",), covers="gateway.v08"),
+    Suite("v091", ("v091",), covers="gateway.v091"),
+    Suite("v010", ("v010",), covers="gateway.v010"),
     Suite("broker", ("broker",)),
+    Suite("hostile", ("hostile",)),
+    Suite("fuzz", ("fuzz",)),
     Suite("links", ("transports", "upstreams")),
     Suite("http", ("core", "api")),
     Suite("app", ("test_a*.py",), servers=True),
     Suite("conformance", ("conformance",), servers=True, limit=900),
     Suite("interop", ("interop", "golden", "servers"), servers=True, limit=900),
     Suite("ledger", ("ledger",), servers=True),
-    Suite("commands", ("commands", "benchmarks")),
+    Suite("commands", ("commands",)),
+    Suite("benchmarks", ("benchmarks",), servers=True),
+    Suite("faults", ("faults",), servers=True, limit=900),
 )
 """In the order in which they start: what is quick to say no comes first, and what is long not last."""
 
@@ -246,7 +263,8 @@ class Schedule:
 def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
     """Run the suites, print what each said as it ends, and return their rows in the order of the table."""
     schedule = Schedule(suites, servers)
-    environ = {**os.environ, "GATEWAY_TEST_SERVERS": str(servers.file)}
+    environ = {name: value for name, value in os.environ.items() if name != "COVERAGE_CORE"}
+    environ["GATEWAY_TEST_SERVERS"] = str(servers.file)
     results: dict[str, Result] = {}
     printing = threading.Lock()
 

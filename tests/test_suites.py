@@ -130,6 +130,30 @@ def test_the_counts_are_those_of_pytest(tmp_path: Path, text: str, counts: tuple
 
 
 @pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import part\ndef test_it(): part.sign(1), part.sign(-1)\n", ""),
+        ("import part\ndef test_it(): part.sign(1)\n", "python ended with 2"),  # a line is missing
+        ("import part\ndef test_it(): part.sign(-1)\n", "python ended with 2"),  # only a branch is
+        ("def test_it(): assert 0\n", ""),  # the number of tests that failed is what is said
+    ],
+)
+def test_a_package_that_is_not_covered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "__init__.py").write_text(
+        "def sign(n):\n    text = 'minus'\n    if n > 0:\n        text = 'plus'\n    return text\n"
+    )
+    module = tmp_path / "test_it.py"
+    module.write_text(text, encoding="utf-8")
+    result, said = suites.run(
+        Suite("it", (str(module),), covers="part"), {"PATH": "", "PYTHONPATH": str(tmp_path)}, tmp_path
+    )
+    assert result.why.replace("python3", "python") == why, said
+    assert result.ok == (not why and not result.failed)
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_a_suite_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     result = passing(tmp_path, "import time\ndef test_a(): time.sleep(60)\n", limit=1)
     assert result.why == "took longer than 1 s"

@@ -201,3 +201,22 @@ async def test_what_one_releases_the_other_sees_as_redelivered(
     (third,) = await upstream.fetch(queue, 1, wait=5)
     assert third.redelivered
     third.settle(Settlement.ACCEPT)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_was_settled_just_before_its_channel_closed_is_gone(
+    version: str, brokerj: BrokerJ, connect: Connect, unique_name: Callable[[str], str]
+) -> None:
+    """Of a session that is detached before its accepts are carried out, Broker-J keeps persistent messages."""
+    upstream = await connect(brokerj.url(version))
+    queue = unique_name("settled")
+    await upstream.declare_queue(queue)
+    message = Message(b"body", Properties(delivery_mode=2))
+    await asyncio.gather(*(upstream.publish_nowait("", queue, message) for _ in range(50)))
+    taken = await upstream.fetch(queue, 50, 1)
+    for delivery in taken:
+        delivery.settle(Settlement.ACCEPT)
+    taken[0]._channel.abandon()  # as the sweep of old channels does
+    await asyncio.sleep(0.5)
+    assert (await upstream.query_queue(queue)).message_count == 0
+    await upstream.delete_queue(queue)
