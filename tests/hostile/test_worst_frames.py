@@ -1,8 +1,8 @@
 """The worst that is legal: 128 KiB in which every octet costs as much as it can.
 
 Each decodes, or is refused, within 50 ms of CPU time (the best of a few rounds, for machines are shared). One read of
-128 KiB that consists of the smallest frames takes up to 80 ms on the machine where this was written; it is held to 300 ms,
-which is far below what it would take if the price of a frame grew with those before it.
+128 KiB that consists of the smallest frames takes up to 80 ms on the machine where this was written; it is held to
+300 ms, which is far below what it would take if the price of a frame grew with those before it.
 """
 
 from __future__ import annotations
