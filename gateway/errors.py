@@ -25,14 +25,48 @@
     │   └── NotRecorded           the broker answered, but the ledger could not record it
     ├── EntriesRefused            the ledger cannot hold some of the entries; the others are written
     ├── EtagMismatch              the resource is not the one that If-Match names
-    ├── NoSuchResource            we know no broker, subscription or message of that name
+    ├── NoSuchResource            we know no thing of that name
     │   ├── NoSuchBroker
     │   ├── NoSuchSubscription
+    │   ├── NoSuchBridge
+    │   ├── NoSuchTap
+    │   ├── NoSuchEndpoint
+    │   ├── NoSuchDelivery
+    │   ├── NoSuchReplay
+    │   ├── NoSuchCursor
+    │   ├── NoSuchRun
     │   └── NoSuchMessage
     ├── ReadOnly                  what the configuration file defines is not changed over HTTP
     ├── KeyReused                 the Idempotency-Key belongs to another request
     ├── KeyRunning                the first request with this Idempotency-Key is still under way
     ├── Overloaded                a bound on work under way is reached; nothing was done
+    ├── PeerUnavailable           another process of the gateway has to do it, and did not answer
+    ├── OutboundFailed            an HTTP request of ours came to no answer
+    │   ├── AddressDenied         the guard does not let us call there; no connection was made
+    │   ├── ResolveFailed         the host has no address, or the resolver failed
+    │   ├── ConnectFailed         nobody took the connection
+    │   ├── TlsFailed             a certificate was refused, or the far end speaks no TLS
+    │   ├── OutboundTimeout       the deadline over connect, head and body passed
+    │   ├── AnswerCut             the far end hung up before its answer was whole
+    │   ├── AnswerMalformed       octets that are no HTTP/1.1 answer
+    │   ├── AnswerHeadTooLarge    status line and headers over the limit
+    │   └── TokenRefused          the server of an endpoint's OAuth2 tokens gave us none
+    ├── RangeGone                 rows of a log that were asked for are gone (names which, and why)
+    ├── RangeAhead                a log does not go so far yet
+    ├── NoArrow                   the service cannot make Arrow: what it takes is not installed
+    ├── CursorOwned               somebody else reads the log under that name (names the owner)
+    ├── PipelineFault             a job of the pipeline cannot begin, or cannot go on
+    │   ├── JavaMissing           there is no Java, or it is too old for Spark
+    │   ├── SparkMissing          PySpark, PyArrow or pandas is not there, or not in a version that works
+    │   ├── ServiceUnreachable    the gateway that the job works for does not answer
+    │   ├── ServiceRefused        the gateway answered, and said no
+    │   ├── BadFilter             a filter or a transform that is not what it may be
+    │   ├── SourceGone            rows that the job has to read are gone
+    │   ├── ArchiveTooNew         written by a newer release, in a way that this one does not know
+    │   ├── ArchiveDamaged        a file of the archive is missing, cut short or not what its log says
+    │   ├── FingerprintDiffers    the id, or the checkpoint, belongs to a job with other settings
+    │   ├── DiskFull              no room left where the job writes
+    │   └── Breaks                a comparison found what must not be (names how much)
     └── ConfigurationError        a setting is wrong (names it)
 
 Each class has a stable ``code`` (documented in ``docs/errors.md``), says whether repeating may help, and
@@ -41,7 +75,9 @@ what is known of the message: ``not_sent``, ``refused`` or ``unknown``.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 
 class GatewayError(Exception):
@@ -207,6 +243,10 @@ class LedgerUnavailable(GatewayError):
 
     code = "ledger_unavailable"
     retryable = True
+    written: int = 0
+    """Of a call that was written in parts: so many from its first on are durable all the same, but for ``refused``."""
+    refused: Mapping[int, str] = MappingProxyType({})
+    """Which of these the ledger cannot hold, and why."""
 
 
 class NotRecorded(LedgerUnavailable):
@@ -232,6 +272,48 @@ class NoSuchSubscription(NoSuchResource):
     """No subscription of that name exists."""
 
     code = "subscription_not_found"
+
+
+class NoSuchBridge(NoSuchResource):
+    """No bridge of that name exists."""
+
+    code = "no_such_bridge"
+
+
+class NoSuchTap(NoSuchResource):
+    """No tap of that name exists."""
+
+    code = "no_such_tap"
+
+
+class NoSuchEndpoint(NoSuchResource):
+    """No endpoint of this name."""
+
+    code = "endpoint_not_found"
+
+
+class NoSuchDelivery(NoSuchResource):
+    """The ledger neither owes nor keeps a delivery of this id."""
+
+    code = "delivery_not_found"
+
+
+class NoSuchReplay(NoSuchResource):
+    """No replay of this id."""
+
+    code = "replay_not_found"
+
+
+class NoSuchCursor(NoSuchResource):
+    """No cursor of a log of this name."""
+
+    code = "cursor_not_found"
+
+
+class NoSuchRun(NoSuchResource):
+    """No run of a job of the pipeline of this id."""
+
+    code = "run_not_found"
 
 
 class NoSuchMessage(NoSuchResource):
@@ -267,16 +349,98 @@ class Overloaded(GatewayError):
     retryable = True
 
 
+class PeerUnavailable(GatewayError):
+    """Another process on the same ledger has to do it, and did not answer; it may have done it."""
+
+    code = "peer_unavailable"
+    retryable = True
+    outcome = "unknown"
+
+
+class OutboundFailed(GatewayError):
+    """An HTTP request of the gateway's own came to no answer."""
+
+    code = "outbound_failed"
+    retryable = True
+
+    def __init__(self, text: str, *, sent: bool = False, status: int = 0) -> None:
+        super().__init__(text)
+        self.sent = sent
+        """Whether the far end may have got the request."""
+        self.status = status
+        """The status, where that much of the answer came; else 0."""
+
+
+class AddressDenied(OutboundFailed):
+    """The guard of outbound requests does not allow this address, host, port or scheme; no connection was made."""
+
+    code = "address_denied"
+    retryable = False
+
+
+class ResolveFailed(OutboundFailed):
+    """The host has no address, or the resolver failed; no connection was made."""
+
+    code = "resolve_failed"
+
+
+class ConnectFailed(OutboundFailed):
+    """No address of the host took the connection in time; nothing was sent."""
+
+    code = "connect_failed"
+
+
+class TlsFailed(OutboundFailed):
+    """The far end's certificate does not verify, ours does not please it, or it speaks no TLS."""
+
+    code = "tls_failed"
+
+
+class OutboundTimeout(OutboundFailed):
+    """The one deadline over connect, head and body passed."""
+
+    code = "outbound_timeout"
+    outcome = "unknown"
+
+
+class AnswerCut(OutboundFailed):
+    """The far end hung up before its answer was whole."""
+
+    code = "answer_cut"
+    outcome = "unknown"
+
+
+class AnswerMalformed(OutboundFailed):
+    """The far end answered with octets that are no HTTP/1.1."""
+
+    code = "answer_malformed"
+    outcome = "unknown"
+
+
+class AnswerHeadTooLarge(OutboundFailed):
+    """Status line and headers of the answer are over the limit, in octets or in number."""
+
+    code = "answer_head_too_large"
+    outcome = "unknown"
+
+
+class TokenRefused(OutboundFailed):
+    """The server of an endpoint's OAuth2 tokens gave none; the endpoint itself was not asked."""
+
+    code = "token_refused"
+
+
 class EntriesRefused(GatewayError):
     """The database cannot hold some of the entries of a call: ``refused`` says why, by their index. All others
-    are durable."""
+    are durable; ``results`` has what the call would have returned, in their places, where it returns a list."""
 
     code = "entries_refused"
 
-    def __init__(self, refused: dict[int, str]) -> None:
+    def __init__(self, refused: dict[int, str], results: Sequence[Any] = ()) -> None:
         index, why = next(iter(refused.items()))
         super().__init__(f"{len(refused)} ledger entries refused; entry {index}: {why}")
         self.refused = refused
+        self.results = results
 
 
 class EtagMismatch(GatewayError):
@@ -285,7 +449,120 @@ class EtagMismatch(GatewayError):
     code = "etag_mismatch"
 
 
+class RangeGone(GatewayError):
+    """Rows of a log that were asked for are gone. The text names the range that is missing, and why it went."""
+
+    code = "log_range_gone"
+
+
+class RangeAhead(GatewayError):
+    """A position or a range that ends behind the last row of a log."""
+
+    code = "log_range_ahead"
+
+
+class NoArrow(GatewayError):
+    """The service is asked for Arrow, and cannot make it. The text says what to install."""
+
+    code = "no_arrow"
+
+
+class CursorOwned(GatewayError):
+    """The cursor belongs to another reader of the log, which was heard of lately. The text names it."""
+
+    code = "cursor_owned"
+
+
+class PipelineFault(GatewayError):
+    """A job of the pipeline cannot begin, or cannot go on."""
+
+    code = "pipeline"
+
+
+class JavaMissing(PipelineFault):
+    """Spark needs Java, and there is none, or one that is too old. The text says what to install."""
+
+    code = "java_missing"
+
+
+class SparkMissing(PipelineFault):
+    """PySpark, PyArrow or pandas is not installed, or not in a version that works. The text says what to install."""
+
+    code = "spark_missing"
+
+
+class ServiceUnreachable(PipelineFault):
+    """The gateway that the job works for cannot be reached, or went away and stayed away."""
+
+    code = "service_unreachable"
+    retryable = True
+
+
+class ServiceRefused(PipelineFault):
+    """The gateway that the job works for answered, and said no: a wrong key, a scope that is missing, a wrong value."""
+
+    code = "service_refused"
+    outcome = "refused"
+
+
+class BadFilter(PipelineFault):
+    """A filter or a transform is no SQL expression, or uses what it may not: subqueries, functions not built in."""
+
+    code = "bad_filter"
+
+
+class SourceGone(PipelineFault):
+    """Rows that the job has to read are gone, or fewer came than there are. The text names the range."""
+
+    code = "source_gone"
+
+
+class ArchiveTooNew(PipelineFault):
+    """A newer release wrote this archive in a way that this one does not know."""
+
+    code = "archive_too_new"
+
+
+class ArchiveDamaged(PipelineFault):
+    """A file of the archive is missing, cut short, or not what the archive's log says. The text names it."""
+
+    code = "archive_damaged"
+
+
+class FingerprintDiffers(PipelineFault):
+    """The id of the run, or the checkpoint, belongs to a job with other settings."""
+
+    code = "fingerprint_differs"
+
+
+class DiskFull(PipelineFault):
+    """No room is left where the job writes. What was committed stays; the rest is done by the next run."""
+
+    code = "disk_full"
+    retryable = True
+
+
+class Breaks(PipelineFault):
+    """A comparison found messages that are lost, doubled, late or changed. The text says how many."""
+
+    code = "breaks"
+
+
 class ConfigurationError(GatewayError):
     """A setting is missing or wrong. The text names it."""
 
     code = "configuration"
+
+
+def error_of(code: str, text: str) -> GatewayError:
+    """The error that was told, or recorded, by its code and text; :class:`GatewayError` itself for an unknown code."""
+    for kind in _tree(GatewayError):
+        if kind.code == code:
+            error = kind.__new__(kind)
+            Exception.__init__(error, text)
+            return error
+    return GatewayError(text)
+
+
+def _tree(kind: type[GatewayError]) -> list[type[GatewayError]]:
+    return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]

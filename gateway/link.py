@@ -251,6 +251,11 @@ class Link:
 
     # ------------------------------------------------------------------------------------------- use
 
+    @property
+    def channels(self) -> int:
+        """How many are open, or about to be."""
+        return len(self._channels)
+
     def channel(self, kind: type[_C]) -> _C:
         """A new channel of a kind, not yet open.
 

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from gateway.values import Table
 
@@ -23,6 +23,33 @@ class ReplyTo:
 
     exchange: Text
     routing_key: Text
+
+
+class ArrivalTime(int):
+    """A ``timestamp`` that is the broker's word and not the publisher's: 0-10's delivery-properties hold when the
+    message arrived. Shown to who reads the message, and no part of it."""
+
+    __slots__ = ()
+
+
+class Deadline(str):
+    """An ``expiration`` that was an instant on the wire (Broker-J's classic versions): the milliseconds that were left
+    when it was read, and the instant itself."""
+
+    instant: int
+    """Milliseconds since 1970."""
+
+    @classmethod
+    def at(cls, instant: int, now: float) -> Deadline:
+        """The deadline ``instant``, seen at ``now`` (seconds since 1970)."""
+        return cls.of(instant, str(max(0, instant - int(now * 1000))))
+
+    @classmethod
+    def of(cls, instant: int, left: str) -> Deadline:
+        """The deadline ``instant`` of which ``left`` milliseconds were left."""
+        made = cls(left)
+        made.instant = instant
+        return made
 
 
 @dataclass(slots=True)
@@ -40,10 +67,11 @@ class Properties:
     """``bytes`` where 0-10's vbin16 is not UTF-8."""
     reply_to: Text | ReplyTo | None = None
     expiration: Text | None = None
-    """Time to live: milliseconds, relative, as a decimal string, whatever the dialect on the wire."""
+    """Time to live: milliseconds, relative, as a decimal string, whatever the dialect on the wire. A
+    :class:`Deadline` where the wire named an instant."""
     message_id: Text | None = None
     timestamp: int | None = None
-    """Seconds since 1970."""
+    """Seconds since 1970. An :class:`ArrivalTime` where the publisher said nothing, but a broker did."""
     type: Text | None = None
     user_id: Text | bytes | None = None
     app_id: Text | bytes | None = None
@@ -74,18 +102,35 @@ def with_headers(properties: Properties, headers: Table | None) -> Properties:
     )
 
 
+class Seam(Protocol):
+    """How strings in one header, a table, are read and written in octets that stay undecoded otherwise."""
+
+    def read(self, octets: bytes) -> Mapping[str, str] | None:
+        """The strings in the header, none where there is no such header. None: only a decoder can tell."""
+        ...
+
+    def splice(self, octets: bytes, entries: Mapping[str, str]) -> bytes | None:
+        """``octets`` with ``entries`` in the header, in place of those of the same names; it becomes the last header.
+        None: only a decoder can do that, or say what is wrong with the octets."""
+        ...
+
+
 class RawProperties:
     """Properties as they came off the wire, and how to decode them.
 
-    ``dialect`` names the exact encoding: octets may be passed on only to a peer whose dialect is equal.
+    ``dialect`` names the exact encoding: octets may be passed on only to a peer whose dialect is equal. ``seam`` writes
+    into them where that can be done without decoding.
     """
 
-    __slots__ = ("decode", "dialect", "octets")
+    __slots__ = ("decode", "dialect", "octets", "seam")
 
-    def __init__(self, octets: bytes, dialect: str, decode: Callable[[bytes], Properties]) -> None:
+    def __init__(
+        self, octets: bytes, dialect: str, decode: Callable[[bytes], Properties], seam: Seam | None = None
+    ) -> None:
         self.octets = octets
         self.dialect = dialect
         self.decode = decode
+        self.seam = seam
 
 
 SMALL = 256
@@ -96,13 +141,24 @@ class Message:
     """A body and its properties. ``properties`` decodes on first use and may then raise
     :class:`~gateway.errors.FrameSyntaxError` if the octets are no property list."""
 
-    __slots__ = ("_properties", "body", "raw")
+    __slots__ = ("_properties", "body", "left_out", "raw", "relayed")
 
     def __init__(
-        self, body: bytes = b"", properties: Properties | None = None, raw: RawProperties | None = None
+        self,
+        body: bytes = b"",
+        properties: Properties | None = None,
+        raw: RawProperties | None = None,
+        left_out: tuple[str, ...] | None = None,
+        *,
+        relayed: bool = False,
     ) -> None:
         self.body = body
         self.raw = raw
+        self.left_out = left_out
+        """None, or the message is to be sent without the reserved header: what a version cannot carry is left out, and
+        nothing is added to carry it. These headers were left out already."""
+        self.relayed = relayed or raw is not None
+        """It came from a broker, so one has accepted it: what another must not see is carried, not refused."""
         self._properties = properties if properties is not None or raw is not None else Properties()
 
     @property

@@ -78,12 +78,17 @@ class Capabilities:
     exchange_bindings: bool = False
     unbind_queue: bool = True
     query_binding: bool = False
+    browse: bool = False
+    """A consumer may look at messages and leave them in the queue."""
     failure_closes_channel: bool = True
     """A failed request costs its channel (all versions do, since 0-10 ends the session)."""
     unknown_exchange_reported: bool = True
     """False: a publish to an exchange that does not exist is confirmed and goes elsewhere (Broker-J's 0-10)."""
     counts_unacked: bool = False
     """``message_count`` includes deliveries that are out."""
+    transient_overtakes: bool = False
+    """A transient message may come into its queue before persistent ones that were published earlier on the same
+    channel (Broker-J's classic versions)."""
     absolute_expiration: bool = False
     """``expiration`` on the wire is milliseconds since 1970 (Broker-J's classic versions)."""
     routes_copies: bool = False

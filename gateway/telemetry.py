@@ -87,7 +87,79 @@ class Metrics:
         self.deliveries = Counter(
             "amqpgw_deliveries", "Events of leased messages", ["broker", "event"], registry=self.registry
         )
+        self.bridge_up = Gauge(
+            "amqpgw_bridge_up", "1 while the bridge runs and nothing stands in its way", ["bridge"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.bridge_messages = Counter(
+            "amqpgw_bridge_messages", "Messages of a bridge, by what became of them", ["bridge", "event"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.bridge_octets = Counter(
+            "amqpgw_bridge_octets", "Octets of the bodies of forwarded messages", ["bridge"], registry=self.registry
+        )
+        self.bridge_losses = Counter(
+            "amqpgw_bridge_losses", "Messages forwarded without something, by the name of the loss",
+            ["bridge", "loss"], registry=self.registry,
+        )  # fmt: skip
+        self.bridge_in_flight = Gauge(
+            "amqpgw_bridge_in_flight", "Messages taken from the source and not settled yet", ["bridge"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.bridge_lag = Histogram(
+            "amqpgw_bridge_lag_seconds", "From a message's arrival to its acknowledgement, one of each chunk",
+            ["bridge"], buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.tap_up = Gauge(
+            "amqpgw_tap_up", "1 while the tap runs and nothing stands in its way", ["tap"], registry=self.registry
+        )
+        self.tap_messages = Counter(
+            "amqpgw_tap_messages", "Messages of a tap, by what became of them", ["tap", "event"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.tap_octets = Counter(
+            "amqpgw_tap_octets", "Octets of the bodies of spooled messages", ["tap"], registry=self.registry
+        )
+        self.push_messages = Counter(
+            "amqpgw_push_messages", "Messages of pushed subscriptions, by what became of them; endpoints that the "
+            "configuration does not name are together `other`", ["endpoint", "event"], registry=self.registry,
+        )  # fmt: skip
+        self.push_requests = Counter(
+            "amqpgw_push_requests", "Requests to endpoints, by what followed from the outcome",
+            ["endpoint", "verdict"], registry=self.registry,
+        )  # fmt: skip
+        self.push_seconds = Histogram(
+            "amqpgw_push_seconds", "From a request to an endpoint to the end of its answer", ["endpoint"],
+            buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.push_in_flight = Gauge("amqpgw_push_in_flight", "Requests to endpoints under way", registry=self.registry)
+        self.push_held = Gauge(
+            "amqpgw_push_endpoints_held", "Endpoints with messages that get none now", registry=self.registry
+        )
+        self.push_endpoint_up = Gauge(
+            "amqpgw_push_endpoint_up", "1 while an endpoint of the configuration gets messages", ["endpoint"],
+            registry=self.registry,
+        )  # fmt: skip
         self.ledger_up = Gauge("amqpgw_ledger_up", "1 while the ledger can be written", registry=self.registry)
+        self.work = Gauge(
+            "amqpgw_work", "Work that this process does and no other, by kind", ["kind"], registry=self.registry
+        )
+        self.fenced = Counter(
+            "amqpgw_fenced", "Times that this process lost all its work because its lease ran out",
+            registry=self.registry,
+        )  # fmt: skip
+        self.peers = Gauge(
+            "amqpgw_cluster_processes", "Processes on the ledger, this one included; 0 with SQLite",
+            registry=self.registry,
+        )  # fmt: skip
+        self.config_differs = Gauge(
+            "amqpgw_cluster_config_differs", "Processes whose configuration differs from this one's",
+            registry=self.registry,
+        )  # fmt: skip
+        self.peer_requests = Counter(
+            "amqpgw_cluster_requests", "Requests to other processes, by what became of them", ["verb", "outcome"],
+            registry=self.registry,
+        )  # fmt: skip
         self.events_dropped = Counter(
             "amqpgw_events_dropped", "Events lost because the ledger was away for too long", registry=self.registry
         )

@@ -100,9 +100,11 @@ def type_of(value: Value) -> str:
         if 0 <= value <= UINT64_MAX:
             return "uint64"
         raise OverflowError(f"the integer {value} needs more than 64 bits")
+    if isinstance(value, str):
+        return "string"
     if isinstance(value, Mapping):
         return "table"
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return "array"
     raise TypeError(f"a {type(value).__name__} is no AMQP value: {value!r:.80}")
 

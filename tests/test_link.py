@@ -344,7 +344,7 @@ async def test_a_channel_that_fails_over_an_operation_goes_alone(broker: FakeBro
     lost, waiting = bad.request(QueryQueue(bad.number, "q")), good.request(SelectConfirm(good.number))
     await until(lambda: peer.of(SelectConfirm))
     peer.send(Deliver(bad.number, "tag", 1, False, "", "q", Message(b"x")), Done(good.number, 2, 2))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         assert await waiting == Done(good.number, 2, 2)
         with pytest.raises(StateError, match="the channel was closed"):
             await lost
@@ -397,7 +397,7 @@ async def test_an_end_that_fails_in_the_session_is_told(broker: FakeBroker, monk
     link.on_closed = fail
     broker.peers[-1].hang_up()
     with pytest.raises(BrokerUnavailable):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await waiting
     assert [str(fault) for fault in faults] == ["a fault", "a fault"]
     assert link.ended is not None
@@ -453,7 +453,7 @@ async def test_a_channel_that_ends_badly_keeps_no_other_from_its_end(broker: Fak
     link.on_closed = ended.append
     peer.hang_up()
     with pytest.raises(BrokerUnavailable):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await waiting
     assert len(ended) == 1
     assert [str(fault) for fault in faults] == ["a fault"]
@@ -495,7 +495,7 @@ async def test_a_session_that_fails_ends_the_link(
     link._set_timer()
     broker.peers[-1].send(Flow(channel.number, False))
     with pytest.raises(BrokerUnavailable):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await waiting
     assert "a fault" in map(str, faults)
     assert link.ended is not None

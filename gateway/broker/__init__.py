@@ -13,7 +13,6 @@ It answers as RabbitMQ does, over all three versions on one port, and forgets ev
 ``consumers.py``    who may have how many messages
 ``arguments.py``    the tables of arguments that are known
 ``dead_letters.py`` the ``x-death`` header
-``selectors.py``    JMS message selectors
 ``alarms.py``       what has to happen when
 ``refusals.py``     reply codes and texts
 ``served.py``       a port and its clients' connections: crowds, back-pressure, deadlines (asyncio)

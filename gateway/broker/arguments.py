@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gateway.broker.refusals import inequivalent, refusal
-from gateway.broker.selectors import Selector, SelectorError
+from gateway.selectors import Selector, SelectorError
 from gateway.values import Table, Typed, Value
 
 _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"})

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from operator import neg
 from typing import TYPE_CHECKING
 
-from gateway.broker.selectors import Selector
 from gateway.message import SMALL
+from gateway.selectors import Selector
 
 if TYPE_CHECKING:
     from gateway.broker.channels import Channel

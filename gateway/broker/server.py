@@ -140,7 +140,8 @@ class EmbeddedBroker:
             if served.session is None:
                 served.hang_up()
         try:
-            await asyncio.wait_for(self._empty.wait(), self.limits.close_timeout)
+            async with asyncio.timeout(self.limits.close_timeout):
+                await self._empty.wait()
         except TimeoutError:
             for served in list(self._served):
                 served.hang_up()

@@ -207,6 +207,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         self.may_nack = offers.get("basic.nack") is True or (confirms and not offers)
         self.may_nack_many = known.release_many = self.may_nack and dialect.release_many
         known.native_dead_letter = dialect.native_dead_letter
+        known.browse = dialect.browse
         known.blocked_notification = offers.get("connection.blocked") is True
         known.consumer_cancel_notify = offers.get("consumer_cancel_notify") is True
         known.exchange_bindings = offers.get("exchange_exchange_bindings") is True
@@ -216,6 +217,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         known.routes_copies = dialect.routes_copies
         known.redeclare_checked = dialect.redeclare_checked
         known.absolute_expiration = dialect.absolute_expiration
+        known.transient_overtakes = dialect.transient_overtakes
         known.durable_storage = _text(properties, DURABLE_PROPERTY) != "false"
         self.translator = Translator(dialect, self.tables, self.config.user, self.config.wall_clock)
         self.handlers = handlers(dialect)

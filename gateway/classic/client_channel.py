@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import operations as o
 from gateway.classic import methods as m
+from gateway.classic.assembler import SMALL_HEADER
 from gateway.classic.client_requests import ASK, Asked, done
 from gateway.classic.confirms import Pending, Remembered, Window
 from gateway.classic.connection import BaseChannel, Handler
 from gateway.classic.dialect import Dialect
-from gateway.classic.frames import FRAME_END, METHOD, OVERHEAD, content_frames, method_frame
+from gateway.classic.frames import BASIC, BODY, FRAME_END, HEADER, METHOD, OVERHEAD, content_frames, method_frame
+from gateway.classic.splice import SEAM
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.message import Message, RawProperties
 from gateway.session import Confirms
@@ -42,6 +44,9 @@ NOT_ROUTED: Final = frozenset({312, 313})
 _ACK_FRAME = struct.Struct(">BHIHHQBB").pack
 _ACK_LENGTH: Final = 13
 _DELIVERY = struct.Struct(">QB")
+_HEADER_FRAME = struct.Struct(">BHIHHQ").unpack_from
+_BODY_FRAME = struct.Struct(">BBHI").unpack_from
+"""The end of a content header frame, and the start of the body frame behind it."""
 
 
 class State(Enum):
@@ -76,15 +81,20 @@ class ClientChannel(BaseChannel):
     """See the module."""
 
     __slots__ = (
-        "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame", "commit_tag", "committing",
-        "consumers", "dirty", "held", "mode", "nacked_at", "newest", "out", "outstanding", "requests", "serial",
-        "session", "state", "ticket", "window",
+        "_body_small", "_header_small", "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame",
+        "commit_tag", "committing", "consumers", "dirty", "held", "mode", "nacked_at", "newest", "out", "outstanding",
+        "requests", "serial", "session", "state", "ticket", "window",
     )  # fmt: skip
 
     session: ClassicClient
 
     def __init__(self, session: ClassicClient, number: int) -> None:
-        super().__init__(session.limits, session.spool)
+        limits = session.limits
+        super().__init__(limits, session.spool)
+        payload_max = session.frame_max - OVERHEAD
+        self._header_small = min(SMALL_HEADER + 12, limits.header_max + 12, payload_max)
+        self._body_small = min(limits.message_max, payload_max)
+        """The largest content header and body of a delivery that is taken at once."""
         self.session = session
         self.number = number
         self.attention = False
@@ -372,8 +382,9 @@ class ClientChannel(BaseChannel):
         for entry in entries:
             self.session.emit(o.Refused(self.number, entry.serial, entry.serial, 0, "the broker refused the message"))
 
-    def delivered(self, data: bytes, at: int, end: int) -> None:
-        """basic.deliver: content follows. Consumer tags and places repeat, and are decoded once."""
+    def delivered(self, data: bytes, at: int, end: int) -> int | None:
+        """basic.deliver: content follows. Consumer tags and places repeat, and are decoded once. Nearly always the
+        content came with it, in one frame each: then it is taken at once, and the answer is where it ends."""
         try:
             stop = at + 1 + data[at]
             delivery, bits = _DELIVERY.unpack_from(data, stop)
@@ -394,8 +405,35 @@ class ClientChannel(BaseChannel):
         self.newest = delivery
         if not self.consumers.get(consumer_tag, False):
             self.outstanding[delivery] = None
+        try:
+            kind, number, length, class_id, _, size = _HEADER_FRAME(data, end + 1)
+            stop = end + 8 + length
+            mark, body_kind, body_number, body_size = _BODY_FRAME(data, stop)
+            body = stop + 8
+            after: int = body + body_size
+            if (
+                kind == HEADER
+                and body_kind == BODY
+                and number == body_number == self.number
+                and class_id == BASIC
+                and 14 <= length <= self._header_small
+                and 0 < size == body_size <= self._body_small
+                and mark == data[after] == FRAME_END
+                and self.state is not State.CLOSING
+            ):
+                session = self.session
+                translator = session.translator
+                raw = RawProperties(data[end + 20 : stop], translator.name, translator.decode, SEAM)
+                message = Message(data[body:after], None, raw)
+                session.emit(
+                    o.Deliver(self.number, consumer_tag, delivery, bits & 1 != 0, exchange, routing_key, message)
+                )
+                return after + 1
+        except (struct.error, IndexError):
+            pass  # not all of it has come, or it is not what it should be, which is told frame by frame
         self._method = (consumer_tag, delivery, bits & 1 != 0, exchange, routing_key)
         self.awaiting = "header"
+        return None
 
     def got(self, method: m.BasicGetOk) -> None:
         """basic.get-ok: content follows."""
@@ -415,7 +453,7 @@ class ClientChannel(BaseChannel):
         """See :class:`~gateway.classic.assembler.Assembler`."""
         session = self.session
         translator = session.translator
-        message = Message(body, None, RawProperties(octets, translator.name, translator.decode))
+        message = Message(body, None, RawProperties(octets, translator.name, translator.decode, SEAM))
         if type(method) is tuple:
             if self.state is not State.CLOSING:
                 consumer_tag, delivery, redelivered, exchange, routing_key = method

@@ -48,7 +48,7 @@ from gateway.session import Capabilities, Role, Version
 
 _FRAME_TYPES = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
 
-Handler = Callable[[Any, bytes, int, int], None]
+Handler = Callable[[Any, bytes, int, int], int | None]
 """(channel, data, at, end): a method whose arguments are ``data[at:end]`` came on a channel."""
 
 
@@ -353,7 +353,9 @@ class ClassicSession(Generic[C]):
                         if known is not None:
                             raise FrameSyntaxError(f"{known.name} has no place on channel {number}", 503)
                         raise FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF}", 540)
-                    handler(channel, data, start + 4, end)
+                    after = handler(channel, data, start + 4, end)
+                    if after is not None:
+                        at = after
                 elif kind in _CONTENT:
                     channel = channels.get(number)
                     if channel is None:

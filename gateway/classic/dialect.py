@@ -33,6 +33,8 @@ class Dialect:
     channel_open_ok: type[m.ChannelOpenOk] | type[m.ChannelOpenOk08]
     properties: str
     """Name of the encoding of content properties: octets pass untouched between sessions where it is equal."""
+    alike: frozenset[str] = frozenset()
+    """Names of encodings that are equal but for the property cluster-id."""
     tags: Mapping[str, str] = field(default_factory=lambda: RABBITMQ_TAGS)
     """Tags of field tables."""
     recover: type[m.BasicRecover] | type[m.BasicRecoverAsync] = m.BasicRecover
@@ -66,14 +68,22 @@ class Dialect:
     native_dead_letter: bool = True
     absolute_expiration: bool = False
     """``expiration`` is milliseconds since 1970."""
+    transient_overtakes: bool = False
+    """Of the publishes on a channel, transient messages reach their queues before persistent ones that came earlier."""
     counts_unacked: bool = False
     routes_copies: bool = False
     """The headers CC and BCC name further routing keys."""
     redeclare_checked: bool = True
     """Declaring what exists with other settings is refused."""
     validates_headers: bool = False
-    """The broker drops messages, minutes later and without a word, whose headers hold a string that is not UTF-8
-    or an empty table."""
+    """The broker drops messages, half a minute later and without a word, whose headers hold what it cannot read: a
+    string or a name that is not UTF-8, an empty name or table, a name with a character above U+FFFF, a decimal with a
+    scale of more than 127, an array of small unsigned integers or with no octets in it."""
+    finite_floats: bool = False
+    """The broker closes the connection (541) over a header that holds NaN or an infinity."""
+    expands_gzip: bool = False
+    """The broker unpacks bodies whose content-encoding is ``gzip`` on their way to a consumer, and takes the property
+    off."""
     cluster_id: bool = False
     """The property exists."""
     capabilities_table: bool = True

@@ -27,6 +27,7 @@ ORDER: Final = (
 FLAG: Final = {name: 1 << (15 - index) for index, name in enumerate(ORDER)}
 _UNKNOWN_FLAGS: Final = 0xFFFF ^ sum(FLAG.values())
 USER_ID: Final = FLAG["user_id"]
+CLUSTER_ID: Final = FLAG["cluster_id"]
 
 
 _TYPES: Final[Mapping[str, FieldType]] = {

@@ -22,6 +22,7 @@ from gateway.classic.connection import BaseChannel, Handler
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import CONNECTION_CODES, OVERHEAD, content_frames, method_frame, reply_text
 from gateway.classic.server_requests import RECEIVE, Answer
+from gateway.classic.splice import SEAM
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.message import Message, RawProperties
 
@@ -125,7 +126,7 @@ class ServerChannel(BaseChannel):
         """See :class:`~gateway.classic.assembler.Assembler`."""
         session = self.session
         exchange, routing_key, mandatory, immediate = method
-        message = Message(body, None, RawProperties(octets, session.translator.name, session.translator.decode))
+        message = Message(body, None, RawProperties(octets, session.translator.name, session.translator.decode, SEAM))
         self.serial = serial = self.serial + 1
         if self._confirming:
             self._publish += 1

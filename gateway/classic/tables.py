@@ -110,7 +110,7 @@ class TableCodec:
             if stop > end:
                 raise overrun(length, end - at)
             plain = self._plain
-            known = _KEYS.get
+            keys = _KEYS
             table: Table = {}
             for _ in self._rounds if left is None or left[0] > self.entries_max else range(left[0] + 1):
                 if at >= stop:
@@ -118,7 +118,10 @@ class TableCodec:
                 start = at
                 at += data[at] + 2
                 octets = data[start:at]
-                key, tag = known(octets) or _key(octets)
+                try:
+                    key, tag = keys[octets]
+                except KeyError:
+                    key, tag = _key(octets)
                 if tag == 83:  # S, inline: most headers are strings
                     (length,) = _length_at(data, at)
                     start = at + 4
@@ -132,8 +135,8 @@ class TableCodec:
                 elif tag == 73:  # I; every dialect has these two
                     (table[key],) = _int32_at(data, at)
                     at += 4
-                elif tag in plain:
-                    unpack, size = plain[tag]
+                elif (fixed := plain[tag]) is not None:
+                    unpack, size = fixed
                     (table[key],) = unpack(data, at)
                     at += size
                 else:
@@ -261,14 +264,16 @@ class TableCodec:
 @lru_cache(maxsize=16)
 def _compiled(
     tags: tuple[tuple[str, str], ...],
-) -> tuple[dict[str, bytes], dict[int, Read], dict[int, tuple[Unpack, int]], dict[type, Callable[[Any], bytes]]]:
+) -> tuple[
+    dict[str, bytes], dict[int, Read], tuple[tuple[Unpack, int] | None, ...], dict[type, Callable[[Any], bytes]]
+]:
     """What the codecs of one dialect share: wire type -> tag; how to read and write what."""
     kinds = {kind: tag for tag, kind in tags}
     known = {tag: kind for tag, kind in {**ALIASES, **dict(tags)}.items() if kind in kinds}
     return (
         {kind: tag.encode() for kind, tag in kinds.items()},
         {ord(tag): _READERS[kind] for tag, kind in known.items()},
-        {ord(tag): _PLAIN[kind] for tag, kind in known.items() if kind in _PLAIN},
+        tuple(_PLAIN.get(known.get(chr(tag), "")) for tag in range(256)),
         {type_: make(ord(kinds[kind])) for type_, (kind, make) in _PLAIN_WRITERS.items() if kind in kinds},
     )
 

@@ -213,6 +213,7 @@ def learn(properties: Table, mechanisms: tuple[str, ...]) -> Capabilities:
         confirms=Confirms.COMPLETION,
         native_dead_letter=True,
         query_binding=True,
+        browse=True,
         unknown_exchange_reported=not qpid,
         counts_unacked=qpid,
         redeclare_checked=not qpid,

@@ -59,6 +59,9 @@ def write_map(table: Table, depth: int = DEFAULT_LIMITS.table_depth) -> bytes:
         elif kind is bool:
             parts.append(name)
             parts.append(b"\x08\x01" if value else b"\x08\x00")
+        elif kind is dict:
+            parts.append(name)
+            parts.append(b"\xa8" + write_map(value, depth - 1))
         else:
             parts.append(name)
             parts.append(_write_value(key, value, depth))
@@ -233,11 +236,23 @@ ENCODERS: dict[str, _Encoder] = {
 """Neutral type name -> writer of type code and value."""
 
 
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def carries(kind: str, value: Value) -> bool:
     """Whether 0-10 has the type and the value fits it. A string that is not UTF-8 does not: readers would change
     it."""
     if kind == "string" and isinstance(value, Typed):
         return False
+    if kind == "key":
+        return _is_utf8(value)
+    if kind == "item":
+        return True
     try:
         _write_value("", value, 2)
     except EncodeError:

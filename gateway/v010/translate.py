@@ -2,9 +2,11 @@
 
 The octets of a header segment are kept as they came (:class:`~gateway.message.RawProperties`) and decoded when
 someone asks. Sent on to a peer of 0-10 they pass unchanged but for the delivery-properties, which belong to the
-transfer: priority, delivery-mode and ttl are copied out of them, the rest is written anew. What 0-10 has no place
-for travels as :data:`HOME` and :mod:`gateway.fidelity` say; ``ttl`` and ``expiration`` are the same thing, a
-``message-id`` is a UUID there, and the ``timestamp`` is the broker's, shown where the publisher gave none.
+transfer: priority, delivery-mode, ttl and timestamp are copied out of them, the rest is written anew. What 0-10 has no
+place for travels as :func:`home` and :mod:`gateway.fidelity` say; ``ttl`` and ``expiration`` are the same thing, a
+``message-id`` is a UUID there, ``type`` is a header, and the ``timestamp`` is the broker's: shown
+(:class:`~gateway.message.ArrivalTime`) where the publisher gave none and no gateway has carried the message, which
+would know.
 
 Both structs are taken apart by hand: this is work per message. ``structs.py`` has them as declared classes, and
 the tests hold one against the other.
@@ -13,14 +15,17 @@ the tests hold one against the other.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
+from hashlib import sha1
 from typing import Any, Final
-from uuid import UUID, uuid5
 
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.fidelity import NO_HOME, Home, fit, restore
-from gateway.message import Message, Properties, RawProperties, ReplyTo
+from gateway.fidelity import GZIP, ITEM, KEY, NO_HOME, RESERVED, Home, fit, restore, x_gzip
+from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo
 from gateway.v010.codec import READ_ERRORS, read_map
 from gateway.v010.encoders import carries, write_map
+from gateway.v010.spans import STRUCT, each_struct, spans
+from gateway.v010.splice import SEAM
 from gateway.v010.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES
 from gateway.values import INT64_MAX, Timestamp, Value
 
@@ -28,6 +33,7 @@ DIALECT: Final = "0-10"
 """The name of this encoding in :class:`~gateway.message.RawProperties`."""
 DIALECT_OF_BROKER_J: Final = "0-10 Broker-J"
 """The same from a broker that has made every header value one of :data:`BROKER_J_KEEPS`."""
+DIALECTS: Final = frozenset({DIALECT, DIALECT_OF_BROKER_J})
 BROKER_J_KEEPS: Final = frozenset(
     {
         "void", "bool", "int8", "int16", "int32", "int64", "float", "double",
@@ -42,16 +48,15 @@ IMMEDIATE: Final = 0x0200
 REDELIVERED: Final = 0x0400
 _PRIORITY, _DELIVERY_MODE, _TTL, _TIMESTAMP, _EXPIRATION = 0x0800, 0x1000, 0x2000, 0x4000, 0x8000
 _EXCHANGE, _ROUTING_KEY, _RESUME_ID, _RESUME_TTL = 0x0001, 0x0002, 0x0004, 0x0008
-_KEPT = _PRIORITY | _DELIVERY_MODE | _TTL
-"""Presence bits of the delivery-properties; kept are those that belong to the message."""
+RESUME: Final = _RESUME_ID | _RESUME_TTL
+_KEPT = _PRIORITY | _DELIVERY_MODE | _TTL | _TIMESTAMP
+"""Presence bits of the delivery-properties; kept are those that belong to the message, which come first."""
 
 _CONTENT_LENGTH, _MESSAGE_ID, _CORRELATION_ID, _REPLY_TO = 0x0100, 0x0200, 0x0400, 0x0800
 _CONTENT_TYPE, _CONTENT_ENCODING, _USER_ID, _APP_ID = 0x1000, 0x2000, 0x4000, 0x8000
 _HEADERS = 0x0001
 """Presence bits of the message-properties."""
 
-_STRUCT = struct.Struct(">IHH")
-"""Size (of what follows it), code, presence bits."""
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -59,13 +64,17 @@ _MESSAGE_CODE: Final = MESSAGE_PROPERTIES.to_bytes(2, "big")
 _SKIP: Final = tuple(sum(width for bit, width in enumerate((1, 1, 8, 8, 8)) if bits >> bit & 1) for bits in range(32))
 """Octets of priority, delivery-mode, ttl, timestamp and expiration by their five presence bits."""
 _UINT64_MAX = (1 << 64) - 1
-_NAMESPACE: Final = UUID("8a6d5a0e-5f0c-5d0b-9b1e-2f3f6f4c8d11")
-"""Of the UUIDs that stand for message ids that are none."""
+_NAMESPACE: Final = bytes.fromhex("8a6d5a0e5f0c5d0b9b1e2f3f6f4c8d11")
+"""Of the UUIDs that stand for message ids that are none (version 5, RFC 9562 section 5.5)."""
 _TYPE_HEADER: Final = "x-jms-type"
 """Where Qpid's JMS client keeps what the other versions call ``type``."""
 _SIMPLE = frozenset({str, int, bool, float, bytes, Timestamp, type(None)})
 """Header values that always fit, if they are not too long."""
+_PLAIN: Final[frozenset[type]] = frozenset({str, bool, float, bytes, type(None)})
+"""Of these even Broker-J keeps every value."""
 _TEXT_MAX = 0xFFFF // 4
+_OWN: Final = frozenset({DELIVERY_PROPERTIES, MESSAGE_PROPERTIES})
+"""The structs that are written anew, or passed on by themselves."""
 
 
 # ------------------------------------------------------------------------------------------------ what fits
@@ -73,7 +82,13 @@ _TEXT_MAX = 0xFFFF // 4
 
 def _uuid_text(text: str) -> str:
     """``text`` where it is a UUID in canonical form, else the UUID that stands for it."""
-    return text if _uuid_octets(text) else str(uuid5(_NAMESPACE, text.encode("utf-8", "surrogateescape").hex()))
+    if _uuid_octets(text):
+        return text
+    name = text.encode("utf-8", "surrogateescape").hex().encode()
+    octets = bytearray(sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
+    octets[6] = octets[6] & 0x0F | 0x50
+    octets[8] = octets[8] & 0x3F | 0x80
+    return _uuid_name(octets)
 
 
 def _uuid_octets(text: str) -> bytes | None:
@@ -87,7 +102,7 @@ def _uuid_octets(text: str) -> bytes | None:
     return octets if len(octets) == 16 and _uuid_name(octets) == text else None
 
 
-def _uuid_name(octets: bytes) -> str:
+def _uuid_name(octets: bytes | bytearray) -> str:
     digits = octets.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -109,14 +124,28 @@ def _octet_string(value: str | bytes) -> str | bytes:
     return value
 
 
+def _utf8(text: str) -> str | object:
+    """A str8 is UTF-8, and readers change what is not."""
+    return text if text.isascii() or _octet_string(text) is text else NO_HOME
+
+
+def _reply_to(to: str | ReplyTo) -> str | ReplyTo | object:
+    if isinstance(to, str):
+        return _utf8(to)
+    if _utf8(to.exchange) is NO_HOME or _utf8(to.routing_key) is NO_HOME:
+        return NO_HOME
+    return to if to.exchange else to.routing_key
+
+
 def _nowhere(value: Any) -> object:
     return NO_HOME
 
 
 def _broker_j_carries(kind: str, value: Value) -> bool:
-    return kind in BROKER_J_KEEPS and carries(kind, value)
+    return (kind in BROKER_J_KEEPS or kind in (KEY, ITEM)) and carries(kind, value)
 
 
+@lru_cache(maxsize=64)
 def home(user: str | None, broker_j: bool = False) -> Home:
     """What 0-10 can carry for a login; None is the server, whose word on ``user-id`` stands. ``broker_j``: to a
     broker that rewrites header values."""
@@ -125,49 +154,29 @@ def home(user: str | None, broker_j: bool = False) -> Home:
             "delivery_mode": lambda mode: mode if mode in (1, 2) else NO_HOME,
             "priority": lambda priority: min(priority, 9),
             "correlation_id": _octet_string,
-            "reply_to": lambda to: to.routing_key if isinstance(to, ReplyTo) and not to.exchange else to,
+            "content_type": _utf8,
+            "content_encoding": (lambda name: _utf8(x_gzip(name))) if broker_j else _utf8,
+            "reply_to": _reply_to,
             "expiration": _ttl,
             "message_id": _uuid_text,
-            "timestamp": _nowhere,
-            "type": _nowhere,
+            "timestamp": lambda time: time if type(time) is ArrivalTime else NO_HOME,
             "user_id": lambda name: name if user is None or name == user else NO_HOME,
             "app_id": _octet_string,
             "cluster_id": _nowhere,
         },
         carries=_broker_j_carries if broker_j else carries,
+        plain=_PLAIN,
+        type_header=_TYPE_HEADER,
+        timed=frozenset({"expiration"}),
     )
 
 
+_READING: Final = home(None, True)
+"""So it is read, whoever wrote it: a broker that does not rewrite headers may have got them from one that does, and the
+embedded one is taken for Broker-J by our clients."""
+
+
 # -------------------------------------------------------------------------------------------------- reading
-
-
-_Spans = tuple[int, int, int, int]
-"""Where the delivery-properties begin (at their size) and end, and the message-properties; -1, -1 for none."""
-
-
-def _spans(header: bytes) -> _Spans:
-    """Where the structs are. Raises :class:`~gateway.errors.FrameSyntaxError` where they do not fill the header."""
-    length = len(header)
-    if length >= 16:  # nearly always it is the two, in this order
-        size, kind, _ = _STRUCT.unpack_from(header)
-        stop = size + 4
-        if kind == DELIVERY_PROPERTIES and 8 <= stop <= length - 8:
-            size, kind, _ = _STRUCT.unpack_from(header, stop)
-            if kind == MESSAGE_PROPERTIES and size == length - stop - 4:
-                return 0, stop, stop, length
-    at = 0
-    found = {DELIVERY_PROPERTIES: (-1, -1), MESSAGE_PROPERTIES: (-1, -1)}
-    while at < length:
-        if length - at < 8:
-            raise FrameSyntaxError("a header segment that ends within a struct")
-        size, kind, _ = _STRUCT.unpack_from(header, at)
-        stop = at + 4 + size
-        if size < 4 or stop > length:
-            raise FrameSyntaxError(f"a struct of {size} octets in a header where {length - at - 4} are left")
-        if kind in found:
-            found[kind] = (at, stop)
-        at = stop
-    return *found[DELIVERY_PROPERTIES], *found[MESSAGE_PROPERTIES]
 
 
 _NAMED: dict[int, dict[bytes, tuple[str, str]]] = {_EXCHANGE | _ROUTING_KEY: {}, _ROUTING_KEY: {}}
@@ -183,7 +192,7 @@ def read_delivery(header: bytes) -> tuple[int, str, str]:
     Raises:
         FrameSyntaxError: the header segment is none.
     """
-    start, stop, _, _ = _spans(header)
+    start, stop, _, _ = spans(header)
     if start < 0:
         return 0, "", ""
     flags = header[start + 6] << 8 | header[start + 7]
@@ -249,35 +258,38 @@ def _read_reply_to(data: bytes, at: int) -> tuple[str | ReplyTo | None, int]:
     return (ReplyTo(exchange, routing_key) if exchange else routing_key), end
 
 
-def decode(header: bytes, timestamp_unit: int = 1) -> Properties:
-    """All properties in a header segment, with what travelled in the reserved header put back.
+def decode(header: bytes, broker_j: bool = False, restored: bool = True) -> Properties:
+    """All properties in a header segment.
 
-    ``timestamp_unit``: how many units of the broker's own timestamp make a second.
+    Args:
+        broker_j: Broker-J wrote it, which keeps its own timestamp in milliseconds, and of headers
+            :data:`BROKER_J_KEEPS`.
+        restored: What travelled in the reserved header is put back.
 
     Raises:
         FrameSyntaxError: the header segment is none.
     """
     properties = Properties()
     try:
-        start, _, begin, stop = _spans(header)
+        start, _, begin, stop = spans(header)
         broker_time = _decode_delivery(header, start, properties) if start >= 0 else None
         if begin >= 0:
             _decode_message(header, begin, stop, properties)
     except READ_ERRORS as error:
         raise FrameSyntaxError(f"a broken header segment: {error}") from None
-    properties = restore(properties)
-    if properties.timestamp is None and broker_time is not None:
-        properties.timestamp = broker_time // timestamp_unit
-    if properties.type is None and properties.headers is not None:
-        kind = properties.headers.get(_TYPE_HEADER)
-        if isinstance(kind, str):
+    headers = properties.headers
+    if headers is not None:
+        kind = headers.get(_TYPE_HEADER)
+        if restored and isinstance(kind, str):
             properties.type = kind
-    return properties
+    if broker_time is not None and (headers is None or RESERVED not in headers):
+        properties.timestamp = ArrivalTime(broker_time // (1000 if broker_j else 1))
+    return restore(properties, _READING) if restored else properties
 
 
 def decode_milliseconds(header: bytes) -> Properties:
-    """:func:`decode` for Broker-J, which stamps messages with milliseconds."""
-    return decode(header, 1000)
+    """:func:`decode` for Broker-J."""
+    return decode(header, True)
 
 
 def _decode_delivery(header: bytes, start: int, properties: Properties) -> int | None:
@@ -354,24 +366,28 @@ def _fits(properties: Properties, user: str | None, broker_j: bool) -> bool:
     """Whether 0-10 carries these properties as they are; False may also mean: look closer."""
     if (
         properties.type is not None
-        or properties.timestamp is not None
+        or (properties.timestamp is not None and type(properties.timestamp) is not ArrivalTime)
         or properties.cluster_id is not None
         or (properties.priority is not None and properties.priority > 9)
         or properties.delivery_mode not in (None, 1, 2)
         or (properties.user_id is not None and user is not None and properties.user_id != user)
-        or (properties.reply_to is not None and type(properties.reply_to) is not str)
+        or ((to := properties.reply_to) is not None and (type(to) is not str or not to.isascii()))
+        or ((kind := properties.content_type) is not None and not kind.isascii())
+        or ((coding := properties.content_encoding) is not None and (coding == GZIP or not coding.isascii()))
         or (properties.message_id is not None and _uuid_octets(properties.message_id) is None)
-        or ((ttl := properties.expiration) is not None and _ttl(ttl) != ttl)
+        or ((ttl := properties.expiration) is not None and (type(ttl) is not str or _ttl(ttl) != ttl))
         or ((app_id := properties.app_id) is not None and (type(app_id) is not str or not app_id.isascii()))
         or ((cid := properties.correlation_id) is not None and (type(cid) is not str or not cid.isascii()))
     ):
         return False
     if properties.headers:
-        for value in properties.headers.values():
-            kind = type(value)
-            if kind not in _SIMPLE or (kind is str and len(value) > _TEXT_MAX):
+        if _TYPE_HEADER in properties.headers:
+            return False
+        for key, value in properties.headers.items():
+            type_ = type(value)
+            if type_ not in _SIMPLE or (type_ is str and len(value) > _TEXT_MAX) or not key.isascii():
                 return False
-            if broker_j and (kind is Timestamp or (kind is int and value > INT64_MAX)):
+            if broker_j and (type_ is Timestamp or (type_ is int and value > INT64_MAX)):
                 return False
     return True
 
@@ -384,7 +400,7 @@ def _write_reply_to(to: str | ReplyTo) -> bytes:
     return _U16.pack(len(octets)) + octets
 
 
-def _pack(properties: Properties, length: int) -> tuple[int, bytes, bytes]:
+def _pack(properties: Properties, length: int, unit: int) -> tuple[int, bytes, bytes]:
     """Presence bits and octets of what the delivery-properties keep, and the message-properties."""
     kept_flags = 0
     kept = b""
@@ -397,6 +413,9 @@ def _pack(properties: Properties, length: int) -> tuple[int, bytes, bytes]:
     if (ttl := properties.expiration) is not None:
         kept_flags |= _TTL
         kept += _U64.pack(int(ttl))
+    if (time := properties.timestamp) is not None:
+        kept_flags |= _TIMESTAMP
+        kept += _U64.pack(time * unit)
     flags = _CONTENT_LENGTH
     parts = [b"", _U64.pack(length)]
     if (message_id := properties.message_id) is not None:
@@ -423,7 +442,7 @@ def _pack(properties: Properties, length: int) -> tuple[int, bytes, bytes]:
     if (headers := properties.headers) is not None:
         flags |= _HEADERS
         parts.append(write_map(headers))
-    parts[0] = _STRUCT.pack(4 + sum(map(len, parts)), MESSAGE_PROPERTIES, flags)
+    parts[0] = STRUCT.pack(4 + sum(map(len, parts)), MESSAGE_PROPERTIES, flags)
     return kept_flags, kept, b"".join(parts)
 
 
@@ -438,19 +457,46 @@ def _may_pass(message: Message, octets: bytes, at: int, user: str | None) -> boo
 def _parts(message: Message, user: str | None, broker_j: bool) -> tuple[int, bytes, bytes]:
     """As :func:`_pack`, out of the raw octets where they may be passed on."""
     raw = message.raw
-    if raw is not None and (raw.dialect == DIALECT_OF_BROKER_J or (raw.dialect == DIALECT and not broker_j)):
+    if raw is not None and (same := passes(raw, broker_j)) is not None:
         octets = raw.octets
-        start, _, first, end = _spans(octets)
+        start, stop, first, end = spans(octets)
         if first < 0 or _may_pass(message, octets, first, user):
             rest = octets[first:end] if first >= 0 else b""
+            if start or stop != first or end != len(octets):
+                rest += _others(octets)
             if start < 0:
                 return 0, b"", rest
-            flags = (octets[start + 6] << 8) & _KEPT
+            flags = (octets[start + 6] << 8) & (_KEPT if same else _KEPT ^ _TIMESTAMP)
             return flags, octets[start + 8 : start + 8 + _SKIP[flags >> 11]], rest
     properties = message.properties
     if not _fits(properties, user, broker_j):
-        properties = fit(properties, home(user, broker_j))
-    return _pack(properties, len(message.body))
+        properties = fit(properties, home(user, broker_j), message.left_out is None)
+    flags, kept, rest = _pack(properties, len(message.body), 1000 if broker_j else 1)
+    if raw is not None and raw.dialect in DIALECTS:
+        rest += _others(raw.octets)
+    return flags, kept, rest
+
+
+def _others(octets: bytes) -> bytes:
+    """The structs of a header segment that are neither delivery-properties nor message-properties; they go along."""
+    return b"".join([octets[at:after] for kind, at, after in each_struct(octets) if kind not in _OWN])
+
+
+def passes(raw: RawProperties, broker_j: bool) -> bool | None:
+    """Whether undecoded message-properties may be sent as the octets they are: True if the broker's timestamp, too,
+    means the same there, None if they may not."""
+    if raw.dialect == (DIALECT_OF_BROKER_J if broker_j else DIALECT):
+        return True
+    return False if not broker_j and raw.dialect == DIALECT_OF_BROKER_J else None
+
+
+def untouched(message: Message, user: str | None, broker_j: bool) -> bool:
+    """Whether the message-properties of a message are sent as the octets they are."""
+    raw = message.raw
+    if raw is None or passes(raw, broker_j) is None:
+        return False
+    first = spans(raw.octets)[2]
+    return first < 0 or _may_pass(message, raw.octets, first, user)
 
 
 def _write_names(exchange: str | None, routing_key: str) -> bytes:
@@ -481,11 +527,11 @@ def write_header(
         raise EncodeError(f"the properties do not fit: {error}") from None
     names = _WRITTEN.get((exchange, routing_key)) or _write_names(exchange, routing_key)
     flags |= kept_flags | (_ROUTING_KEY if exchange is None else _EXCHANGE | _ROUTING_KEY)
-    return b"%b%b%b%b" % (_STRUCT.pack(4 + len(kept) + len(names), DELIVERY_PROPERTIES, flags), kept, names, rest)
+    return b"%b%b%b%b" % (STRUCT.pack(4 + len(kept) + len(names), DELIVERY_PROPERTIES, flags), kept, names, rest)
 
 
 def read_message(header: bytes, body: bytes, broker_j: bool = False) -> Message:
     """A message that was received; its properties wait until they are asked for."""
     if broker_j:
-        return Message(body, None, RawProperties(header, DIALECT_OF_BROKER_J, decode_milliseconds))
-    return Message(body, None, RawProperties(header, DIALECT, decode))
+        return Message(body, None, RawProperties(header, DIALECT_OF_BROKER_J, decode_milliseconds, SEAM))
+    return Message(body, None, RawProperties(header, DIALECT, decode, SEAM))

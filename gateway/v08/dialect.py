@@ -14,6 +14,7 @@ from gateway.v08.methods import DIFFERENT
 RABBITMQ: Final = Dialect(
     name="rabbitmq",
     routes_copies=True,
+    finite_floats=True,
     version=Version.V0_8,
     protocol_header=b"AMQP\x01\x01\x08\x00",
     start_version=(8, 0),
@@ -22,6 +23,7 @@ RABBITMQ: Final = Dialect(
     connection_close_ok=m.ConnectionCloseOk08,
     channel_open_ok=m.ChannelOpenOk08,
     properties="classic/rabbitmq/0-8",
+    alike=frozenset({"classic/rabbitmq/0-9-1"}),
     recover_without_requeue=False,
     consume_arguments=False,
     bare_consume=True,
@@ -37,6 +39,7 @@ QPID: Final = replace(
     RABBITMQ,
     name="qpid",
     properties="classic/qpid/0-8",
+    alike=frozenset({"classic/qpid/0-9-1"}),
     tags=QPID_TAGS,
     recover=m.BasicRecoverAsync,
     recover_ok=m.BasicRecoverOk08,
@@ -52,9 +55,12 @@ QPID: Final = replace(
     release_many=False,
     native_dead_letter=False,
     absolute_expiration=True,
+    transient_overtakes=True,
     counts_unacked=True,
     redeclare_checked=False,
     routes_copies=False,
+    finite_floats=False,
+    expands_gzip=True,
     validates_headers=True,
 )
 """Apache Qpid Broker-J."""
@@ -62,8 +68,10 @@ QPID: Final = replace(
 PUBLISHED: Final = replace(
     RABBITMQ,
     routes_copies=False,
+    finite_floats=False,
     name="published",
     properties="classic/published/0-8",
+    alike=frozenset(),
     tags=PUBLISHED_TAGS,
     recover=m.BasicRecoverAsync,
     recover_ok=None,

@@ -14,6 +14,7 @@ from gateway.v091.methods import DIFFERENT
 RABBITMQ: Final = Dialect(
     name="rabbitmq",
     routes_copies=True,
+    finite_floats=True,
     version=Version.V0_9_1,
     protocol_header=b"AMQP\x00\x00\x09\x01",
     start_version=(0, 9),
@@ -22,6 +23,7 @@ RABBITMQ: Final = Dialect(
     connection_close_ok=m.ConnectionCloseOk,
     channel_open_ok=m.ChannelOpenOk,
     properties="classic/rabbitmq/0-9-1",
+    alike=frozenset({"classic/rabbitmq/0-8"}),
     recover_without_requeue=False,
     immediate=False,
     prefetch_size=False,
@@ -33,6 +35,7 @@ QPID: Final = replace(
     RABBITMQ,
     name="qpid",
     properties="classic/qpid/0-9-1",
+    alike=frozenset({"classic/qpid/0-8"}),
     tags=QPID_TAGS,
     recover_without_requeue=True,
     query_binding=True,
@@ -44,9 +47,12 @@ QPID: Final = replace(
     release_many=False,
     native_dead_letter=False,
     absolute_expiration=True,
+    transient_overtakes=True,
     counts_unacked=True,
     redeclare_checked=False,
     routes_copies=False,
+    finite_floats=False,
+    expands_gzip=True,
     validates_headers=True,
 )
 """Apache Qpid Broker-J."""

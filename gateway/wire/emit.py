@@ -5,8 +5,8 @@ over the borders of fields, share one precompiled :class:`struct.Struct`: the ty
 ``out.fixed("H", target)`` and the emitter puts neighbours together. An encoder collects the pieces of a
 ``b"".join`` in the same way.
 
-Names the generated code may use: ``self``, ``data``, ``at``, ``end``, ``context`` (whatever the caller of encode
-and decode passes on: the table codec, say), and what :meth:`Emitter.name` and :meth:`Emitter.temporary` return.
+Names the generated code may use: ``self``, ``data``, ``at``, ``start``, ``end``, ``context`` (whatever the caller of
+encode and decode passes on: the table codec, say), and what :meth:`Emitter.name` and :meth:`Emitter.temporary` return.
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ class Reader(Emitter):
         self._fixed: list[tuple[str, str]] = []
         self._after: list[str] = []
         self._bits: tuple[str, int] | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether fixed-size pieces are held back, which the next one would share a struct with."""
+        return bool(self._fixed)
 
     def fixed(self, code: str, target: str) -> None:
         """Read one value of struct code ``code`` (big-endian) into ``target``."""

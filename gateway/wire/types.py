@@ -82,11 +82,16 @@ class ShortString(FieldType):
     default = ""
 
     def emit_read(self, out: Reader, target: str) -> None:
-        length = out.temporary("n")
-        out.fixed("B", length)
         # A string that claims more than is left moves ``at`` past ``end``, which the decoder checks once.
-        out.line(f"{target} = data[at:at + {length}].decode({out.text})")
-        out.line(f"at += {length}")
+        if out.holds:
+            length = out.temporary("n")
+            out.fixed("B", length)
+            out.line("start = at")
+            out.line(f"at += {length}")
+        else:
+            out.line("start = at + 1")
+            out.line("at = start + data[at]")
+        out.line(f"{target} = data[start:at].decode({out.text})")
 
     def emit_write(self, out: Writer, source: str) -> None:
         octets = out.temporary("s")

@@ -331,7 +331,6 @@ def test_modes_do_not_mix(version: Version) -> None:
         (Publish(1, "e" * 256, "", Message()), EncodeError, "exchange: 256 octets are more than 255"),
         (Publish(1, "", "\u00e9" * 128, Message()), EncodeError, "routing_key: 256 octets are more than 255"),
         (Publish(1, "", "", Message(b"", Properties(message_id="m" * 256))), EncodeError, "message_id: 256"),
-        (Publish(1, "", "", Message(b"", Properties(expiration="soon"))), EncodeError, "expiration: 'soon'"),
         (Publish(1, "", "", Message(b"", Properties(headers={"h": "x" * 131_072}))), EncodeError, "frame_max"),
         (Publish(1, "", "", Message(b"", Properties(headers={"k" * 256: 1}))), EncodeError, "256 octets"),
         (Publish(1, "", "", Message(), immediate=True), Unsupported, "540"),

@@ -29,6 +29,7 @@ from gateway.v010.translate import DIALECT_OF_BROKER_J, decode
 from gateway.values import Table, Value
 from gateway.versions import client_session
 from tests.conformance.conftest import FarEnd
+from tests.ledgers import sqlite_ledger
 
 LARGE = Limits(message_max=64 << 20, header_max=8 << 20, table_depth=200, table_entries=60_000)
 """Of a publisher that has other limits than ours."""
@@ -239,6 +240,7 @@ async def test_the_http_api_hands_over_what_it_can(far_end: FarEnd, queue: str, 
         "http.port": 0, "ops.port": 0, "data_dir": str(tmp_path), "brokers.peer.url": far_end.settings().url,
         "brokers.peer.message_max": SMALL,
     }  # fmt: skip
+    sqlite_ledger(tmp_path)
     async with running(load(None, {}, settings)) as app, httpx.AsyncClient(base_url=app.url, timeout=30) as client:
         assert await app.gateway.brokers["peer"].wait_up(20)
         path = "/v1/subscriptions/limited"

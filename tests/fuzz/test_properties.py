@@ -69,7 +69,7 @@ def test_header_segments(octets: bytes) -> None:
     except FrameSyntaxError:
         return
     try:
-        again = translate._pack(found, 0)
+        again = translate._pack(found, 0, 1)
     except EncodeError:
         return
     assert b"".join(part for part in again if isinstance(part, bytes))

@@ -53,7 +53,7 @@ async def test_deliveries_ahead_of_a_violation_in_one_read(version: Version) -> 
     url = f"amqp://guest:guest@localhost/?version={version.value}"
     upstream = Upstream("hurt", BrokerSettings(url=url, reconnect_min=0.01), connector=world.dial)
     await upstream.start()
-    assert await upstream.wait_up(5)
+    assert await upstream.wait_up(30)
     lost: list[str] = []
 
     def on_delivery(delivery: Delivery) -> None:
@@ -81,5 +81,5 @@ async def test_deliveries_ahead_of_a_violation_in_one_read(version: Version) -> 
     assert faults == []
     for far in before:
         far.stream.close()
-    assert await upstream.wait_up(5)
+    assert await upstream.wait_up(30)
     await upstream.close(0.5)

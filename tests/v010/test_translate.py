@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties, RawProperties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
 from gateway.v010 import translate
-from gateway.v010.structs import STRUCTS, DeliveryProperties, MessageProperties, ReplyToStruct
+from gateway.v010.structs import STRUCTS, DeliveryProperties, FragmentProperties, MessageProperties, ReplyToStruct
 from gateway.v010.translate import (
     BROKER_J_KEEPS,
     DIALECT,
@@ -26,6 +26,7 @@ from gateway.v010.translate import (
     decode_milliseconds,
     read_delivery,
     read_message,
+    untouched,
     write_header,
 )
 from gateway.values import Timestamp, Typed, Value, type_of
@@ -127,6 +128,9 @@ def test_a_delivery_names_its_exchange() -> None:
         {"headers": None},
         {"headers": {}},
         {"headers": {}, "type": "t"},
+        {"headers": {"x-jms-type": "t"}},
+        {"headers": {"x-jms-type": "t"}, "type": "t"},
+        {"headers": {"x-jms-type": "t"}, "type": "other"},
         {"headers": None, "type": "t"},
         {"headers": {"m": {"l": [1, "x", None]}, "d": Decimal("1.5"), "t": Timestamp(7)}},
         {"headers": {"d": Decimal("1e30")}},
@@ -147,7 +151,7 @@ def test_everything_there_and_back(changes: dict[str, Any]) -> None:
 def test_a_foreign_user_is_carried_and_not_restored() -> None:
     header = write(Properties(user_id="mallory"))
     assert structs(header)[1].user_id is None
-    assert structs(header)[1].application_headers[RESERVED]["properties"] == {"user_id": {"value": "mallory"}}
+    assert structs(header)[1].application_headers[RESERVED] == {"user_id": "mallory"}
     assert decode(header).user_id is None
 
 
@@ -201,11 +205,13 @@ def test_raw_octets_pass_but_for_the_delivery() -> None:
     )
     message = raw(came, properties, body=b"body")
     assert structs(write_header(message, "new", 0, None, "guest")) == [
-        DeliveryProperties(priority=3, delivery_mode=2, ttl=9, routing_key="new"),
+        DeliveryProperties(priority=3, delivery_mode=2, ttl=9, timestamp=5, routing_key="new"),
         properties,
     ]
     assert structs(write_header(message, "new", REDELIVERED, "x", None)) == [
-        DeliveryProperties(redelivered=True, priority=3, delivery_mode=2, ttl=9, exchange="x", routing_key="new"),
+        DeliveryProperties(
+            redelivered=True, priority=3, delivery_mode=2, ttl=9, timestamp=5, exchange="x", routing_key="new"
+        ),
         properties,
     ]
     backwards = raw(properties, came, body=b"body")
@@ -438,3 +444,84 @@ def test_raw_headers_pass_to_broker_j_only_if_it_wrote_them() -> None:
     assert structs(ours) != structs(header)
     kept = write_header(Message(b"", Properties(headers=dict(KEPT_BY_BROKER_J))), "k", 0, None, "guest")
     assert write_header(read_message(kept, b"", broker_j=True), "k", 0, None, "guest", broker_j=True) == kept
+
+
+def test_a_reply_to_that_is_no_text_is_carried() -> None:
+    for to in ("\udcff", ReplyTo("\udcff", "k"), ReplyTo("x", "\udcff"), ReplyTo("", "k")):
+        header = write(Properties(reply_to=to))
+        assert there_and_back(Properties(reply_to=to)).reply_to == to
+        if to != ReplyTo("", "k"):
+            assert structs(header)[1].reply_to is None
+
+
+def test_names_that_are_no_text_travel_under_another() -> None:
+    headers = {"\udcff": 1, "a": {"\udcfe": [{"\udcff": "x"}]}, "é": 2}
+    assert there_and_back(Properties(headers=headers)).headers == headers
+    assert list(there_and_back(Properties(headers=headers)).headers or {}) == list(headers)
+    names = list(structs(write(Properties(headers=headers)))[1].application_headers)
+    assert names == ["x-gateway-key-0", "a", "é", RESERVED]
+
+
+def test_other_structs_go_along() -> None:
+    fragment = FragmentProperties(first=True, fragment_size=7)
+    for message in (
+        raw(fragment, MessageProperties(4), body=b"body"),
+        raw(fragment, MessageProperties(99), body=b"body"),
+    ):
+        for broker_j in (False, True):
+            header = write_header(message, "k", 0, None, "guest", broker_j)
+            assert structs(header)[2] == fragment
+            assert structs(header)[1].content_length == 4
+
+
+def test_whether_octets_stay_as_they_are() -> None:
+    message = raw(MessageProperties(4, user_id=b"ann"), body=b"body")
+    assert untouched(message, "ann", False)
+    assert not untouched(message, "bob", False)
+    assert not untouched(message, "ann", True)
+    assert not untouched(Message(b"body"), "ann", False)
+    assert untouched(raw(), "ann", False)
+    assert untouched(read_message(segment(MessageProperties(0)), b"", True), None, False)
+
+
+def test_a_broker_s_time_goes_along_where_it_means_the_same() -> None:
+    segment_of = segment(DeliveryProperties(timestamp=5_000), MessageProperties(0))
+    same = write_header(read_message(segment_of, b"", True), "k", 0, None, "guest", True)
+    assert structs(same)[0].timestamp == 5_000
+    other = write_header(read_message(segment_of, b"", True), "k", 0, None, "guest", False)
+    assert structs(other)[0].timestamp is None
+    decoded = Message(b"", Properties(timestamp=ArrivalTime(5)))
+    assert structs(write_header(decoded, "k", 0, None, "guest", True))[0].timestamp == 5_000
+    assert structs(write_header(decoded, "k", 0, None, "guest", False))[0].timestamp == 5
+    carried = write_header(Message(b"", Properties(headers={RESERVED: {"id": "x"}})), "k", 0, None, "guest")
+    stamped = segment(DeliveryProperties(timestamp=5), *structs(carried)[1:])
+    assert decode(stamped).timestamp is None, "a gateway has carried it, and the publisher gave none"
+
+
+def test_an_instant_stays_one() -> None:
+    deadline = Deadline.at(1_700_000_060_000, 1_700_000_000.0)
+    found = there_and_back(Properties(expiration=deadline)).expiration
+    assert isinstance(found, Deadline)
+    assert (found, found.instant) == ("60000", 1_700_000_060_000)
+
+
+def test_the_type_is_the_header_of_qpids_client() -> None:
+    header = write(Properties(type="order", headers={"a": 1}))
+    assert structs(header)[1].application_headers == {
+        "a": 1, "x-jms-type": "order", RESERVED: {"type": "x-jms-type"},
+    }  # fmt: skip
+    changed = segment(MessageProperties(application_headers={"x-jms-type": "mine", RESERVED: {"type": "x-jms-type"}}))
+    assert decode(changed) == Properties(type="mine")
+    gone = segment(MessageProperties(application_headers={RESERVED: {"type": "x-jms-type"}}))
+    assert decode(gone) == Properties()
+
+
+def test_without_the_reserved_header_what_does_not_fit_is_left_out() -> None:
+    header = write_header(Message(b"", Properties(timestamp=5, type="t"), None, ()), "k", 0, None, "guest")
+    assert structs(header)[1].application_headers == {"x-jms-type": "t"}
+
+
+def test_a_header_named_like_the_home_of_the_type_is_no_type() -> None:
+    properties = Properties(headers={"x-jms-type": "data"})
+    assert there_and_back(properties) == properties
+    assert there_and_back(Properties(headers={"x-jms-type": "data"}, type="data")).type == "data"

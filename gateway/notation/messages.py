@@ -1,0 +1,142 @@
+"""A message as JSON, as pull answers it and webhooks carry it.
+
+Texts that are not UTF-8 are ``binary`` objects; a payload that is not is base64. The reserved header is the gateway's
+and stays here: whoever writes a message out says its id by itself.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.errors import FrameSyntaxError
+from gateway.fidelity import RESERVED
+from gateway.message import Message, Properties, ReplyTo
+from gateway.notation.values import table_to_json, text_to_json
+
+SCALARS: Final = ("delivery_mode", "priority", "timestamp")
+"""Properties that are numbers."""
+TEXTS: Final = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
+    "app_id", "cluster_id",
+)  # fmt: skip
+"""Properties that are texts."""
+
+
+class Binary(msgspec.Struct, tag_field="type", tag="binary", forbid_unknown_fields=True):
+    """A text whose octets are not UTF-8."""
+
+    value: str
+    """The octets in base64."""
+
+
+class Address(msgspec.Struct, tag_field="type", tag="address", forbid_unknown_fields=True):
+    """A reply-to that names an exchange (0-10). A plain reply-to is the routing key of the default exchange."""
+
+    exchange: str | Binary = ""
+    routing_key: str | Binary = ""
+
+
+class MessageProperties(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The AMQP properties of a message; what is absent is not set."""
+
+    content_type: str | Binary | None = None
+    content_encoding: str | Binary | None = None
+    delivery_mode: (
+        Annotated[int, Meta(ge=1, le=2, description="1 transient, 2 persistent. Unless given: 2.")] | None
+    ) = None
+    priority: Annotated[int, Meta(ge=0, le=255)] | None = None
+    correlation_id: str | Binary | None = None
+    reply_to: str | Binary | Address | None = None
+    expiration: Annotated[str, Meta(description="Time to live in milliseconds, as decimal digits.")] | Binary | None = (
+        None
+    )
+    message_id: str | Binary | None = None
+    timestamp: Annotated[int, Meta(ge=0, description="Seconds since 1970.")] | None = None
+    type: str | Binary | None = None
+    user_id: str | Binary | None = None
+    app_id: str | Binary | None = None
+    cluster_id: str | Binary | None = None
+
+
+class ReceivedMessage(msgspec.Struct, kw_only=True):
+    """A message as it came from a queue."""
+
+    id: str
+    exchange: Any
+    """A string, or a ``binary`` object."""
+    routing_key: Any
+    """A string, or a ``binary`` object."""
+    payload: str
+    payload_encoding: Literal["string", "base64"]
+    """``base64`` where the payload is not UTF-8."""
+    properties: MessageProperties
+    headers: Any
+    undecodable_properties: str | UnsetType = UNSET
+    """Base64 of octets that the broker sent as properties and that are none."""
+
+
+def received(id: str, exchange: str, routing_key: str, message: Message) -> ReceivedMessage:
+    """A message as it came from a queue. The reserved header stays here: the answer says the id by itself.
+
+    Octets that are no property list are shown as they are, in ``undecodable_properties``.
+    """
+    body = message.body
+    try:
+        payload, encoding = body.decode(), "string"
+    except UnicodeDecodeError:
+        payload, encoding = b64encode(body).decode(), "base64"
+    undecodable: Any = UNSET
+    try:
+        properties = message.properties
+    except FrameSyntaxError:
+        properties = Properties()
+        undecodable = b64encode(message.raw.octets if message.raw is not None else b"").decode()
+    headers = properties.headers or {}
+    if RESERVED in headers:
+        headers = {key: value for key, value in headers.items() if key != RESERVED}
+    return ReceivedMessage(
+        id=id,
+        exchange=text_to_json(exchange),
+        routing_key=text_to_json(routing_key),
+        payload=payload,
+        payload_encoding=encoding,  # type: ignore[arg-type]  # one of the two literals above
+        properties=properties_to_json(properties),
+        headers=table_to_json(headers) if headers else {},
+        undecodable_properties=undecodable,
+    )
+
+
+def properties_to_json(properties: Properties) -> MessageProperties:
+    """The properties of the AMQP message, as JSON."""
+    result = MessageProperties()
+    for name in SCALARS:
+        if (number := getattr(properties, name)) is not None:
+            setattr(result, name, property_to_json(number))
+    for name in TEXTS:
+        if (value := getattr(properties, name)) is not None:
+            setattr(result, name, property_to_json(value))
+    return result
+
+
+def property_to_json(value: str | bytes | int | ReplyTo) -> Any:
+    """One property."""
+    if isinstance(value, int):
+        return int(value)  # a broker's own timestamp is a number of another class
+    return _address(value) if isinstance(value, ReplyTo) else _text_out(value)
+
+
+def _address(value: ReplyTo) -> Address:
+    return Address(_text_out(value.exchange), _text_out(value.routing_key))
+
+
+def _text_out(value: str | bytes) -> str | Binary:
+    if isinstance(value, bytes):
+        return Binary(b64encode(value).decode())
+    if value.isascii():
+        return str(value)  # an expiration may be a text of another class
+    json = text_to_json(value)
+    return json if isinstance(json, str) else msgspec.convert(json, Binary)

@@ -1,0 +1,94 @@
+"""The five ends: each broker in each version that it speaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gateway.classic.tables import QPID_TAGS, RABBITMQ_TAGS
+from gateway.v010.encoders import ENCODERS
+from tests.servers import BrokerJ, RabbitMQ
+from tests.servers.process import State
+
+MEMORY: Final = "memory"
+"""Broker-J's virtual host for these tests: nothing depends on what is on disk."""
+
+
+@dataclass(frozen=True)
+class End:
+    """A broker as one version sees it."""
+
+    broker: str
+    """``rabbitmq`` or ``brokerj``."""
+    version: str
+    types: frozenset[str]
+    """The types of header values that its publishers have."""
+
+    @property
+    def name(self) -> str:
+        """As in the tables."""
+        return f"{_PRODUCTS[self.broker]} {self.version}"
+
+    @property
+    def id(self) -> str:
+        """As on the command line, and in names of queues."""
+        return f"{self.broker}-{self.version}"
+
+    @property
+    def native(self) -> bool:
+        """0-10, whose properties are others."""
+        return self.version == "0-10"
+
+    @property
+    def instants(self) -> bool:
+        """The classic versions of Broker-J, where an expiration is an instant."""
+        return self.broker == "brokerj" and not self.native
+
+    def url(self, servers: Servers) -> str:
+        """Where it listens."""
+        if self.broker == "rabbitmq":
+            return servers.rabbitmq.url(self.version)
+        return servers.brokerj.url(self.version, MEMORY)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The two brokers."""
+
+    rabbitmq: RabbitMQ
+    brokerj: BrokerJ
+
+
+def running(file: str) -> Servers:
+    """Those that ``python -m tests.servers up --file FILE`` has started."""
+    states = json.loads(Path(file).read_text())
+    rabbitmq, brokerj = (State.from_json(states[kind]) for kind in ("rabbitmq", "brokerj"))
+    return Servers(RabbitMQ(rabbitmq), BrokerJ(brokerj))
+
+
+_PRODUCTS: Final[Mapping[str, str]] = {"rabbitmq": "RabbitMQ", "brokerj": "Broker-J"}
+
+ENDS: Final = (
+    End("rabbitmq", "0-8", frozenset(RABBITMQ_TAGS.values())),
+    End("rabbitmq", "0-9-1", frozenset(RABBITMQ_TAGS.values())),
+    End("brokerj", "0-8", frozenset(QPID_TAGS.values())),
+    End("brokerj", "0-9-1", frozenset(QPID_TAGS.values())),
+    End("brokerj", "0-10", frozenset(ENCODERS)),
+)
+PAIRS: Final = tuple((source, target) for source in ENDS for target in ENDS)
+"""All 25: among them every one of the 9 pairs of versions."""
+
+
+def ends(name: str) -> list[End]:
+    """The ends of that name, of that version or of that broker, or ``all``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [end for end in ENDS if name in (end.id, end.version, end.broker, "all")]
+    if not found:
+        raise ValueError(f"there is no end {name!r}; there are {', '.join(end.id for end in ENDS)}")
+    return found
