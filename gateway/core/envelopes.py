@@ -1,7 +1,8 @@
 """A message as octets, for the ledger's intents: what was promised must be sent again exactly as it was.
 
-MessagePack of ``[body, properties, mandatory]``. Values that MessagePack has no type for are lists that begin with a
-mark, so every list and table is marked too; a text that is not UTF-8 is kept as its octets.
+MessagePack of ``[body, properties, mandatory]``, and, where a broker had it before, ``[left_out]`` behind that. Values
+that MessagePack has no type for are lists that begin with a mark, so every list and table is marked too; a text that is
+not UTF-8 is kept as its octets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.message import PROPERTY_NAMES, Message, Properties, ReplyTo
+from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.values import Timestamp, Typed, Value
 
 
@@ -22,21 +23,39 @@ class EnvelopeError(GatewayError):
     """Octets that are no envelope of ours."""
 
 
+DAMAGED = (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError)
+"""What comes of octets that are damaged."""
+
+
 def encode(message: Message, mandatory: bool) -> bytes:
     """The envelope of a message."""
-    properties = message.properties
-    packed = {name: _pack(value) for name in PROPERTY_NAMES if (value := getattr(properties, name)) is not None}
-    return msgspec.msgpack.encode([message.body, packed, mandatory])
+    parts = [message.body, pack(message.properties), mandatory]
+    if message.relayed:
+        parts.append([None if message.left_out is None else [_pack(name) for name in message.left_out]])
+    return msgspec.msgpack.encode(parts)
 
 
 def decode(octets: bytes) -> tuple[Message, bool]:
     """The message of an envelope, and whether it was mandatory. Raises :class:`EnvelopeError`."""
     try:
-        body, packed, mandatory = msgspec.msgpack.decode(octets)
-        properties = Properties(**{name: _unpack(value) for name, value in packed.items()})
-        return Message(body, properties), bool(mandatory)
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        body, packed, mandatory, *relayed = msgspec.msgpack.decode(octets)
+        if not relayed:
+            return Message(body, unpack(packed)), bool(mandatory)
+        ((left_out,),) = relayed
+        names = None if left_out is None else tuple(map(_unpack, left_out))
+        return Message(body, unpack(packed), None, names, relayed=True), bool(mandatory)
+    except DAMAGED as error:
         raise EnvelopeError(f"not an envelope: {error}") from error
+
+
+def pack(properties: Properties) -> dict[str, Any]:
+    """The properties that are there, as values that MessagePack has types for."""
+    return {name: _pack(value) for name in PROPERTY_NAMES if (value := getattr(properties, name)) is not None}
+
+
+def unpack(packed: dict[str, Any]) -> Properties:
+    """What :func:`pack` packed. Raises one of :data:`DAMAGED` for anything else."""
+    return Properties(**{name: _unpack(value) for name, value in packed.items()})
 
 
 def _pack(value: Value) -> Any:
@@ -61,6 +80,10 @@ def _pack(value: Value) -> Any:
         return ["decimal", str(value)]
     if kind is UUID:
         return ["uuid", value.bytes]
+    if kind is ArrivalTime:
+        return ["arrival", int(value)]
+    if kind is Deadline:
+        return ["deadline", value.instant, str(value)]
     return value
 
 
@@ -78,6 +101,8 @@ _MARKS: dict[str, Callable[..., Value]] = {
     "typed": lambda kind, item: Typed(kind, _unpack(item)),
     "reply_to": lambda exchange, routing_key: ReplyTo(_unpack(exchange), _unpack(routing_key)),
     "timestamp": Timestamp,
+    "arrival": ArrivalTime,
+    "deadline": Deadline.of,
     "decimal": Decimal,
     "uuid": lambda octets: UUID(bytes=octets),
 }

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from gateway.config import SubscriptionSettings
 from gateway.core.ack_ids import AckIds
 from gateway.core.consuming import Consuming
+from gateway.core.dead_letters import DeadLetters
+from gateway.core.in_doubt import InDoubt
+from gateway.core.intakes import WORK as INTAKE
+from gateway.core.intakes import Intakes
+from gateway.core.keyed_messages import KeyedMessages
 from gateway.core.keys import Answer, KeyedPublisher, KeyedRequest, Render
 from gateway.core.leases import Leases
+from gateway.core.outbox import WORK as OUTBOX
+from gateway.core.outbox import Outbox
+from gateway.core.own_queues import OwnQueues
+from gateway.core.ownership import Ownership
+from gateway.core.parts import Parts
+from gateway.core.peers import Peers
 from gateway.core.publishing import Outgoing, Published, Publisher
 from gateway.core.recorder import Recorder
 from gateway.core.subscriptions import Subscriptions
@@ -26,6 +37,8 @@ from gateway.ledger import Ledger, MessageFilter, MessageIds, StoredMessage, Tim
 from gateway.telemetry import Metrics, log
 from gateway.upstreams import Oversized, Upstream, UpstreamState
 
+SUBSCRIPTION: Final = "subscription"
+"""What other processes are told of a subscription that changed."""
 UP: Final = frozenset({UpstreamState.UP, UpstreamState.BLOCKED})
 
 
@@ -40,6 +53,7 @@ class Gateway:
         *,
         subscriptions: Mapping[str, SubscriptionSettings] | None = None,
         ack_key: bytes,
+        peers: Peers | None = None,
         confirm_timeout: float = 30.0,
         leases_max: int = 10_000,
         intent_always: bool = False,
@@ -49,19 +63,42 @@ class Gateway:
         self.metrics = metrics
         self.confirm_timeout = confirm_timeout
         self.draining = False
-        ids = MessageIds()
+        self.ids = ids = MessageIds()
+        """Makes the ids of messages."""
+        self.peers = peers if peers is not None else Peers(ledger, metrics)
+        """The other processes on the ledger."""
+        self.ownership = Ownership(ledger, self.peers, metrics)
+        """Which work is this process's."""
         self._recorder = Recorder(ledger, metrics)
         self._publisher = Publisher(ledger, ids, metrics, intent_always)
-        self._keyed = KeyedPublisher(ledger, self._publisher, self.brokers.get)
+        self._keyed = KeyedPublisher(ledger, self._publisher)
+        self._keyed_messages = KeyedMessages(ledger, self._publisher)
+        self._in_doubt = InDoubt(ledger, self._publisher, self.brokers.get)
+        ack_ids = AckIds(ack_key, self.peers.me.id)
         self._leases = Leases(
-            AckIds(ack_key),
+            ack_ids,
             leases_max,
             lambda leases: self.consuming.expired(leases),
             lambda lease: self.consuming.lost(lease),
         )
-        self.subscriptions = Subscriptions(ledger, self.broker, subscriptions or {})
-        self.consuming = Consuming(ledger, self._leases, self._recorder, ids, metrics, self.broker)
+        self.parts = Parts(
+            ledger, ids, metrics, self._recorder, self.broker, DeadLetters(self.broker), OwnQueues(self.broker)
+        )
+        """What takes messages for subscriptions works with these."""
+        self.subscriptions = Subscriptions(ledger, self.broker, subscriptions or {}, self.parts.own_queues)
+        self.consuming = Consuming(self.parts, self._leases, ack_ids, self.subscriptions, self.peers)
+        self.intakes = Intakes(self.parts, self.subscriptions, self.consuming.shelves)
+        """What takes messages in order for those who pull."""
+        self.ownership.register(INTAKE, self.intakes)
+        self.subscriptions.on_change.append(self._subscription_changed)
+        self.peers.listen(SUBSCRIPTION, self._subscription_changed_elsewhere)
+        self._declaring: set[asyncio.Task[None]] = set()
         self.topology = Topology(ledger, self._publisher, self.broker)
+        self.on_owed: list[Callable[[str], None]] = []
+        """Called with the name of a subscription of which dead messages were revived, say."""
+        self.outbox = Outbox(ledger, self._publisher, self.brokers, metrics, partial(self.ownership.changed, OUTBOX))
+        """Publishes of later."""
+        self.ownership.register(OUTBOX, self.outbox)
 
     # -------------------------------------------------------------------------------------- start, close
 
@@ -71,8 +108,9 @@ class Gateway:
             upstream.on_state.append(self._broker_changed)
             upstream.on_oversized.append(partial(self._oversized, upstream.name))
             await upstream.start()
-        self.ledger.on_takeover = self._keyed.resolve_soon
-        self._keyed.resolve_soon()
+        self.ledger.on_takeover = self._in_doubt.resolve_soon
+        self._in_doubt.resolve_soon()
+        await self.ownership.start()
 
     def drain(self) -> None:
         """Be no longer ready; waiting pulls end, new ones are refused. Publishes go on until the ports are closed."""
@@ -82,12 +120,35 @@ class Gateway:
     async def close(self, within: float) -> None:
         """Finish, within ``within`` seconds: keyed publishes, leases, events, links. The ledger stays open."""
         self.drain()
-        await self._keyed.close(within)
-        self.consuming.release_all()
+        await self.ownership.close(within)
+        await asyncio.gather(*(part.close(within) for part in (self._keyed, self._keyed_messages, self._in_doubt)))
+        for task in self._declaring:
+            task.cancel()
+        await self.parts.own_queues.close()
+        await self.consuming.close()
         await asyncio.gather(*(upstream.close(within) for upstream in self.brokers.values()))
         await self._recorder.close(within)
+        await self.peers.close()
+
+    def deliveries_changed(self, subscription: str) -> None:
+        """Something was done to what the ledger owes a subscription: whoever hands it out looks now."""
+        self.consuming.shelves[subscription].news()
+        for call in self.on_owed:
+            call(subscription)
+
+    def _subscription_changed(self, name: str) -> None:
+        self.peers.tell(SUBSCRIPTION, {"name": name})
+        self.ownership.reread(INTAKE, name)
+
+    def _subscription_changed_elsewhere(self, news: Mapping[str, Any]) -> None:
+        self.subscriptions.forget(str(news.get("name", "")))
 
     def _broker_changed(self, upstream: Upstream) -> None:
+        if upstream.state is UpstreamState.UP:
+            self.consuming.broker_is_up(upstream.name)
+            task = asyncio.get_running_loop().create_task(self.subscriptions.declare_queues(upstream.name))
+            self._declaring.add(task)
+            task.add_done_callback(self._declaring.discard)
         self.metrics.broker_up.labels(upstream.name).set(upstream.state is UpstreamState.UP)
         self.metrics.broker_blocked.labels(upstream.name).set(upstream.state is UpstreamState.BLOCKED)
 
@@ -137,10 +198,11 @@ class Gateway:
         client: str = "",
         order: str | None = None,
     ) -> list[Published]:
-        """Publish messages; one result each, in order. See :meth:`Publisher.publish`."""
-        return await self._publisher.publish(
-            self.broker(broker), exchange, messages, client, self.confirm_timeout, order
-        )
+        """Publish messages; one result each, in order. See :meth:`Publisher.publish`, and :class:`KeyedMessages` where
+        any has a key of its own."""
+        upstream = self.broker(broker)
+        publisher = self._keyed_messages if self._keyed_messages.has(messages, order) else self._publisher
+        return await publisher.publish(upstream, exchange, messages, client, self.confirm_timeout, order)
 
     async def publish_keyed(
         self, request: KeyedRequest, broker: str, exchange: str, messages: Sequence[Outgoing], render: Render

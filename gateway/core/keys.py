@@ -30,11 +30,10 @@ from time import time_ns
 from typing import Final, TypeAlias
 
 from gateway.core import envelopes
-from gateway.core.envelopes import EnvelopeError
+from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, PAUSE_MIN, finality, known, outgoing_of, stay_unknown
 from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
 from gateway.errors import (
     EntriesRefused,
-    GatewayError,
     KeyReused,
     KeyRunning,
     LedgerUnavailable,
@@ -45,12 +44,10 @@ from gateway.ledger import (
     Entry,
     Intent,
     KeyLost,
-    Kind,
     Ledger,
     Mismatch,
     Replay,
     Running,
-    Timeline,
     Unknown,
     id_text,
 )
@@ -59,10 +56,6 @@ from gateway.upstreams import Upstream
 
 PENDING_MAX: Final = 10_000
 """Most keyed requests under way at once."""
-LATE_CONFIRM: Final = 10.0
-"""How many times the confirm time-out a keyed publish stays pending, for repeats to join."""
-PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
-"""Pause before the ledger is tried again, in seconds; doubled each time."""
 
 
 @dataclass(slots=True)
@@ -106,12 +99,10 @@ class _Pending:
 class KeyedPublisher:
     """Publishes under Idempotency-Keys."""
 
-    def __init__(self, ledger: Ledger, publisher: Publisher, find: Callable[[str], Upstream | None]) -> None:
+    def __init__(self, ledger: Ledger, publisher: Publisher) -> None:
         self._ledger = ledger
         self._publisher = publisher
-        self._find = find
         self._pending: dict[tuple[str, str], _Pending] = {}
-        self._resolving: asyncio.Task[None] | None = None
 
     async def publish(
         self,
@@ -177,6 +168,7 @@ class KeyedPublisher:
         render: Render,
     ) -> Answer:
         version = version_name(upstream)
+        at = time_ns() // 1000
         intents = [
             Intent(
                 message_id=item.id,
@@ -184,6 +176,7 @@ class KeyedPublisher:
                 exchange=exchange,
                 routing_key=item.routing_key,
                 payload=envelopes.encode(item.message, item.mandatory),
+                at=at,
                 message=describe(upstream.name, version, exchange, item, request.client, "http"),
             )
             for item in messages
@@ -205,7 +198,7 @@ class KeyedPublisher:
                 messages = [outgoing_of(intent) for intent in claim.intents]
                 exchange = claim.intents[0].exchange if claim.intents else ""
             sending = messages
-            results = await self._send(upstream, exchange, messages, within)
+            results = sent = await self._send(upstream, exchange, messages, within)
             if isinstance(claim, Unknown):
                 stay_unknown(results)
             entries = self._publisher.events(upstream, messages, results)
@@ -218,6 +211,7 @@ class KeyedPublisher:
                 entries = self._publisher.events(upstream, sending, doubt)
             await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
             raise
+        await self._publisher.keep(exchange, messages, sent)
         await self._keep(request, answer, results, entries)
         return answer
 
@@ -234,36 +228,9 @@ class KeyedPublisher:
         that had an outcome before."""
         by_id = {item.id: result for item, result in zip(messages, sent, strict=True)}
         return [
-            result if (result := by_id.get(message_id)) is not None else await self._known(message_id)
+            result if (result := by_id.get(message_id)) is not None else await known(self._ledger, message_id)
             for message_id in ids
         ]
-
-    async def _known(self, message_id: bytes) -> Published:
-        """The outcome of a message that was settled before the answer could be kept."""
-        result = Published(id_text(message_id))
-        timeline = await self._timeline(message_id)
-        for event in timeline.events if timeline is not None else ():
-            if event.kind is Kind.RESENT:
-                result.resent = True
-            elif event.kind is Kind.CONFIRMED:
-                result.routed, result.error = True, None
-            elif event.kind is Kind.UNROUTABLE and event.detail.get("mandatory") is False:
-                result.routed, result.error = False, None
-            elif event.kind in _RECORDED_ERRORS:
-                result.routed = False
-                result.error = _recorded_error(event.detail)
-        return result
-
-    async def _timeline(self, message_id: bytes) -> Timeline | None:
-        """The timeline of a message, as soon as the ledger can be read."""
-        pause = PAUSE_MIN
-        while True:
-            try:
-                return await self._ledger.timeline(message_id)
-            except LedgerUnavailable as error:
-                log("ledger.answer_waits", logging.WARNING, detail=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, PAUSE_MAX)
 
     async def _keep(
         self, request: KeyedRequest, answer: Answer, results: Sequence[Published], entries: Sequence[Entry]
@@ -307,115 +274,13 @@ class KeyedPublisher:
                 continue
             return
 
-    # ---------------------------------------------------------------------------------------- in doubt
-
-    def resolve_soon(self) -> None:
-        """Take over what dead processes left open, in the background."""
-        if self._resolving is None or self._resolving.done():
-            self._resolving = asyncio.get_running_loop().create_task(self._resolve(), name="resolve in doubt")
-
-    async def _resolve(self) -> None:
-        count = 0
-        waited: set[str] = set()
-        while True:
-            try:
-                intents = await self._ledger.resolve_in_doubt()
-            except LedgerUnavailable as error:
-                log("ledger.in_doubt_waits", logging.WARNING, detail=str(error))
-                await asyncio.sleep(PAUSE_MAX)
-                continue
-            if not intents:
-                break
-            count += len(intents)
-            by_key: dict[tuple[str, str], list[Intent]] = {}
-            for intent in intents:
-                by_key.setdefault((intent.client, intent.key), []).append(intent)
-            for group in by_key.values():
-                await self._resolve_key(group, waited)
-        if count:
-            log("ledger.in_doubt_resolved", count=count)
-
-    async def _resolve_key(self, intents: Sequence[Intent], waited: set[str]) -> None:
-        """Send the messages of one key again; what cannot be sent now stays unknown, since an earlier attempt may
-        have arrived. The answer is made by the next repeat, from the timelines."""
-        client, key, broker = intents[0].client, intents[0].key, intents[0].broker
-        upstream = self._find(broker)
-        try:
-            messages = [outgoing_of(intent) for intent in intents]
-        except EnvelopeError as error:
-            log("ledger.intent_unreadable", logging.ERROR, broker=broker, detail=str(error))
-            upstream = None
-        if upstream is None:
-            detail = {"code": OutcomeUnknown.code, "text": "its broker is no longer configured, or it is damaged"}
-            at = time_ns() // 1000
-            entries = [Entry(intent.message_id, Kind.UNKNOWN, at, broker, "", detail) for intent in intents]
-        else:
-            patience = upstream.settings.connect_timeout
-            if broker not in waited:
-                waited.add(broker)
-                await upstream.wait_up(patience)
-            entries = []
-            try:
-                results = await self._send(upstream, intents[0].exchange, messages, patience)
-                stay_unknown(results)
-                entries = self._publisher.events(upstream, messages, results)
-            except Exception as error:  # a fault of ours must not keep this key, nor those behind it
-                log("ledger.resolving_failed", logging.ERROR, error, broker=broker)
-        await self._insist(partial(self._ledger.unknown_key, client, key), entries)
-
     async def close(self, within: float) -> None:
         """Let what runs come to its end, for at most ``within`` seconds. What does not is resolved at the next
         start."""
-        tasks: list[asyncio.Task[Answer] | asyncio.Task[None]] = [pending.task for pending in self._pending.values()]
-        if self._resolving is not None:
-            tasks.append(self._resolving)
+        tasks = [pending.task for pending in self._pending.values()]
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=within)
         for task in late:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def outgoing_of(intent: Intent) -> Outgoing:
-    """The message of an intent, to be sent again."""
-    message, mandatory = envelopes.decode(intent.payload)
-    return Outgoing(intent.routing_key, message, mandatory, intent.message_id, id_text(intent.message_id), resent=True)
-
-
-def stay_unknown(results: Sequence[Published]) -> None:
-    """Of what was sent again: the earlier attempt may have arrived, whatever kept this one from being sent, or made
-    the broker refuse it for now."""
-    for result in results:
-        error = result.error
-        if error is not None and (error.outcome == "not_sent" or error.retryable) and error.outcome != "unknown":
-            result.error = OutcomeUnknown(f"an earlier attempt has no outcome, and this one failed: {error}")
-
-
-def finality(results: Sequence[Published]) -> str:
-    """``unknown`` with any unknown outcome; ``free`` where nothing was kept by the broker and a repeat may
-    succeed; else ``final``."""
-    errors = [result.error for result in results]
-    if any(error is not None and error.outcome == "unknown" for error in errors):
-        return "unknown"
-    if errors and all(error is not None and error.retryable for error in errors):
-        return "free"
-    return "final"
-
-
-_RECORDED_ERRORS = frozenset({Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN})
-
-
-def _recorded_error(detail: dict[str, object]) -> GatewayError:
-    """An error as it was recorded: the same code and text."""
-    code = str(detail.get("code", ""))
-    for kind in _tree(GatewayError):
-        if kind.code == code:
-            error = kind.__new__(kind)
-            Exception.__init__(error, str(detail.get("text", "")))
-            return error
-    return GatewayError(str(detail.get("text", "")))
-
-
-def _tree(kind: type[GatewayError]) -> list[type[GatewayError]]:
-    return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]

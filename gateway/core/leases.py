@@ -66,6 +66,8 @@ class Lease:
     """On the loop's clock."""
     latest: float
     """No extension goes beyond this."""
+    on_end: Callable[[Lease], None] | None = None
+    """Called once, on the loop, when it has ended in whatever way."""
 
 
 class Leases:
@@ -147,6 +149,20 @@ class Leases:
             return lease
         return self._ended.get(number, Unusable.LOST)
 
+    def owner_of(self, subscription: str, ack_id: str) -> bytes | None:
+        """The process that holds the lease of an ack id, where it is another one."""
+        try:
+            self._ack_ids.read(ack_id, self._ack_ids.mark(subscription))
+        except ForeignAckId as foreign:
+            return foreign.owner
+        except InvalidAckId:
+            pass  # nobody's
+        return None
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether a lease has not ended."""
+        return lease.number in self._leases
+
     def was_handed(self, subscription: str, message_id: bytes) -> bool:
         """Whether the subscription had the message before, as far as is remembered. The broker says so itself
         (``redelivered``), unless it forgot when it crashed."""
@@ -188,6 +204,8 @@ class Leases:
         self._handed[lease.subscription, lease.message_id] = None
         if len(self._handed) > HANDED_MAX:
             self._handed.popitem(last=False)
+        if lease.on_end is not None:
+            lease.on_end(lease)
 
     def all(self) -> list[Lease]:
         """Every lease that is out, oldest first."""

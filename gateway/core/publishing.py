@@ -10,7 +10,8 @@ other, which costs nothing for those that are there already. No task is made per
 
 from __future__ import annotations
 
-from asyncio import Future, Task, get_running_loop, sleep, wait
+import logging
+from asyncio import Future, Task, gather, get_running_loop, sleep, wait
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
 
+from gateway.core.stored import Stored, envelope
 from gateway.errors import (
     BrokerUnavailable,
     EntriesRefused,
@@ -35,9 +37,9 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotate
-from gateway.ledger import Entry, Kind, Ledger, MessageIds, NewMessage, id_text
+from gateway.ledger import Entry, Kept, Kind, Ledger, MessageIds, NewMessage, id_text
 from gateway.message import Message
-from gateway.telemetry import Metrics
+from gateway.telemetry import Metrics, log
 from gateway.upstreams import PublishReceipt, Upstream
 
 PERSISTENT: Final = 2
@@ -46,6 +48,10 @@ KNOWN_QUEUES_MAX: Final = 10_000
 
 GROUP: Final = 500
 """A call with more messages is published and recorded in parts of so many."""
+DONE: Final = "done"
+"""The outcome is kept under the message's key."""
+REPEATED: Final = "repeated"
+"""An earlier message with the same key had this outcome, and nothing was published now."""
 RESENT: Final[Mapping[str, str]] = {"resent": "1"}
 """The entry of the reserved header that says that the message may be there twice."""
 
@@ -74,6 +80,10 @@ class Outgoing:
     """The id as the API writes it."""
     resent: bool = False
     """An earlier attempt ended without an outcome."""
+    not_before: int | None = None
+    """When it is to be published, in microseconds since 1970; None: now."""
+    key: str = ""
+    """Its Idempotency-Key; empty: it has none of its own."""
 
 
 @dataclass(slots=True)
@@ -86,6 +96,10 @@ class Published:
     routed: bool = True
     durable: bool = False
     resent: bool = False
+    scheduled: bool = False
+    """The ledger holds it, and publishes it later."""
+    key: str = ""
+    """Of a message with a key: :data:`DONE`, or :data:`REPEATED`; empty: what became of it is not final."""
 
 
 class Publisher:
@@ -96,6 +110,7 @@ class Publisher:
         self._ids = ids
         self._metrics = metrics
         self._intent_always = intent_always
+        self._keeps_bodies = ledger.deliveries.keeps_bodies
         self._orders = 0
         self._counters: dict[tuple[str, Kind], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
@@ -126,11 +141,10 @@ class Publisher:
         if not self._ledger.healthy:
             raise LedgerUnavailable("the ledger cannot be written now; nothing was sent")
         self.give_ids(messages)
-        if self._intent_always:
-            await self._ledger.record(self.accepted(upstream, exchange, messages, client))
+        await self.intend(upstream, exchange, messages, client)
         if order is not None or len(messages) <= GROUP:  # nobody of the same order may come in between
             futures = self.send(upstream, exchange, messages, within, order)
-            results = await self._settle(upstream, exchange, messages, client, futures)
+            results = await self.settle(upstream, exchange, messages, client, futures)
         else:
             results = await self._in_groups(upstream, exchange, messages, client, within)
         seconds = self._seconds.get(upstream.name)
@@ -138,6 +152,15 @@ class Publisher:
             seconds = self._seconds[upstream.name] = self._metrics.publish_seconds.labels(upstream.name)
         seconds.observe(perf_counter() - started)
         return results
+
+    async def intend(self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str) -> None:
+        """Record that the messages were accepted, where that is to be on disk before the broker is asked.
+
+        Raises:
+            LedgerUnavailable: do not send them.
+        """
+        if self._intent_always:
+            await self._ledger.record(self.accepted(upstream, exchange, messages, client))
 
     async def _in_groups(
         self,
@@ -150,13 +173,13 @@ class Publisher:
         """A long call, part by part: while the broker works on one, the next is written, and the one before is
         recorded; and others get their turn of the loop."""
         loop = get_running_loop()
-        order = self._new_order()
+        order = self.new_order()
         tasks: list[Task[list[Published]]] = []
         try:
             for begin in range(0, len(messages), GROUP):
                 group = messages[begin : begin + GROUP]
                 futures = self.send(upstream, exchange, group, within, order)
-                tasks.append(loop.create_task(self._settle(upstream, exchange, group, client, futures), name="group"))
+                tasks.append(loop.create_task(self.settle(upstream, exchange, group, client, futures), name="group"))
                 await sleep(0)
             await wait(tasks)
         except BaseException:
@@ -170,7 +193,7 @@ class Publisher:
             raise NotRecorded(f"some of it was sent, and the ledger could not record all: {errors[0]}") from errors[0]
         return [result for task in tasks for result in task.result()]
 
-    async def _settle(
+    async def settle(
         self,
         upstream: Upstream,
         exchange: str,
@@ -178,17 +201,45 @@ class Publisher:
         client: str,
         futures: Sequence[Future[PublishReceipt]],
     ) -> list[Published]:
-        """Wait for the outcomes of messages that were sent, and record them."""
+        """Wait for the outcomes of messages that were sent, and record them.
+
+        Raises:
+            LedgerUnavailable: nothing was sent.
+            NotRecorded: all was sent, but the outcomes could not be recorded.
+        """
         accepted = [] if self._intent_always else self.accepted(upstream, exchange, messages, client)
         results = await self.outcomes(upstream, exchange, messages, futures)
         try:
-            await self._ledger.record([*accepted, *self.events(upstream, messages, results)])
+            recording = self._ledger.record([*accepted, *self.events(upstream, messages, results)])
+            if self._keeps_bodies:
+                await gather(recording, self.keep(exchange, messages, results))
+            else:
+                await recording
         except (LedgerUnavailable, EntriesRefused) as error:
             sent = any(result.error is None or result.error.outcome != "not_sent" for result in results)
             if isinstance(error, LedgerUnavailable) and not sent:
                 raise
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
         return results
+
+    async def keep(self, exchange: str, messages: Sequence[Outgoing], results: Sequence[Published]) -> None:
+        """Keep the bodies of what the broker took, where ``[retention]`` says so. One that cannot be kept is missed by
+        nobody but a replay, which says so."""
+        if not self._keeps_bodies:
+            return
+        rows = [
+            Kept(
+                item.id,
+                envelope(Stored(item.message, exchange, item.routing_key, False, result.resent)),
+                len(item.message.body),
+            )
+            for item, result in zip(messages, results, strict=True)
+            if result.error is None
+        ]
+        try:
+            await self._ledger.deliveries.keep_bodies(rows)
+        except (LedgerUnavailable, EntriesRefused) as error:
+            log("ledger.bodies_not_kept", logging.WARNING, count=len(rows), reason=str(error))
 
     def give_ids(self, messages: Sequence[Outgoing]) -> None:
         """Give those messages an id that have none, and write it out."""
@@ -207,7 +258,7 @@ class Publisher:
     ) -> list[Future[PublishReceipt]]:
         """Hand the messages to the broker, in order, at once."""
         if order is None and len(messages) > 1:
-            order = self._new_order()
+            order = self.new_order()
         publish = upstream.publish_nowait
         annotated = upstream.settings.annotate
         futures = []
@@ -215,13 +266,14 @@ class Publisher:
             message = item.message
             if annotated:
                 mark = RESENT if item.resent else {}
-                message = Message(message.body, annotate(message.properties, id=item.text, **mark))
+                properties = annotate(message.properties, id=item.text, **mark)
+                message = Message(message.body, properties, relayed=message.relayed)
             futures.append(
                 publish(exchange, item.routing_key, message, mandatory=item.mandatory, timeout=within, order=order)
             )
         return futures
 
-    def _new_order(self) -> str:
+    def new_order(self) -> str:
         """An order that nobody else has."""
         self._orders += 1
         return f"request-{self._orders}"
@@ -337,6 +389,7 @@ def describe(broker: str, version: str, exchange: str, item: Outgoing, client: s
         origin=origin,
         client=client,
         properties=summary(item.message),
+        headers=headers_of(item.message),
     )
 
 
@@ -358,6 +411,14 @@ def summary(message: Message) -> dict[str, Any] | None:
         if isinstance(value, str):
             found[name] = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     return found or None
+
+
+def headers_of(message: Message) -> Mapping[str, Any] | None:
+    """The headers. None: there are none, or they cannot be read."""
+    try:
+        return message.properties.headers or None
+    except FrameSyntaxError:
+        return None
 
 
 def outcome_of(result: Published) -> tuple[Kind, dict[str, Any] | None]:

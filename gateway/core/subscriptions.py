@@ -1,27 +1,37 @@
 """Subscriptions: queues made available to consumers.
 
-The settings of a subscription are those of the configuration file (read-only), or a resource in the ledger. What is
-done with them is in :mod:`gateway.core.consuming`.
+The settings of a subscription are those of the configuration file (read-only), or a resource in the ledger. Whether it
+is paused is kept in the ledger as well, for both kinds: ``paused`` of the settings says how it begins. What is done
+with them is in :mod:`gateway.core.consuming`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
 import msgspec
 
-from gateway.config import SubscriptionSettings
-from gateway.errors import EtagMismatch, NoSuchSubscription, ReadOnly
+from gateway.config import SubscriptionSettings, check_subscription
+from gateway.core.filters import Filter
+from gateway.core.order_keys import OrderKey
+from gateway.core.own_queues import OwnQueues
+from gateway.errors import ConfigurationError, EncodeError, EtagMismatch, GatewayError, NoSuchSubscription, ReadOnly
 from gateway.ledger import Ledger
+from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
 RESOURCE: Final = "subscription"
+WISH: Final = "subscription-wish"
 CACHE_SECONDS: Final = 5.0
 """How long settings from the ledger are used before they are read again (another process may change them)."""
+CACHED_MAX: Final = 10_000
+"""How many subscriptions are remembered; when they are more, all are forgotten."""
+PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,76 +42,75 @@ class Subscription:
     settings: SubscriptionSettings
     etag: str
     read_only: bool
+    paused: bool = False
+    """It takes and hands out nothing until it is resumed."""
+
+    @property
+    def ordered(self) -> bool:
+        """Its messages are handed out one at a time for each order key."""
+        return bool(self.settings.order_key)
 
 
 class Subscriptions:
     """The subscriptions of a gateway."""
 
     def __init__(
-        self, ledger: Ledger, find: Callable[[str], Upstream], configured: Mapping[str, SubscriptionSettings]
+        self,
+        ledger: Ledger,
+        find: Callable[[str], Upstream],
+        configured: Mapping[str, SubscriptionSettings],
+        own_queues: OwnQueues,
     ) -> None:
+        """Raises ConfigurationError for settings of ``configured`` that are wrong."""
+        self.on_change: list[Callable[[str], None]] = []
+        """Called on the loop with the name of a subscription that was put, deleted, paused or resumed here."""
         self._ledger = ledger
         self._find = find
+        self._own_queues = own_queues
+        for name, settings in configured.items():
+            try:
+                check(name, settings)
+            except EncodeError as error:
+                raise ConfigurationError(f"subscriptions.{name}.{error}") from None
         self._configured = {
             name: Subscription(name, settings, _etag(settings), read_only=True) for name, settings in configured.items()
         }
         self._cache: dict[str, tuple[float, Subscription]] = {}
 
+    # ---------------------------------------------------------------------------------------------- reading
+
     async def get(self, name: str) -> Subscription:
         """A subscription by name. Raises NoSuchSubscription."""
-        if (configured := self._configured.get(name)) is not None:
-            return configured
         now = asyncio.get_running_loop().time()
         cached = self._cache.get(name)
         if cached is not None and now - cached[0] < CACHE_SECONDS:
             return cached[1]
-        resource = await self._ledger.get_resource(RESOURCE, name)
-        if resource is None:
-            self._cache.pop(name, None)
-            raise NoSuchSubscription(f"no subscription {name!r}")
-        settings = msgspec.convert(resource.spec, SubscriptionSettings)
-        subscription = Subscription(name, settings, resource.etag, read_only=False)
+        subscription = self._configured.get(name)
+        if subscription is None:
+            resource = await self._ledger.get_resource(RESOURCE, name)
+            if resource is None:
+                self._cache.pop(name, None)
+                raise NoSuchSubscription(f"no subscription {name!r}")
+            settings = msgspec.convert(resource.spec, SubscriptionSettings)
+            subscription = Subscription(name, settings, resource.etag, read_only=False)
+        wish = await self._ledger.get_resource(WISH, name)
+        subscription = _with_wish(subscription, wish.spec["paused"] if wish is not None else None)
+        if len(self._cache) >= CACHED_MAX:
+            self._cache.clear()
         self._cache[name] = now, subscription
         return subscription
 
-    async def put(self, name: str, settings: SubscriptionSettings, if_match: str | None) -> tuple[Subscription, bool]:
-        """Create or replace a subscription; also says whether it is new. The same settings again change nothing
-        and need no ``if_match``.
-
-        Raises:
-            ReadOnly: the configuration file defines it.
-            NoSuchBroker: its broker is not configured.
-            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
-        """
-        self._find(settings.broker)
-        self._refuse_configured(name)
-        if if_match is None:
-            try:
-                present = await self.get(name)
-            except NoSuchSubscription:
-                if_match = ""
-            else:
-                if present.settings == settings:
-                    return present, False
-                raise EtagMismatch(f"the subscription {name!r} exists with other settings")
-        spec = msgspec.to_builtins(settings)
+    def forget(self, name: str) -> None:
+        """Another process changed it: read it again."""
         self._cache.pop(name, None)
-        etag, created = await self._ledger.put_resource(RESOURCE, name, spec, if_match)
-        return Subscription(name, settings, etag, read_only=False), created
-
-    async def delete(self, name: str, if_match: str | None) -> None:
-        """Delete a subscription. Its leases stay valid until they end by themselves.
-
-        Raises:
-            ReadOnly, NoSuchSubscription, EtagMismatch
-        """
-        self._refuse_configured(name)
-        self._cache.pop(name, None)
-        if not await self._ledger.delete_resource(RESOURCE, name, if_match):
-            raise NoSuchSubscription(f"no subscription {name!r}")
 
     async def page(self, cursor: str | None, limit: int) -> tuple[list[Subscription], str | None]:
         """A page of subscriptions: on the first page those of the configuration file come first."""
+        return await self._page(cursor, limit, await self._wishes())
+
+    async def _page(
+        self, cursor: str | None, limit: int, wishes: Mapping[str, bool]
+    ) -> tuple[list[Subscription], str | None]:
         resources, following = await self._ledger.list_resources(RESOURCE, cursor, limit)
         page = [
             Subscription(item.name, msgspec.convert(item.spec, SubscriptionSettings), item.etag, read_only=False)
@@ -110,11 +119,145 @@ class Subscriptions:
         ]
         if cursor is None:
             page[:0] = self._configured.values()
-        return page, following
+        return [_with_wish(item, wishes.get(item.name)) for item in page], following
+
+    async def all(self) -> list[Subscription]:
+        """All of them."""
+        wishes = await self._wishes()
+        found, cursor = await self._page(None, PAGE, wishes)
+        while cursor is not None:
+            more, cursor = await self._page(cursor, PAGE, wishes)
+            found += more
+        return found
+
+    async def _wishes(self) -> dict[str, bool]:
+        wishes: dict[str, bool] = {}
+        cursor: str | None = None
+        while True:
+            resources, cursor = await self._ledger.list_resources(WISH, cursor, PAGE)
+            wishes |= {item.name: item.spec["paused"] for item in resources}
+            if cursor is None:
+                return wishes
+
+    async def declare_queues(self, broker: str) -> None:
+        """A broker is up: the own queues of the configuration file's subscriptions are to be there."""
+        for subscription in self._configured.values():
+            if subscription.settings.broker == broker:
+                try:
+                    await self._own_queues.ensure(subscription.name, subscription.settings)
+                except GatewayError as error:
+                    log(
+                        "subscription.queue_missing", logging.WARNING,
+                        subscription=subscription.name, reason=str(error),
+                    )  # fmt: skip
+
+    # -------------------------------------------------------------------------------------------- changing
+
+    async def put(self, name: str, settings: SubscriptionSettings, if_match: str | None) -> tuple[Subscription, bool]:
+        """Create or replace a subscription; also says whether it is new. The same settings again change nothing
+        and need no ``if_match``. Its own queue, where it has one, is there and bound when this returns.
+
+        Raises:
+            EncodeError: a setting is wrong; it names the setting.
+            ReadOnly: the configuration file defines it.
+            NoSuchBroker: its broker, or that of its dead-letter place, is not configured.
+            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            NotFound, PreconditionFailed, BrokerUnavailable, RemoteError: its own queue cannot be declared and bound.
+        """
+        check(name, settings)
+        self._find(settings.broker)
+        if settings.dead_letter_broker:
+            self._find(settings.dead_letter_broker)
+        self._refuse_configured(name)
+        self.forget(name)
+        try:
+            before: Subscription | None = await self.get(name)
+        except NoSuchSubscription:
+            before = None
+        if if_match is None:
+            if before is not None:
+                if before.settings != settings:
+                    raise EtagMismatch(f"the subscription {name!r} exists with other settings")
+                await self._own_queues.ensure(name, settings)
+                return before, False
+            if_match = ""
+        elif if_match not in ("", "*") and (before is None or before.etag != if_match):
+            raise EtagMismatch(f"the subscription {name!r} is not the one that If-Match asks for")
+        self._own_queues.forget(name)
+        await self._own_queues.ensure(name, settings)  # before it is there, so that nothing is missed once it is
+        _, created = await self._ledger.put_resource(RESOURCE, name, msgspec.to_builtins(settings), if_match)
+        if before is None or before.settings.paused != settings.paused:
+            await self._ledger.delete_resource(WISH, name, None)  # of before, or of another that had this name
+        if before is not None and before.settings != settings:
+            await self._own_queues.abandon(name, before.settings, settings)
+        self._changed(name)
+        return await self.get(name), created
+
+    async def delete(self, name: str, if_match: str | None) -> None:
+        """Delete a subscription. Its leases stay valid until they end by themselves; what the ledger owes it stays
+        there, for a subscription of the same name.
+
+        Raises:
+            ReadOnly, NoSuchSubscription, EtagMismatch
+        """
+        self._refuse_configured(name)
+        self.forget(name)
+        before = await self.get(name)
+        if not await self._ledger.delete_resource(RESOURCE, name, if_match):
+            raise NoSuchSubscription(f"no subscription {name!r}")
+        self._changed(name)
+        await self._own_queues.abandon(name, before.settings)
+        try:
+            await self._ledger.delete_resource(WISH, name, None)
+        except GatewayError as error:
+            log("subscription.wish_left", logging.WARNING, subscription=name, reason=str(error))
+
+    async def pause(self, name: str) -> Subscription:
+        """Let it take and hand out nothing until it is resumed, also after a restart. Raises NoSuchSubscription."""
+        return await self._wish(name, paused=True)
+
+    async def resume(self, name: str) -> Subscription:
+        """End a pause. Raises NoSuchSubscription."""
+        return await self._wish(name, paused=False)
+
+    async def _wish(self, name: str, *, paused: bool) -> Subscription:
+        self.forget(name)
+        subscription = await self.get(name)
+        if subscription.paused is not paused:
+            await self._ledger.put_resource(WISH, name, {"paused": paused}, None)
+            log("subscription.state", subscription=name, state="paused" if paused else "active")
+            self._changed(name)
+        return replace(subscription, paused=paused)
+
+    def _changed(self, name: str) -> None:
+        self.forget(name)
+        for call in self.on_change:
+            call(name)
 
     def _refuse_configured(self, name: str) -> None:
         if name in self._configured:
             raise ReadOnly(f"the subscription {name!r} is defined by the configuration file")
+
+
+def check(name: str, settings: SubscriptionSettings) -> None:
+    """Whether the settings make sense.
+
+    Raises:
+        EncodeError: they do not; it begins with the name of the setting.
+    """
+    if (wrong := check_subscription(settings)) is not None:
+        raise EncodeError(wrong)
+    Filter(settings.filter)
+    OrderKey(settings.order_key)
+
+
+def discards_unmatched(settings: SubscriptionSettings) -> bool:
+    """Whether messages that the filter does not want are discarded; if not, they are dead letters."""
+    return settings.unmatched == "discard" or (not settings.unmatched and bool(settings.exchange))
+
+
+def _with_wish(subscription: Subscription, paused: bool | None) -> Subscription:
+    return replace(subscription, paused=subscription.settings.paused if paused is None else paused)
 
 
 def _etag(settings: SubscriptionSettings) -> str:

@@ -8,7 +8,25 @@
     group.py        that transaction: shard row first, then one statement per table
     calls.py        what waits for the writer
     keys.py         Idempotency-Keys and obligations, within the transaction
-    reads.py        timeline, lists, the feed by position
+    keyed.py        ledger.keyed_outbox: publishes of later under a key
+    keyring.py      ledger.keyring: many keys at once
+    deliveries.py   ledger.deliveries: what is owed to subscriptions
+    delivery_rows.py, delivery_reads.py    its statements: within the transaction, and on a reader's connection
+    bodies.py       payloads of what is owed, or kept
+    log.py          ledger.log: the logs of events and of messages, for jobs
+    logged.py       what goes in and out of it
+    log_rows.py, log_reads.py    its statements: within the transaction, and on a reader's connection
+    outbox.py       ledger.outbox: publishes of later
+    owed.py         what goes in and out of these three
+    inbox.py        what bridges forwarded, so that a redelivery is recognised
+    reads.py        timeline, events by position
+    searches.py     messages by filters
+    windows.py      events between two times
+    history.py      ledger.history: the feed, counts per hour, retention
+    feed.py         events as they come, for all who follow
+    statistics.py   counts per hour
+    keeper.py       when to count, and when to let go
+    retention.py    what goes, and how
     resources.py    named JSON documents with an etag
     shards.py       the lease of a shard, its fence, takeover
     inserts.py      rows of the history, in the way that is quickest on each database
@@ -23,9 +41,26 @@
 """
 
 from gateway.ledger.ids import MessageIds, id_text, parse_id
+from gateway.ledger.keyring import Ended, Wanted
+from gateway.ledger.logged import Cursor, Extent, Floor, Run, Spooled
+from gateway.ledger.owed import (
+    Backlog,
+    Delivery,
+    DeliveryFilter,
+    Ending,
+    Kept,
+    OutboxFilter,
+    Owed,
+    Promised,
+    Settlement,
+)
 from gateway.ledger.records import (
     Entry,
     Event,
+    EventFilter,
+    Hour,
+    HourFilter,
+    InboxRow,
     Intent,
     KeyClaim,
     KeyLost,
@@ -36,33 +71,59 @@ from gateway.ledger.records import (
     Replay,
     Resource,
     Running,
+    Seen,
     StoredMessage,
     Timeline,
     Unknown,
 )
 from gateway.ledger.states import Kind, State
 from gateway.ledger.store import Ledger
+from gateway.ledger.windows import Happened
+from gateway.logs import Log
 
 __all__ = [
+    "Backlog",
+    "Cursor",
+    "Delivery",
+    "DeliveryFilter",
+    "Ended",
+    "Ending",
     "Entry",
     "Event",
+    "EventFilter",
+    "Extent",
+    "Floor",
+    "Happened",
+    "Hour",
+    "HourFilter",
+    "InboxRow",
     "Intent",
+    "Kept",
     "KeyClaim",
     "KeyLost",
     "Kind",
     "Ledger",
+    "Log",
     "MessageFilter",
     "MessageIds",
     "Mismatch",
     "New",
     "NewMessage",
+    "OutboxFilter",
+    "Owed",
+    "Promised",
     "Replay",
     "Resource",
+    "Run",
     "Running",
+    "Seen",
+    "Settlement",
+    "Spooled",
     "State",
     "StoredMessage",
     "Timeline",
     "Unknown",
+    "Wanted",
     "id_text",
     "parse_id",
 ]

@@ -51,7 +51,8 @@ class Batch:
 
     def parameters(self, **more: Any) -> dict[str, Any]:
         """The statement's parameters."""
-        return {"rows": f"[{b','.join(self._rows).decode()}]", "octets": b"".join(self._octets), **more}
+        octets = b"".join(self._octets) or b"\0"  # of none at all SQLite's substr would make NULL
+        return {"rows": f"[{b','.join(self._rows).decode()}]", "octets": octets, **more}
 
 
 def select_rows(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.ledger.records import Entry, Intent
+from gateway.ledger.logged import Spooled
+from gateway.ledger.owed import Delivery, Ending, Kept, Owed, Promised, Settlement
+from gateway.ledger.records import Entry, InboxRow, Intent
 from gateway.ledger.shards import Lease
+from gateway.ledger.states import Kind
+
+T = TypeVar("T", Entry, InboxRow)
+ROW_OCTETS = 16 << 10
+"""So many octets of payload count as a row of a group."""
 
 
 class Call:
@@ -18,32 +25,58 @@ class Call:
     ``error``, and the loop passes them on. A ``result`` counts once the call is ``settled``: its transaction is
     committed, or will never be."""
 
-    __slots__ = ("error", "future", "result", "settled")
+    __slots__ = ("error", "future", "lease", "result", "settled")
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
         self.settled = False
+        self.lease: Lease | None = None
+        """That under which it was submitted; it is written under no other. None: under any."""
 
     @property
     def rows(self) -> int:
         """How much of a group it is."""
         return 1
 
+    @property
+    def units(self) -> int:
+        """Into how many calls it can be divided."""
+        return 1
+
+    def parts(self, size: int) -> Sequence[Call]:
+        """The same in several calls, of at most ``size`` units each and in their order."""
+        return [self]
+
 
 class Record(Call):
-    """``record``: append entries."""
+    """``record``: append entries, and what of them is to be remembered in the inbox."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "inbox")
 
-    def __init__(self, future: Future[Any], entries: Sequence[Entry]) -> None:
+    def __init__(self, future: Future[Any], entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> None:
         super().__init__(future)
         self.entries = entries
+        self.inbox = inbox
 
     @property
     def rows(self) -> int:
+        return max(len(self.entries), len(self.inbox))
+
+    @property
+    def units(self) -> int:
+        """Its entries."""
         return len(self.entries)
+
+    def parts(self, size: int) -> list[Record]:
+        """See :class:`Call`. A row of the inbox goes with the last entry of its message; where there is none, with the
+        first part."""
+        rows = _divide(self.inbox, self.entries, size)
+        return [
+            Record(self.future, self.entries[begin : begin + size], rows.get(begin // size, ()))
+            for begin in range(0, len(self.entries), size)
+        ]
 
 
 class Claim(Call):
@@ -95,6 +128,267 @@ class Settle(Call):
         return len(self.entries) + 1
 
 
+class Store(Call):
+    """``deliveries.store``: what is owed from now on, with events and rows of the inbox."""
+
+    __slots__ = ("entries", "fresh", "inbox", "owed")
+
+    def __init__(
+        self,
+        future: Future[Any],
+        owed: Sequence[Owed],
+        entries: Sequence[Entry] = (),
+        inbox: Sequence[InboxRow] = (),
+    ) -> None:
+        super().__init__(future)
+        self.owed = owed
+        self.entries = entries
+        self.fresh = entries
+        """Those to be written: not of deliveries that were there already."""
+        self.inbox = inbox
+
+    @property
+    def rows(self) -> int:
+        octets = sum(len(owed.payload) for owed in self.owed)
+        return max(len(self.owed) + len(self.entries) // 2, len(self.inbox)) + octets // ROW_OCTETS
+
+    def forget_repeated(self, new: Collection[bytes]) -> None:
+        """Only the deliveries with these ids were not there yet: the events of the others are written already."""
+        known = {owed.message_id for owed in self.owed if owed.id not in new}
+        known -= {owed.message_id for owed in self.owed if owed.id in new}
+        self.fresh = [entry for entry in self.entries if entry.message_id not in known]
+
+    @property
+    def units(self) -> int:
+        """What is owed."""
+        return len(self.owed)
+
+    def parts(self, size: int) -> list[Store]:
+        """See :class:`Call`. Entries and rows of the inbox go with the last delivery of their message; where there is
+        none, with the first part."""
+        entries = _divide(self.entries, self.owed, size)
+        inbox = _divide(self.inbox, self.owed, size)
+        return [
+            Store(
+                self.future,
+                self.owed[begin : begin + size],
+                entries.get(begin // size, ()),
+                inbox.get(begin // size, ()),
+            )
+            for begin in range(0, len(self.owed), size)
+        ]
+
+
+class Spool(Call):
+    """``log.spool``: rows of the log of messages, with events and rows of the inbox. Its result are their sequence
+    numbers."""
+
+    __slots__ = ("entries", "inbox", "messages")
+
+    def __init__(
+        self,
+        future: Future[Any],
+        messages: Sequence[Spooled],
+        entries: Sequence[Entry] = (),
+        inbox: Sequence[InboxRow] = (),
+    ) -> None:
+        super().__init__(future)
+        self.messages = messages
+        self.entries = entries
+        self.inbox = inbox
+
+    @property
+    def rows(self) -> int:
+        octets = sum(len(message.body) for message in self.messages)
+        return max(len(self.messages) + len(self.entries) // 2, len(self.inbox)) + octets // ROW_OCTETS
+
+    @property
+    def units(self) -> int:
+        """Its messages."""
+        return len(self.messages)
+
+    def parts(self, size: int) -> list[Spool]:
+        """See :class:`Call`. Entries and rows of the inbox go with the last row of their message; where there is none,
+        with the first part."""
+        entries = _divide(self.entries, self.messages, size)
+        inbox = _divide(self.inbox, self.messages, size)
+        return [
+            Spool(
+                self.future,
+                self.messages[begin : begin + size],
+                entries.get(begin // size, ()),
+                inbox.get(begin // size, ()),
+            )
+            for begin in range(0, len(self.messages), size)
+        ]
+
+
+class Hand(Call):
+    """``deliveries.claim``: hand out what is due. ``entries`` makes the events of what was handed out."""
+
+    __slots__ = ("entries", "limit", "octets_max", "ordered", "seconds", "subscription")
+
+    def __init__(
+        self,
+        future: Future[Any],
+        subscription: str,
+        limit: int,
+        seconds: float,
+        ordered: bool,
+        octets_max: int,
+        entries: Callable[[list[Delivery]], list[Entry]],
+    ) -> None:
+        super().__init__(future)
+        self.subscription = subscription
+        self.limit = limit
+        self.seconds = seconds
+        self.ordered = ordered
+        self.octets_max = octets_max
+        self.entries = entries
+
+    @property
+    def rows(self) -> int:
+        return self.limit
+
+    def given_back(self, future: Future[Any], now: int) -> SettleOwed:
+        """What undoes it, where nobody was told of what was handed out: it is in its old place in line, and was not
+        handed out. ``now`` in microseconds."""
+        delivered: list[Delivery] = self.result
+        released = {"subscription": self.subscription, "reason": "whoever asked for it went away"}
+        return SettleOwed(
+            future,
+            [
+                Settlement(
+                    each.id,
+                    Ending.RETRY,
+                    each.lease,
+                    front=True,
+                    attempt=each.attempt - 1,
+                    entries=(Entry(each.message_id, Kind.RELEASED, now, detail=released),),
+                )
+                for each in delivered
+            ],
+        )
+
+
+class SettleOwed(Call):
+    """``deliveries.settle``: endings, each with the events that go with it."""
+
+    __slots__ = ("settlements",)
+
+    def __init__(self, future: Future[Any], settlements: Sequence[Settlement]) -> None:
+        super().__init__(future)
+        self.settlements = settlements
+
+    @property
+    def rows(self) -> int:
+        return len(self.settlements)
+
+    @property
+    def units(self) -> int:
+        """Its settlements."""
+        return len(self.settlements)
+
+    def parts(self, size: int) -> list[SettleOwed]:
+        """See :class:`Call`."""
+        return [
+            SettleOwed(self.future, self.settlements[begin : begin + size])
+            for begin in range(0, len(self.settlements), size)
+        ]
+
+
+class Keep(Call):
+    """``deliveries.keep_bodies``: bodies that are kept although nobody is owed them."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self, future: Future[Any], kept: Sequence[Kept]) -> None:
+        super().__init__(future)
+        self.kept = kept
+
+    @property
+    def rows(self) -> int:
+        return len(self.kept) + sum(len(row.payload) for row in self.kept) // ROW_OCTETS
+
+    @property
+    def units(self) -> int:
+        """Its bodies."""
+        return len(self.kept)
+
+    def parts(self, size: int) -> list[Keep]:
+        """See :class:`Call`."""
+        return [Keep(self.future, self.kept[begin : begin + size]) for begin in range(0, len(self.kept), size)]
+
+
+class Put(Call):
+    """``outbox.put``: publishes that are owed from now on, with events."""
+
+    __slots__ = ("entries", "promised")
+
+    def __init__(self, future: Future[Any], promised: Sequence[Promised], entries: Sequence[Entry] = ()) -> None:
+        super().__init__(future)
+        self.promised = promised
+        self.entries = entries
+
+    @property
+    def rows(self) -> int:
+        octets = sum(len(row.payload) for row in self.promised)
+        return len(self.promised) + len(self.entries) // 2 + octets // ROW_OCTETS
+
+    @property
+    def units(self) -> int:
+        """Its publishes."""
+        return len(self.promised)
+
+    def parts(self, size: int) -> list[Put]:
+        """See :class:`Call`. Entries go with the publish of their message; where there is none, with the first part."""
+        entries = _divide(self.entries, self.promised, size)
+        return [
+            Put(self.future, self.promised[begin : begin + size], entries.get(begin // size, ()))
+            for begin in range(0, len(self.promised), size)
+        ]
+
+
+class SettleOutbox(Call):
+    """``outbox.settle``: what was sent, with events; what is to be sent later; what is kept, with events."""
+
+    __slots__ = ("done", "kept", "retry")
+
+    def __init__(
+        self,
+        future: Future[Any],
+        done: Sequence[tuple[bytes, Sequence[Entry]]],
+        retry: Sequence[tuple[bytes, float, dict[str, Any]]] = (),
+        kept: Sequence[tuple[bytes, Sequence[Entry], dict[str, Any]]] = (),
+    ) -> None:
+        super().__init__(future)
+        self.done = done
+        self.retry = retry
+        self.kept = kept
+
+    @property
+    def rows(self) -> int:
+        return self.units
+
+    @property
+    def units(self) -> int:
+        """Its publishes."""
+        return len(self.done) + len(self.retry) + len(self.kept)
+
+    def parts(self, size: int) -> list[SettleOutbox]:
+        """See :class:`Call`."""
+        before, both = len(self.done), len(self.done) + len(self.retry)
+        return [
+            SettleOutbox(
+                self.future,
+                self.done[begin : begin + size],
+                self.retry[max(0, begin - before) : max(0, begin + size - before)],
+                self.kept[max(0, begin - both) : max(0, begin + size - both)],
+            )
+            for begin in range(0, self.units, size)
+        ]
+
+
 class Task(Call):
     """Anything else: a function that gets a transaction of its own. ``proves``: where it succeeds, so would the others
     that write."""
@@ -105,6 +399,15 @@ class Task(Call):
         super().__init__(future)
         self.run = run
         self.proves = proves
+
+
+def _divide(rows: Sequence[T], owners: Sequence[Any], size: int) -> dict[int, list[T]]:
+    """Rows by the part that they go with, where each part has ``size`` of the ``owners``."""
+    place = {owner.message_id: index // size for index, owner in enumerate(owners)}
+    divided: dict[int, list[T]] = {}
+    for row in rows:
+        divided.setdefault(place.get(row.message_id, 0), []).append(row)
+    return divided
 
 
 def key_digest(client: str, key: str) -> bytes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+TEXT_MAX = 200
+"""Longest text of a header that is kept, in characters."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -34,6 +36,20 @@ def document(value: Mapping[str, Any] | None) -> bytes:
     except UnicodeEncodeError:
         # Surrogate escapes, which only the standard library writes (escaped) and reads back.
         return json.dumps(value).encode("ascii")
+
+
+def header_texts(headers: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Headers of these names whose values are texts, numbers or truths, as text of at most :data:`TEXT_MAX`
+    characters."""
+    found = {}
+    for name in names:
+        value = headers.get(name)
+        value = getattr(value, "value", value)  # an explicit type is no part of what is searched for
+        if isinstance(value, bool):
+            found[name] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            found[name] = str(value)[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()
+    return found
 
 
 def parse(octets: bytes) -> dict[str, Any]:

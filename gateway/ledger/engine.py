@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -26,6 +27,8 @@ BUSY_TIMEOUT = 5.0
 """How long a statement waits for SQLite's lock, in seconds."""
 ROOM = 1 << 20
 """Least free space, in octets, with which a ledger that was in trouble counts as mended."""
+STATEMENTS = 256
+"""Prepared statements that a connection to SQLite keeps; :mod:`gateway.ledger.inserts` has up to 80."""
 READERS = 4
 """Connections that read."""
 MOUNTS = Path("/proc/self/mountinfo")
@@ -40,9 +43,18 @@ POSTGRESQL_DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
     "application_name": "amqp-gateway",
-    "options": "-c statement_timeout=30s -c lock_timeout=5s -c idle_in_transaction_session_timeout=30s",
+    "options": "-c statement_timeout=30s -c lock_timeout=5s -c idle_in_transaction_session_timeout=5s",
 }
 """libpq parameters, where the URL does not set them."""
+ARROW_SETTINGS = {
+    "jit": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "default_transaction_read_only": "on",
+}
+"""What PostgreSQL is told besides by those who read ranges of a log: a range is found by an index, and its messages one
+by one by theirs, whatever the planner makes of tables that grow faster than it counts them."""
 
 BAD_ROW_ERRORS = (exc.IntegrityError, exc.DataError)
 """The database will not have this row; another may be fine."""
@@ -66,6 +78,19 @@ class Database:
             SQLITE_CLOCK if self.dialect == "sqlite" else POSTGRESQL_CLOCK, sa.BigInteger
         )
         """The database's clock, in microseconds since 1970."""
+
+    @property
+    def arrow_uri(self) -> str:
+        """Where it is, for ADBC's drivers: to read from, and not to be shown, since a password may be in it. SQLite's
+        must not be used in a process that has the ledger open (:mod:`gateway.logs.arrow`)."""
+        if self.path is not None:
+            return f"file:{quote(str(self.path.absolute()))}?mode=ro"
+        query = dict(self.url.query)
+        more = (f"-c {name}={value}" for name, value in ARROW_SETTINGS.items())
+        query["options"] = " ".join((str(query.get("options", "")), *more)).strip()
+        text = self.url.set(drivername="postgresql", query=query).render_as_string(hide_password=False)
+        where, mark, parameters = text.partition("?")
+        return where + mark + parameters.replace("+", "%20")  # libpq takes a plus for a plus
 
     @property
     def shared(self) -> bool:
@@ -128,9 +153,14 @@ class Database:
         except OSError:
             return False
 
-    def writer(self) -> sa.Engine:
-        """The engine of the one connection that writes."""
-        return self._engine("BEGIN IMMEDIATE", poolclass=NullPool)
+    def writer(self, *, keyed: bool = False) -> sa.Engine:
+        """The engine of the one connection that writes. ``keyed``: all that it runs finds its rows by an index, and
+        PostgreSQL is told so. Tables of what is owed fill and empty faster than it counts them: it would read all of a
+        table that it takes for empty, or sort 100,000 rows to hand out the first ten."""
+        engine = self._engine("BEGIN IMMEDIATE", poolclass=NullPool)
+        if keyed and self.shared:
+            sa.event.listen(engine, "connect", _tune_keyed)
+        return engine
 
     def readers(self) -> sa.Engine:
         """The engine of those that read."""
@@ -138,7 +168,12 @@ class Database:
 
     def _engine(self, begin: str, **options: Any) -> sa.Engine:
         if self.dialect == "sqlite":
-            options["connect_args"] = {"timeout": BUSY_TIMEOUT, "check_same_thread": False, "isolation_level": None}
+            options["connect_args"] = {
+                "timeout": BUSY_TIMEOUT,
+                "check_same_thread": False,
+                "isolation_level": None,
+                "cached_statements": STATEMENTS,
+            }
         engine = sa.create_engine(self.url, **options)
         if self.dialect == "sqlite":
             sa.event.listen(engine, "connect", _tune_sqlite)
@@ -222,9 +257,18 @@ def _parse(url: str) -> sa.URL:
 
 
 def _tune_sqlite(connection: Any, _: Any) -> None:
+    if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+        # Of a new file, and before anything else is written to it. It takes the lock, which readers must not wait for.
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA cache_size=-16000")
+
+
+def _tune_keyed(connection: Any, _: Any) -> None:
+    for plan in ("bitmapscan", "hashjoin", "mergejoin", "seqscan"):
+        connection.execute(f"SET enable_{plan} = off")
+    connection.commit()
 
 
 def _tune_postgresql(connection: Any, _: Any) -> None:

@@ -9,27 +9,40 @@ of the group: the history in a few statements (:mod:`gateway.ledger.inserts`), e
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from gateway.ledger.batch import Batch, select_rows
-from gateway.ledger.calls import Call, Claim, Record, Settle
-from gateway.ledger.encoding import document, octets
+from gateway.ledger.bodies import Bodies
+from gateway.ledger.calls import Call, Claim, Hand, Keep, Put, Record, Settle, SettleOutbox, SettleOwed, Spool, Store
+from gateway.ledger.delivery_rows import DeliveryRows
+from gateway.ledger.encoding import document, header_texts, octets
 from gateway.ledger.engine import Database
+from gateway.ledger.inbox import Inbox, digests
 from gateway.ledger.inserts import Insert, insert
 from gateway.ledger.inserts import Rows as History
 from gateway.ledger.keys import PARKED, PENDING, Keys
+from gateway.ledger.log_rows import LogRows
 from gateway.ledger.models import events, messages, obligations, uint64_in_json
-from gateway.ledger.prepared import Prepared
-from gateway.ledger.records import Entry, NewMessage
+from gateway.ledger.outbox import OutboxRows
+from gateway.ledger.prepared import Prepared, once
+from gateway.ledger.records import Entry, InboxRow, NewMessage
 from gateway.ledger.shards import INSERT, Lease, Shards
 from gateway.ledger.states import RULES, Effect, Kind
 
 _RULES = {kind: (kind.value, rule.effect) for kind, rule in RULES.items()}
 """Kind -> its plain text, which a driver binds without looking for an adapter, and its effect."""
 
+_scope = attrgetter("scope")
 
+KINDS = (Claim, Settle, Store, SettleOwed, Hand, Put, SettleOutbox, Keep, Spool)
+"""The kinds of call beside :class:`Record`."""
+NOTHING = 0
+"""In place of a count of commits: there is nothing to commit. Those who ask for deliveries that are not there yet would
+otherwise pay the disk for the answer."""
 PROBED = 32
 """Rows that are written to find out whether rows can be written."""
 
@@ -38,7 +51,7 @@ class Written(NamedTuple):
     """What a transaction brought, provided that it commits."""
 
     commits: int
-    """The shard's count of transactions, this one included."""
+    """The shard's count of transactions, this one included; :data:`NOTHING`: it has written nothing."""
     deferred: list[Call]
     """Claims that have to be tried again after the commit."""
 
@@ -46,27 +59,44 @@ class Written(NamedTuple):
 class Rows:
     """The rows of a group, table by table."""
 
-    __slots__ = ("events", "messages", "opened", "parked", "settled")
+    __slots__ = ("_headers", "_watched", "consumed", "events", "inbox", "messages", "opened", "parked", "settled")
 
-    def __init__(self, events: History | None = None, messages: History | None = None) -> None:
+    def __init__(
+        self,
+        events: History | None = None,
+        messages: History | None = None,
+        watched: frozenset[Kind] = frozenset(),
+        headers: Sequence[str] = (),
+    ) -> None:
+        """``watched``: kinds of event of which the messages are to be in ``consumed``; ``headers``: names of headers
+        that are kept."""
         self.events = Batch() if events is None else events
         self.messages = Batch() if messages is None else messages
         self.opened = Batch()
         self.settled = Batch()
         self.parked = Batch()
+        self.inbox: dict[bytes, InboxRow] = {}
+        self.consumed: set[bytes] = set()
+        self._watched = watched
+        self._headers = headers
 
     def add(self, entries: Iterable[Entry]) -> None:
         """The rows of one call. An obligation that is opened and settled in the same call is none."""
         opened: dict[bytes, Entry] = {}
+        last: dict[str, Any] | None = None
+        encoded = b""
+        watched = self._watched
         for entry in entries:
             message_id = entry.message_id
             kind, effect = _RULES[entry.kind]
             detail = entry.detail
-            self.events.add(
-                (kind, entry.at, entry.broker, entry.version), message_id, document(detail) if detail else b""
-            )
+            if detail is not last:  # often one and the same for a whole batch
+                last, encoded = detail, document(detail)
+            self.events.add((kind, entry.at, entry.broker, entry.version), message_id, encoded)
             if entry.message is not None:
                 self._add_message(message_id, entry.at, entry.message)
+            if entry.kind in watched:
+                self.consumed.add(message_id)
             if effect is Effect.NONE:
                 continue
             if effect is Effect.OPENS:
@@ -75,6 +105,12 @@ class Rows:
                 (self.settled if effect is Effect.SETTLES else self.parked).add((), message_id)
         for message_id, entry in opened.items():
             self.opened.add((0, entry.broker, entry.at), message_id, b"", b"", b"", b"")
+
+    def add_inbox(self, rows: Sequence[InboxRow]) -> None:
+        """Rows of the inbox, of which the last with the same scope and key counts."""
+        for scope, each in groupby(rows, _scope):
+            same = list(each)
+            self.inbox.update(zip(digests(scope, [row.key for row in same]), same, strict=True))
 
     def add_claim(self, claim: Claim) -> None:
         """Messages, ``accepted`` events and obligations of a new claim."""
@@ -88,6 +124,11 @@ class Rows:
             self.opened.add((item, broker, intent.at), message_id, claim.key_id, exchange, routing_key, intent.payload)
 
     def _add_message(self, message_id: bytes, at: int, message: NewMessage) -> None:
+        properties = message.properties
+        if self._headers and message.headers:
+            kept = header_texts(message.headers, self._headers)
+            if kept:
+                properties = {**(properties or {}), "headers": kept}
         self.messages.add(
             (at, message.broker, message.version, uint64_in_json(message.size), message.origin),
             message_id,
@@ -95,21 +136,46 @@ class Rows:
             octets(message.routing_key),
             message.sha256,
             octets(message.client),
-            document(message.properties),
+            document(properties),
         )
 
 
 class Group:
     """The statements of a group commit."""
 
-    def __init__(self, database: Database, shards: Shards, keys: Keys) -> None:
+    def __init__(
+        self,
+        database: Database,
+        shards: Shards,
+        keys: Keys,
+        inbox: Inbox,
+        bodies: Bodies,
+        deliveries: DeliveryRows,
+        outbox: OutboxRows,
+        *,
+        injected: bool = False,
+        headers: Sequence[str] = (),
+    ) -> None:
+        """``injected``: the ledger's clock stands for the database's, too (tests). ``headers``: names of headers that
+        are kept of each message."""
+        self._headers = headers
         self._shards = shards
         self._keys = keys
+        self._inbox = inbox
+        self._bodies = bodies
+        self._deliveries = deliveries
+        self._outbox = outbox
+        self._injected = injected
+        self._log = LogRows(database, shards)
+        self._prepare(database)
+
+    @once
+    def _prepare(self, database: Database) -> None:
         dialect = database.dialect
         shard, fence = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
 
         self._events: Insert = insert(database, events)
-        self._messages: Insert = insert(database, messages, messages.c.id)
+        self._messages: Insert = insert(database, messages, (messages.c.id,))
         columns = [column for column in obligations.c if column.name not in ("attempt", "status", "shard", "fence")]
         rows, _ = select_rows(
             dialect,
@@ -136,34 +202,64 @@ class Group:
             Fenced: the lease is gone; nothing may be committed.
             Exception: the database's, or that of a row that cannot be encoded.
         """
-        rows = Rows(self._events.rows(), self._messages.rows())
-        claims: list[Claim] = []
-        settles: list[Settle] = []
+        rows = Rows(self._events.rows(), self._messages.rows(), self._bodies.until_consumed, self._headers)
+        by_kind: dict[type[Call], list[Any]] = {kind: [] for kind in KINDS}
         records: list[tuple[Record, int]] = []
         for call in calls:
             if isinstance(call, Record):
                 records.append((call, len(rows.events)))
-                rows.add(call.entries)
-            elif isinstance(call, Settle):
-                settles.append(call)
-                rows.add(call.entries)
             else:
-                assert isinstance(call, Claim)
-                claims.append(call)
-        first, commits = self._shards.enter(connection, lease, len(rows.events))
+                by_kind[type(call)].append(call)
+            if isinstance(call, Record | Settle | Put | Spool):
+                rows.add(call.entries)
+            elif isinstance(call, SettleOutbox):
+                for _, entries in call.done:
+                    rows.add(entries)
+                for _, entries, _ in call.kept:
+                    rows.add(entries)
+            if isinstance(call, Record | Store | Spool) and call.inbox:
+                rows.add_inbox(call.inbox)
+        claims, settles, stores, endings, hands, puts, sent, kept, spooled = by_kind.values()
+        # What most likely comes of what is owed is taken at once; the rest, either way, when it is known.
+        taken = len(rows.events) + sum(len(call.entries) for call in stores)
+        taken += sum(len(each.entries) for call in endings for each in call.settlements)
+        first, commits = self._shards.enter(connection, lease, taken)
         for call, offset in records:
             call.result = list(range(first + offset, first + offset + len(call.entries)))
         deferred: list[Call] = []
         if claims:
-            before = len(rows.events)
             new, deferred = self._keys.claim(connection, lease, claims, now)
             for claim in new:
                 rows.add_claim(claim)
-            if len(rows.events) > before:
-                self._shards.extend(connection, lease, len(rows.events) - before)
+        there = now if self._injected else self._shards.now
+        if puts:
+            self._outbox.put(connection, puts, now, there)
+        if sent:
+            self._outbox.settle(connection, lease, sent, there)
+        if stores or endings:
+            entries = self._deliveries.write(connection, stores, endings, now, there)
+            for call in stores:
+                rows.add(call.fresh)
+            rows.add(entries)
+        if hands:
+            entries, later = self._deliveries.claim(connection, hands, there)
+            rows.add(entries)
+            deferred += later
+            if len(hands) == len(calls) and not any(call.result for call in hands):
+                return Written(NOTHING, deferred)
+        if len(rows.events) != taken:
+            self._shards.extend(connection, lease, len(rows.events) - taken)
         self._insert(connection, lease, rows, first)
+        if spooled:
+            self._log.write(connection, lease, spooled)
+        if rows.inbox:
+            self._inbox.write(connection, rows.inbox, now)
         if settles:
             self._keys.settle(connection, lease, settles, now)
+        if kept:
+            self._bodies.keep(connection, kept, now)
+        if rows.consumed:
+            self._bodies.let_go(connection, rows.consumed, now)
         return Written(commits, deferred)
 
     def append(self, connection: sa.Connection, lease: Lease, entries: Iterable[Entry]) -> None:
@@ -172,7 +268,7 @@ class Group:
         Raises:
             Fenced: the lease is gone; nothing may be committed.
         """
-        rows = Rows(self._events.rows(), self._messages.rows())
+        rows = Rows(self._events.rows(), self._messages.rows(), headers=self._headers)
         rows.add(entries)
         first, _ = self._shards.enter(connection, lease, len(rows.events))
         self._insert(connection, lease, rows, first)
@@ -180,7 +276,7 @@ class Group:
     def probe(self, connection: sa.Connection, lease: Lease, first: int, now: int) -> None:
         """Find out whether events and messages can be written, inside a transaction that has entered its shard; nothing
         of it stays."""
-        rows = Rows(self._events.rows(), self._messages.rows())
+        rows = Rows(self._events.rows(), self._messages.rows(), headers=self._headers)
         message = NewMessage(broker="", version="", exchange="", routing_key="", size=0, sha256=bytes(32), origin="")
         milliseconds = (now // 1000).to_bytes(6, "big")  # ids are dates to the ledger
         for number in range(PROBED):

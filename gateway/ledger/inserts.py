@@ -5,6 +5,11 @@ parameters, whatever the number of rows. SQLite would look up each value in the 
 of the price of a row; it takes them as ``VALUES (...), (...)``. A number of rows is part of that statement, so there
 is one for each power of two, and 1,000 rows are six of them: 512, 256, 128, 64, 32 and 8. Each is prepared once, by the
 driver. ``executemany`` is no way: it gives up the interpreter's lock at every row and has to wait for it again.
+
+What such a statement costs is mostly its parameters, and many are the same in every row: all that one bridge or one
+batch writes has the same broker and version, often the same time. Those are bound once, by a statement that names their
+parameter in each row. Not any columns can be: the statements would be too many to keep. A table has a few sets of
+columns that tend to be alike (:data:`ALIKE`), and the first set that is takes the rows.
 """
 
 from __future__ import annotations
@@ -15,12 +20,32 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from gateway.ledger.batch import Batch, select_rows
-from gateway.ledger.engine import Database, run
+from gateway.ledger.engine import Database, Row, run
 from gateway.ledger.prepared import Prepared
 from gateway.ledger.shards import INSERT
 
 MOST = 512
 """Most rows of one statement; a power of two. SQLite takes 32,766 parameters."""
+
+ALIKE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "messages": (
+        ("at", "broker", "version", "origin", "exchange", "routing_key", "client"),
+        ("broker", "version", "origin", "client"),
+    ),
+    "events": (("kind", "at", "broker", "version", "detail"), ("kind", "broker", "version")),
+    "inbox": (("run", "at", "expires_at"),),
+    "message_log": (
+        ("tap", "at", "broker", "version", "redelivered", "queue", "exchange"),
+        ("tap", "broker", "version", "redelivered", "queue"),
+        ("tap", "broker", "version"),
+    ),
+    "deliveries": (
+        ("at", "due_at", "attempt", "lease", "status", "subscription", "order_key", "reason"),
+        ("attempt", "lease", "status", "subscription", "order_key", "reason"),
+        ("attempt", "lease", "status", "subscription", "reason"),
+    ),
+}
+"""Table -> sets of columns that often have the same value in all rows, the greatest first."""
 
 
 class Rows(Protocol):
@@ -39,9 +64,9 @@ class Insert(Protocol):
     def rows(self) -> Rows:
         """None yet."""
 
-    def run(self, connection: sa.Connection, rows: Any, shard: int, first: int) -> None:
+    def run(self, connection: sa.Connection, rows: Any, shard: int, first: int) -> list[Row]:
         """Insert rows that :meth:`rows` began. Where the table has ``shard`` and ``sequence``, theirs are ``shard``,
-        and ``first`` and up."""
+        and ``first`` and up. Returns what the statement does."""
 
 
 class Values:
@@ -66,43 +91,66 @@ class Values:
 class ValuesInsert:
     """SQLite's."""
 
-    __slots__ = ("_numbered", "_texts", "_width")
+    __slots__ = ("_names", "_numbered", "_sets", "_table", "_tail", "_texts")
 
     def __init__(self, table: sa.Table, tail: str = "") -> None:
         """``tail`` is what follows the rows."""
+        self._table = table.name
+        self._tail = tail
         self._numbered = "sequence" in table.c
         columns = [column for column in table.c if column.name not in ("shard", "sequence")]
         columns.sort(key=lambda column: isinstance(column.type, sa.LargeBinary))  # stable
-        self._width = len(columns)
-        names = ["shard", "sequence"] * self._numbered + [column.name for column in columns]
-        begin = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES "  # noqa: S608  # names of ours
-        self._texts: dict[int, str] = {}
-        number = 1
-        while number <= MOST:
-            rows = ", ".join(self._row(index) for index in range(number))
-            self._texts[number] = f"{begin}{rows} {tail}"
-            number *= 2
+        self._names = [column.name for column in columns]
+        self._sets = [tuple(map(self._names.index, names)) for names in ALIKE.get(table.name, ())]
+        self._texts: dict[tuple[int, tuple[int, ...]], str] = {}
 
-    def _row(self, index: int) -> str:
-        places = [f"?1, ?2 + {index}"] * self._numbered + ["?"] * self._width
-        return f"({', '.join(places)})"
+    def _text(self, number: int, alike: tuple[int, ...]) -> str:
+        """The statement for this many rows, of which these columns are alike."""
+        names = [self._names[index] for index in alike]
+        places = [f"?{index + 1}" for index in range(len(names))]
+        if self._numbered:
+            names += ["shard", "sequence"]
+            first = len(places) + 1
+            places += [f"?{first}", f"?{first + 1} + {{index}}"]
+        others = [name for index, name in enumerate(self._names) if index not in alike]
+        row = f"({', '.join(places + ['?'] * len(others))})"
+        rows = ", ".join(row.format(index=index) for index in range(number))
+        return f"INSERT INTO {self._table} ({', '.join(names + others)}) VALUES {rows} {self._tail}"  # noqa: S608  # ours
 
     def rows(self) -> Values:
         """See :class:`Insert`."""
         return Values()
 
-    def run(self, connection: sa.Connection, rows: Values, shard: int, first: int) -> None:
+    def run(self, connection: sa.Connection, rows: Values, shard: int, first: int) -> list[Row]:
         """See :class:`Insert`."""
-        values, width = rows.values, self._width
-        begin, left = 0, rows.count
+        values, count = rows.values, rows.count
+        width = len(self._names)
+        columns = [values[index::width] for index in range(width)]
+        alike = next((each for each in self._sets if all(_same(columns[index]) for index in each)), ())
+        head = [values[index] for index in alike]
+        if alike:
+            others = [column for index, column in enumerate(columns) if index not in alike]
+            width = len(others)
+            values = [None] * (width * count)
+            for index, column in enumerate(others):
+                values[index::width] = column
+        begin, left = 0, count
+        returned: list[Row] = []
         while left:
             number = min(MOST, 1 << (left.bit_length() - 1))
-            part = values[begin * width : (begin + number) * width]
-            if self._numbered:
-                part[:0] = (shard, first + begin)
-            run(connection, self._texts[number], part)
+            text = self._texts.get((number, alike))
+            if text is None:
+                text = self._texts[number, alike] = self._text(number, alike)
+            numbers = [shard, first + begin] * self._numbered
+            returned += run(connection, text, [*head, *numbers, *values[begin * width : (begin + number) * width]])
             begin += number
             left -= number
+        return returned
+
+
+def _same(column: list[Any]) -> bool:
+    first = column[0]
+    return column[-1] == first and column.count(first) == len(column)
 
 
 class JsonInsert:
@@ -110,8 +158,15 @@ class JsonInsert:
 
     __slots__ = ("_statement",)
 
-    def __init__(self, database: Database, table: sa.Table, keys: Sequence[sa.Column[Any]] = ()) -> None:
-        """Rows whose ``keys`` are there already are left out."""
+    def __init__(
+        self,
+        database: Database,
+        table: sa.Table,
+        keys: Sequence[sa.Column[Any]] = (),
+        replace: bool = False,
+        returning: Sequence[sa.Column[Any]] = (),
+    ) -> None:
+        """See :func:`insert`. Two rows of a batch must not have the same ``keys`` where they ``replace``."""
         columns = [column for column in table.c if column.name not in ("shard", "sequence")]
         rows, index = select_rows(database.dialect, columns)
         if "sequence" in table.c:
@@ -120,19 +175,45 @@ class JsonInsert:
                 (sa.bindparam("first", type_=sa.BigInteger) + index).label("sequence"),
             )
         insert = INSERT[database.dialect](table).from_select(list(rows.selected_columns.keys()), rows)
-        self._statement = Prepared(database, insert.on_conflict_do_nothing(index_elements=keys) if keys else insert)
+        if keys and replace:
+            values = {column.name: insert.excluded[column.name] for column in _others(table, keys)}
+            insert = insert.on_conflict_do_update(index_elements=keys, set_=values)
+        elif keys:
+            insert = insert.on_conflict_do_nothing(index_elements=keys)
+        if returning:
+            insert = insert.returning(*returning)
+        self._statement = Prepared(database, insert)
 
     def rows(self) -> Batch:
         """See :class:`Insert`."""
         return Batch()
 
-    def run(self, connection: sa.Connection, rows: Batch, shard: int, first: int) -> None:
+    def run(self, connection: sa.Connection, rows: Batch, shard: int, first: int) -> list[Row]:
         """See :class:`Insert`."""
-        self._statement.run(connection, rows.parameters(my_shard=shard, first=first))
+        return self._statement.run(connection, rows.parameters(my_shard=shard, first=first))
 
 
-def insert(database: Database, table: sa.Table, key: sa.Column[Any] | None = None) -> Insert:
-    """The quickest way there is. A row whose ``key`` is there already is left out."""
-    if database.dialect == "sqlite":
-        return ValuesInsert(table, f"ON CONFLICT ({key.name}) DO NOTHING" if key is not None else "")
-    return JsonInsert(database, table, () if key is None else (key,))
+def insert(
+    database: Database,
+    table: sa.Table,
+    keys: Sequence[sa.Column[Any]] = (),
+    *,
+    replace: bool = False,
+    returning: Sequence[sa.Column[Any]] = (),
+) -> Insert:
+    """The quickest way there is. A row whose ``keys`` are there already is left out or, with ``replace``, takes the
+    place of the other. ``returning``: what the statement returns of each row that it wrote."""
+    if database.dialect != "sqlite":
+        return JsonInsert(database, table, keys, replace, returning)
+    tail = ""
+    if keys:
+        sets = ", ".join(f"{column.name} = excluded.{column.name}" for column in _others(table, keys))
+        what = f"UPDATE SET {sets}" if replace else "NOTHING"
+        tail = f"ON CONFLICT ({', '.join(key.name for key in keys)}) DO {what}"
+    if returning:
+        tail += f" RETURNING {', '.join(column.name for column in returning)}"
+    return ValuesInsert(table, tail)
+
+
+def _others(table: sa.Table, keys: Sequence[sa.Column[Any]]) -> list[sa.Column[Any]]:
+    return [column for column in table.c if column not in keys]

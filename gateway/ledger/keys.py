@@ -20,6 +20,7 @@ from gateway.ledger.calls import Call, Claim, Settle
 from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database
 from gateway.ledger.models import keys, obligations
+from gateway.ledger.prepared import once
 from gateway.ledger.records import Entry, Intent, KeyClaim, KeyLost, Mismatch, New, Replay, Running, Unknown
 from gateway.ledger.shards import INSERT, Lease, alive
 from gateway.ledger.states import Kind
@@ -30,6 +31,8 @@ FREE = "free"
 """An ending that leaves no key."""
 PENDING, PARKED = "pending", "parked"
 """Status of an obligation."""
+ID = 16
+"""Octets of a message's id."""
 CHUNK = 1_000
 """Most keys that are forgotten in one transaction."""
 IN_DOUBT = {"reason": "the process that accepted it ended without an outcome"}
@@ -46,6 +49,10 @@ class Keys:
 
     def __init__(self, database: Database, retention: float) -> None:
         self.retention = int(retention * 1_000_000)
+        self._prepare(database)
+
+    @once
+    def _prepare(self, database: Database) -> None:
         dialect = database.dialect
         insert = INSERT[dialect]
 
@@ -100,20 +107,18 @@ class Keys:
         self._drop = sa.delete(obligations).where(obligations.c.key_id.in_(owed_by))
         self._park = sa.update(obligations).where(obligations.c.key_id.in_(owed_by)).values(status=PARKED)
 
-        this = sa.bindparam("this", type_=sa.LargeBinary)
-        self._take_key = (
+        self._take_keys = (
             sa.update(keys)
-            .where(keys.c.id == this)
+            .where(keys.c.id.in_(named))
             .values(status=RUNNING, shard=_SHARD, fence=_FENCE, expires_at=_EXPIRES)
         )
         self._take_obligations = (
             sa.update(obligations)
-            .where(obligations.c.key_id == this)
+            .where(obligations.c.key_id.in_(owed_by))
             .values(status=PENDING, shard=_SHARD, fence=_FENCE, attempt=obligations.c.attempt + 1)
             .returning(*obligations.c)
         )
-        self._forget_key = sa.delete(keys).where(keys.c.id == this)
-        self._forget_obligations = sa.delete(obligations).where(obligations.c.key_id == this)
+        self._forget = sa.delete(keys).where(keys.c.id.in_(named))
 
         orphaned = (obligations.c.status == PENDING) & ~alive(obligations.c.shard, obligations.c.fence)
         self._plain_in_doubt = (
@@ -124,7 +129,7 @@ class Keys:
             .with_for_update(skip_locked=True)
         )
         self._keys_in_doubt = (
-            sa.select(keys.c.id, keys.c.client, keys.c.key)
+            sa.select(keys.c.id, keys.c.client, keys.c.key, sa.func.length(keys.c.message_ids).label("octets"))
             .where(
                 keys.c.status == RUNNING,
                 keys.c.id.in_(sa.select(obligations.c.key_id).where(orphaned, obligations.c.key_id != _NOTHING)),
@@ -141,7 +146,7 @@ class Keys:
                 | (~alive(keys.c.shard, keys.c.fence) & ~sa.exists().where(obligations.c.key_id == keys.c.id)),
             )
             .order_by(keys.c.expires_at)
-            .limit(CHUNK)
+            .limit(sa.bindparam("most"))
             .with_for_update(skip_locked=True, of=keys)
         )
         self._forget_expired = sa.delete(keys).where(keys.c.id.in_(expired)).returning(keys.c.id)
@@ -174,50 +179,52 @@ class Keys:
             claim.result = New()
             new.append(claim)
         if first:
+            expired: list[bytes] = []
+            unknown: list[tuple[Claim, Any]] = []
             for row in connection.execute(self._find, _ids(sorted(first)).parameters()).all():
                 claim = first.pop(row.id)
                 if row.expires_at < now and not (row.status == RUNNING and row.alive):
-                    connection.execute(self._forget_obligations, {"this": row.id})
-                    connection.execute(self._forget_key, {"this": row.id})
+                    expired.append(row.id)
                     deferred.append(claim)
+                elif (found := _settled(lease, claim, row)) is not None:
+                    claim.result = found
                 else:
-                    claim.result = self._existing(connection, lease, claim, row, mine | {"expires": times["expires"]})
+                    unknown.append((claim, row))
+            if expired:
+                connection.execute(self._drop, _ids(expired).parameters())
+                connection.execute(self._forget, _ids(expired).parameters())
+            taken = self._take(connection, [row for _, row in unknown], mine | {"expires": times["expires"]})
+            for claim, row in unknown:
+                claim.result = Unknown(_message_ids(row), tuple(taken[row.id]))
             deferred += first.values()  # gone between the two statements
         return new, deferred
 
-    def _existing(
-        self, connection: sa.Connection, lease: Lease, claim: Claim, row: Any, hold: dict[str, int]
-    ) -> KeyClaim:
-        if row.fingerprint != claim.fingerprint:
-            return Mismatch()
-        if row.status == DONE:
-            return Replay(row.answer_status, parse(row.answer_headers), row.answer_body)
-        ids = tuple(row.message_ids[begin : begin + 16] for begin in range(0, len(row.message_ids), 16))
-        if row.status == RUNNING and row.alive:
-            return Running((row.shard, row.fence) == lease, ids)
-        return Unknown(ids, tuple(self._take(connection, row.id, claim.client, claim.key, hold)))
-
-    def _take(
-        self, connection: sa.Connection, key_id: bytes, client: str, key: str, hold: dict[str, int]
-    ) -> list[Intent]:
-        """Make a key and its obligations this process's."""
-        connection.execute(self._take_key, {"this": key_id, **hold})
+    def _take(self, connection: sa.Connection, rows: Sequence[Any], hold: dict[str, int]) -> dict[bytes, list[Intent]]:
+        """Make keys and their obligations this process's. ``rows`` have the id, client and key of each; returns its
+        intents by its id."""
+        taken: dict[bytes, list[Intent]] = {row.id: [] for row in rows}
+        if not rows:
+            return taken
+        names = {row.id: (text(row.client), text(row.key)) for row in rows}
+        connection.execute(self._take_keys, _ids(taken).parameters(**hold))
         del (hold := dict(hold))["expires"]
-        owed = connection.execute(self._take_obligations, {"this": key_id, **hold}).all()
-        return [
-            Intent(
-                message_id=row.message_id,
-                broker=row.broker,
-                exchange=text(row.exchange),
-                routing_key=text(row.routing_key),
-                payload=row.payload,
-                at=row.at,
-                client=client,
-                key=key,
-                attempt=row.attempt,
+        owed = connection.execute(self._take_obligations, _ids(taken).parameters(**hold)).all()
+        for row in sorted(owed, key=lambda row: row.item):
+            client, key = names[row.key_id]
+            taken[row.key_id].append(
+                Intent(
+                    message_id=row.message_id,
+                    broker=row.broker,
+                    exchange=text(row.exchange),
+                    routing_key=text(row.routing_key),
+                    payload=row.payload,
+                    at=row.at,
+                    client=client,
+                    key=key,
+                    attempt=row.attempt,
+                )
             )
-            for row in sorted(owed, key=lambda row: row.item)
-        ]
+        return taken
 
     def settle(self, connection: sa.Connection, lease: Lease, settles: Sequence[Settle], now: int) -> None:
         """End claims. Those whose key is not this lease's any more get an error."""
@@ -254,22 +261,39 @@ class Keys:
         return [Entry(row.message_id, Kind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found]
 
     def take_in_doubt(self, connection: sa.Connection, lease: Lease, limit: int, now: int) -> list[Intent]:
-        """Take over keys whose process died, until there are ``limit`` intents or no more keys. The intents of
+        """Take over keys whose process died, until there are about ``limit`` intents or no more keys. The intents of
         one key stay together."""
         hold = {"my_shard": lease.shard, "my_fence": lease.fence, "expires": now + self.retention}
-        intents: list[Intent] = []
+        found = []
+        promised = 0
         for row in connection.execute(self._keys_in_doubt, {"most": limit}).all():
-            intents += self._take(connection, row.id, text(row.client), text(row.key), hold)
-            if len(intents) >= limit:
+            found.append(row)
+            promised += row.octets // ID
+            if promised >= limit:
                 break
-        return intents
+        return [intent for intents in self._take(connection, found, hold).values() for intent in intents]
 
     def forget_expired(self, connection: sa.Connection, now: int) -> int:
         """Forget keys that are older than the retention; at most :data:`CHUNK`."""
-        gone = connection.execute(self._forget_expired, {"now": now}).scalars().all()
+        gone = connection.execute(self._forget_expired, {"now": now, "most": CHUNK}).scalars().all()
         if gone:
             connection.execute(self._drop, _ids(gone).parameters())
         return len(gone)
+
+
+def _settled(lease: Lease, claim: Claim, row: Any) -> KeyClaim | None:
+    """What is to be said of a key that is there; None: it has no outcome, and nobody works on it."""
+    if row.fingerprint != claim.fingerprint:
+        return Mismatch()
+    if row.status == DONE:
+        return Replay(row.answer_status, parse(row.answer_headers), row.answer_body)
+    if row.status == RUNNING and row.alive:
+        return Running((row.shard, row.fence) == lease, _message_ids(row))
+    return None
+
+
+def _message_ids(row: Any) -> tuple[bytes, ...]:
+    return tuple(row.message_ids[begin : begin + ID] for begin in range(0, len(row.message_ids), ID))
 
 
 def _ids(digests: Iterable[bytes]) -> Batch:

@@ -62,10 +62,10 @@ metadata = sa.MetaData(
 )
 
 
-def _table(name: str, *parts: Any, partition_by: str | None = None) -> sa.Table:
-    options: dict[str, Any] = {"sqlite_strict": True}
+def _table(name: str, *parts: Any, partition_by: str | None = None, with_rowid: bool = True) -> sa.Table:
+    options: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": with_rowid}
     if partition_by is not None:
-        options |= {"postgresql_partition_by": f"RANGE ({partition_by})", "sqlite_with_rowid": False}
+        options["postgresql_partition_by"] = f"RANGE ({partition_by})"
     return sa.Table(name, metadata, *parts, **options)
 
 
@@ -81,7 +81,12 @@ def _text(name: str, *, key: bool = False) -> sa.Column[str]:
     return sa.Column(name, Text, nullable=False, primary_key=key)
 
 
-PARTITIONED = {"messages": "id", "events": "message_id"}
+def _where(condition: str) -> dict[str, Any]:
+    """The options of an index over some rows only."""
+    return {f"{dialect}_where": sa.text(condition) for dialect in ("sqlite", "postgresql")}
+
+
+PARTITIONED = {"messages": "id", "events": "message_id", "message_log": "message_id"}
 """Table -> the column whose ranges are its partitions."""
 
 messages = _table(
@@ -100,6 +105,7 @@ messages = _table(
     sa.CheckConstraint("length(id) = 16", name="id_16"),
     sa.CheckConstraint("length(sha256) = 32", name="sha256_32"),
     partition_by="id",
+    with_rowid=False,
 )
 """One row a message, written once. ``properties`` is JSON, as octets."""
 
@@ -116,6 +122,7 @@ events = _table(
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
     sa.Index(None, "message_id"),
     partition_by="message_id",
+    with_rowid=False,
 )
 """What happened, append-only. ``sequence`` has no gaps within ``shard``: the counter row of the shard is locked
 from before the first insert until the commit. ``message_id`` is part of the key because PostgreSQL wants the
@@ -129,10 +136,81 @@ shards = _table(
     _integer("expires_at"),
     _integer("next_sequence"),
     _integer("commits"),
+    sa.Column("next_log", Integer, nullable=False, server_default="1"),
+    sa.Column("log_octets", Integer, nullable=False, server_default="0"),
 )
 """Who may write where. ``owner`` NULL: nobody. ``fence`` grows each time the shard changes hands. ``commits``
 counts transactions, so that the fate of one whose COMMIT was cut off can be read afterwards. ``expires_at`` is
-on the database's clock."""
+on the database's clock. ``next_log`` is to ``message_log`` what ``next_sequence`` is to ``events``; ``log_octets``: how
+much was ever written there."""
+
+message_log = _table(
+    "message_log",
+    _integer("shard", key=True),
+    _integer("sequence", key=True),
+    _octets("message_id", key=True),
+    _text("tap"),
+    _integer("at"),
+    _text("broker"),
+    _text("version"),
+    _octets("queue"),
+    _octets("exchange"),
+    _octets("routing_key"),
+    _integer("redelivered"),
+    _octets("origin_id"),
+    _octets("properties"),
+    _octets("body"),
+    _octets("sha256"),
+    _integer("octets"),
+    sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
+    sa.CheckConstraint("length(sha256) = 32", name="sha256_32"),
+    partition_by="message_id",
+)
+"""Messages that taps have spooled, with their bodies; numbered like ``events``, by a counter of its own. ``octets``:
+how much was ever written to the shard's log before this row, so that what is between two rows is a subtraction.
+``properties`` is JSON, as octets. Rows are large, and SQLite packs large rows better with a rowid."""
+
+log_floors = _table(
+    "log_floors",
+    _text("log", key=True),
+    _integer("shard", key=True),
+    _integer("floor"),
+    _text("reason"),
+    _integer("at"),
+    with_rowid=False,
+)
+"""The lowest sequence number of each shard that can be read; without a row it is 1. It is raised before what is below
+goes. ``reason``: ``cursor`` (all have read it), ``age`` or ``size`` of the log, ``history``."""
+
+log_cursors = _table(
+    "log_cursors",
+    _text("name", key=True),
+    _text("log"),
+    _octets("position"),
+    _text("owner"),
+    _integer("epoch"),
+    _integer("since"),
+    _integer("heard_at"),
+    _integer("created_at"),
+    with_rowid=False,
+)
+"""How far somebody has read a log. ``position`` is JSON, as octets. ``owner`` empty: nobody; ``epoch`` grows with each
+claim; ``since``: when the owner claimed it first. Times are on the database's clock."""
+
+pipeline_runs = _table(
+    "pipeline_runs",
+    _text("id", key=True),
+    _text("job"),
+    _text("state"),
+    _integer("started_at"),
+    _integer("ended_at"),
+    _text("fingerprint"),
+    _octets("detail"),
+    _integer("updated_at"),
+    sa.Index(None, "started_at", "id"),
+)
+"""What jobs of the pipeline tell of themselves. ``state``: ``running``, ``done`` or ``failed``; ``ended_at`` 0: it has
+not. ``detail`` is JSON, as octets."""
 
 keys = _table(
     "idempotency_keys",
@@ -184,3 +262,130 @@ resources = _table(
     _integer("updated_at"),
 )
 """Named JSON documents: subscriptions and the like."""
+
+inbox = _table(
+    "inbox",
+    _integer("run", key=True),
+    _octets("id", key=True),
+    _octets("body_sha256"),
+    _octets("message_id"),
+    _integer("at"),
+    _integer("expires_at"),
+    sa.Index(None, "expires_at"),
+    sa.CheckConstraint("length(body_sha256) = 32", name="body_sha256_32"),
+    sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
+    with_rowid=False,
+)
+"""What bridges forwarded, until ``expires_at``. ``id`` is a digest of scope and key. ``run``:
+:mod:`gateway.ledger.inbox`."""
+
+work = _table(
+    "work",
+    _text("kind", key=True),
+    _octets("name", key=True),
+    _integer("shard"),
+    _integer("fence"),
+    _integer("at"),
+    with_rowid=False,
+)
+"""Which process does what, on a ledger that several share: ``shard`` and ``fence`` are those of the owner, whose work
+it is as long as the shard's row says the same. ``at``: since when, on the database's clock."""
+
+peers = _table(
+    "peers",
+    _integer("shard", key=True),
+    _integer("fence"),
+    _octets("id"),
+    _text("name"),
+    _text("url"),
+    _text("config"),
+    _text("kinds"),
+    sa.CheckConstraint("length(id) = 8", name="id_8"),
+)
+"""The processes that share the ledger, and where they reach each other. ``kinds``: the kinds of work that it takes,
+with commas between them."""
+
+statistics = _table(
+    "statistics",
+    _integer("hour", key=True),
+    _text("kind", key=True),
+    _text("broker", key=True),
+    _octets("subscription", key=True),
+    _octets("endpoint", key=True),
+    _octets("bridge", key=True),
+    _integer("events"),
+    _integer("octets"),
+    with_rowid=False,
+)
+"""How many events there were, by the hour they tell of (hours since 1970) and whose they were. They stay when the
+events go."""
+
+counted = _table(
+    "counted",
+    _integer("shard", key=True),
+    _integer("sequence"),
+)
+"""How far the events of each shard are in ``statistics``: the last sequence number that is. It moves in the transaction
+that adds the counts, so that each event counts once."""
+
+deliveries = _table(
+    "deliveries",
+    _octets("id", key=True),
+    _octets("message_id"),
+    _octets("digest"),
+    _octets("subscription"),
+    _octets("order_key"),
+    _integer("at"),
+    _integer("due_at"),
+    _integer("attempt"),
+    _integer("lease"),
+    _integer("status"),
+    _integer("size"),
+    _octets("reason"),
+    sa.CheckConstraint("length(id) = 16", name="id_16"),
+    sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
+    sa.Index("deliveries_by_due_at", "subscription", "due_at", "id", "order_key", "status", **_where("status < 2")),
+    sa.Index(
+        "deliveries_by_order_key", "subscription", "order_key", "id", **_where("status < 2 AND length(order_key) > 0")
+    ),
+    sa.Index("deliveries_by_subscription", "subscription", "id"),
+    sa.Index(None, "message_id"),
+    with_rowid=False,
+)
+"""What is owed to subscriptions: a message each, of which ``bodies`` has the payload under ``message_id`` and
+``digest``. ``status``: 0 waits, 1 is out under ``lease`` until ``due_at``, 2 is dead
+(:class:`gateway.ledger.owed.Status`). ``due_at`` is on the database's clock. ``reason`` is JSON, as octets."""
+
+bodies = _table(
+    "bodies",
+    _octets("message_id", key=True),
+    _octets("digest", key=True),
+    _integer("owed"),
+    _integer("kept_until"),
+    _octets("payload"),
+    sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
+    sa.Index("bodies_by_kept_until", "kept_until", **_where("kept_until > 0")),
+)
+"""Payloads: of what is owed to ``owed`` subscriptions, and of what is kept until ``kept_until`` (0: not at all), by
+the ledger's clock. One row a message: another ``digest`` under the same id is a message that only says it is the
+same."""
+
+outbox = _table(
+    "outbox",
+    _octets("message_id", key=True),
+    _text("broker"),
+    _octets("exchange"),
+    _octets("routing_key"),
+    _octets("payload"),
+    _octets("client"),
+    _integer("at"),
+    _integer("due_at"),
+    _integer("attempt"),
+    _octets("reason"),
+    _integer("shard"),
+    _integer("fence"),
+    sa.Index(None, "due_at"),
+    sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
+)
+"""Publishes that are owed: taken over HTTP, to be sent at ``due_at``, on the database's clock. A row is held by
+``shard`` and ``fence`` while they live; -1: by nobody."""

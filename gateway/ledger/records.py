@@ -6,6 +6,7 @@ names are ``str`` with surrogate escapes for octets that are not UTF-8, as every
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -33,6 +34,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Who sent it: the name of the API key; empty: nobody in particular."""
     properties: dict[str, Any] | None = None
     """Summary of the AMQP properties, JSON values only: the publisher's ``message_id``, ``content_type``, ..."""
+    headers: Mapping[str, Any] | None = None
+    """The AMQP headers, of which the ledger keeps those that ``ledger.headers`` names, as text."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -102,6 +105,57 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Made at or after this time, in microseconds since 1970, by the clock in the id."""
     until: int | None = None
     """Made before this time."""
+    subscription: str | None = None
+    """Something happened to it at this subscription."""
+    endpoint: str | None = None
+    """At this endpoint."""
+    bridge: str | None = None
+    """At this bridge."""
+    properties: Mapping[str, str] | None = None
+    """Properties as the ledger remembers them: ``message_id``, ``content_type``, ``type``, ``correlation_id``."""
+    headers: Mapping[str, str] | None = None
+    """Headers as the ledger remembers them (``ledger.headers``), as text."""
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events; None is any."""
+
+    kinds: frozenset[Kind] | None = None
+    broker: str | None = None
+    message_id: bytes | None = None
+    subscription: str | None = None
+    endpoint: str | None = None
+    bridge: str | None = None
+
+
+class HourFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which counts; None is any. Hours are counted since 1970."""
+
+    since: int | None = None
+    """From this hour on."""
+    until: int | None = None
+    """Before this hour."""
+    kinds: frozenset[Kind] | None = None
+    broker: str | None = None
+    subscription: str | None = None
+    endpoint: str | None = None
+    bridge: str | None = None
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """How many events there were in an hour; empty names: of no subscription, endpoint or bridge."""
+
+    hour: int
+    """Since 1970."""
+    kind: Kind | None
+    """None: of any kind, where kinds are summed up."""
+    broker: str
+    subscription: str
+    endpoint: str
+    bridge: str
+    events: int
+    octets: int
+    """Of the bodies of their messages."""
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,3 +228,28 @@ class Resource(msgspec.Struct, frozen=True):
     etag: str
     created_at: int
     updated_at: int
+
+
+class InboxRow(msgspec.Struct, frozen=True):
+    """That a message was forwarded, for whoever gets it a second time. Written in the commit of an event; where one
+    call has several, it shares the fate of the last entry of ``message_id``."""
+
+    scope: str
+    """Who forwarded it: the name of the bridge."""
+    key: str
+    """What it is known by: its origin id."""
+    body_sha256: bytes
+    """SHA-256 of the body, 32 octets."""
+    message_id: bytes
+    """Its id here, 16 octets."""
+    expires_at: int
+    """When it is forgotten, microseconds since 1970."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the inbox remembers of a key."""
+
+    body_sha256: bytes
+    message_id: bytes
+    at: int
+    """When it was written, microseconds since 1970."""

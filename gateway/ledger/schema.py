@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alembic.config import Config as AlembicConfig
     from alembic.runtime.migration import MigrationContext
 
-HEAD = 1
+HEAD = 6
 """The number of the revision that this code is written for."""
 DAYS_AHEAD = 7
 """For how many days after today there are partitions."""
@@ -76,8 +76,6 @@ def migrate(database: Database, revision: str = "head") -> None:
     Raises:
         LedgerUnavailable: the database is away or locked.
     """
-    from alembic import command
-
     engine = database.writer()
     try:
         with engine.connect() as connection:
@@ -85,21 +83,43 @@ def migrate(database: Database, revision: str = "head") -> None:
                 # Waits for another migration as long as that takes; the tables themselves are not waited for.
                 connection.execute(sa.text("SET statement_timeout = 0"))
                 connection.execute(sa.text("SET lock_timeout = 0"))
+                # Between two statements Alembic reads its files, which takes its time on a machine that is busy.
+                connection.execute(sa.text("SET idle_in_transaction_session_timeout = '60s'"))
                 connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": ADVISORY_LOCK})
                 connection.execute(sa.text("SET lock_timeout = '2s'"))
                 connection.commit()
-            config = alembic_config(connection)
-            down = revision == "base" or (revision.isdigit() and int(revision) < current(connection))
-            (command.downgrade if down else command.upgrade)(config, revision)
-            if connection.in_transaction():
-                connection.commit()
+            if revision != "head" or current(connection) != HEAD:
+                _run(connection, revision)
             if current(connection) >= HEAD:
                 ensure_partitions(connection, time())
                 connection.commit()
+            if not database.shared:
+                _give_pages_back(connection)
     except exc.DBAPIError as error:
         raise unavailable(error) from error
     finally:
         engine.dispose()
+
+
+def _run(connection: sa.Connection, revision: str) -> None:
+    from alembic import command  # imported late: it is as slow as all the rest together
+
+    config = alembic_config(connection)
+    down = revision == "base" or (revision.isdigit() and int(revision) < current(connection))
+    (command.downgrade if down else command.upgrade)(config, revision)
+    if connection.in_transaction():
+        connection.commit()
+
+
+def _give_pages_back(connection: sa.Connection) -> None:
+    """SQLite: have a file that was made without it keep account of its pages, so that what is deleted can be given back
+    to the disk. That writes the file anew."""
+    driver: Any = connection.connection.dbapi_connection
+    if connection.in_transaction():
+        connection.commit()
+    if driver.execute("PRAGMA auto_vacuum").fetchone() == (0,):
+        driver.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        driver.execute("VACUUM")
 
 
 def current(connection: sa.Connection) -> int:

@@ -41,7 +41,11 @@ class Shards:
 
     def __init__(self, database: Database, owner: str, seconds: float) -> None:
         self.owner = owner
-        until = database.clock + int(seconds * 1_000_000)
+        self.now = 0
+        """The database's clock, in microseconds, at the last ``enter``."""
+        self.clock = database.clock
+        self._microseconds = int(seconds * 1_000_000)
+        until = database.clock + self._microseconds
         lapsed: sa.ColumnElement[bool] = shards.c.owner.is_not(None)
         if database.shared:
             lapsed &= shards.c.expires_at < database.clock
@@ -82,10 +86,21 @@ class Shards:
                 next_sequence=shards.c.next_sequence + sa.bindparam("taken"),
                 expires_at=until,
             )
-            .returning(shards.c.next_sequence, shards.c.commits),
+            .returning(shards.c.next_sequence, shards.c.commits, shards.c.expires_at),
         )
-        self._extend = (
-            sa.update(shards).where(mine).values(next_sequence=shards.c.next_sequence + sa.bindparam("taken"))
+        self._extend = Prepared(
+            database,
+            sa.update(shards).where(mine).values(next_sequence=shards.c.next_sequence + sa.bindparam("taken")),
+        )
+        self._log = Prepared(
+            database,
+            sa.update(shards)
+            .where(mine)
+            .values(
+                next_log=shards.c.next_log + sa.bindparam("taken"),
+                log_octets=shards.c.log_octets + sa.bindparam("more"),
+            )
+            .returning(shards.c.next_log, shards.c.log_octets),
         )
         self._commits = sa.select(shards.c.commits).where(mine).with_for_update()
         self._release = sa.update(shards).where(mine).values(owner=None, fence=shards.c.fence + 1)
@@ -117,12 +132,27 @@ class Shards:
         found = self._enter.run(connection, mine)
         if not found:
             raise Fenced
-        following, commits = found[0]
+        following, commits, expires_at = found[0]
+        self.now = expires_at - self._microseconds
         return following - rows, commits
 
     def extend(self, connection: sa.Connection, lease: Lease, rows: int) -> None:
-        """Take ``rows`` more sequence numbers, behind those of ``enter``."""
-        connection.execute(self._extend, {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows})
+        """Take ``rows`` more sequence numbers, behind those of ``enter``; below 0: give back the last."""
+        self._extend.run(connection, {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows})
+
+    def log(self, connection: sa.Connection, lease: Lease, rows: int, octets: int) -> tuple[int, int]:
+        """Take ``rows`` numbers of the log of messages, for ``octets`` in all, behind ``enter``: the first of them, and
+        how much was written to the shard's log before.
+
+        Raises:
+            Fenced: somebody took over.
+        """
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows, "more": octets}
+        found = self._log.run(connection, mine)
+        if not found:
+            raise Fenced
+        following, reached = found[0]
+        return following - rows, reached - octets
 
     def commits(self, connection: sa.Connection, lease: Lease) -> int | None:
         """How many transactions of this lease's shard were committed; None: somebody took over. Waits for one

@@ -52,6 +52,38 @@ class Kind(StrEnum):
     """The consumer said nothing in time; given back to the queue."""
     LEASE_LOST = "lease_lost"
     """The channel that held the delivery died; the broker delivers it again."""
+    FORWARDED = "forwarded"
+    """A bridge published it at its target, where it was confirmed."""
+    REDUCED = "reduced"
+    """Forwarded by a bridge, without something that the target's version cannot carry."""
+    DUPLICATE_DROPPED = "duplicate_dropped"
+    """Delivered once more to a bridge that had forwarded it, or to a subscription or tap whose ledger has it, and
+    dropped. It says nothing of what became of the message since."""
+    FILTERED = "filtered"
+    """Discarded by a bridge, whose selector it did not match."""
+    LOOPED = "looped"
+    """Discarded by a bridge, which it had passed before, or because it had passed too many."""
+    STORED = "stored"
+    """Taken into the ledger for a subscription, which owes it to its consumer from then on; the broker was told that it
+    is done with."""
+    SPOOLED = "spooled"
+    """Taken into the message log by a tap; the broker was told that it is done with."""
+    ATTEMPT_FAILED = "attempt_failed"
+    """An attempt to push it failed; there will be another one."""
+    DEAD = "dead"
+    """Given up after its last attempt or delivery, or rejected: the ledger keeps it, with its reason."""
+    REVIVED = "revived"
+    """Dead, and to be tried again because somebody asked for that."""
+    PURGED = "purged"
+    """Deleted by somebody, with what the ledger still owed or kept of it."""
+    REPLIED = "replied"
+    """What the endpoint answered was published to the message's reply-to."""
+    REPLAYED = "replayed"
+    """A replay sent it once more; what it became is in the detail."""
+    SCHEDULED = "scheduled"
+    """Taken over HTTP to be published later; the ledger holds it."""
+    CANCELLED = "cancelled"
+    """Was to be published later, and somebody took that back."""
 
 
 class State(StrEnum):
@@ -69,6 +101,15 @@ class State(StrEnum):
     RELEASED = "released"
     REJECTED = "rejected"
     DEAD_LETTERED = "dead_lettered"
+    FORWARDED = "forwarded"
+    DISCARDED = "discarded"
+    STORED = "stored"
+    SPOOLED = "spooled"
+    RETRYING = "retrying"
+    DEAD = "dead"
+    REPLAYED = "replayed"
+    SCHEDULED = "scheduled"
+    CANCELLED = "cancelled"
 
 
 class Phase(IntEnum):
@@ -101,25 +142,42 @@ class Rule(NamedTuple):
 
 
 RULES: dict[Kind, Rule] = {
-    Kind.ACCEPTED:      Rule(Phase.PUBLISH, State.ACCEPTED, Effect.OPENS),
-    Kind.RESENT:        Rule(Phase.PUBLISH, State.ACCEPTED),
-    Kind.CONFIRMED:     Rule(Phase.PUBLISH, State.CONFIRMED, Effect.SETTLES),
-    Kind.UNROUTABLE:    Rule(Phase.PUBLISH, State.UNROUTABLE, Effect.SETTLES),
-    Kind.REFUSED:       Rule(Phase.PUBLISH, State.REFUSED, Effect.SETTLES),
-    Kind.NOT_SENT:      Rule(Phase.PUBLISH, State.NOT_SENT, Effect.SETTLES),
-    Kind.UNKNOWN:       Rule(Phase.PUBLISH, State.UNKNOWN, Effect.PARKS),
-    Kind.RECEIVED:      Rule(Phase.CONSUME, State.RECEIVED),
-    Kind.DELIVERED:     Rule(Phase.CONSUME, State.DELIVERED),
-    Kind.EXTENDED:      Rule(Phase.CONSUME, State.DELIVERED),
-    Kind.ACKNOWLEDGED:  Rule(Phase.CONSUME, State.ACKNOWLEDGED),
-    Kind.RELEASED:      Rule(Phase.CONSUME, State.RELEASED),
-    Kind.REJECTED:      Rule(Phase.CONSUME, State.REJECTED),
-    Kind.DEAD_LETTERED: Rule(Phase.CONSUME, State.DEAD_LETTERED),
-    Kind.LEASE_EXPIRED: Rule(Phase.CONSUME, State.RELEASED),
-    Kind.LEASE_LOST:    Rule(Phase.CONSUME, State.RELEASED),
+    Kind.ACCEPTED:          Rule(Phase.PUBLISH, State.ACCEPTED, Effect.OPENS),
+    Kind.RESENT:            Rule(Phase.PUBLISH, State.ACCEPTED),
+    Kind.CONFIRMED:         Rule(Phase.PUBLISH, State.CONFIRMED, Effect.SETTLES),
+    Kind.UNROUTABLE:        Rule(Phase.PUBLISH, State.UNROUTABLE, Effect.SETTLES),
+    Kind.REFUSED:           Rule(Phase.PUBLISH, State.REFUSED, Effect.SETTLES),
+    Kind.NOT_SENT:          Rule(Phase.PUBLISH, State.NOT_SENT, Effect.SETTLES),
+    Kind.UNKNOWN:           Rule(Phase.PUBLISH, State.UNKNOWN, Effect.PARKS),
+    Kind.RECEIVED:          Rule(Phase.CONSUME, State.RECEIVED),
+    Kind.DELIVERED:         Rule(Phase.CONSUME, State.DELIVERED),
+    Kind.EXTENDED:          Rule(Phase.CONSUME, State.DELIVERED),
+    Kind.ACKNOWLEDGED:      Rule(Phase.CONSUME, State.ACKNOWLEDGED),
+    Kind.RELEASED:          Rule(Phase.CONSUME, State.RELEASED),
+    Kind.REJECTED:          Rule(Phase.CONSUME, State.REJECTED),
+    Kind.DEAD_LETTERED:     Rule(Phase.CONSUME, State.DEAD_LETTERED),
+    Kind.LEASE_EXPIRED:     Rule(Phase.CONSUME, State.RELEASED),
+    Kind.LEASE_LOST:        Rule(Phase.CONSUME, State.RELEASED),
+    Kind.FORWARDED:         Rule(Phase.CONSUME, State.FORWARDED),
+    Kind.REDUCED:           Rule(Phase.CONSUME, State.FORWARDED),
+    Kind.DUPLICATE_DROPPED: Rule(Phase.PUBLISH, State.FORWARDED),
+    Kind.FILTERED:          Rule(Phase.CONSUME, State.DISCARDED),
+    Kind.LOOPED:            Rule(Phase.CONSUME, State.DISCARDED),
+    Kind.STORED:            Rule(Phase.CONSUME, State.STORED),
+    Kind.SPOOLED:           Rule(Phase.CONSUME, State.SPOOLED),
+    Kind.ATTEMPT_FAILED:    Rule(Phase.CONSUME, State.RETRYING),
+    Kind.DEAD:              Rule(Phase.CONSUME, State.DEAD),
+    Kind.REVIVED:           Rule(Phase.CONSUME, State.STORED),
+    Kind.PURGED:            Rule(Phase.CONSUME, State.DISCARDED),
+    Kind.REPLIED:           Rule(Phase.CONSUME, State.ACKNOWLEDGED),
+    Kind.REPLAYED:          Rule(Phase.CONSUME, State.REPLAYED),
+    Kind.SCHEDULED:         Rule(Phase.PUBLISH, State.SCHEDULED),
+    Kind.CANCELLED:         Rule(Phase.PUBLISH, State.CANCELLED),
 }  # fmt: skip
 
-PHASES: dict[State, Phase] = {rule.state: rule.phase for rule in RULES.values()}
+PHASES: dict[State, Phase] = {
+    state: max(rule.phase for rule in RULES.values() if rule.state is state) for state in State
+}
 
 TRANSITIONS: dict[State | None, dict[Kind, State]] = {
     before: {

@@ -8,6 +8,11 @@ A group fails as a whole only when the database cannot be written. When a row is
 halves, and the halves in halves, until the row stands alone; everybody else's rows are written. When the
 connection is lost while COMMIT is under way, the shard's count of commits says, once the database is back, whether
 it happened.
+
+Every transaction renews the lease of the shard; while nothing is written the thread does so by itself, so that an event
+loop that stalls does not cost the lease. (One that stays silent for :data:`SILENCE` leases is as good as dead.) When
+the lease is lost, everybody who wrote under it is told before any of the calls that came meanwhile is answered, and
+those are refused: who wrote them may not have written them had it known.
 """
 
 from __future__ import annotations
@@ -18,15 +23,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import Call, Claim, Record, Settle, Task
+from gateway.ledger.calls import Call, Claim, Hand, Settle, Task
+from gateway.ledger.dividing import partly
 from gateway.ledger.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
-from gateway.ledger.group import Group
+from gateway.ledger.group import NOTHING, Group
 from gateway.ledger.keys import FREE, UNKNOWN
 from gateway.ledger.records import Entry, New, Unknown
 from gateway.ledger.shards import Fenced, Lease, Shards
@@ -38,6 +45,12 @@ BAD_ROWS = (*BAD_ROW_ERRORS, AttributeError, KeyError, OverflowError, TypeError,
 """What a row can be blamed for: by the database, or when it is encoded."""
 FENCED = "another process took over the shard of this one; it takes a new one with its next write"
 CLOSED = "the ledger is closed"
+SILENCE = 10
+"""For how many times the length of a lease it is renewed while nothing is heard of the event loop."""
+ASKED = 3
+"""How often the database is asked for the fate of a transaction, where it cuts the connection each time."""
+AGAIN = 1.0
+"""Pause before the lease is renewed where that failed, in seconds."""
 
 
 class BadRow(Exception):
@@ -60,20 +73,33 @@ class Writer:
         *,
         group_max: int,
         queue_max: int,
+        lease_seconds: float,
         on_lease: Callable[[Lease], None],
+        on_fenced: Callable[[], None],
     ) -> None:
-        """``on_lease`` is called on the loop with each new lease."""
+        """``on_lease`` is called on the loop with each new lease, ``on_fenced`` when it is lost."""
         self._database = database
         self._shards = shards
         self._group = group
         self._clock = clock
         self._group_max = group_max
         self._queue_max = queue_max
+        self._lease_seconds = lease_seconds
         self._on_lease = on_lease
+        self._on_fenced = on_fenced
         self._loop = asyncio.get_running_loop()
-        self._engine = database.writer()
+        self._engine = database.writer(keyed=True)
         self._connection: sa.Connection | None = None
         self._lease: Lease | None = None
+        self._abandoned: Lease | None = None
+        """A lease that is not used any more, and still stands."""
+        self._known: Lease | None = None
+        """The lease, as far as the loop knows."""
+        self._until = 0.0 if database.shared else float("inf")
+        """How long the lease lasts, on the monotonic clock."""
+        self._renew_at = 0.0
+        self._heard_at = monotonic()
+        """When the event loop was heard of last."""
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._rows = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -85,11 +111,38 @@ class Writer:
 
     # ------------------------------------------------------------------------------------- on the event loop
 
+    @property
+    def holds(self) -> bool:
+        """Whether the lease lasts, counted from before it was asked for."""
+        return monotonic() < self._until
+
+    def hear(self) -> None:
+        """The event loop turns."""
+        self._heard_at = monotonic()
+
     async def submit(self, call: Call) -> Any:
         """Have a call written; returns its result or raises its error. Waits while the queue is full."""
+        await self._put([call], call.rows)
+        return await call.future
+
+    async def submit_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Have many calls written, in one transaction where they fit into one: the result or the error of each, in
+        order. A caller that is cancelled while it waits leaves behind nothing that was claimed."""
+        await self._put(calls, sum(call.rows for call in calls))
+        try:
+            return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+        except asyncio.CancelledError:
+            for call in calls:  # those that have no answer yet are cancelled, and given back when they have
+                if not call.future.cancelled() and call.future.exception() is None:
+                    self._give_back(call)
+            raise
+
+    async def _put(self, calls: Sequence[Call], rows: int) -> None:
+        """Put calls into the queue, as soon as there is room."""
         if self.closed:
             raise LedgerUnavailable(CLOSED)
-        rows = call.rows
+        for call in calls:
+            call.lease = self._known
         if self._waiting or (self._rows and self._rows + rows > self._queue_max):
             turn: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((rows, turn))
@@ -103,8 +156,8 @@ class Writer:
             self._rows += rows
         if self.closed:
             raise LedgerUnavailable(CLOSED)
-        self._queue.put(call)
-        return await call.future
+        for call in calls:
+            self._queue.put(call)
 
     async def close(self) -> None:
         """Write what waits, give the shard back, end the thread."""
@@ -117,6 +170,14 @@ class Writer:
                 turn.set_result(None)
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
+
+    def _leased(self, lease: Lease) -> None:
+        self._known = lease
+        self._on_lease(lease)
+
+    def _fenced(self) -> None:
+        self._known = None
+        self._on_fenced()
 
     def _leave(self, rows: int) -> None:
         """Rows left the queue; whoever waits for room takes it, in order."""
@@ -133,7 +194,7 @@ class Writer:
             rows += call.rows
             future = call.future
             if future.done():
-                if isinstance(call, Claim) and call.error is None:
+                if call.error is None:
                     self._give_back(call)
                 continue
             if call.error is not None:
@@ -142,24 +203,28 @@ class Writer:
                 future.set_result(call.result)
         self._leave(rows)
 
-    def _give_back(self, claim: Claim) -> None:
-        """The caller of a claim went away before it got its answer, so nothing was sent."""
-        if not isinstance(claim.result, New | Unknown):
-            return
-        ending, entries = UNKNOWN, []
-        if isinstance(claim.result, New):
-            ending = FREE
-            entries = [Entry(each.message_id, Kind.NOT_SENT, each.at, each.broker) for each in claim.intents]
+    def _give_back(self, call: Call) -> None:
+        """The caller of a claim went away before it got its answer, so nobody knows of what it claimed."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        future.add_done_callback(lambda done: done.exception())  # the next process resolves what this one cannot
-        end = Settle(future, claim.client, claim.key, ending, entries)
+        end: Call
+        if isinstance(call, Claim) and isinstance(call.result, New | Unknown):
+            ending, entries = UNKNOWN, []
+            if isinstance(call.result, New):
+                ending = FREE
+                entries = [Entry(each.message_id, Kind.NOT_SENT, each.at, each.broker) for each in call.intents]
+            end = Settle(future, call.client, call.key, ending, entries)
+        elif isinstance(call, Hand) and call.result:
+            end = call.given_back(future, int(self._clock() * 1_000_000))
+        else:
+            return
+        future.add_done_callback(lambda done: done.exception())  # the next process, or the end of the lease, will do
         self._rows += end.rows
         self._queue.put(end)
 
     # ------------------------------------------------------------------------------------------ on the thread
 
     def _run(self) -> None:
-        while (call := self._queue.get()) is not None:
+        while (call := self._next()) is not None:
             calls = [call]
             rows = call.rows
             last = False
@@ -178,6 +243,40 @@ class Writer:
             if last:
                 break
         self._finish()
+
+    def _next(self) -> Call | None:
+        """The next call. Renews the lease until there is one."""
+        while self._database.shared:
+            now = monotonic()
+            wait = self._renew_at - now
+            if wait <= 0:
+                self._renew(now)
+                wait = max(self._renew_at - monotonic(), 0.0)
+            try:
+                return self._queue.get(timeout=wait)
+            except Empty:
+                pass
+        return self._queue.get()
+
+    def _renew(self, now: float) -> None:
+        """Renew the lease. While there is trouble, or none yet, that is up to those who write."""
+        self._renew_at = now + AGAIN
+        if self._lease is None or self.trouble is not None or now - self._heard_at > SILENCE * self._lease_seconds:
+            return
+        try:
+            self._transaction(lambda connection, lease: (self._shards.enter(connection, lease, 0)[1], None), False)
+        except (LedgerUnavailable, BadRow):
+            pass  # it is in ``trouble``
+        except Exception:  # a defect of ours; the thread must live
+            logger.exception("the lease of the ledger's shard could not be renewed")
+
+    def _outdated(self, call: Call) -> bool:
+        """Whether it was submitted under a lease that is lost; then it is refused."""
+        if call.lease is None or call.lease == self._lease:
+            return False
+        call.error = LedgerUnavailable(FENCED)
+        call.settled = True
+        return True
 
     def _settle(self, calls: list[Call]) -> None:
         """Bring every call to its result or error."""
@@ -198,6 +297,9 @@ class Writer:
 
     def _write(self, calls: list[Call]) -> list[Call]:
         """Write calls in one transaction, or in halves. Returns those to be written again."""
+        calls = [call for call in calls if not self._outdated(call)]
+        if not calls:
+            return []
         try:
             again: list[Call] = self._transaction(lambda connection, lease: self._write_group(connection, lease, calls))
         except LedgerUnavailable as error:
@@ -209,10 +311,10 @@ class Writer:
                 middle = len(calls) // 2
                 return self._write(calls[:middle]) + self._write(calls[middle:])
             (call,) = calls
-            if isinstance(call, Record) and len(call.entries) > 1:
-                self._write_entries(call)
+            if call.units > 1:
+                self._write_halves(call)
             else:
-                call.error = EntriesRefused({0: _why(error)})
+                call.result, call.error = None, EntriesRefused({0: _why(error)})
             again = []
         for call in calls:
             call.settled = True
@@ -224,25 +326,35 @@ class Writer:
         written = self._group.write(connection, lease, calls, int(self._clock() * 1_000_000))
         return written.commits, written.deferred
 
-    def _write_entries(self, call: Record) -> None:
-        """A call of which some entry is bad, in halves."""
-        middle = len(call.entries) // 2
-        halves = Record(call.future, call.entries[:middle]), Record(call.future, call.entries[middle:])
+    def _write_halves(self, call: Call) -> None:
+        """A call of which some unit is bad, in halves."""
+        begin = 0
         call.result = []
         refused: dict[int, str] = {}
-        for begin, half in zip((0, middle), halves, strict=True):
+        for half in call.parts((call.units + 1) // 2):
+            half.lease = call.lease
             self._write([half])
             if isinstance(half.error, EntriesRefused):
                 refused |= {begin + index: why for index, why in half.error.refused.items()}
             elif half.error is not None:
                 call.error = half.error
+                if isinstance(half.error, LedgerUnavailable):
+                    partly(half.error, begin, refused)
                 return
-            call.result += half.result or []
-        call.error = EntriesRefused(refused)
+            call.result += half.result or [None] * half.units
+            begin += half.units
+        call.error = EntriesRefused(refused, call.result)
 
     def _write_task(self, call: Task) -> None:
+        if self._outdated(call):
+            return
+
+        def work(connection: sa.Connection, lease: Lease) -> tuple[int, Any]:
+            _, commits = self._shards.enter(connection, lease, 0)
+            return commits, call.run(connection, lease)
+
         try:
-            call.result = self._transaction(lambda connection, lease: (None, call.run(connection, lease)), call.proves)
+            call.result = self._transaction(work, call.proves)
         except BadRow as error:
             call.error = EntriesRefused({0: _why(error)}) if _is_database(error.__cause__) else error.__cause__
         except Exception as error:  # LedgerUnavailable, or what the task itself raises for its caller
@@ -250,9 +362,10 @@ class Writer:
         call.settled = True
 
     def _transaction(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]], proves: bool = True) -> Any:
-        """Run ``work`` in a transaction under the lease. It returns the count of commits, where it entered the
-        shard, and the result. Tried a second time where the first found a dead connection or a deadlock. Where its
-        success ``proves`` that the ledger can be written, trouble is over.
+        """Run ``work`` in a transaction under the lease. It returns the count of commits, where it entered the shard
+        (:data:`~gateway.ledger.group.NOTHING`: there is nothing to commit), and the result. Tried a second time where
+        the first found a dead connection or a deadlock. Where its success ``proves`` that the ledger can be written,
+        trouble is over.
 
         Raises:
             BadRow, LedgerUnavailable: nothing was written.
@@ -260,9 +373,9 @@ class Writer:
         second = False
         while True:
             try:
-                result = self._attempt(work)
+                written, result = self._attempt(work)
             except Fenced:
-                self._lease = None
+                self._lose()
                 self.trouble = FENCED
                 raise LedgerUnavailable(FENCED) from None
             except CommitCutOff as error:
@@ -274,12 +387,14 @@ class Writer:
                     second = True
                     continue
                 raise self._failed(error) from error
-            if proves and self.trouble is not None and self._database.has_room():
+            if written and proves and self.trouble is not None and self._database.has_room():
                 self.trouble = None
             return result
 
-    def _attempt(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]]) -> Any:
+    def _attempt(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]]) -> tuple[bool, Any]:
+        """One attempt: whether anything was written, and the result."""
         connection, lease = self._connect()
+        began = monotonic()
         transaction = connection.begin()
         try:
             commits, result = work(connection, lease)
@@ -290,6 +405,9 @@ class Writer:
             if not is_lost(error):
                 transaction.rollback()
             raise
+        if commits == NOTHING:
+            transaction.rollback()
+            return False, result
         try:
             transaction.commit()
         except exc.DBAPIError as error:
@@ -298,24 +416,41 @@ class Writer:
                 raise
             happened = self._happened(lease, commits)
             if happened is None:
-                # Perhaps it happened, and nobody here knows of what it promised: let the lease run out, so that
-                # all that stands under it comes to be in doubt.
-                self._lease = None
+                # Perhaps it happened, and nobody here knows of what it promised: give up the lease, so that all that
+                # stands under it comes to be in doubt.
+                self._abandoned = lease
+                self._lose()
             if not happened:
                 raise CommitCutOff from error
-        return result
+        self._renewed(began)
+        return True, result
+
+    def _renewed(self, began: float) -> None:
+        """The lease lasts from ``began`` at least, on the monotonic clock."""
+        if self._database.shared:
+            self._until = began + self._lease_seconds
+            self._renew_at = began + self._lease_seconds / 3
+
+    def _lose(self) -> None:
+        """The lease is lost, or to be given up."""
+        self._lease = None
+        if self._database.shared:
+            self._until = 0.0
+        self._loop.call_soon_threadsafe(self._fenced)
 
     def _happened(self, lease: Lease, commits: int | None) -> bool | None:
         """Whether a transaction whose COMMIT was cut off is in the database. None: that cannot be told."""
         self._drop_connection()
-        if commits is None:
-            return None
-        try:
-            with self._engine.connect() as connection:
-                found = self._shards.commits(connection, lease)
-        except exc.SQLAlchemyError:
-            return None
-        return None if found is None else found >= commits
+        for _ in range(ASKED if commits is not None else 0):
+            try:
+                with self._engine.connect() as connection:
+                    found = self._shards.commits(connection, lease)
+            except exc.SQLAlchemyError as error:
+                if is_lost(error):
+                    continue  # cut off again; a database that is away does not come back so soon
+                break
+            return None if found is None or commits is None else found >= commits
+        return None
 
     def _connect(self) -> tuple[sa.Connection, Lease]:
         connection = self._connection
@@ -323,10 +458,14 @@ class Writer:
             connection = self._connection = self._engine.connect()
         lease = self._lease
         if lease is None:
+            began = monotonic()
             with connection.begin():
+                if self._abandoned is not None:
+                    self._shards.release(connection, self._abandoned)
                 lease = self._shards.acquire(connection)
-            self._lease = lease
-            self._loop.call_soon_threadsafe(self._on_lease, lease)
+            self._lease, self._abandoned = lease, None
+            self._renewed(began)
+            self._loop.call_soon_threadsafe(self._leased, lease)
         return connection, lease
 
     def _drop_connection(self) -> None:

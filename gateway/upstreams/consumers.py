@@ -16,18 +16,22 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from gateway.errors import BrokerUnavailable, GatewayError
+from gateway.errors import BrokerUnavailable, GatewayError, NotFound
 from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Operation, Qos
 from gateway.telemetry import log
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
 from gateway.upstreams.notify import notify
+from gateway.upstreams.topology import QueueInfo
 from gateway.values import Table
 
 ANSWER_TIMEOUT: Final = 30.0
 """How long a broker may take to start or cancel a consumer, in seconds."""
+
+LOOK_AGAIN = 2.0
+"""How often a queue is asked for where the broker does not say that it goes, in seconds."""
 
 HOLDERS_MAX: Final = 16
 """How many channels of a consumer may hold nothing but messages over a limit."""
@@ -50,7 +54,7 @@ class ConsumerState(Enum):
 class ConsumerChannel(DeliveryChannel):
     """The channel of one consumer."""
 
-    __slots__ = ("cancelled", "full_at", "on_delivery", "over")
+    __slots__ = ("cancelled", "full_at", "no_ack", "on_delivery", "over", "retiring")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -60,10 +64,14 @@ class ConsumerChannel(DeliveryChannel):
         self.cancelled = False
         self.full_at = 0
         """How many messages over a limit fill it; 0: any number is fine."""
+        self.no_ack = False
+        """The broker forgets what it sends: there is nothing to settle."""
+        self.retiring = False
+        """It was ended by us, and another one follows when nothing is out any more."""
 
     def receive(self, operation: Operation) -> None:
         if type(operation) is Deliver and self.usable:
-            delivery = self.take(operation)
+            delivery = self.take(operation) if not self.no_ack else Delivery(self, self.queue, operation, settled=True)
             try:
                 self.on_delivery(delivery)
             except Exception as error:  # a fault of the callback's must not end the link; it costs this channel
@@ -80,6 +88,10 @@ class ConsumerChannel(DeliveryChannel):
             super().handle(operation)
             if self.full:
                 self.end_wait()
+
+    def _reject(self, number: int) -> None:
+        if not self.no_ack:
+            super()._reject(number)
 
     @property
     def full(self) -> bool:
@@ -106,9 +118,12 @@ class Consumer:
         on_delivery: Callable[[Delivery], None],
         *,
         exclusive: bool,
+        no_ack: bool,
+        acquired: bool,
         arguments: Table | None,
         link: Callable[[], Awaitable[Link]],
         check_queue: Callable[[str], Awaitable[None]],
+        query_queue: Callable[[str], Awaitable[QueueInfo]],
         on_oversized: Callable[[Oversized, Callable[[], None]], None],
         pause_min: float,
         pause_max: float,
@@ -122,20 +137,31 @@ class Consumer:
         """Called on the loop after each change of ``state``."""
         self._on_delivery = on_delivery
         self._exclusive = exclusive
+        self._no_ack = no_ack
+        self._acquired = acquired
         self._arguments = arguments or {}
         self._get_link = link
         self._check_queue = check_queue
+        self._query_queue = query_queue
         self._on_oversized = on_oversized
         self._pause_min, self._pause_max = pause_min, pause_max
         self._channel: ConsumerChannel | None = None
         self._holders: list[ConsumerChannel] = []
         self._tag = ""
+        self._ended = False
+        """The broker was asked to end it."""
+        self._wait: Callable[[], Awaitable[None]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def out(self) -> int:
         """How many deliveries are not settled."""
         return 0 if self._channel is None else len(self._channel.deliveries)
+
+    @property
+    def changing(self) -> bool:
+        """It has ended for another prefetch, and the next has not begun."""
+        return self._channel is not None and self._channel.retiring
 
     async def start(self) -> None:
         """Start it; from then on it keeps itself running.
@@ -151,23 +177,54 @@ class Consumer:
             raise
         self._task = asyncio.create_task(self._run(channel))
 
+    def change_prefetch(self, prefetch: int, wait: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Go on with another prefetch, for brokers take a new one for new consumers only: this one ends, and the next
+        begins when everything that is out is settled, and ``wait`` is over."""
+        self.prefetch = prefetch
+        self._wait = wait
+        channel = self._channel
+        if channel is not None and channel.usable and not channel.cancelled and not channel.retiring:
+            channel.retiring = True
+            channel.end_wait()
+
+    async def cancel(self, within: float = ANSWER_TIMEOUT) -> None:
+        """Take nothing more. What is out stays out, to be settled until :meth:`close`. When it returns, nothing comes
+        any more; unless the broker does not answer ``within`` so many seconds: then the channel is given up."""
+        await self._end()
+        channel = self._channel
+        if channel is None or not channel.usable or channel.cancelled or self._ended:
+            return
+        self._ended = True
+        try:
+            async with asyncio.timeout(within):
+                await channel.request(Cancel(channel.number, self._tag))
+        except (GatewayError, TimeoutError) as error:
+            log("consumer.closed_without_answer", queue=self.queue, reason=str(error))
+            channel.abandon()
+
+    async def _end(self) -> None:
+        """It is not started again."""
+        self._set(ConsumerState.CLOSED)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
     async def close(self, drain: float = 0.0) -> None:
         """End it. What is out may still be settled for ``drain`` seconds; the rest goes back to the queue."""
-        if self.state is ConsumerState.CLOSED:
+        if self.state is ConsumerState.CLOSED and self._channel is None:
             return
-        self._set(ConsumerState.CLOSED)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._end()
         channel, self._channel = self._channel, None
         for holder in self._holders:
             holder.abandon()
-        if channel is None or channel.closed is not None:
+        if channel is None or not channel.usable:
             return
         try:
             if not channel.cancelled:
-                async with asyncio.timeout(ANSWER_TIMEOUT):
-                    await channel.request(Cancel(channel.number, self._tag))
+                if not self._ended:
+                    async with asyncio.timeout(ANSWER_TIMEOUT):
+                        await channel.request(Cancel(channel.number, self._tag))
                 if drain and channel.deliveries:
                     channel.emptied = channel.link.loop.create_future()
                     await asyncio.wait([channel.emptied], timeout=drain)
@@ -178,22 +235,32 @@ class Consumer:
             channel.abandon()
 
     async def _begin(self) -> ConsumerChannel:
-        link = await self._get_link()
+        await self._get_link()  # the broker is there, so that it can be asked
         await self._check_queue(self.queue)  # to consume from one that is not there may cost the connection
-        channel = link.channel(ConsumerChannel)
+        link = await self._get_link()
+        channel = link.channel(ConsumerChannel)  # at once: there was room for it when the link was given
         channel.queue = self.queue
         channel.on_delivery = self._on_delivery
         channel.on_oversized = self._on_oversized
+        channel.no_ack = self._no_ack
         self._sort_holders()
-        channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX else 0
+        channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX and not self._no_ack else 0
         tag = f"gateway-{next(_tags)}"
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 await channel.open()
                 await channel.request(Qos(channel.number, prefetch_count=self.prefetch))
-                self._channel, self._tag = channel, tag
+                self._channel, self._tag, self._ended = channel, tag, False
                 await channel.request(
-                    Consume(channel.number, self.queue, tag, exclusive=self._exclusive, arguments=self._arguments)
+                    Consume(
+                        channel.number,
+                        self.queue,
+                        tag,
+                        no_ack=self._no_ack,
+                        exclusive=self._exclusive,
+                        arguments=self._arguments,
+                        acquired=self._acquired,
+                    )
                 )
         except TimeoutError:
             channel.abandon()
@@ -216,14 +283,24 @@ class Consumer:
         pause = self._pause_min
         while True:
             began = channel.link.loop.time()
-            await asyncio.shield(channel.over)
-            if channel.usable and not channel.cancelled:  # it was full
+            try:
+                await self._until_over(channel)
+                retires = channel.retiring and channel.usable and not channel.cancelled
+                if retires:
+                    await self._retire(channel)
+            except Exception as error:  # a fault of ours must not end the trying
+                log("consumer.fault", logging.ERROR, exc_info=error, queue=self.queue)
+                retires = False
+                channel.abandon()
+            if retires:
+                pause = 0.0
+            elif channel.usable and not channel.cancelled:  # it was full
                 log("consumer.full", logging.WARNING, queue=self.queue, oversized=channel.set_aside)
                 self._holders.append(channel)
                 channel.send(Cancel(channel.number, self._tag))
                 pause = 0.0
             elif channel.cancelled:
-                self._set(ConsumerState.CANCELLED, "the broker ended the consumer: its queue is gone")
+                self._set(ConsumerState.CANCELLED, f"the broker ended the consumer: its queue {self.queue!r} is gone")
                 channel.abandon()
             else:
                 self._set(ConsumerState.DOWN, str(channel.closed))
@@ -243,6 +320,47 @@ class Consumer:
                     self._set(ConsumerState.DOWN, f"internal error: {error!r}")
                 else:
                     break
+
+    async def _until_over(self, channel: ConsumerChannel) -> None:
+        """Wait until nothing more will be delivered. Not every broker says so when a queue goes under its consumers:
+        elsewhere it is asked for the queue, and whether anybody consumes from it (it may be there again by now)."""
+        told = channel.link.capabilities.consumer_cancel_notify
+        while not (await asyncio.wait([channel.over], timeout=None if told else LOOK_AGAIN))[0]:
+            asking = asyncio.create_task(self._is_gone())
+            either: tuple[asyncio.Future[Any], ...] = (channel.over, asking)
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                gone = asking.done() and asking.result()
+            finally:
+                asking.cancel()
+            if gone and not channel.over.done():
+                channel.cancelled = True
+                channel.end_wait()
+
+    async def _is_gone(self) -> bool:
+        """Whether the queue is known to be gone, or the consumer from it."""
+        try:
+            return not (await self._query_queue(self.queue)).consumer_count
+        except NotFound:
+            return True
+        except GatewayError:
+            return False  # the login may not ask; or nobody can now, and the link tells how things stand
+
+    async def _retire(self, channel: ConsumerChannel) -> None:
+        """End a consumer, and wait until everything that is out is settled, or lost."""
+        self._ended = True
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await channel.request(Cancel(channel.number, self._tag))
+        except (GatewayError, TimeoutError) as error:
+            log("consumer.closed_without_answer", queue=self.queue, reason=str(error))
+        else:
+            if channel.deliveries:
+                channel.emptied = channel.link.loop.create_future()
+                await channel.emptied
+            if self._wait is not None:
+                await self._wait()
+        channel.abandon()
 
     def _set(self, state: ConsumerState, reason: str = "") -> None:
         changed = state is not self.state

@@ -100,4 +100,5 @@ class DeadLetters:
             kept["user_id"] = user if isinstance(user, str) else user.decode("utf-8", "backslashreplace")
         if not kept:
             return message
-        return Message(message.body, annotate(replace(properties, **dict.fromkeys(kept)), **kept))
+        copied = annotate(replace(properties, **dict.fromkeys(kept)), **kept)
+        return Message(message.body, copied, relayed=message.relayed)

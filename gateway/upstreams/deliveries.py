@@ -42,7 +42,10 @@ class Delivery:
         "_channel", "_done", "at", "exchange", "message", "number", "on_lost", "queue", "redelivered", "routing_key",
     )  # fmt: skip
 
-    def __init__(self, channel: DeliveryChannel, queue: str, operation: Deliver | Got) -> None:
+    def __init__(
+        self, channel: DeliveryChannel, queue: str, operation: Deliver | Got, *, settled: bool = False
+    ) -> None:
+        """``settled``: the broker has forgotten it, and there is nothing to settle."""
         self.queue = queue
         self.exchange = operation.exchange
         self.routing_key = operation.routing_key
@@ -54,7 +57,12 @@ class Delivery:
         self.on_lost: Callable[[Delivery], None] | None = None
         """Called once, on the loop, if the lease is lost before it is settled."""
         self._channel = channel
-        self._done = False
+        self._done = settled
+
+    @property
+    def channel(self) -> object:
+        """What holds it: not the same for deliveries of two starts of a consumer."""
+        return self._channel
 
     @property
     def settled(self) -> bool:

@@ -10,8 +10,9 @@ these are safe, some were never looked at. Their callers still wait and their me
     the connection dies with a code       as above, over all channels of the link: nothing else is in flight then
     the connection is cut, without a code nobody is to blame and nothing is sent again: each outcome is unknown
 
-So a publish is stored at most twice (in its window, and alone), and at most a window of them is. The mark is the
-entry ``resent`` of the reserved header, and ``resent`` in the receipt.
+So a publish is stored at most twice (in its window, and alone), and at most a window of them is; only where a queue
+that confirms nothing is among the suspects, so that more of them are sent at a time (:data:`PATIENCE`), it may be
+once more. The mark is the entry ``resent`` of the reserved header, and ``resent`` in the receipt.
 
 What a broker refuses whatever the message is (there is no such exchange, the login may not write to it) is found with
 one publish in flight, since the first publish of a lane goes alone, and remembered for :data:`REFUSED_FOR` seconds:
@@ -121,9 +122,11 @@ def copy(error: RemoteError) -> RemoteError:
 
 
 def marked(message: Message) -> Message:
-    """The message as a possible duplicate."""
+    """The message as a possible duplicate; as it is where the reserved header, which would say so, is left out."""
+    if message.left_out is not None:
+        return message
     try:
-        return Message(message.body, annotate(message.properties, **MARK))
+        return Message(message.body, annotate(message.properties, **MARK), relayed=message.relayed)
     except FrameSyntaxError:  # its properties are octets that only pass through
         return message
 

@@ -222,8 +222,8 @@ class Publisher:
         now = self._loop.time()
         entry = self._exchanges.get(exchange)
         try:
-            # What came from a broker (raw) has been accepted by one: the session carries what this one must not see.
-            if message.raw is None:
+            # What came from a broker has been accepted by one: the session carries what this one must not see.
+            if not message.relayed:
                 check(message.properties, link.capabilities, self._login, self.name)
             if len(message.body) > self._body_max:
                 raise self._too_large(len(message.body))

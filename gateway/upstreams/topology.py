@@ -329,6 +329,10 @@ class Topology:
         request = self._declared.get(("queue", queue))
         return request.arguments if isinstance(request, DeclareQueue) else {}
 
+    def is_exclusive(self, queue: str) -> bool:
+        """Whether it was declared exclusive here: only the link that declared it may use it."""
+        return queue in self._ours
+
     def _desk(self, queue: str) -> Desk:
         return self.exclusive if queue in self._ours else self.common
 

@@ -2,7 +2,8 @@
 
 One link publishes, one consumes, and one asks about queues and exchanges: a broker that refuses publishes stops
 reading the link that publishes, and one that dislikes a question may close the link on which it was asked, and
-neither shall cost a lease. Nothing is ever published on a link that consumes.
+neither shall cost a lease. Nothing is ever published on a link that consumes. Where consumers are many, further links
+consume as well (:mod:`gateway.upstreams.spare_links`).
 
 The object knows no protocol: it puts together :class:`~gateway.upstreams.publisher.Publisher`,
 :class:`~gateway.upstreams.topology.Topology`, :class:`~gateway.upstreams.leases.Leases` and its consumers, gives
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from gateway.config import BrokerSettings
@@ -24,6 +26,7 @@ from gateway.message import Message
 from gateway.operations import BindingFound, ExchangeFound
 from gateway.session import Capabilities, Version
 from gateway.telemetry import log
+from gateway.translation import Target, target_of
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.dead_letters import DeadLetters
 from gateway.upstreams.deliveries import Delivery, Oversized
@@ -32,6 +35,7 @@ from gateway.upstreams.leases import Leases
 from gateway.upstreams.notify import notify
 from gateway.upstreams.publisher import Publisher
 from gateway.upstreams.receipts import PublishReceipt
+from gateway.upstreams.spare_links import SpareLinks, room
 from gateway.upstreams.status import Status, UpstreamState
 from gateway.upstreams.topology import PATIENCE, QueueInfo, Topology
 from gateway.values import Table
@@ -86,6 +90,7 @@ class Upstream:
             _CONSUME: Keeper(self._dialer, _CONSUME, up=self._consume_up, down=self._consume_down),
             _ASK: Keeper(self._dialer, _ASK, up=self._ask_up, down=self._ask_down),
         }
+        self._spare = SpareLinks(self._dialer, _CONSUME, settings.consume_connections - 1)
         self._tasks: list[asyncio.Task[None]] = []
         self._ready = dict.fromkeys(self._keepers, False)
         self._reasons = dict.fromkeys(self._keepers, "")
@@ -96,6 +101,7 @@ class Upstream:
         self._consuming = asyncio.Event()
         self._version: Version | None = None
         self._capabilities: Capabilities | None = None
+        self._target: Target | None = None
         self._was_up = False
         self._closed = False
 
@@ -125,6 +131,7 @@ class Upstream:
         self._closed = True
         for consumer in list(self._consumers):
             await consumer.close()
+        await self._spare.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -153,6 +160,11 @@ class Upstream:
     def capabilities(self) -> Capabilities | None:
         """As negotiated last; None before the first time."""
         return self._capabilities
+
+    @property
+    def target(self) -> Target | None:
+        """What a message can be there, as negotiated last; None before the first time."""
+        return self._target
 
     @property
     def product(self) -> str:
@@ -354,12 +366,16 @@ class Upstream:
         on_delivery: Callable[[Delivery], None],
         *,
         exclusive: bool = False,
+        no_ack: bool = False,
+        acquired: bool = True,
         arguments: Table | None = None,
     ) -> Consumer:
         """Start a consumer that lives until it is closed, whatever happens to the link or the queue.
 
         Args:
             prefetch: Most deliveries that are out at once.
+            no_ack: The broker forgets each message as it sends it, whatever the prefetch: deliveries come settled.
+            acquired: False: only look at messages, which stay in the queue (``Capabilities.browse``).
             on_delivery: Called on the loop for each; quick, and without errors: one that raises costs the
                 consumer its channel.
 
@@ -372,9 +388,12 @@ class Upstream:
             prefetch,
             on_delivery,
             exclusive=exclusive,
+            no_ack=no_ack,
+            acquired=acquired,
             arguments=arguments,
-            link=self._consuming_link,
+            link=partial(self._consuming_link, queue),
             check_queue=self._topology.check_queue,
+            query_queue=self._topology.query_queue,
             on_oversized=self._oversized,
             pause_min=self.settings.reconnect_min,
             pause_max=self.settings.reconnect_max,
@@ -388,7 +407,8 @@ class Upstream:
         if consumer.state is ConsumerState.CLOSED:
             self._consumers.discard(consumer)
 
-    async def _consuming_link(self) -> Link:
+    async def _consuming_link(self, queue: str) -> Link:
+        """A link with room for one consumer more. An exclusive queue is read on the link that declared it."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._consuming.wait()
@@ -397,7 +417,9 @@ class Upstream:
         link = self._keepers[_CONSUME].link
         if link is None:
             raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
-        return link
+        if self._topology.is_exclusive(queue) or room(link, kept=self.settings.lease_channels) > 0:
+            return link
+        return await self._spare.get()
 
     def _oversized(self, oversized: Oversized, reject: Callable[[], None]) -> None:
         log(
@@ -421,6 +443,15 @@ class Upstream:
 
     async def _publish_up(self, link: Link) -> None:
         self._learn(link)
+        self._target = target_of(
+            link.session.version,
+            link.capabilities.product,
+            login=self.url.user,
+            annotate=self.settings.annotate,
+            frame_max=link.capabilities.frame_max,
+            dialect=self.settings.dialect or None,
+            clock=time.time,
+        )
         self._publisher.attach(link)
         self._set_ready(_PUBLISH)
 

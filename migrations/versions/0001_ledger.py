@@ -32,7 +32,10 @@ def create(name: str, columns: dict[str, Any], key: tuple[str, ...], *constraint
         options |= {"postgresql_partition_by": f"RANGE ({PARTITIONED[name]})", "sqlite_with_rowid": False}
     op.create_table(
         name,
-        *(sa.Column(column, kind, nullable=column == nullable) for column, kind in columns.items()),
+        *(
+            sa.Column(column, kind, nullable=column == nullable, autoincrement=False)
+            for column, kind in columns.items()
+        ),
         sa.PrimaryKeyConstraint(*key, name=f"{name}_pk"),
         *constraints,
         **options,

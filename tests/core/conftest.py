@@ -13,11 +13,12 @@ from gateway.core import Gateway
 from gateway.ledger import Ledger
 from gateway.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
+from tests.ledgers import sqlite_ledger
 
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", migrate=True)
+    ledger = await Ledger.open(sqlite_ledger(tmp_path), LedgerSettings(), owner="test")
     yield ledger
     await ledger.close()
 

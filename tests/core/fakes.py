@@ -22,7 +22,7 @@ from gateway.errors import (
 from gateway.message import Message
 from gateway.operations import ExchangeFound, Settlement
 from gateway.session import Capabilities, Version
-from gateway.upstreams import PublishReceipt, QueueInfo, Status, UpstreamState
+from gateway.upstreams import ConsumerState, PublishReceipt, QueueInfo, Status, UpstreamState
 
 
 @dataclass
@@ -43,6 +43,7 @@ class FakeDelivery:
         self.message, self.exchange, self.routing_key, self.redelivered = item
         self.lost = False
         self.settled = False
+        self.channel: object = None
         self.on_lost: Callable[[FakeDelivery], None] | None = None
         upstream.out.append(self)
 
@@ -56,6 +57,7 @@ class FakeDelivery:
         self.upstream.settled.append((settlement, self.message.body))
         if settlement is Settlement.RELEASE:
             self.put_back()
+        self.upstream.pump()
 
     def put_back(self) -> None:
         queue = self.upstream.queues[self.queue]
@@ -68,6 +70,59 @@ class FakeDelivery:
         self.put_back()
         if self.on_lost is not None:
             self.on_lost(self)
+
+
+class FakeConsumer:
+    """A consumer that gets what there is, as far as its prefetch goes, in the next turn of the loop."""
+
+    def __init__(self, upstream: FakeUpstream, queue: str, prefetch: int, on_delivery: Callable[[Any], None]) -> None:
+        self.upstream = upstream
+        self.queue = queue
+        self.prefetch = prefetch
+        self.state = ConsumerState.RUNNING
+        self.reason = ""
+        self.changing = False
+        self.on_state: list[Callable[[Any], None]] = []
+        self._on_delivery = on_delivery
+        self._out: list[FakeDelivery] = []
+        self._channel = object()
+        upstream.consumers.append(self)
+        self.pump()
+
+    def pump(self) -> None:
+        asyncio.get_running_loop().call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        ready = self.upstream.queues[self.queue].ready
+        self._out = [item for item in self._out if not (item.settled or item.lost)]
+        while self.state is ConsumerState.RUNNING and ready and len(self._out) < self.prefetch:
+            delivery = FakeDelivery(self.upstream, self.queue, ready.popleft())
+            delivery.channel = self._channel
+            self._out.append(delivery)
+            self._on_delivery(delivery)
+
+    def lose(self) -> None:
+        """The channel dies, and another one takes its place."""
+        out, self._out = self._out, []
+        for delivery in reversed(out):
+            if not delivery.settled:
+                delivery.lose()
+        self._channel = object()
+        self.pump()
+
+    def change_prefetch(self, prefetch: int, wait: Any = None) -> None:
+        self.prefetch = prefetch
+
+    async def cancel(self, within: float = 0.0) -> None:
+        self.state = ConsumerState.CLOSED
+
+    async def close(self, drain: float = 0.0) -> None:
+        self.state = ConsumerState.CLOSED
+        for delivery in reversed(self._out):
+            if not (delivery.settled or delivery.lost):
+                delivery.lose()
+        if self in self.upstream.consumers:
+            self.upstream.consumers.remove(self)
 
 
 class FakeUpstream:
@@ -88,6 +143,7 @@ class FakeUpstream:
         self.bindings: set[tuple[str, str, str]] = set()
         self.published: list[tuple[str, str, Message]] = []
         self.out: list[FakeDelivery] = []
+        self.consumers: list[FakeConsumer] = []
         self.settled: list[tuple[Settlement, bytes]] = []
         self.arrived = asyncio.Event()
         self.failure: GatewayError | None = None
@@ -96,6 +152,10 @@ class FakeUpstream:
         """A list: confirms wait in it until the test gives them."""
         self.dead_letter = False
         self.fetches = 0
+
+    def pump(self) -> None:
+        for consumer in self.consumers:
+            consumer.pump()
 
     async def start(self) -> None:
         for call in self.on_state:
@@ -151,6 +211,7 @@ class FakeUpstream:
         for name in names:
             self.queues[name].ready.append((message, exchange, routing_key, False))
             self.arrived.set()
+            self.pump()
         return bool(names)
 
     def confirm_held(self) -> None:
@@ -225,6 +286,14 @@ class FakeUpstream:
         del self.exchanges[exchange]
 
     # consume
+
+    async def consume(
+        self, queue: str, prefetch: int, on_delivery: Callable[[Any], None], **options: Any
+    ) -> FakeConsumer:
+        self._check()
+        if queue not in self.queues:
+            raise NotFound(404, f"no queue '{queue}'")
+        return FakeConsumer(self, queue, prefetch, on_delivery)
 
     async def fetch(self, queue: str, max_messages: int, wait: float = 0.0) -> list[Any]:
         self._check()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway.core.envelopes import EnvelopeError, decode, encode
-from gateway.message import Message, Properties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.values import Timestamp, Typed
 
 EVERYTHING = Properties(
@@ -78,3 +78,19 @@ def test_nan() -> None:
 def test_damaged(octets: bytes) -> None:
     with pytest.raises(EnvelopeError):
         decode(octets)
+
+
+def test_what_a_broker_said_stays_the_broker_s_word() -> None:
+    properties = Properties(timestamp=ArrivalTime(5), expiration=Deadline.of(1_700_000_060_000, "60000"))
+    message, _ = decode(encode(Message(b"", properties), True))
+    assert message.properties == properties
+    assert type(message.properties.timestamp) is ArrivalTime
+    assert isinstance(message.properties.expiration, Deadline)
+    assert message.properties.expiration.instant == 1_700_000_060_000
+
+
+@pytest.mark.parametrize("left_out", [None, (), ("CC", "\udcff")])
+def test_what_a_broker_had_before_stays_so(left_out: tuple[str, ...] | None) -> None:
+    message, mandatory = decode(encode(Message(b"x", EVERYTHING, None, left_out, relayed=True), False))
+    assert (message.relayed, message.left_out, message.properties, mandatory) == (True, left_out, EVERYTHING, False)
+    assert not decode(encode(Message(b"x"), False))[0].relayed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import time_ns
 from typing import Any
 
 import pytest
@@ -46,6 +47,14 @@ async def test_a_repeat_gets_the_first_answer(gateway: Gateway, upstream: FakeUp
     assert (again.status, again.body, again.replayed) == (200, first.body, True)
     assert not first.replayed
     assert len(upstream.published) == 1
+
+
+async def test_it_is_known_when_a_keyed_publish_was_taken(gateway: Gateway, upstream: FakeUpstream) -> None:
+    before = time_ns() // 1000
+    answer = await publish(gateway)
+    timeline = await gateway.timeline(answer.body.decode().split("'")[1])
+    taken, confirmed = timeline.events
+    assert before <= timeline.message.at == taken.at <= confirmed.at
 
 
 async def test_another_body_is_refused(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -181,7 +190,7 @@ async def test_a_key_that_was_taken_over_is_let_go(
         raise KeyLost("taken over")
 
     monkeypatch.setattr(Ledger, "finish_key", taken)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         assert (await publish(gateway)).status == 200
     assert len(calls) == 1
 
@@ -384,7 +393,7 @@ async def test_what_is_resolved_waits_for_the_ledger(tmp_path: Any, monkeypatch:
     gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
     await gateway.start()
     result = Published("01980000-0000-7000-8000-000000000000")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await kinds(gateway, result) != ["accepted", "resent", "confirmed"]:
             await asyncio.sleep(0.01)
     assert (await publish(gateway)).status == 200

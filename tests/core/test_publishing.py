@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,6 +207,8 @@ async def test_calls_of_one_order_do_not_mix(
 
 class Failing:
     """A ledger of which the writes whose number is in ``fail`` go wrong."""
+
+    deliveries = SimpleNamespace(keeps_bodies=False)
 
     def __init__(self, *fail: int) -> None:
         self.healthy = True

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from gateway.config import LedgerSettings
 from gateway.ledger import Entry, Intent, Kind, Ledger, MessageIds, NewMessage
 from gateway.ledger.engine import Database
+from tests.ledgers import sqlite_ledger
 
 SHA = bytes(range(32))
 NOW = 1_800_000_000_000_000
@@ -76,8 +77,20 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.broker)])
+DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.broker)]
+
+
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A ledger, up to date and empty."""
+    if request.param == "sqlite":
+        return sqlite_ledger(tmp_path)
+    found: str = request.getfixturevalue("postgresql_ledger")
+    return found
+
+
+@pytest.fixture(params=DATABASES)
+def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database without a schema."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
@@ -99,9 +112,9 @@ async def open_ledger(url: str) -> AsyncIterator[Open]:
     """Opens ledgers on ``url``; they are closed after the test."""
     opened: list[Ledger] = []
 
-    async def open_ledger(owner: str = "test", clock: Any = None, **settings: Any) -> Ledger:
+    async def open_ledger(owner: str = "test", clock: Any = None, retention: Any = None, **settings: Any) -> Ledger:
         settings = {"shard_lease": 60.0} | settings
-        more = {} if clock is None else {"clock": clock}
+        more = {name: value for name, value in (("clock", clock), ("retention", retention)) if value is not None}
         ledger = await Ledger.open(url, LedgerSettings(**settings), owner=owner, migrate=True, **more)
         opened.append(ledger)
         return ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ledger.encoding import document, octets, parse, text
+from gateway.ledger.encoding import document, header_texts, octets, parse, text
 
 
 @pytest.mark.parametrize("name", [b"", b"orders", "Bestellungen/é".encode(), b"\x00\xff\xfe", bytes(range(255))])
@@ -27,3 +27,15 @@ def test_no_document_is_no_octets() -> None:
 def test_what_json_does_not_have_is_refused() -> None:
     with pytest.raises(TypeError):
         document({"value": object()})
+
+
+def test_headers_become_text_that_can_be_searched() -> None:
+    class Typed:
+        value = 3
+
+    headers = {
+        "a": "x", "b": True, "c": 1.5, "d": Typed(), "e": b"octets", "f": {"x": 1}, "g": None, "h": "\udcff",
+        "i": "é" * 300,
+    }  # fmt: skip
+    assert header_texts(headers, [*"abcdefgh", "none"]) == {"a": "x", "b": "true", "c": "1.5", "d": "3", "h": "\\udcff"}
+    assert header_texts(headers, ["i"]) == {"i": "é" * 200}

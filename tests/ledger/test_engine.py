@@ -139,3 +139,12 @@ def test_a_statement_that_returns_nothing(database: Database) -> None:
         assert not is_lost(caught.value)
         connection.rollback()
     engine.dispose()
+
+
+def test_adbc_is_told_where_postgresql_is_as_libpq_reads_it() -> None:
+    """A space is ``%20`` there, and a plus is a plus: in the password, and not between options."""
+    uri = Database("postgresql://me:a%2Bb@127.0.0.1:5433/ledger?options=-c%20work_mem%3D8MB").arrow_uri
+    assert uri.startswith("postgresql://me:a+b@127.0.0.1:5433/ledger?")
+    parameters = uri.partition("?")[2]
+    assert "+" not in parameters
+    assert "options=-c%20work_mem%3D8MB%20-c%20" in parameters

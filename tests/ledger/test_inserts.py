@@ -9,17 +9,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gateway.ledger import schema
 from gateway.ledger.engine import Database
-from gateway.ledger.inserts import MOST, Insert, JsonInsert, ValuesInsert, insert
-from gateway.ledger.models import events, messages, uint64_in_json
+from gateway.ledger.inserts import ALIKE, MOST, Insert, JsonInsert, ValuesInsert, insert
+from gateway.ledger.models import events, inbox, messages, metadata, uint64_in_json
 from tests.ledger.conftest import NOW, SHA, new_id
 
 
 @pytest.fixture
 def connection(database: Database) -> Iterator[sa.Connection]:
-    """In a transaction of a database with a schema."""
-    schema.migrate(database)
+    """In a transaction."""
     engine = database.writer()
     with engine.connect() as connection, connection.begin():
         yield connection
@@ -55,7 +53,7 @@ def add_message(rows: Any, message_id: bytes, size: int = 5, sha256: bytes = SHA
 
 
 def test_a_message_that_is_there_is_left_as_it_is(database: Database, connection: sa.Connection) -> None:
-    way = insert(database, messages, messages.c.id)
+    way = insert(database, messages, (messages.c.id,))
     one, two = new_id(), new_id()
     for given in ([(one, 1)], [(one, 2), (two, 2**64 - 1), (two, 3)]):
         rows = way.rows()
@@ -66,9 +64,52 @@ def test_a_message_that_is_there_is_left_as_it_is(database: Database, connection
     assert sorted(map(tuple, found)) == [(one, 1, b"\xff"), (two, 2**64 - 1, b"\xff")]
 
 
+@pytest.mark.parametrize(
+    ("same", "number"), [("nothing", 600), ("kind, broker, version", 600), ("everything but the id", 600), ("all", 1)]
+)
+def test_what_is_alike_is_in_every_row(database: Database, connection: sa.Connection, same: str, number: int) -> None:
+    """However many columns have one value in all rows, and wherever the row is that has another."""
+    for shard, way in enumerate(both(database)):
+        for place in (0, number // 2, number - 1):
+            rows = way.rows()
+            expected = []
+            for index in range(number):
+                odd = same == "nothing" and index == place
+                at = NOW + index if same == "kind, broker, version" else NOW
+                row = ("confirmed" if odd else "accepted", at, "rabbit", "0-9-1"), new_id(), b"{}"
+                rows.add(*row)
+                expected.append((*row[0], *row[1:]))
+            way.run(connection, rows, shard, 1)
+            found = connection.execute(
+                sa.select(events.c["kind", "at", "broker", "version", "message_id", "detail"])
+                .where(events.c.shard == shard)
+                .order_by(events.c.sequence)
+            ).all()
+            assert [tuple(row) for row in found] == expected
+            connection.execute(sa.delete(events))
+
+
+def test_sets_of_columns_are_there_and_the_greatest_first() -> None:
+    for table, sets in ALIKE.items():
+        assert all(name in metadata.tables[table].c for names in sets for name in names)
+        assert [len(names) for names in sets] == sorted((len(names) for names in sets), reverse=True)
+
+
+def test_a_row_takes_the_place_of_another(database: Database, connection: sa.Connection) -> None:
+    way = insert(database, inbox, (inbox.c.run, inbox.c.id), replace=True)
+    one, two = new_id(), new_id()
+    for given in ([(one, 1)], [(one, 2), (two, 3)]):
+        rows = way.rows()
+        for row_id, at in given:
+            rows.add((0, at, at + 1), row_id, SHA, row_id)
+        way.run(connection, rows, 0, 1)
+    found = connection.execute(sa.select(inbox.c.id, inbox.c.at, inbox.c.expires_at)).all()
+    assert sorted(map(tuple, found)) == [(one, 2, 3), (two, 3, 4)]
+
+
 def test_a_bad_row_is_an_error_of_sqlalchemy(database: Database, connection: sa.Connection) -> None:
     """By its kind the writer knows that the row is at fault, and not the database."""
-    way = insert(database, messages, messages.c.id)
+    way = insert(database, messages, (messages.c.id,))
     rows = way.rows()
     add_message(rows, new_id(), sha256=b"short")
     with pytest.raises(exc.IntegrityError, match="sha256_32") as caught:

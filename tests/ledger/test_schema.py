@@ -14,11 +14,17 @@ from alembic.script import ScriptDirectory
 
 from gateway.config import LedgerSettings
 from gateway.errors import ConfigurationError
-from gateway.ledger import Ledger, schema
+from gateway.ledger import InboxRow, Ledger, Owed, Promised, schema
 from gateway.ledger.engine import Database
 from gateway.ledger.ids import DAY_MS, first_id
 from gateway.ledger.models import metadata
-from tests.ledger.conftest import Open, new_id, published
+from tests.ledger.conftest import NOW, SHA, Open, new_id, published
+
+
+@pytest.fixture
+def url(bare_url: str) -> str:
+    """Here the ledgers bring their databases up to date themselves."""
+    return bare_url
 
 
 def tables(database: Database) -> set[str]:
@@ -54,6 +60,45 @@ async def test_up_and_down_with_data(database: Database, open_ledger: Open) -> N
     assert tables(database) == {"alembic_version"}
     ledger = await open_ledger()
     assert await ledger.record(published(new_id())) == [1, 2]
+
+
+async def test_the_inbox_up_and_down_with_data(database: Database, open_ledger: Open) -> None:
+    """The history stays when the inbox goes."""
+    ledger = await open_ledger()
+    one = new_id()
+    await ledger.record(published(one), [InboxRow("east", "k", SHA, one, NOW * 2)])
+    await ledger.close()
+    schema.migrate(database, "0001")
+    assert "inbox" not in tables(database)
+    ledger = await open_ledger()
+    assert await ledger.seen("east", ["k"]) == {}
+    timeline = await ledger.timeline(one)
+    assert timeline is not None
+    assert len(timeline.events) == 2
+    await ledger.record([], [InboxRow("east", "k", SHA, one, NOW * 2)])
+    assert set(await ledger.seen("east", ["k"])) == {"k"}
+
+
+async def test_deliveries_up_and_down_with_data(database: Database, open_ledger: Open) -> None:
+    """History and inbox stay when they go, and what is owed is owed again only where it is stored again."""
+    ledger = await open_ledger()
+    one, two = new_id(), new_id()
+    owed = Owed(id=one, message_id=two, subscription="billing", at=NOW, payload=b"hello", size=5)
+    later = Promised(message_id=two, broker="rabbit", exchange="", routing_key="q", payload=b"x", at=NOW)
+    await ledger.record(published(two), [InboxRow("east", "k", SHA, two, NOW * 2)])
+    await ledger.deliveries.store([owed])
+    await ledger.outbox.put([later])
+    await ledger.close()
+    schema.migrate(database, "0002")
+    assert not {"deliveries", "bodies", "outbox"} & tables(database)
+    ledger = await open_ledger()
+    assert await ledger.timeline(two) is not None
+    assert set(await ledger.seen("east", ["k"])) == {"k"}
+    assert await ledger.deliveries.page() == ([], None)
+    assert await ledger.deliveries.body(two) is None
+    await ledger.deliveries.store([owed])
+    assert [each.payload for each in await ledger.deliveries.claim("billing", 1, 60)] == [b"hello"]
+    assert await ledger.outbox.page() == ([], None)
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
@@ -123,14 +168,14 @@ async def test_partitions_are_made_while_the_ledger_runs(postgresql_url: str, ca
     reader = database.readers()
     with reader.connect() as connection:
         connection.exec_driver_sql("LOCK TABLE messages IN ACCESS SHARE MODE")
-        ledger = await Ledger.open(postgresql_url, LedgerSettings(shard_lease=1.0), owner="test", clock=lambda: later)
-        async with asyncio.timeout(10):
+        ledger = await Ledger.open(postgresql_url, LedgerSettings(shard_lease=3.0), owner="test", clock=lambda: later)
+        async with asyncio.timeout(60):
             while "could not be made yet" not in caplog.text:
                 await ledger.record(published(new_id()))
         assert ledger.healthy
         connection.rollback()
     expected = schema.partition_name("events", int(later * 1000) // DAY_MS)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while expected not in tables(database):
             await asyncio.sleep(0.1)
     reader.dispose()
@@ -142,7 +187,7 @@ async def test_history_is_partitioned_by_day(postgresql_url: str) -> None:
     database = Database(postgresql_url)
     schema.migrate(database)
     today = int(time() * 1000) // DAY_MS
-    for table in ("messages", "events"):
+    for table in ("messages", "events", "message_log"):
         expected = {f"{table}_d{today + ahead}" for ahead in range(schema.DAYS_AHEAD + 1)}
         assert expected <= tables(database)
     ledger = await Ledger.open(postgresql_url, LedgerSettings(), owner="test")
@@ -156,7 +201,7 @@ async def test_history_is_partitioned_by_day(postgresql_url: str) -> None:
         assert dict(map(tuple, connection.execute(where))) == {f"events_d{today}": 2, "events_default": 2}
         # A day that is in the default partition already stays there; the next is made.
         made = schema.ensure_partitions(connection, (today - 1) * DAY_MS / 1000)
-        assert made == []
+        assert made == [f"message_log_d{today - 1}"]  # of the log nothing is there
         made = schema.ensure_partitions(connection, (today + 1) * DAY_MS / 1000)
-        assert made == [f"messages_d{today + 8}", f"events_d{today + 8}"]
+        assert made == [f"{table}_d{today + 8}" for table in ("messages", "events", "message_log")]
     engine.dispose()

@@ -56,7 +56,7 @@ async def test_an_idle_process_finds_out_by_itself(open_ledger: Open, sql: Sql) 
     taken = asyncio.Event()
     ledger.on_takeover = taken.set
     sql("UPDATE shards SET fence = fence + 1, owner = NULL")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await taken.wait()
     assert await ledger.record(published(new_id()))
 
@@ -70,12 +70,12 @@ async def test_a_listener_that_fails_does_not_end_the_renewal(
         raise ZeroDivisionError
 
     renew, ledger._renew = ledger._renew, broken  # type: ignore[method-assign]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "ledger maintenance failed" not in caplog.text:
             await asyncio.sleep(0.05)
     ledger._renew = renew  # type: ignore[method-assign]
     before = sql("SELECT commits FROM shards")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sql("SELECT commits FROM shards") == before:
             await asyncio.sleep(0.05)
 
@@ -83,7 +83,7 @@ async def test_a_listener_that_fails_does_not_end_the_renewal(
 async def test_an_idle_process_keeps_its_lease(open_ledger: Open, sql: Sql) -> None:
     ledger = await open_ledger(shard_lease=1.0)
     before = sql("SELECT expires_at FROM shards")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sql("SELECT expires_at FROM shards") == before:
             await asyncio.sleep(0.05)
     assert ledger.fence == 1
@@ -103,7 +103,7 @@ async def test_one_who_lives_fences_one_whose_lease_ran_out(open_ledger: Open) -
     engine = other._readers
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE shards SET expires_at = 0 WHERE shard = {zombie.shard}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await taken.wait()
     (again,) = await other.resolve_in_doubt()
     assert again.message_id == keyed.message_id
@@ -162,7 +162,7 @@ async def test_kill_nine(url: str, open_ledger: Open) -> None:
 
     ledger = await open_ledger("heir", shard_lease=1.0)
     taken = []
-    deadline = monotonic() + 15
+    deadline = monotonic() + 60
     while not taken and monotonic() < deadline:  # on PostgreSQL until the lease of the dead has run out
         taken = await ledger.resolve_in_doubt()
         await asyncio.sleep(0.05)

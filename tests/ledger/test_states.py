@@ -49,6 +49,14 @@ def test_no_events_no_state() -> None:
         ("received delivered extended", "delivered"),
         ("received delivered lease_lost", "released"),
         ("received delivered rejected dead_lettered", "dead_lettered"),
+        ("accepted confirmed forwarded", "forwarded"),
+        ("accepted forwarded confirmed", "forwarded"),
+        ("reduced duplicate_dropped", "forwarded"),
+        ("forwarded delivered acknowledged duplicate_dropped", "acknowledged"),
+        ("stored dead duplicate_dropped", "dead"),
+        ("forwarded forwarded delivered acknowledged", "acknowledged"),
+        ("filtered", "discarded"),
+        ("forwarded looped", "discarded"),
     ],
 )
 def test_stories(kinds: str, state: str) -> None:

@@ -46,7 +46,7 @@ async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
         started.append(upstream)
         await upstream.start()
         if wait:
-            assert await upstream.wait_up(2.0), upstream.reason
+            assert await upstream.wait_up(30), upstream.reason
         return upstream
 
     yield begin

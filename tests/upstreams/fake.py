@@ -473,10 +473,10 @@ async def bounce(broker: FakeBroker, upstream: Upstream) -> None:
     before = broker.connections
     broker.kill()
     await until(lambda: broker.connections >= before + 3)
-    assert await upstream.wait_up(5)
+    assert await upstream.wait_up(30)
 
 
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():

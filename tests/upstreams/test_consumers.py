@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.errors import AccessRefused, BrokerUnavailable, NotFound
-from gateway.operations import Cancel, Consume, DeliveryTooLarge, Qos, Settle, Settlement
+from gateway.errors import AccessRefused, BrokerUnavailable, NotFound, StateError
+from gateway.operations import Cancel, Consume, DeliveryTooLarge, Qos, QueryQueue, Settle, Settlement
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo, consumers
 from gateway.upstreams.topology import Topology
 from tests.upstreams.conftest import Start
@@ -78,6 +78,76 @@ async def test_the_broker_ends_it_and_it_comes_back_with_the_queue(broker: FakeB
     broker.put("q", b"1")
     await until(lambda: got)
     await until(lambda: consumer.state is ConsumerState.RUNNING)
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_queue_goes_and_the_broker_does_not_say_so(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    """The queue is asked for. ``back``: it is there again before that, without its consumer."""
+    monkeypatch.setattr(consumers, "LOOK_AGAIN", 0.05)
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    states: list[ConsumerState] = []
+    consumer.on_state.append(lambda consumer: states.append(consumer.state))
+    await asyncio.sleep(0.2)
+    assert states == [], "it is asked again and again, and all is well"
+    del broker.queues["q"]
+    for peer in broker.peers:
+        peer.consumers.clear()
+    if not back:
+        await until(lambda: "NOT_FOUND" in consumer.reason)
+        assert consumer.state is ConsumerState.CANCELLED
+    broker.put("q", b"1")
+    await until(lambda: got)
+    await until(
+        lambda: states == [ConsumerState.CANCELLED, ConsumerState.RUNNING]
+    )  # the delivery may overtake the answer
+
+
+async def test_a_broker_that_tells_is_not_asked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "LOOK_AGAIN", 0.01)
+    broker = FakeBroker(consumer_cancel_notify=True)
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+    await upstream.consume("q", 5, lambda delivery: None)
+    asked = len(broker.all(QueryQueue))
+    await asyncio.sleep(0.1)
+    assert len(broker.all(QueryQueue)) == asked
+
+
+async def test_a_broker_that_cannot_be_asked_now(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "LOOK_AGAIN", 0.01)
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+
+    def refuse(peer: Peer, operation: QueryQueue) -> bool:
+        peer.close_channel(operation.channel, 403, "ACCESS_REFUSED")
+        return True
+
+    consumer = await upstream.consume("q", 5, lambda delivery: None)
+    broker.on[QueryQueue] = refuse
+    await until(lambda: len(broker.all(QueryQueue)) > 5)
+    assert consumer.state is ConsumerState.RUNNING
+
+
+async def test_a_link_that_is_lost_while_the_broker_is_asked(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the answer."""
+    monkeypatch.setattr(consumers, "LOOK_AGAIN", 0.01)
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+    consumer = await upstream.consume("q", 5, lambda delivery: None)
+    broker.on[QueryQueue] = lambda peer, operation: True
+    asked = len(broker.all(QueryQueue))
+    await until(lambda: len(broker.all(QueryQueue)) > asked)
+    next(peer for peer in broker.peers if peer.consumers).stream.abort()
+    await until(lambda: consumer.state is ConsumerState.DOWN)
 
 
 async def test_it_keeps_trying_while_the_link_is_away(
@@ -242,3 +312,118 @@ async def test_a_fault_while_it_is_started_again_does_not_end_the_trying(
     await until(lambda: len(got) == 2)
     assert not faults
     await until(lambda: consumer.state is ConsumerState.RUNNING)  # the delivery may overtake the answer
+
+
+async def test_another_prefetch_when_nothing_is_out(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", *(b"%d" % index for index in range(20)))
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 3, got.append)
+    await until(lambda: len(got) == 3)
+    states: list[ConsumerState] = []
+    consumer.on_state.append(lambda consumer: states.append(consumer.state))
+    consumer.change_prefetch(5)
+    assert consumer.changing
+    await until(lambda: broker.all(Cancel))
+    got[0].settle(Settlement.ACCEPT)
+    got[1].settle(Settlement.ACCEPT)
+    await asyncio.sleep(0.02)
+    assert len(got) == 3, "one is out, and its channel goes on holding it"
+    assert not got[2].lost
+    got[2].settle(Settlement.ACCEPT)
+    await until(lambda: len(got) == 8)
+    assert [qos.prefetch_count for qos in broker.all(Qos)] == [3, 5]
+    assert got[2].channel is not got[3].channel
+    assert not consumer.changing
+    assert states == []
+    assert [delivery.message.body for delivery in got] == [b"%d" % index for index in range(8)]
+
+
+async def test_another_prefetch_when_its_channel_is_lost(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1", b"2")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 1, got.append)
+    await until(lambda: got)
+    consumer.change_prefetch(2)
+    await until(lambda: broker.all(Cancel))
+    broker.kill()
+    await until(lambda: len(got) == 3)
+    await until(lambda: consumer.state is ConsumerState.RUNNING)
+    assert got[1].redelivered
+
+
+async def test_another_prefetch_waits_for_more_than_settlements(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1", b"2")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 1, got.append, no_ack=True)
+    await until(lambda: got)
+    low = asyncio.Event()
+
+    async def wait() -> None:
+        await low.wait()
+
+    consumer.change_prefetch(1, wait)
+    await until(lambda: broker.all(Cancel))
+    await asyncio.sleep(0.02)
+    assert len(got) == 1
+    low.set()
+    await until(lambda: len(got) == 2)
+
+
+async def test_what_the_broker_forgets_is_settled(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 1, got.append, no_ack=True)
+    assert [consume.no_ack for consume in broker.all(Consume)] == [True]
+    await until(lambda: got)
+    assert (got[0].settled, got[0].lost, consumer.out) == (True, False, 0)
+    with pytest.raises(StateError):
+        got[0].settle(Settlement.ACCEPT)
+    await upstream.declare_queue("q", arguments={"x-dead-letter-exchange": "dead"})
+    (consume,) = broker.all(Consume)
+    for peer in broker.peers:
+        if peer.consumers:
+            peer.send(DeliveryTooLarge(consume.channel, consume.consumer_tag, 2, 5000, 1024, False, "", "q"))
+    await asyncio.sleep(0.05)
+    assert not broker.all(Settle)
+    assert consumer.state is ConsumerState.RUNNING
+
+
+async def test_one_that_only_looks(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q")
+    await upstream.consume("q", 1, lambda delivery: None, acquired=False)
+    assert [consume.acquired for consume in broker.all(Consume)] == [False]
+
+
+async def test_cancelled_by_us_it_takes_nothing_more_and_holds_what_is_out(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1", b"2")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 1, got.append)
+    await until(lambda: got)
+    await consumer.cancel()
+    assert consumer.state is ConsumerState.CLOSED
+    assert not got[0].lost
+    got[0].settle(Settlement.ACCEPT)
+    await asyncio.sleep(0.02)
+    assert len(got) == 1
+    await consumer.cancel()
+    await consumer.close()
+    assert len(broker.all(Cancel)) == 1
+    assert broker.queues["q"]
+
+
+async def test_cancelled_where_the_broker_does_not_answer(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 1, got.append)
+    await until(lambda: got)
+    broker.on[Cancel] = lambda peer, operation: True
+    await consumer.cancel(0.05)
+    assert got[0].lost
+    await consumer.close()

@@ -133,7 +133,7 @@ async def test_a_server_that_falls_silent_is_noticed() -> None:
         )
         upstream = Upstream("silent", settings)
         await upstream.start()
-        assert await upstream.wait_up(5)
+        assert await upstream.wait_up(30)
         await until(lambda: upstream.state is UpstreamState.DOWN, 10)
         assert "heartbeat" in upstream.reason
         await upstream.close()

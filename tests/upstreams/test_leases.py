@@ -253,7 +253,7 @@ async def test_a_lost_link_loses_the_leases_and_says_so(broker: FakeBroker, star
     assert two.lost
     with pytest.raises(LeaseLost):
         two.settle(Settlement.ACCEPT)
-    assert await upstream.wait_up(2)
+    assert await upstream.wait_up(30)
     found = await upstream.fetch("q", 5, 1.0)
     assert all(delivery.redelivered for delivery in found)
 

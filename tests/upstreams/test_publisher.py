@@ -239,7 +239,7 @@ async def test_a_lost_link_leaves_the_window_unknown_and_the_line_unsent(broker:
         BrokerUnavailable,
         BrokerUnavailable,
     ]
-    assert await upstream.wait_up(2)
+    assert await upstream.wait_up(30)
     del broker.on[Publish]
     broker.put("k")
     assert (await upstream.publish("", "k", Message())).routed

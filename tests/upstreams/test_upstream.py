@@ -23,7 +23,7 @@ async def test_up_and_closed(broker: FakeBroker, start: Start) -> None:
     assert upstream.product == upstream.product_version == ""
     states: list[UpstreamState] = []
     upstream.on_state.append(lambda upstream: states.append(upstream.state))
-    assert await upstream.wait_up(2)
+    assert await upstream.wait_up(30)
     status = upstream.status()
     assert isinstance(status, Status)
     assert (status.state, status.reason, status.version) == (UpstreamState.UP, "", Version.V0_9_1)
@@ -49,7 +49,7 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_there(broker: FakeBrok
     await until(lambda: upstream.state is UpstreamState.DOWN)
     assert "connection refused" in upstream.reason
     broker.down = False
-    assert await upstream.wait_up(2)
+    assert await upstream.wait_up(30)
     await bounce(broker, upstream)
     assert upstream.state is UpstreamState.UP
 
@@ -62,7 +62,7 @@ async def test_one_lost_link_does_not_touch_the_others(broker: FakeBroker, start
     peer = next(peer for peer in broker.peers if peer.of(Publish))
     peer.hang_up()
     await until(lambda: broker.connections == 4)
-    assert await upstream.wait_up(2)
+    assert await upstream.wait_up(30)
     assert not delivery.lost
 
 
@@ -228,7 +228,7 @@ async def test_a_link_that_cannot_be_made_ready_is_given_up(broker: FakeBroker, 
     broker.kill()
     await until(lambda: refusals >= 2)
     del broker.on[DeclareQueue]
-    assert await upstream.wait_up(5)
+    assert await upstream.wait_up(30)
 
 
 async def test_pauses_grow_and_begin_small_again(
@@ -247,7 +247,7 @@ async def test_pauses_grow_and_begin_small_again(
     await until(lambda: len(pauses) >= 12)
     assert sorted(pauses[:12]) == [1.0] * 3 + [2.0] * 3 + [4.0] * 6
     broker.down = False
-    assert await upstream.wait_up(2)
+    assert await upstream.wait_up(30)
     await asyncio.sleep(0.12)
     pauses.clear()
     await bounce(broker, upstream)
@@ -267,5 +267,5 @@ async def test_a_fault_while_a_link_is_made_ready_does_not_end_the_trying(
 
     monkeypatch.setattr(Topology, "restore", sometimes)
     upstream = await start(broker, wait=False)
-    assert await upstream.wait_up(5)
+    assert await upstream.wait_up(30)
     assert not faults

@@ -1,0 +1,305 @@
+"""What a broker delivers for a subscription or a tap, read once: its id, its order, whether it may be a redelivery.
+
+A message that is stored is remembered in the ledger's inbox, under its origin id or the gateway's id, with the digest
+of its body. It may come again all the same: when the gateway dies, or its channel does, between the commit and the
+broker's acknowledgement. Such a *doubtful* delivery (its broker or its mark says that it comes again, or a broker that
+may have forgotten that has just come back) is looked for in the inbox:
+
+* the same id and body, and its broker or its mark says so: it is dropped, for the ledger has it;
+* the same, but nobody says so: it may be another message of the same id. It is kept, marked ``redelivered``;
+* without an id: it is kept, and is marked ``redelivered`` where its broker says so. A second copy, and never a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from time import time, time_ns
+from typing import Any, Final
+
+from gateway.core.dead_letters import Letter, Place
+from gateway.core.filters import Filter
+from gateway.core.order_keys import OrderKey
+from gateway.core.own_queues import queue_of
+from gateway.core.publishing import headers_of, summary, version_name
+from gateway.core.stored import envelope
+from gateway.core.subscriptions import Subscription
+from gateway.errors import FrameSyntaxError
+from gateway.fidelity import raw_annotations
+from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds, NewMessage, parse_id
+from gateway.ledger.owed import Owed
+from gateway.message import Message
+from gateway.upstreams import Delivery, Upstream
+
+DAY_MS: Final = 86_400_000
+REMEMBER_US: Final = 86_400 * 1_000_000
+"""How long a stored message is remembered in the inbox, in microseconds."""
+READERS_MAX: Final = 1_000
+"""How many subscriptions' compiled settings are kept; when they are more, all are made again."""
+KEY_MAX: Final = 512
+"""Longest origin id, in characters; what is longer in a reserved header is none of ours."""
+
+
+class Arrival:
+    """A delivery, and what is known of it. Built per message, so with slots and without ceremony."""
+
+    __slots__ = (
+        "delivery", "first", "id", "key", "order_key", "properties", "redelivered", "resent", "sha256", "size",
+    )  # fmt: skip
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.size = len(delivery.message.body)
+        self.id = b""
+        """The gateway's id: the one that it brought along, or a new one."""
+        self.first = False
+        """It came without an id of ours: this is where the gateway first took it."""
+        self.key = ""
+        """What the inbox knows it by; empty: it cannot be recognised."""
+        self.redelivered: bool = delivery.redelivered
+        """It may have been handed out before."""
+        self.resent = False
+        """It was published again after an unknown outcome: it may be there twice."""
+        self.order_key = b""
+        self.properties = b""
+        """All of it but the body, as JSON, where somebody wants that."""
+        self.sha256 = b""
+        """Of the body."""
+
+    @property
+    def comes_again(self) -> bool:
+        """Somebody says that it may have been delivered before."""
+        return self.delivery.redelivered or self.resent
+
+
+class Origins:
+    """How deliveries of one queue are read, known again and recorded."""
+
+    def __init__(self, scope: str, detail: Mapping[str, Any], broker: str, version: str, ids: MessageIds) -> None:
+        """
+        Args:
+            scope: whose inbox it is.
+            detail: what every event says of who took the message, and from where; has ``queue``.
+        """
+        self.scope = scope
+        self.broker = broker
+        self.version = version
+        self.queue: str = detail["queue"]
+        self._detail = dict(detail)
+        self._remember_us = REMEMBER_US
+        self._ids = ids
+
+    def read(self, delivery: Delivery) -> Arrival:
+        """Look at a delivery."""
+        arrival = Arrival(delivery)
+        message = delivery.message
+        arrival.sha256 = sha256(message.body).digest()
+        try:
+            notes = raw_annotations(message)
+        except FrameSyntaxError:
+            notes = {}  # octets that are no property list are kept as they are, under an id of our own
+        text = notes.get("id")
+        found = own_id(text)
+        if found is None or text is None:  # then the other entries are no word of a gateway's either
+            arrival.first = True
+            arrival.id = self._ids()
+            arrival.key = self._stranger(message)
+        else:
+            arrival.id = found
+            origin = notes.get("origin")
+            arrival.key = sound(origin) if origin and len(origin) <= KEY_MAX else text
+            again = "/".join(filter(None, (notes.get("replay"), notes.get("letter") or notes.get("reason"))))
+            if again:  # it was sent anew since it was here: not a redelivery of that
+                arrival.key = f"{arrival.key}/{sha256(again.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+            arrival.resent = "resent" in notes
+        return arrival
+
+    def _stranger(self, message: Message) -> str:
+        """What a message is known by that brings no id of a gateway's along; empty: it cannot be recognised."""
+        return ""
+
+    async def duplicates(self, ledger: Ledger, arrivals: Sequence[Arrival], *, fresh: bool = False) -> set[Arrival]:
+        """Those that the ledger has already, or will have once the others are stored. Marks those that may be there,
+        but of which nobody says so.
+
+        Args:
+            fresh: their broker has just come back, and may have forgotten what it delivered before: ask for all.
+
+        Raises:
+            LedgerUnavailable: it cannot be asked.
+        """
+        here: dict[str, Arrival] = {}
+        known: set[Arrival] = set()
+        asked: list[Arrival] = []
+        for arrival in arrivals:
+            if not arrival.key:
+                continue
+            first = here.setdefault(arrival.key, arrival)
+            if first is not arrival and first.sha256 == arrival.sha256:
+                arrival.redelivered = True
+                if arrival.comes_again:
+                    arrival.id = first.id
+                    known.add(arrival)
+                    continue
+            if fresh or arrival.comes_again:
+                asked.append(arrival)
+        if asked:
+            seen = await ledger.seen(self.scope, [arrival.key for arrival in asked])
+            for arrival in asked:
+                before = seen.get(arrival.key)
+                if before is not None and before.body_sha256 == arrival.sha256:
+                    arrival.redelivered = True
+                    if arrival.comes_again:
+                        arrival.id = before.message_id
+                        known.add(arrival)
+        return known
+
+    # ------------------------------------------------------------------------------------------- for the ledger
+
+    def inbox(self, arrival: Arrival, at: int) -> InboxRow | None:
+        """What it is recognised by; None: it cannot be."""
+        if not arrival.key or not self._remember_us:
+            return None
+        return InboxRow(self.scope, arrival.key, arrival.sha256, arrival.id, at + self._remember_us)
+
+    def entry(self, arrival: Arrival, kind: Kind, at: int, **detail: Any) -> Entry:
+        """An event, and with it the message."""
+        return Entry(arrival.id, kind, at, self.broker, self.version, {**self._detail, **detail}, self.message(arrival))
+
+    def letter(self, arrival: Arrival, reason: str) -> Letter:
+        """It, on its way to a dead-letter place."""
+        delivery = arrival.delivery
+        return Letter(
+            arrival.id, delivery.message, reason, self.broker, self.queue, delivery.exchange, delivery.routing_key
+        )
+
+    def buried(self, arrival: Arrival, at: int, place: Place, reason: str) -> Entry:
+        """The event that the dead-letter place has it."""
+        where = {
+            "broker": place.broker,
+            "exchange": printable(place.exchange),
+            "routing_key": printable(place.routing_key),
+        }
+        return self.entry(arrival, Kind.DEAD_LETTERED, at, reason=printable(reason)[:500], place=where)
+
+    def message(self, arrival: Arrival) -> NewMessage:
+        """What the ledger remembers of it."""
+        delivery = arrival.delivery
+        return NewMessage(
+            broker=self.broker,
+            version=self.version,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
+            size=arrival.size,
+            sha256=arrival.sha256,
+            origin="broker",
+            properties=summary(delivery.message),
+            headers=headers_of(delivery.message),
+        )
+
+
+class Arrivals(Origins):
+    """How one subscription's deliveries are read and stored. Settings that changed need another one."""
+
+    def __init__(self, subscription: Subscription, broker: str, version: str, ids: MessageIds) -> None:
+        """Raises :class:`~gateway.errors.EncodeError` for a setting that is wrong."""
+        settings = subscription.settings
+        name = subscription.name
+        detail = {"subscription": name, "queue": printable(queue_of(name, settings))}
+        super().__init__(f"subscription:{name}", detail, broker, version, ids)
+        self.name = name
+        self.filter = Filter(settings.filter)
+        self.order = OrderKey(settings.order_key)
+
+    def read(self, delivery: Delivery) -> Arrival:
+        """Look at a delivery."""
+        arrival = super().read(delivery)
+        if self.order:
+            arrival.order_key = self.order.of(delivery.routing_key, delivery.message)
+        return arrival
+
+    def sort(self, deliveries: Iterable[Delivery]) -> tuple[list[Arrival], list[tuple[Arrival, str]]]:
+        """Look at deliveries: those that the subscription wants, and the others, with why not."""
+        arrivals = [self.read(delivery) for delivery in deliveries]
+        if self.filter.wants_all:
+            return arrivals, []
+        wanted: list[Arrival] = []
+        unwanted: list[tuple[Arrival, str]] = []
+        for arrival in arrivals:
+            reason = self.filter.refusal(arrival.delivery.routing_key, arrival.delivery.message)
+            if reason is None:
+                wanted.append(arrival)
+            else:
+                unwanted.append((arrival, reason))
+        return wanted, unwanted
+
+    def owed(self, arrival: Arrival, at: int, *, lease_seconds: float = 0.0, dead: str = "") -> Owed:
+        """The row of the ledger. ``dead``: why nobody gets it."""
+        delivery = arrival.delivery
+        return Owed(
+            id=self._ids(),
+            message_id=arrival.id,
+            subscription=self.name,
+            order_key=arrival.order_key,
+            at=at,
+            payload=envelope(delivery, redelivered=arrival.redelivered, resent=arrival.resent),
+            size=arrival.size,
+            lease_seconds=lease_seconds,
+            dead=bool(dead),
+            reason={"reason": printable(dead)[:500]} if dead else {},
+        )
+
+    def stored(self, arrival: Arrival, at: int, *, leased: bool) -> Entry:
+        """The event that it is the ledger's now; ``leased``: and handed out in the same moment."""
+        if leased:
+            return self.entry(arrival, Kind.DELIVERED, at, attempt=1, lease=1, redelivered=arrival.redelivered)
+        return self.entry(arrival, Kind.STORED, at, redelivered=arrival.redelivered)
+
+
+class Readers:
+    """What reads the deliveries of each subscription: made once for its settings and the version that is spoken."""
+
+    def __init__(self, ids: MessageIds) -> None:
+        self._ids = ids
+        self._found: dict[str, tuple[Subscription, Arrivals]] = {}
+
+    def of(self, subscription: Subscription, upstream: Upstream) -> Arrivals:
+        """That of a subscription. Raises EncodeError for a setting that is wrong."""
+        version = version_name(upstream)
+        found = self._found.get(subscription.name)
+        if found is None or found[0].settings is not subscription.settings or found[1].version != version:
+            if len(self._found) >= READERS_MAX:
+                self._found.clear()
+            found = subscription, Arrivals(subscription, upstream.name, version, self._ids)
+            self._found[subscription.name] = found
+        return found[1]
+
+
+def now_us() -> int:
+    """Microseconds since 1970."""
+    return time_ns() // 1000
+
+
+def own_id(text: str | None) -> bytes | None:
+    """The id in a message's reserved header, if it is one that a gateway made: a UUIDv7 that is not from the
+    future. Anybody can write that header, and ids are dates to the ledger."""
+    if text is None:
+        return None
+    try:
+        octets = parse_id(text)
+    except ValueError:
+        return None
+    made = int.from_bytes(octets[:6], "big")
+    return octets if octets[6] >> 4 == 7 and made < time() * 1000 + DAY_MS else None
+
+
+def printable(text: str) -> str:
+    """``text`` without lone surrogates."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def sound(text: str) -> str:
+    """``text`` without lone surrogates and NUL, which not every database takes."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return printable(text).replace("\0", "\\x00")

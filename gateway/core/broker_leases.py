@@ -1,0 +1,408 @@
+"""Leases that a broker holds: what is pulled stays unacknowledged on a channel until it is settled.
+
+Nothing is taken from a broker but what a pull waits for. Before messages are handed over, ``delivered`` is in the
+ledger; what cannot be handed over goes back to its queue at once. To settle, the broker is told first and the ledger
+afterwards: a crash in between costs a repeated delivery at most, never a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gateway.core.arrivals import Arrival, Arrivals, Readers, now_us, printable
+from gateway.core.dead_letters import Letter, Place, place_of
+from gateway.core.fetching import Fetch, settle
+from gateway.core.leases import End, Lease, Leases, Unusable
+from gateway.core.own_queues import queue_of
+from gateway.core.parts import Parts
+from gateway.core.publishing import version_name
+from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
+from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.errors import FrameSyntaxError, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
+from gateway.ledger import Entry, Kind
+from gateway.operations import Settlement
+from gateway.upstreams import Delivery, Upstream
+
+DELIVERY_COUNT: Final = "x-delivery-count"
+"""Header in which RabbitMQ's quorum queues count earlier deliveries."""
+EXTEND_MAX: Final = 600
+"""Most seconds of one extension."""
+
+
+class BrokerLeases:
+    """Pull and settle, for subscriptions with ``lease = "broker"``."""
+
+    def __init__(self, parts: Parts, leases: Leases, draining: asyncio.Future[None]) -> None:
+        self._parts = parts
+        self._leases = leases
+        self._draining = draining
+        self._pulls = 0
+        self._readers = Readers(parts.ids)
+
+    # --------------------------------------------------------------------------------------------- pull
+
+    async def pull(
+        self,
+        subscription: Subscription,
+        max_messages: int,
+        wait: float,
+        seconds: float | None,
+        gone: asyncio.Future[None] | None,
+    ) -> list[Pulled]:
+        """See :meth:`gateway.core.consuming.Consuming.pull`."""
+        room = self._leases.room - self._pulls
+        if room <= 0:
+            raise Overloaded("the bound on leases (http.leases_max) is reached; settle some")
+        settings = subscription.settings
+        upstream = self._parts.find(settings.broker)
+        await self._parts.own_queues.ensure(subscription.name, settings)
+        arrivals = self._readers.of(subscription, upstream)
+        wanted = min(max_messages, room)
+        self._pulls += wanted
+        try:
+            found = await self._find(upstream, subscription, arrivals, wanted, wait, gone)
+        finally:
+            self._pulls -= wanted
+        if not found:
+            return []
+        length = seconds if seconds is not None else settings.ack_deadline_seconds
+        pulled = [self._lease(upstream, subscription, arrival, length) for arrival in found]
+        try:
+            await self._parts.ledger.record(self._delivered(arrivals, found, pulled))
+        except GatewayError:
+            self.hand_back(pulled, "the ledger could not be written", record=False)
+            raise
+        except asyncio.CancelledError:
+            self.hand_back(pulled, "the caller is gone")
+            raise
+        self._count(upstream.name, "delivered", len(pulled))
+        return pulled
+
+    async def _find(
+        self,
+        upstream: Upstream,
+        subscription: Subscription,
+        arrivals: Arrivals,
+        wanted: int,
+        wait: float,
+        gone: asyncio.Future[None] | None,
+    ) -> list[Arrival]:
+        """Messages that the subscription wants. As long as there are others in front of them, and time, it goes on."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        queue = queue_of(subscription.name, subscription.settings)
+        while True:
+            deliveries = await self._fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), gone)
+            if arrivals.filter.wants_all:
+                return [arrivals.read(delivery) for delivery in deliveries]
+            found, unwanted = arrivals.sort(deliveries)
+            if unwanted:
+                try:
+                    await turn_away(self._parts, arrivals, subscription, unwanted)
+                except BaseException:
+                    for arrival in found:
+                        settle(arrival.delivery, Settlement.RELEASE)
+                    raise
+                self._count(upstream.name, "filtered", len(unwanted))
+            over = self._draining.done() or (gone is not None and gone.done())
+            if found or not deliveries or over or (not wait and len(deliveries) < wanted):
+                return found
+
+    async def _fetch(
+        self, upstream: Upstream, queue: str, wanted: int, wait: float, gone: asyncio.Future[None] | None
+    ) -> list[Delivery]:
+        """Fetch, but not longer than somebody waits for it."""
+        if not wait:
+            return await upstream.fetch(queue, wanted, 0.0)
+        fetch = Fetch(upstream, queue, wanted, wait)
+        try:
+            await fetch.wait([self._draining] if gone is None else [self._draining, gone])
+        except asyncio.CancelledError:
+            fetch.close()
+            raise
+        return await fetch.end()
+
+    def _lease(self, upstream: Upstream, subscription: Subscription, arrival: Arrival, seconds: float) -> Pulled:
+        delivery = arrival.delivery
+        redelivered = arrival.redelivered
+        if not redelivered and not arrival.first and self._leases.was_handed(subscription.name, arrival.id):
+            redelivered = True
+        attempt = 2 if redelivered else 1
+        try:
+            headers = delivery.message.properties.headers
+        except FrameSyntaxError:
+            headers = None
+        if headers:
+            count = headers.get(DELIVERY_COUNT)
+            count = getattr(count, "value", count)
+            if type(count) is int and 0 <= count < 1 << 31:
+                attempt = count + 1
+        lease = self._leases.grant(
+            delivery,
+            arrival.id,
+            upstream.name,
+            version_name(upstream),
+            subscription.name,
+            seconds,
+            upstream.settings.lease_max,
+        )
+        if delivery.lost:
+            self._leases.end(lease, End.LOST)
+            self.lost(lease)
+        return Pulled(lease, arrival.id, attempt, delivery, arrival.first, arrival.resent, redelivered)
+
+    def _delivered(self, arrivals: Arrivals, found: Sequence[Arrival], pulled: Sequence[Pulled]) -> list[Entry]:
+        at = now_us()
+        entries = []
+        for arrival, item in zip(found, pulled, strict=True):
+            message = arrivals.message(arrival)
+            if arrival.first:
+                entries.append(Entry(arrival.id, Kind.RECEIVED, at, arrivals.broker, arrivals.version, None, message))
+            detail = {
+                "subscription": arrivals.name,
+                "queue": arrivals.queue,
+                "attempt": item.attempt,
+                "redelivered": item.redelivered,
+            }
+            entries.append(Entry(arrival.id, Kind.DELIVERED, at, arrivals.broker, arrivals.version, detail, message))
+        return entries
+
+    def hand_back(self, pulled: Sequence[Pulled], reason: str, *, record: bool = True) -> None:
+        """Release messages that were not handed over."""
+        released = [
+            lease
+            for item in pulled
+            if isinstance(lease := item.lease, Lease)
+            and self._leases.holds(lease)
+            and self._leases.settle(lease, Settlement.RELEASE, End.RELEASED)
+        ]
+        if released and record:
+            self._parts.recorder.add(_entries(released, Kind.RELEASED, {"reason": reason}))
+            self._count(released[0].broker, "released", len(released))
+
+    # ------------------------------------------------------------------------------------------- settle
+
+    async def acknowledge(self, subscription: Subscription, ack_ids: Sequence[str]) -> list[Settled]:
+        """Accept messages; they are gone from their queue. A repeated acknowledgement succeeds."""
+        return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.ACKNOWLEDGED, Kind.ACKNOWLEDGED)
+
+    async def release(self, subscription: Subscription, ack_ids: Sequence[str], delay: float = 0.0) -> list[Settled]:
+        """Give messages back to their queue, at once. With a delay the result is FAILED."""
+        if delay:
+            return self._cannot(
+                subscription, ack_ids, "a release with a delay needs a ledger to hold the message meanwhile"
+            )
+        return await self._settle(subscription, ack_ids, Settlement.RELEASE, End.RELEASED, Kind.RELEASED)
+
+    def _cannot(self, subscription: Subscription, ack_ids: Sequence[str], why: str) -> list[Settled]:
+        """A broker's leases cannot do that."""
+        error = Unsupported(f'{why}: set lease = "ledger" for the subscription {subscription.name!r}')
+        results = []
+        for ack_id in ack_ids:
+            found = self._leases.find(subscription.name, ack_id)
+            if isinstance(found, Lease):
+                results.append(Settled(ack_id, FAILED, error))
+            else:
+                results.append(_without_lease(ack_id, found, None))
+        return results
+
+    async def _settle(
+        self, subscription: Subscription, ack_ids: Sequence[str], settlement: Settlement, end: End, kind: Kind
+    ) -> list[Settled]:
+        results, done, lost = [], [], []
+        for ack_id in ack_ids:
+            found = self._leases.find(subscription.name, ack_id)
+            if not isinstance(found, Lease):
+                results.append(_without_lease(ack_id, found, end))
+            elif self._leases.settle(found, settlement, end):
+                done.append(found)
+                results.append(Settled(ack_id, SUCCESS))
+            else:
+                lost.append(found)
+                results.append(Settled(ack_id, LOST))
+        await self._record([*_entries(done, kind), *_entries(lost, Kind.LEASE_LOST)])
+        self._count(subscription.settings.broker, kind.value, len(done))
+        self._count(subscription.settings.broker, "lease_lost", len(lost))
+        return results
+
+    async def extend(self, subscription: Subscription, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+        """Let leases last ``seconds`` from now, but all extensions together no longer than the broker's
+        ``lease_max``. For more than EXTEND_MAX seconds the result is FAILED."""
+        if seconds > EXTEND_MAX:
+            why = f"ack_deadline_seconds is {seconds}, and a broker's lease is extended by {EXTEND_MAX} at most"
+            return self._cannot(subscription, ack_ids, why)
+        results, extended = [], []
+        for ack_id in ack_ids:
+            found = self._leases.find(subscription.name, ack_id)
+            if not isinstance(found, Lease):
+                results.append(_without_lease(ack_id, found, None))
+                continue
+            left = self._leases.extend(found, seconds)
+            extended.extend(_entries([found], Kind.EXTENDED, {"seconds": round(left, 3)}))
+            results.append(Settled(ack_id, SUCCESS))
+        await self._record(extended)
+        return results
+
+    async def reject(self, subscription: Subscription, ack_ids: Sequence[str], reason: str) -> list[Settled]:
+        """Dead-letter messages. Where the subscription has a dead-letter place, and there is a reason to send along or
+        the place is another broker's, as a copy there, confirmed; else by the broker, or as a copy without a reason
+        where it does not dead-letter by itself. Where neither can be, the result is FAILED and the lease goes on."""
+        place = place_of(subscription.settings)
+        detail: dict[str, Any] = {"reason": printable(reason)} if reason else {}
+        if place is not None:
+            detail["dead_letter_exchange"] = printable(place.exchange)
+            detail["dead_letter_routing_key"] = printable(place.routing_key)
+        found = [self._leases.find(subscription.name, ack_id) for ack_id in ack_ids]
+        leases = list(dict.fromkeys(lease for lease in found if isinstance(lease, Lease)))
+        if place is not None and (reason or place.broker != subscription.settings.broker):
+            outcomes = await self._copy(place, subscription.name, leases, reason)
+        else:
+            outcomes = [await self._reject(lease, place) for lease in leases]
+        errors = dict(zip(leases, outcomes, strict=True))
+        done: list[Lease] = []
+        lost: list[Lease] = []
+        for lease, error in errors.items():
+            if error is None:
+                self._leases.end(lease, End.REJECTED)
+                done.append(lease)
+            elif isinstance(error, LeaseLost):
+                self._leases.end(lease, End.LOST)
+                lost.append(lease)
+        results = []
+        for ack_id, item in zip(ack_ids, found, strict=True):
+            if not isinstance(item, Lease):
+                results.append(_without_lease(ack_id, item, End.REJECTED))
+            elif (error := errors[item]) is None:
+                results.append(Settled(ack_id, SUCCESS))
+            elif isinstance(error, LeaseLost):
+                results.append(Settled(ack_id, LOST))
+            else:
+                results.append(Settled(ack_id, FAILED, error))
+        await self._record([*_entries(done, Kind.REJECTED, detail), *_entries(lost, Kind.LEASE_LOST)])
+        self._count(subscription.settings.broker, "rejected", len(done))
+        self._count(subscription.settings.broker, "lease_lost", len(lost))
+        return results
+
+    async def _copy(
+        self, place: Place, subscription: str, leases: Sequence[Lease], reason: str
+    ) -> list[GatewayError | None]:
+        """Copies to the dead-letter place; what is confirmed there is accepted here."""
+        letters = [
+            Letter(
+                lease.message_id, lease.delivery.message, reason,
+                lease.broker, lease.delivery.queue, lease.delivery.exchange, lease.delivery.routing_key,
+            )
+            for lease in leases
+        ]  # fmt: skip
+        outcomes = await self._parts.dead_letters.bury(place, subscription, letters)
+        return [
+            error if error is not None or settle(lease.delivery, Settlement.ACCEPT)
+            else LeaseLost("the channel that held the delivery is gone; its copy is at the dead-letter place")
+            for lease, error in zip(leases, outcomes, strict=True)
+        ]  # fmt: skip
+
+    async def _reject(self, lease: Lease, place: Place | None) -> GatewayError | None:
+        try:
+            at = (place.exchange, place.routing_key) if place is not None else None
+            await self._parts.find(lease.broker).reject(lease.delivery, at)
+        except GatewayError as error:
+            return error
+        return None
+
+    async def _record(self, entries: list[Entry]) -> None:
+        """Record what the broker was told already; if the ledger is away, as soon as it is back."""
+        if entries:
+            try:
+                await self._parts.ledger.record(entries)
+            except LedgerUnavailable:
+                self._parts.recorder.add(entries)
+
+    # --------------------------------------------------------------------------------------- by themselves
+
+    def expired(self, leases: list[Lease]) -> None:
+        """Deadlines passed, and the messages went back."""
+        self._parts.recorder.add(_entries(leases, Kind.LEASE_EXPIRED))
+        for lease in leases:
+            self._count(lease.broker, "lease_expired", 1)
+
+    def lost(self, lease: Lease) -> None:
+        """A channel died with a lease on it."""
+        self._parts.recorder.add(_entries([lease], Kind.LEASE_LOST))
+        self._count(lease.broker, "lease_lost", 1)
+
+    def release_all(self) -> None:
+        """Give everything back that is out."""
+        released = [
+            lease for lease in self._leases.all() if self._leases.settle(lease, Settlement.RELEASE, End.RELEASED)
+        ]
+        self._parts.recorder.add(_entries(released, Kind.RELEASED, {"reason": "the gateway shut down"}))
+        self._leases.close()
+
+    def _count(self, broker: str, event: str, count: int) -> None:
+        if count:
+            self._parts.metrics.deliveries.labels(broker, event).inc(count)
+        self._parts.metrics.leases.set(len(self._leases))
+
+
+async def turn_away(
+    parts: Parts, arrivals: Arrivals, subscription: Subscription, unwanted: Sequence[tuple[Arrival, str]]
+) -> None:
+    """What becomes of messages that the filter does not want, where the broker holds them: discarded, or at the
+    dead-letter place; it is recorded, then they are accepted. Where that cannot be they go back.
+
+    Raises:
+        GatewayError: the dead-letter place took none of them, or the ledger cannot be written.
+    """
+    at = now_us()
+    entries: list[Entry] = []
+    errors: list[GatewayError] = []
+    done = [arrival for arrival, _ in unwanted]
+    try:
+        if not parts.ledger.healthy:  # before there is a copy that nobody knows of
+            raise LedgerUnavailable(parts.ledger.ready()[1])
+        if discards_unmatched(subscription.settings):
+            entries = [arrivals.entry(arrival, Kind.FILTERED, at, reason=reason) for arrival, reason in unwanted]
+        else:
+            place = place_of(subscription.settings)
+            assert place is not None  # the settings are checked
+            letters = [arrivals.letter(arrival, reason) for arrival, reason in unwanted]
+            outcomes = await parts.dead_letters.bury(place, subscription.name, letters)
+            errors = [error for error in outcomes if error is not None]
+            buried = [pair for pair, error in zip(unwanted, outcomes, strict=True) if error is None]
+            done = [arrival for arrival, _ in buried]
+            entries = [arrivals.buried(arrival, at, place, reason) for arrival, reason in buried]
+        await parts.ledger.record(entries)
+    except BaseException:
+        for arrival, _ in unwanted:
+            settle(arrival.delivery, Settlement.RELEASE)
+        raise
+    for arrival in done:
+        settle(arrival.delivery, Settlement.ACCEPT)
+    for arrival, _ in unwanted:
+        settle(arrival.delivery, Settlement.RELEASE)  # those that are not accepted
+    if errors and not done:
+        raise errors[0]
+
+
+def _entries(leases: Sequence[Lease], kind: Kind, detail: dict[str, Any] | None = None) -> list[Entry]:
+    at = now_us()
+    return [
+        Entry(
+            lease.message_id,
+            kind,
+            at,
+            lease.broker,
+            lease.version,
+            {"subscription": lease.subscription, **(detail or {})},
+        )
+        for lease in leases
+    ]
+
+
+def _without_lease(ack_id: str, found: End | Unusable, wanted: End | None) -> Settled:
+    """The answer for an ack id that names no lease: the one it was given before, or why there is none."""
+    if found is wanted:
+        return Settled(ack_id, SUCCESS)
+    return Settled(ack_id, INVALID if found is Unusable.INVALID else LOST)

@@ -1,0 +1,165 @@
+"""Dead letters of subscriptions and taps: a copy at a dead-letter place, confirmed, with the reason.
+
+The copy is the message as it came. Headers that brokers act upon stay in the reserved header, and so do an
+``expiration``, for dead letters do not expire, and a ``user_id`` that is not the place's login. The reserved header
+says why it is there (``reason``), which subscription or tap gave it up (``subscription``, ``tap``), and where it came
+from (``broker``, ``queue``, ``exchange``, ``routing_key``), so that it can be driven back; ``letter`` is another one
+for each copy, so that what is driven back twice is not taken for a redelivery. Where the place cannot take the message
+with these, it goes as it was; the ledger has the reason all the same.
+
+The place has it before the source is told that the message is done with: a crash in between leaves two copies and never
+none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from gateway.config import SubscriptionSettings
+from gateway.errors import EncodeError, FrameSyntaxError, GatewayError, Unroutable
+from gateway.fidelity import annotate, forward
+from gateway.ledger import id_text
+from gateway.message import Message
+from gateway.upstreams import PublishReceipt, Upstream
+
+CONFIRM_TIMEOUT: Final = 30.0
+"""How long a copy waits for its confirm, in seconds."""
+REASON_MAX: Final = 200
+"""Longest reason in a message, in characters; the ledger has more of it."""
+
+
+class Place(NamedTuple):
+    """Where dead letters go."""
+
+    broker: str
+    exchange: str
+    routing_key: str
+
+    def __str__(self) -> str:
+        return f"{self.exchange!r} with {self.routing_key!r} at {self.broker}"
+
+
+def place_of(settings: SubscriptionSettings) -> Place | None:
+    """The dead-letter place of a subscription; None: it has none."""
+    if not settings.dead_letter_exchange and not settings.dead_letter_routing_key:
+        return None
+    return Place(
+        settings.dead_letter_broker or settings.broker,
+        settings.dead_letter_exchange,
+        settings.dead_letter_routing_key,
+    )
+
+
+class Letter(NamedTuple):
+    """A message on its way there."""
+
+    id: bytes
+    """The gateway's."""
+    message: Message
+    reason: str
+    broker: str = ""
+    queue: str = ""
+    """Where it was taken from; empty: that is not told."""
+    exchange: str = ""
+    routing_key: str = ""
+    """And how it came to be there."""
+
+
+class DeadLetters:
+    """Copies at dead-letter places."""
+
+    def __init__(self, find: Callable[[str], Upstream]) -> None:
+        self._find = find
+
+    async def bury(
+        self,
+        place: Place,
+        name: str,
+        letters: Sequence[Letter],
+        within: float = CONFIRM_TIMEOUT,
+        *,
+        kind: str = "subscription",
+    ) -> list[GatewayError | None]:
+        """Publish copies, all at once and in order; ``kind`` says what ``name`` is. What became of each: None, it is
+        confirmed there; else why not, and it may or may not be there."""
+        try:
+            upstream = self._find(place.broker)
+        except GatewayError as error:
+            return [error] * len(letters)
+        outcomes = await self._publish(
+            upstream, place, [_copy(upstream, {kind: name}, item) for item in letters], within
+        )
+        bare = [index for index, error in enumerate(outcomes) if isinstance(error, EncodeError)]
+        if bare:  # too large with what was added, say
+            again = await self._publish(upstream, place, [letters[index].message for index in bare], within)
+            for index, outcome in zip(bare, again, strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    async def _publish(
+        self, upstream: Upstream, place: Place, messages: Sequence[Message], within: float
+    ) -> list[GatewayError | None]:
+        order = f"dead letters {place.exchange}/{place.routing_key}"
+        futures: list[asyncio.Future[PublishReceipt]] = [
+            upstream.publish_nowait(place.exchange, place.routing_key, message, timeout=within, order=order)
+            for message in messages
+        ]
+        outcomes: list[GatewayError | None] = []
+        for future in futures:
+            try:
+                receipt = await future
+            except GatewayError as error:
+                outcomes.append(error)
+                continue
+            outcomes.append(
+                None if receipt.routed else Unroutable(f"no queue takes dead letters at {place}: {receipt.reply_text}")
+            )
+        return outcomes
+
+
+def _copy(upstream: Upstream, who: Mapping[str, str], letter: Letter) -> Message:
+    if not upstream.settings.annotate:
+        return letter.message
+    entries = {
+        "id": id_text(letter.id),
+        "reason": _printable(letter.reason[:REASON_MAX]),
+        **who,
+        "letter": token_hex(8),
+    }
+    if letter.queue:
+        entries |= {
+            "broker": letter.broker,
+            "queue": _printable(letter.queue),
+            "exchange": _printable(letter.exchange),
+            "routing_key": _printable(letter.routing_key),
+        }
+    return dead_letter_copy(letter.message, entries, upstream.url.user)
+
+
+def dead_letter_copy(message: Message, entries: Mapping[str, str], login: str) -> Message:
+    """A message as a dead letter. ``login`` is the place's: a ``user_id`` that is not that would be refused."""
+    entries = dict(entries)
+    try:
+        properties = message.properties
+        copy = forward(message, entries)
+        user = properties.user_id
+        foreign = user is not None and user not in (login, login.encode())
+        if properties.expiration is None and not foreign:
+            return copy
+        properties = copy.properties
+        if properties.expiration is not None:
+            entries["expiration"] = properties.expiration
+        if foreign and user is not None:
+            entries["user_id"] = user if isinstance(user, str) else user.decode("utf-8", "backslashreplace")
+        properties = annotate(replace(properties, expiration=None), **entries)
+        return Message(copy.body, replace(properties, user_id=None) if foreign else properties, relayed=True)
+    except FrameSyntaxError:
+        return message  # its properties are octets that only pass through
+
+
+def _printable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

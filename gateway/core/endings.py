@@ -1,0 +1,116 @@
+"""How keys end: what their messages' outcomes come to, what is known of messages that had one before, and telling the
+ledger however long it takes.
+
+A key ends ``final`` with an answer that every repeat gets; ``free``, where the broker kept nothing and a repeat may
+succeed; or ``unknown``, which is no end: a repeat sends its messages again, with the same ids, marked ``resent``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.core import envelopes
+from gateway.core.publishing import Outgoing, Published
+from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable, OutcomeUnknown, error_of
+from gateway.ledger import Ended, Intent, KeyLost, Kind, Ledger, Timeline, id_text
+from gateway.telemetry import log
+
+LATE_CONFIRM: Final = 10.0
+"""How many times the confirm time-out a keyed publish stays pending, for repeats to join."""
+PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
+"""Pause before the ledger is tried again, in seconds; doubled each time."""
+_RECORDED_ERRORS = frozenset({Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN})
+
+
+def finality(results: Sequence[Published]) -> str:
+    """``unknown`` with any unknown outcome; ``free`` where nothing was kept by the broker and a repeat may
+    succeed; else ``final``."""
+    errors = [result.error for result in results]
+    if any(error is not None and error.outcome == "unknown" for error in errors):
+        return "unknown"
+    if errors and all(error is not None and error.retryable for error in errors):
+        return "free"
+    return "final"
+
+
+def stay_unknown(results: Sequence[Published]) -> None:
+    """Of what was sent again: the earlier attempt may have arrived, whatever kept this one from being sent, or made
+    the broker refuse it for now."""
+    for result in results:
+        error = result.error
+        if error is not None and (error.outcome == "not_sent" or error.retryable) and error.outcome != "unknown":
+            result.error = OutcomeUnknown(f"an earlier attempt has no outcome, and this one failed: {error}")
+
+
+def outgoing_of(intent: Intent) -> Outgoing:
+    """The message of an intent, to be sent again. Raises :class:`~gateway.core.envelopes.EnvelopeError`."""
+    message, mandatory = envelopes.decode(intent.payload)
+    return Outgoing(intent.routing_key, message, mandatory, intent.message_id, id_text(intent.message_id), resent=True)
+
+
+async def known(ledger: Ledger, message_id: bytes) -> Published:
+    """The outcome of a message that was settled before an answer could be kept. Waits for a ledger that is away."""
+    result = Published(id_text(message_id))
+    timeline = await _timeline(ledger, message_id)
+    for event in timeline.events if timeline is not None else ():
+        if event.kind is Kind.RESENT:
+            result.resent = True
+        elif event.kind is Kind.CONFIRMED:
+            result.routed, result.error = True, None
+        elif event.kind is Kind.UNROUTABLE and event.detail.get("mandatory") is False:
+            result.routed, result.error = False, None
+        elif event.kind in _RECORDED_ERRORS:
+            result.routed = False
+            result.error = error_of(str(event.detail.get("code", "")), str(event.detail.get("text", "")))
+    return result
+
+
+async def _timeline(ledger: Ledger, message_id: bytes) -> Timeline | None:
+    """The timeline of a message, as soon as the ledger can be read."""
+    pause = PAUSE_MIN
+    while True:
+        try:
+            return await ledger.timeline(message_id)
+        except LedgerUnavailable as error:
+            log("ledger.answer_waits", logging.WARNING, detail=str(error))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX)
+
+
+async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
+    """Tell the ledger how keys end, again until it is written, or a key is found to be another's. Where events cannot
+    be stored, a key ends without them."""
+    pause = PAUSE_MIN
+    while ended:
+        try:
+            errors = await ledger.keyring.end(client, ended)
+        except LedgerUnavailable as error:
+            errors = [error] * len(ended)
+        ended, away = _left(ended, errors)
+        if ended and away is not None:
+            log("ledger.answer_waits", logging.WARNING, count=len(ended), detail=str(away))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX)
+
+
+def _left(
+    ended: Sequence[Ended], errors: Sequence[GatewayError | None]
+) -> tuple[list[Ended], LedgerUnavailable | None]:
+    """What is to be tried again; and why it must wait, if it must."""
+    left: list[Ended] = []
+    away: LedgerUnavailable | None = None
+    for each, error in zip(ended, errors, strict=True):
+        if isinstance(error, KeyLost):
+            log("ledger.key_lost", logging.WARNING, detail=str(error))
+        elif isinstance(error, LedgerUnavailable):
+            away = error
+            left.append(each)
+        elif isinstance(error, EntriesRefused) and each.entries:
+            log("ledger.events_refused", logging.ERROR, detail=str(error))
+            left.append(each._replace(entries=()))
+        elif error is not None:
+            raise error
+    return left, away

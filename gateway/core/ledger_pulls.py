@@ -1,0 +1,340 @@
+"""Leases that the ledger holds: what is pulled is stored first, acknowledged to its broker, and handed out from SQL.
+
+::
+
+    pull ──claim──> due in the ledger ──────────────────────────────────────────────┐
+      └─ missing ──fetch──> read ──> stored as handed out (one commit) ──> acknowledged to the broker ──> handed over
+
+A pull takes what is due in the ledger first (released, expired, revived, or stored by an intake), and what is missing
+from the broker, on demand. What is stored is remembered in the inbox, so that a redelivery after a crash between the
+commit and the broker's acknowledgement is recognised (:mod:`gateway.core.arrivals`).
+
+A lease is a number and a time in the ledger's row. It survives the process, and any process with the same key ends it:
+``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, and a lease that runs out does
+so by itself. Each time that it is handed out counts as an attempt; when ``max_deliveries`` are used up, or it is
+rejected, it goes to the dead-letter place, confirmed, and where there is none, or it takes nothing, it stays dead in
+the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from gateway.core.ack_ids import AckIds
+from gateway.core.arrivals import Readers, now_us
+from gateway.core.dead_letters import place_of
+from gateway.core.envelopes import EnvelopeError
+from gateway.core.fetching import Fetch, settle
+from gateway.core.intake import Batch, turn_away
+from gateway.core.ledger_settling import LedgerSettling, entry_of, used_up
+from gateway.core.own_queues import queue_of
+from gateway.core.parts import Parts
+from gateway.core.pulled import LedgerLease, Pulled
+from gateway.core.shelves import Shelf, Shelves
+from gateway.core.stored import open_envelope
+from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.errors import GatewayError, Overloaded
+from gateway.ledger import Entry, Kind
+from gateway.ledger.owed import Delivery as Row
+from gateway.operations import Settlement
+from gateway.telemetry import log
+from gateway.upstreams import Delivery, Upstream
+
+BACKLOG_EVERY: Final = 5.0
+"""How often the ledger is asked how much it holds for a subscription that is pulled from, in seconds."""
+DOUBTED: Final = 1_000
+"""After a broker has come back, so many of its messages may be redeliveries of which it does not know any more."""
+
+
+class LedgerPulls:
+    """Pull, for subscriptions with ``lease = "ledger"``."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        ack_ids: AckIds,
+        shelves: Shelves,
+        settling: LedgerSettling,
+        draining: asyncio.Future[None],
+    ) -> None:
+        self._parts = parts
+        self._ack_ids = ack_ids
+        self._shelves = shelves
+        self._settling = settling
+        self._draining = draining
+        self._readers = Readers(parts.ids)
+        self._doubted: dict[str, int] = {}
+
+    def broker_is_up(self, broker: str) -> None:
+        """A broker has come back; it may have forgotten what it delivered."""
+        self._doubted[broker] = DOUBTED
+
+    # --------------------------------------------------------------------------------------------- pull
+
+    async def pull(
+        self,
+        subscription: Subscription,
+        max_messages: int,
+        wait: float,
+        seconds: float | None,
+        gone: asyncio.Future[None] | None,
+    ) -> list[Pulled]:
+        """See :meth:`gateway.core.consuming.Consuming.pull`."""
+        length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
+        shelf = self._shelves[subscription.name]
+        shelf.pulls += 1
+        try:
+            pulled = await self._claim(subscription, shelf, max_messages, length)
+            if subscription.ordered:
+                if not pulled and wait:
+                    pulled = await self._wait_for_row(subscription, shelf, max_messages, length, wait, gone)
+            elif len(pulled) < max_messages:
+                wanted = max_messages - len(pulled)
+                try:
+                    pulled += await self._take(subscription, shelf, wanted, length, 0.0 if pulled else wait, gone)
+                except BaseException as error:
+                    # What is claimed is handed over all the same: the trouble shows with the next pull.
+                    if not pulled or not isinstance(error, GatewayError):
+                        self._settling.hand_back(pulled, "the caller is gone")
+                        raise
+        finally:
+            shelf.pulls -= 1
+        self._count(subscription.settings.broker, "delivered", len(pulled))
+        return pulled
+
+    async def _claim(self, subscription: Subscription, shelf: Shelf, limit: int, seconds: float) -> list[Pulled]:
+        """What is due in the ledger."""
+        pulled: list[Pulled] = []
+        while len(pulled) < limit and shelf.may_be_due():
+            wanted = limit - len(pulled)
+            most = subscription.settings.max_deliveries
+            shelf.asked()
+            rows = await self._parts.ledger.deliveries.claim(
+                subscription.name,
+                wanted,
+                seconds,
+                ordered=subscription.ordered,
+                entries=partial(_delivered, subscription.settings.broker, subscription.name, most),
+            )
+            if len(rows) < wanted:
+                shelf.emptied()
+            else:
+                shelf.found()
+            if rows:
+                shelf.due_in(seconds)
+            tired = [row for row in rows if 0 < most < row.attempt]
+            if tired:
+                await self._settling.give_up(subscription, tired, used_up(most), attempt=most)
+            pulled += [
+                item for row in rows if row not in tired and (item := self._opened(subscription, row)) is not None
+            ]
+            if subscription.ordered and tired:
+                shelf.found()  # what was behind them is due now
+            if len(rows) < wanted and not tired:
+                break
+        return pulled
+
+    def _opened(self, subscription: Subscription, row: Row) -> Pulled | None:
+        """A row that was claimed. One that is damaged stays out until its lease ends, and is told of."""
+        try:
+            stored = open_envelope(row.payload or b"")
+        except EnvelopeError as error:
+            log("subscription.damaged", subscription=row.subscription, delivery=row.id.hex(), reason=str(error))
+            return None
+        lease = self._lease(subscription, row.id, row.message_id, row.lease, row.attempt)
+        redelivered = stored.redelivered or row.attempt > 1
+        return Pulled(lease, row.message_id, row.attempt, stored, False, stored.resent, redelivered)
+
+    def _lease(
+        self, subscription: Subscription, delivery: bytes, message_id: bytes, number: int, attempt: int
+    ) -> LedgerLease:
+        ack_ids, name = self._ack_ids, subscription.name
+        ack_id = ack_ids.make_ledger(delivery, message_id, number, attempt, ack_ids.mark(name))
+        return LedgerLease(ack_id, delivery, message_id, number, name, subscription.settings.broker)
+
+    async def _wait_for_row(
+        self,
+        subscription: Subscription,
+        shelf: Shelf,
+        limit: int,
+        seconds: float,
+        wait: float,
+        gone: asyncio.Future[None] | None,
+    ) -> list[Pulled]:
+        """What comes to be due in the ledger; with an order key that is all there is."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        others = [self._draining] if gone is None else [self._draining, gone]
+        while not any(other.done() for other in others) and (left := deadline - loop.time()) > 0:
+            news = shelf.wait()
+            try:
+                until = min(left, max(shelf.next_look() - loop.time(), 0.0))
+                await asyncio.wait([news, *others], timeout=until, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                shelf.leave(news)
+            if pulled := await self._claim(subscription, shelf, limit, seconds):
+                return pulled
+        return []
+
+    async def _take(
+        self,
+        subscription: Subscription,
+        shelf: Shelf,
+        wanted: int,
+        seconds: float,
+        wait: float,
+        gone: asyncio.Future[None] | None,
+    ) -> list[Pulled]:
+        """From the broker; where there is time to wait, what comes to be due in the ledger meanwhile."""
+        settings = subscription.settings
+        upstream = self._parts.find(settings.broker)
+        await self._parts.own_queues.ensure(subscription.name, settings)
+        wanted = min(wanted, await self._room(subscription, shelf))
+        queue = queue_of(subscription.name, settings)
+        if wanted <= 0:
+            return await self._wait_for_row(subscription, shelf, wanted or 1, seconds, wait, gone) if wait else []
+        if not wait:
+            deliveries = await upstream.fetch(queue, wanted, 0.0)
+            return await self._store(subscription, shelf, upstream, deliveries, seconds)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        others = [self._draining] if gone is None else [self._draining, gone]
+        fetch: Fetch | None = None
+        try:
+            while True:
+                if fetch is None:
+                    fetch = Fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()))
+                news = shelf.wait()
+                try:
+                    await fetch.wait([news, *others], max(shelf.next_look() - loop.time(), 0.0))
+                finally:
+                    shelf.leave(news)
+                over = any(other.done() for other in others)
+                if fetch.done or over:
+                    ending, fetch = fetch, None
+                    pulled = await self._store(subscription, shelf, upstream, await ending.end(), seconds)
+                    if pulled or over or loop.time() >= deadline:
+                        return pulled
+                elif pulled := await self._claim(subscription, shelf, wanted, seconds):
+                    return pulled
+        finally:
+            if fetch is not None:
+                fetch.close()
+
+    async def _room(self, subscription: Subscription, shelf: Shelf) -> int:
+        """How many more messages the ledger may hold for it."""
+        now = asyncio.get_running_loop().time()
+        most = subscription.settings.backlog_max
+        asked_at = shelf.backlog_asked_at
+        if asked_at is None or now - asked_at >= BACKLOG_EVERY or shelf.backlog >= most:
+            found = await self._parts.ledger.deliveries.backlog(subscription.name)
+            shelf.backlog = found.waiting + found.out + found.dead
+            shelf.backlog_asked_at = now
+            if shelf.backlog >= most and found.dead == shelf.backlog:
+                raise Overloaded(
+                    f"the ledger holds {found.dead} dead messages of the subscription, and backlog_max is {most}: "
+                    "retry or purge them"
+                )
+        return most - shelf.backlog
+
+    # -------------------------------------------------------------------------------------------- store
+
+    async def _store(
+        self,
+        subscription: Subscription,
+        shelf: Shelf,
+        upstream: Upstream,
+        deliveries: Sequence[Delivery],
+        seconds: float,
+    ) -> list[Pulled]:
+        """Store what came as handed out, and acknowledge it to the broker. A caller who goes away meanwhile does not
+        stop that; what was stored for it goes back."""
+        if not deliveries:
+            return []
+        work = asyncio.get_running_loop().create_task(
+            self._store_now(subscription, shelf, upstream, deliveries, seconds), name="store"
+        )
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(self._orphaned)
+            raise
+
+    def _orphaned(self, work: asyncio.Task[list[Pulled]]) -> None:
+        if not work.cancelled() and work.exception() is None:
+            self._settling.hand_back(work.result(), "the caller is gone")
+
+    async def _store_now(
+        self,
+        subscription: Subscription,
+        shelf: Shelf,
+        upstream: Upstream,
+        deliveries: Sequence[Delivery],
+        seconds: float,
+    ) -> list[Pulled]:
+        arrivals = self._readers.of(subscription, upstream)
+        wanted, unwanted = arrivals.sort(deliveries)
+        try:
+            if unwanted:
+                discards = discards_unmatched(subscription.settings)
+                await turn_away(self._parts, arrivals, place_of(subscription.settings), discards, unwanted)
+                for arrival, _ in unwanted:
+                    settle(arrival.delivery, Settlement.ACCEPT)
+                self._count(upstream.name, "filtered", len(unwanted))
+            fresh = self._is_fresh(upstream.name, len(wanted))
+            known = await arrivals.duplicates(self._parts.ledger, wanted, fresh=fresh)
+            batch = Batch(
+                arrivals, [arrival for arrival in wanted if arrival not in known] if known else wanted, seconds
+            )
+            await batch.write(self._parts)
+        except BaseException:
+            # Where the commit happened and nobody can tell, the redelivery is recognised, or is a second copy.
+            for delivery in deliveries:
+                settle(delivery, Settlement.RELEASE)
+            raise
+        for arrival in wanted:
+            settle(arrival.delivery, Settlement.ACCEPT if arrival.id else Settlement.RELEASE)
+        self._count(upstream.name, "duplicate_dropped", len(known))
+        if batch.owed:
+            shelf.backlog += len(batch.owed)
+            shelf.due_in(seconds)
+        return [
+            Pulled(
+                self._lease(subscription, row.id, row.message_id, 1, 1),
+                row.message_id,
+                1,
+                arrival.delivery,
+                arrival.first,
+                arrival.resent,
+                arrival.redelivered,
+            )
+            for arrival, row in zip(batch.new, batch.owed, strict=True)
+        ]
+
+    def _is_fresh(self, broker: str, count: int) -> bool:
+        left = self._doubted.get(broker, 0)
+        if left:
+            self._doubted[broker] = max(0, left - count)
+        return left > 0
+
+    def _count(self, broker: str, event: str, count: int) -> None:
+        if count:
+            self._parts.metrics.deliveries.labels(broker, event).inc(count)
+
+
+def _delivered(broker: str, subscription: str, most: int, rows: list[Row]) -> list[Entry]:
+    """The events of rows that are being handed out; ``most``: beyond so many attempts they are not. Runs on the
+    writer's thread."""
+    at = now_us()
+    entries = []
+    for row in rows:
+        if row.expired:
+            entries.append(entry_of(row.message_id, Kind.LEASE_EXPIRED, at, broker, subscription, lease=row.lease - 1))
+        if not 0 < most < row.attempt:
+            entries.append(
+                entry_of(row.message_id, Kind.DELIVERED, at, broker, subscription, lease=row.lease, attempt=row.attempt)
+            )
+    return entries

@@ -1,0 +1,325 @@
+"""Leases that the ledger holds, and how they end.
+
+A lease is a number and a time in the ledger's row. It survives the process, and any process with the same key ends it:
+``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, ``extend`` moves its end, and
+one that runs out does so by itself. A settlement takes effect only under the lease that its ack id names, in one commit
+with its event.
+
+What is rejected, or has used up ``max_deliveries``, goes to the dead-letter place with the reason, confirmed, and then
+from the ledger; where there is no such place, or it takes nothing, it stays dead in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gateway.core.ack_ids import AckIds, InvalidAckId
+from gateway.core.ack_ids import LedgerLease as Named
+from gateway.core.arrivals import now_us, printable
+from gateway.core.dead_letters import Letter, place_of
+from gateway.core.envelopes import EnvelopeError
+from gateway.core.own_queues import queue_of
+from gateway.core.parts import Parts
+from gateway.core.pulled import INVALID, LOST, SUCCESS, LedgerLease, Pulled, Settled
+from gateway.core.shelves import Shelves
+from gateway.core.stored import open_envelope
+from gateway.core.subscriptions import Subscription
+from gateway.errors import EntriesRefused, GatewayError
+from gateway.ledger import Entry, Kind
+from gateway.ledger.owed import Delivery as Row
+from gateway.ledger.owed import Ending
+from gateway.ledger.owed import Settlement as Ends
+from gateway.telemetry import log
+
+ENDED_MAX: Final = 10_000
+"""How many leases that ended here are remembered, so that a repeated settlement gets the same answer."""
+
+
+class LedgerSettling:
+    """Settle, for subscriptions with ``lease = "ledger"``."""
+
+    def __init__(self, parts: Parts, ack_ids: AckIds, shelves: Shelves) -> None:
+        self.on_settled: list[Callable[[Sequence[Named], float], None]] = []
+        """Called with leases that ended here (and 0), or that end so many seconds from now."""
+        self._parts = parts
+        self._ack_ids = ack_ids
+        self._shelves = shelves
+        self._ended: OrderedDict[tuple[bytes, int], Ending] = OrderedDict()
+        self._handing_back: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Wait for what is being handed back."""
+        if self._handing_back:
+            await asyncio.wait(self._handing_back)
+
+    def hand_back(self, pulled: Sequence[Pulled], reason: str) -> None:
+        """Make messages due again that were not handed over, some time soon. They count as handed out: nobody knows
+        how much of the answer came through."""
+        leases = [item.lease for item in pulled if isinstance(item.lease, LedgerLease)]
+        if leases:
+            task = asyncio.get_running_loop().create_task(self._hand_back(leases, reason), name="hand back")
+            self._handing_back.add(task)
+            task.add_done_callback(self._handing_back.discard)
+
+    async def _hand_back(self, leases: Sequence[LedgerLease], reason: str) -> None:
+        at = now_us()
+        try:
+            done = await self._parts.ledger.deliveries.settle(
+                [
+                    Ends(
+                        lease.delivery,
+                        Ending.RETRY,
+                        lease.number,
+                        front=True,
+                        entries=(_handed_back(lease, at, reason),),
+                    )
+                    for lease in leases
+                ]
+            )
+        except GatewayError as error:  # they are due when their leases end
+            log("subscription.not_handed_back", subscription=leases[0].subscription, reason=str(error))
+            return
+        if any(done):
+            for name in {lease.subscription for lease in leases}:
+                self._shelves[name].news()
+
+    # ------------------------------------------------------------------------------------------- settle
+
+    async def acknowledge(self, subscription: Subscription, ack_ids: Sequence[str]) -> list[Settled]:
+        """The consumer is done with the messages: they go. A repeated acknowledgement succeeds."""
+        return await self._settle(subscription, ack_ids, Ending.DONE, Kind.ACKNOWLEDGED)
+
+    async def release(self, subscription: Subscription, ack_ids: Sequence[str], delay: float = 0.0) -> list[Settled]:
+        """Make messages due again, ``delay`` seconds from now; without a delay at their old place in line. Those that
+        have used up ``max_deliveries`` are dead."""
+        most = subscription.settings.max_deliveries
+        if most:
+            tired = [
+                ack_id for ack_id in ack_ids if (lease := self._read(subscription, ack_id)) and lease.attempt >= most
+            ]
+            if tired:
+                given_up = await self._reject(subscription, tired, used_up(most), Ending.RETRY)
+                rest = [ack_id for ack_id in ack_ids if ack_id not in set(tired)]
+                results = {
+                    item.ack_id: item for item in [*given_up, *await self.release_alive(subscription, rest, delay)]
+                }
+                return [results[ack_id] for ack_id in ack_ids]
+        return await self.release_alive(subscription, ack_ids, delay)
+
+    async def release_alive(self, subscription: Subscription, ack_ids: Sequence[str], delay: float) -> list[Settled]:
+        """:meth:`release`, whatever ``max_deliveries`` says."""
+        detail: dict[str, Any] = {"delay": delay} if delay else {}
+        results = await self._settle(
+            subscription, ack_ids, Ending.RETRY, Kind.RELEASED, due_in=delay, front=not delay, **detail
+        )
+        if any(item.status == SUCCESS for item in results):
+            self._shelves[subscription.name].due_in(delay)
+        return results
+
+    async def extend(self, subscription: Subscription, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+        """Let leases end ``seconds`` from now."""
+        results = await self._settle(
+            subscription, ack_ids, Ending.EXTEND, Kind.EXTENDED, due_in=float(seconds), seconds=seconds
+        )
+        if any(item.status == SUCCESS for item in results):
+            self._shelves[subscription.name].due_in(float(seconds))
+        return results
+
+    async def reject(self, subscription: Subscription, ack_ids: Sequence[str], reason: str) -> list[Settled]:
+        """Give messages up: to the dead-letter place with the reason, confirmed; where there is none, or it takes
+        nothing, they stay dead in the ledger."""
+        return await self._reject(subscription, ack_ids, reason or "rejected", Ending.DEAD)
+
+    def _read(self, subscription: Subscription, ack_id: str) -> Named | None:
+        try:
+            return self._ack_ids.read_ledger(ack_id, self._ack_ids.mark(subscription.name))
+        except InvalidAckId:
+            return None
+
+    async def _settle(
+        self,
+        subscription: Subscription,
+        ack_ids: Sequence[str],
+        ending: Ending,
+        kind: Kind,
+        *,
+        due_in: float = 0.0,
+        front: bool = False,
+        **detail: Any,
+    ) -> list[Settled]:
+        """Settle in one commit. ``detail`` is for the event."""
+        named = [self._read(subscription, ack_id) for ack_id in ack_ids]
+        leases = [lease for lease in dict.fromkeys(named) if lease is not None]
+        at = now_us()
+        broker, name = subscription.settings.broker, subscription.name
+        done = await self._ends(
+            [
+                Ends(
+                    lease.delivery,
+                    ending,
+                    lease.lease,
+                    due_in,
+                    front,
+                    entries=(entry_of(lease.message_id, kind, at, broker, name, lease=lease.lease, **detail),),
+                )
+                for lease in leases
+            ]
+        )
+        results = dict(zip(leases, done, strict=True))
+        self._finished(subscription, [lease for lease in leases if results[lease]], ending, due_in)
+        self._count(broker, kind.value, sum(done))
+        return await self._answers(subscription, ack_ids, named, results, ending)
+
+    async def _ends(self, settlements: Sequence[Ends]) -> list[bool]:
+        """Settle; what cannot be written did not take effect."""
+        try:
+            return await self._parts.ledger.deliveries.settle(settlements)
+        except EntriesRefused as error:
+            log("subscription.settlement_refused", reason=str(error))
+            return [result is True for result in error.results or [False] * len(settlements)]
+
+    def _finished(
+        self, subscription: Subscription, leases: Sequence[Named], ending: Ending, due_in: float = 0.0
+    ) -> None:
+        """Leases ended here, or were extended."""
+        if not leases:
+            return
+        extended = ending is Ending.EXTEND
+        for call in self.on_settled:
+            call(leases, due_in if extended else 0.0)
+        if extended:
+            return
+        for lease in leases:
+            self._ended[lease.delivery, lease.lease] = ending
+        while len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+        if ending is Ending.DONE:
+            shelf = self._shelves[subscription.name]
+            shelf.backlog = max(0, shelf.backlog - len(leases))
+            if subscription.ordered:
+                shelf.news()  # the next of their keys
+
+    async def _answers(
+        self,
+        subscription: Subscription,
+        ack_ids: Sequence[str],
+        named: Sequence[Named | None],
+        results: dict[Named, bool],
+        ending: Ending,
+    ) -> list[Settled]:
+        """What is answered for each ack id."""
+        answers = []
+        for ack_id, lease in zip(ack_ids, named, strict=True):
+            if lease is None:
+                answers.append(Settled(ack_id, INVALID))
+                continue
+            done = results[lease] or await self._ended_so(subscription, lease, ending)
+            answers.append(Settled(ack_id, SUCCESS if done else LOST))
+        return answers
+
+    async def _ended_so(self, subscription: Subscription, lease: Named, ending: Ending) -> bool:
+        """Whether the lease had been ended in this way before: here, or, for an acknowledgement, anywhere."""
+        if ending is Ending.EXTEND:
+            return False
+        if (ended := self._ended.get((lease.delivery, lease.lease))) is not None:
+            return ended is ending
+        if ending is not Ending.DONE or await self._parts.ledger.deliveries.get(lease.delivery) is not None:
+            return False
+        timeline = await self._parts.ledger.timeline(lease.message_id)
+        return timeline is not None and any(
+            event.kind is Kind.ACKNOWLEDGED
+            and event.detail.get("subscription") == subscription.name
+            and event.detail.get("lease") == lease.lease
+            for event in timeline.events
+        )
+
+    # ----------------------------------------------------------------------------------------- dead letters
+
+    async def _reject(
+        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, ending: Ending
+    ) -> list[Settled]:
+        """Give up what is leased. ``ending``: what was asked for, for those who ask again."""
+        named = [self._read(subscription, ack_id) for ack_id in ack_ids]
+        leases = [lease for lease in dict.fromkeys(named) if lease is not None]
+        rows: dict[Named, Row] = {}
+        for lease in leases:
+            row = await self._parts.ledger.deliveries.get(lease.delivery, payload=True)
+            if row is not None and row.out and row.lease == lease.lease and row.subscription == subscription.name:
+                rows[lease] = row
+        done = await self.give_up(subscription, list(rows.values()), reason)
+        results = dict.fromkeys(leases, False) | dict(zip(rows, done, strict=True))
+        self._finished(subscription, [lease for lease in leases if results[lease]], ending)
+        return await self._answers(subscription, ack_ids, named, results, ending)
+
+    async def give_up(
+        self, subscription: Subscription, rows: Sequence[Row], reason: str, attempt: int | None = None
+    ) -> list[bool]:
+        """To the dead-letter place, or dead in the ledger; whether each one was still ours. ``attempt``: how often
+        they were handed out, where the row says more."""
+        if not rows:
+            return []
+        name, broker = subscription.name, subscription.settings.broker
+        at = now_us()
+        place = place_of(subscription.settings)
+        queue = queue_of(name, subscription.settings)
+        trouble: list[GatewayError | None] = [None for _ in rows]
+        if place is not None:
+            letters, where = [], []
+            for index, row in enumerate(rows):
+                try:
+                    stored = open_envelope(row.payload or b"")
+                    letters.append(
+                        Letter(
+                            row.message_id, stored.message, reason, broker, queue, stored.exchange, stored.routing_key
+                        )
+                    )
+                    where.append(index)
+                except EnvelopeError as error:
+                    trouble[index] = error
+            outcomes = await self._parts.dead_letters.bury(place, name, letters)
+            for index, outcome in zip(where, outcomes, strict=True):
+                trouble[index] = outcome
+        settlements = []
+        for row, why in zip(rows, trouble, strict=True):
+            told: dict[str, Any] = {"reason": printable(reason)[:500], "attempt": attempt or row.attempt}
+            if why is None and place is not None:
+                told["place"] = {
+                    "broker": place.broker,
+                    "exchange": printable(place.exchange),
+                    "routing_key": printable(place.routing_key),
+                }
+                entry = entry_of(row.message_id, Kind.DEAD_LETTERED, at, broker, name, lease=row.lease, **told)
+                settlements.append(Ends(row.id, Ending.DONE, row.lease, entries=(entry,)))
+                continue
+            if why is not None:
+                told["dead_letter_place"] = printable(str(why))[:500]
+            entry = entry_of(row.message_id, Kind.DEAD, at, broker, name, lease=row.lease, **told)
+            settlements.append(Ends(row.id, Ending.DEAD, row.lease, reason=told, entries=(entry,)))
+        done = await self._ends(settlements)
+        gone = sum(ended and item.ending is Ending.DONE for ended, item in zip(done, settlements, strict=True))
+        self._count(broker, "dead_lettered", gone)
+        self._count(broker, "dead", sum(done) - gone)
+        return done
+
+    def _count(self, broker: str, event: str, count: int) -> None:
+        if count:
+            self._parts.metrics.deliveries.labels(broker, event).inc(count)
+
+
+def _handed_back(lease: LedgerLease, at: int, reason: str) -> Entry:
+    return entry_of(
+        lease.message_id, Kind.RELEASED, at, lease.broker, lease.subscription, lease=lease.number, reason=reason
+    )
+
+
+def entry_of(message_id: bytes, kind: Kind, at: int, broker: str, subscription: str, **detail: Any) -> Entry:
+    """An event of a message that the ledger knows."""
+    return Entry(message_id, kind, at, broker, "", {"subscription": subscription, **detail})
+
+
+def used_up(most: int) -> str:
+    """Why a message is given up."""
+    return f"handed out {most} times (max_deliveries)"

@@ -1,0 +1,27 @@
+"""What everything that takes messages for a subscription works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.core.dead_letters import DeadLetters
+from gateway.core.own_queues import OwnQueues
+from gateway.core.recorder import Recorder
+from gateway.ledger import Ledger, MessageIds
+from gateway.telemetry import Metrics
+from gateway.upstreams import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of a gateway."""
+
+    ledger: Ledger
+    ids: MessageIds
+    metrics: Metrics
+    recorder: Recorder
+    find: Callable[[str], Upstream]
+    """A broker by name; raises NoSuchBroker."""
+    dead_letters: DeadLetters
+    own_queues: OwnQueues

@@ -1,0 +1,72 @@
+"""Calls that are larger than a group, in groups; and the cursors of pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gateway.errors import EntriesRefused, LedgerUnavailable
+from gateway.ledger.calls import Call
+
+
+class Submits(Protocol):
+    """The ledger, as its parts see it."""
+
+    async def submit(self, call: Call) -> Any:
+        """Have a call written with whatever else waits."""
+
+
+def future() -> asyncio.Future[Any]:
+    """What a call is waited for by."""
+    return asyncio.get_running_loop().create_future()
+
+
+async def divided(ledger: Submits, call: Call, size: int) -> Any:
+    """Have a call written, in groups of about ``size`` rows where it has more.
+
+    Raises:
+        LedgerUnavailable: nothing was written of the part it stopped at, nor behind it; its ``written`` says how many
+            units there were before.
+        EntriesRefused: some units cannot be written, by their index.
+    """
+    if call.rows <= size or call.units <= 1:
+        return await ledger.submit(call)
+    results: list[Any] = []
+    refused: dict[int, str] = {}
+    begin = 0
+    for part in call.parts(max(1, call.units * size // call.rows)):
+        part.future = future()
+        try:
+            results += await ledger.submit(part) or []
+        except EntriesRefused as error:
+            refused |= {begin + index: why for index, why in error.refused.items()}
+            results += error.results or [None] * part.units
+        except LedgerUnavailable as error:
+            raise partly(error, begin, refused) from None
+        begin += part.units
+    if refused:
+        raise EntriesRefused(refused, results)
+    return results
+
+
+def partly(error: LedgerUnavailable, begin: int, refused: Mapping[int, str]) -> LedgerUnavailable:
+    """The error of a part, for the whole: ``begin`` units before it are durable, but for the refused."""
+    error.refused = {**refused, **{begin + index: why for index, why in error.refused.items()}}
+    error.written += begin
+    return error
+
+
+def place_of(cursor: str) -> bytes:
+    """The id that a cursor stands for.
+
+    Raises:
+        ValueError: the cursor is none of ours.
+    """
+    try:
+        found = bytes.fromhex(cursor)
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise ValueError(f"{cursor!r:.80} is no cursor of this list")
+    return found

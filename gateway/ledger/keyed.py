@@ -1,0 +1,98 @@
+"""Publishes of later under an Idempotency-Key: the key, its answer, the promises and their events in one commit.
+
+Since the ledger makes the promise, there is nothing to wait for between the claim of the key and its answer, and no
+moment at which a crash could leave one without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from gateway.errors import KeyRunning
+from gateway.ledger.calls import Claim, Put, Settle
+from gateway.ledger.keys import DONE, Keys
+from gateway.ledger.outbox import OutboxRows
+from gateway.ledger.owed import Promised
+from gateway.ledger.records import Entry, KeyClaim, New, Unknown
+from gateway.ledger.shards import Lease, Shards
+
+
+class Access(Protocol):
+    """The ledger, as this part sees it."""
+
+    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any: ...
+
+
+class KeyedOutbox:
+    """``ledger.keyed_outbox``."""
+
+    def __init__(
+        self,
+        ledger: Access,
+        keys: Keys,
+        rows: OutboxRows,
+        shards: Shards,
+        append: Callable[[sa.Connection, Lease, list[Entry]], None],
+        now: Callable[[], int],
+        clock: Callable[[], int] | None,
+    ) -> None:
+        """As :class:`gateway.ledger.outbox.Outbox`; ``now`` is this process's clock, in microseconds."""
+        self._ledger = ledger
+        self._keys = keys
+        self._rows = rows
+        self._shards = shards
+        self._append = append
+        self._now = now
+        self._clock = clock
+
+    async def put(
+        self,
+        client: str,
+        key: str,
+        fingerprint: bytes,
+        rows: Sequence[Promised],
+        entries: Sequence[Entry],
+        *,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> KeyClaim:
+        """Owe publishes from now on, and keep the answer under the key. New: that is done. Replay, Mismatch, Running:
+        nothing was written.
+
+        Raises:
+            KeyRunning: a request with this key ended without an outcome, and is another's to resolve.
+            LedgerUnavailable, EntriesRefused: nothing was written.
+        """
+
+        def run(connection: sa.Connection, lease: Lease) -> KeyClaim:
+            now = self._now()
+            while True:
+                claim = Claim(_future(), client, key, fingerprint, ())
+                _, deferred = self._keys.claim(connection, lease, [claim], now)
+                if not deferred:
+                    break
+            found: KeyClaim = claim.result
+            if isinstance(found, Unknown):  # rolls back: the key is not ours
+                raise KeyRunning("an earlier request with this Idempotency-Key has no outcome yet")
+            if not isinstance(found, New):
+                return found
+            self._append(connection, lease, list(entries))
+            there = self._shards.now if self._clock is None else self._clock()
+            self._rows.put(connection, [Put(_future(), rows)], now, there)
+            end = Settle(_future(), client, key, DONE, (), status, headers, body)
+            self._keys.settle(connection, lease, [end], now)
+            if end.error is not None:
+                raise end.error
+            return found
+
+        answer: KeyClaim = await self._ledger.task(run)
+        return answer
+
+
+def _future() -> Any:
+    """Nobody waits for it: what is done here is done within one call."""
+    return None

@@ -1,0 +1,327 @@
+"""Who does what: work that only one process may do at a time, and the processes that share the ledger.
+
+A piece of work is a kind and a name (``bridge``, ``orders-to-cloud``). Its row carries shard and fence of the process
+that does it, as everything does that a process holds (:mod:`gateway.ledger.shards`): it is its owner's as long as the
+shard's row says so, on the database's clock. Nobody has to be asked, and nothing renewed but the lease of the shard. A
+row without a living owner is free, and so is a name without a row.
+
+Each process that takes part has a row in ``peers``, which says where the others reach it and which kinds of work it
+takes.
+
+SQLite has one process, to which all is granted without a row (:class:`Alone`).
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from gateway.errors import EtagMismatch, LedgerUnavailable
+from gateway.ledger import resources
+from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.encoding import octets, text
+from gateway.ledger.engine import Database
+from gateway.ledger.models import peers, shards, work
+from gateway.ledger.shards import INSERT, Lease, alive
+
+SECRET: Final = 32
+"""Octets of a secret that is made here."""
+SECRETS: Final = "cluster-secret"
+"""Kind of the resources that hold them."""
+CLAIM_MAX: Final = 1_000
+"""Most names that are claimed or released in one transaction."""
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A process that shares the ledger, this one included."""
+
+    id: bytes
+    """Eight random octets, new with each start."""
+    shard: int
+    fence: int
+    name: str
+    """Host and process."""
+    url: str
+    """Where the other processes reach it."""
+    config: str
+    """A digest of its configuration."""
+    kinds: frozenset[str]
+    """The kinds of work that it takes; none: it is about to leave."""
+
+
+class View(msgspec.Struct):
+    """The processes and their work at one moment."""
+
+    peers: list[Peer]
+    """All that live and have announced themselves, by shard."""
+    counts: dict[str, dict[int, int]]
+    """Kind -> shard -> how many pieces of work a living owner has."""
+    lapsed: bool
+    """The lease of some shard has run out, and nobody has fenced it yet."""
+
+
+class Tasks(Protocol):
+    """What of the ledger this needs."""
+
+    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any:
+        """Run in a transaction of the writer's, under its lease."""
+
+    async def read(self, run: Callable[[sa.Connection], Any]) -> Any:
+        """Run on a connection of a reader's."""
+
+
+class Work(Protocol):
+    """What :class:`Alone` and :class:`Shared` have in common."""
+
+    shared: bool
+    """There may be other processes."""
+
+    async def announce(self, peer: Peer) -> None:
+        """Tell the others of this process. ``shard`` and ``fence`` are filled in here."""
+
+    async def view(self) -> View:
+        """Processes and work, as they are now."""
+
+    async def bury(self) -> bool:
+        """Fence the shards whose leases ran out, and forget what their processes did; whether there were any."""
+
+    async def claim(self, kind: str, names: Collection[str]) -> set[str]:
+        """Take what of these is free; returns what is this process's now."""
+
+    async def release(self, kind: str, names: Collection[str]) -> None:
+        """Give up what of these is this process's."""
+
+    async def taken(self, kind: str) -> dict[str, int]:
+        """Name -> shard of everything of this kind that has a living owner."""
+
+    async def owner(self, kind: str, name: str) -> int | None:
+        """The shard of its living owner."""
+
+    async def secret(self, name: str) -> bytes:
+        """A secret that all processes share, made on first use."""
+
+
+class Alone:
+    """One process owns the ledger, so it owns all work."""
+
+    shared = False
+
+    async def announce(self, peer: Peer) -> None:
+        """Nobody is there to be told."""
+
+    async def view(self) -> View:
+        """Nobody else, ever."""
+        return View([], {}, lapsed=False)
+
+    async def bury(self) -> bool:
+        """Whoever held the file before is dead."""
+        return False
+
+    async def claim(self, kind: str, names: Collection[str]) -> set[str]:
+        """All of them."""
+        return set(names)
+
+    async def release(self, kind: str, names: Collection[str]) -> None:
+        """There are no rows."""
+
+    async def taken(self, kind: str) -> dict[str, int]:
+        """There are no rows."""
+        return {}
+
+    async def owner(self, kind: str, name: str) -> int | None:
+        """There are no rows."""
+        return None
+
+    async def secret(self, name: str) -> bytes:
+        """Nobody to share it with: new each time."""
+        return os.urandom(SECRET)
+
+
+class Shared:
+    """The tables ``work`` and ``peers``."""
+
+    shared = True
+
+    def __init__(
+        self,
+        database: Database,
+        tasks: Tasks,
+        fence_lapsed: Callable[[sa.Connection], list[int]],
+        on_takeover: Callable[[], None],
+        now: Callable[[], int],
+    ) -> None:
+        """``fence_lapsed`` is that of the shards; ``on_takeover`` is called on the loop where it found any."""
+        self._tasks = tasks
+        self._fence = fence_lapsed
+        self._on_takeover = on_takeover
+        self._now = now
+        insert = INSERT[database.dialect]
+        shard, fence = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
+        kind = sa.bindparam("of", type_=sa.Text)
+        rows, _ = select_rows(
+            database.dialect, (work.c.name,), kind=kind, shard=shard, fence=fence, at=database.clock
+        )  # fmt: skip
+        # By their names: a subquery in the WHERE of an ON CONFLICT is not correlated with the table.
+        there = [sa.literal_column(f"work.{column}", sa.BigInteger) for column in ("shard", "fence")]
+        taking = insert(work).from_select(list(rows.selected_columns.keys()), rows)
+        self._claim = taking.on_conflict_do_update(
+            index_elements=[work.c.kind, work.c.name],
+            set_={column: taking.excluded[column] for column in ("shard", "fence", "at")},
+            where=~alive(*there) | ((work.c.shard == shard) & (work.c.fence == fence)),
+        ).returning(work.c.name)
+        named, _ = select_rows(database.dialect, (work.c.name,))
+        self._release = sa.delete(work).where(
+            work.c.kind == kind, work.c.shard == shard, work.c.fence == fence, work.c.name.in_(named)
+        )
+        self._forget = (
+            sa.delete(work).where(~alive(work.c.shard, work.c.fence)),
+            sa.delete(peers).where(~alive(peers.c.shard, peers.c.fence)),
+        )
+        announced = insert(peers).values(
+            {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in peers.c}
+        )
+        self._announce = announced.on_conflict_do_update(
+            index_elements=[peers.c.shard],
+            set_={column.name: announced.excluded[column.name] for column in peers.c if column.name != "shard"},
+        )
+        self._living = (
+            sa.select(peers)
+            .where(alive(peers.c.shard, peers.c.fence))
+            .order_by(peers.c.shard)
+        )  # fmt: skip
+        lapsed = sa.exists().where(shards.c.owner.is_not(None), shards.c.expires_at < database.clock)
+        self._lapsed = sa.select(lapsed)
+        owned = alive(work.c.shard, work.c.fence)
+        self._counts = (
+            sa.select(work.c.kind, work.c.shard, sa.func.count()).where(owned).group_by(work.c.kind, work.c.shard)
+        )
+        self._taken = sa.select(work.c.name, work.c.shard).where(work.c.kind == kind, owned)
+        self._owner = sa.select(work.c.shard).where(
+            work.c.kind == kind, work.c.name == sa.bindparam("this", type_=sa.LargeBinary), owned
+        )
+
+    async def announce(self, peer: Peer) -> None:
+        """Tell the others of this process."""
+        plain = {
+            "new_id": peer.id,
+            "new_name": peer.name,
+            "new_url": peer.url,
+            "new_config": peer.config,
+            "new_kinds": ",".join(sorted(peer.kinds)),
+        }
+
+        def run(connection: sa.Connection, lease: Lease) -> None:
+            connection.execute(self._announce, {**plain, "new_shard": lease.shard, "new_fence": lease.fence})
+
+        await self._tasks.task(run)
+
+    async def view(self) -> View:
+        """Processes and work, as they are now."""
+
+        def run(connection: sa.Connection) -> View:
+            found = [_peer(row) for row in connection.execute(self._living)]
+            counts: dict[str, dict[int, int]] = {}
+            for kind, shard, count in connection.execute(self._counts):
+                counts.setdefault(kind, {})[shard] = count
+            return View(found, counts, lapsed=bool(connection.execute(self._lapsed).scalar()))
+
+        view: View = await self._tasks.read(run)
+        return view
+
+    async def bury(self) -> bool:
+        """Fence the shards whose leases ran out, and forget what their processes did; whether there were any."""
+
+        def run(connection: sa.Connection, _: Lease) -> bool:
+            fenced = self._fence(connection)
+            for statement in self._forget if fenced else ():
+                connection.execute(statement)
+            return bool(fenced)
+
+        found: bool = await self._tasks.task(run)
+        if found:
+            self._on_takeover()
+        return found
+
+    async def claim(self, kind: str, names: Collection[str]) -> set[str]:
+        """Take what of these is free; returns what is this process's now."""
+        found: set[str] = set()
+        for batch in _batches(names):
+
+            def run(connection: sa.Connection, lease: Lease, batch: Batch = batch) -> list[bytes]:
+                mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
+                return list(connection.execute(self._claim, batch.parameters(**mine)).scalars())
+
+            found.update(map(text, await self._tasks.task(run)))
+        return found
+
+    async def release(self, kind: str, names: Collection[str]) -> None:
+        """Give up what of these is this process's."""
+        for batch in _batches(names):
+
+            def run(connection: sa.Connection, lease: Lease, batch: Batch = batch) -> None:
+                mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
+                connection.execute(self._release, batch.parameters(**mine))
+
+            await self._tasks.task(run)
+
+    async def taken(self, kind: str) -> dict[str, int]:
+        """Name -> shard of everything of this kind that has a living owner."""
+
+        def run(connection: sa.Connection) -> dict[str, int]:
+            return {text(name): shard for name, shard in connection.execute(self._taken, {"of": kind})}
+
+        found: dict[str, int] = await self._tasks.read(run)
+        return found
+
+    async def owner(self, kind: str, name: str) -> int | None:
+        """The shard of its living owner."""
+        this = {"of": kind, "this": octets(name)}
+        found: int | None = await self._tasks.read(
+            lambda connection: connection.execute(self._owner, this).scalar_one_or_none()
+        )
+        return found
+
+    async def secret(self, name: str) -> bytes:
+        """A secret that all processes share, made on first use.
+
+        Raises:
+            LedgerUnavailable: it can neither be read nor made, or is damaged.
+        """
+        while True:
+            found = await self._tasks.read(lambda connection: resources.get(connection, SECRETS, name))
+            if found is not None:
+                secret = b64decode(str(found.spec.get("secret", "")))
+                if len(secret) < SECRET:
+                    raise LedgerUnavailable(f"the {SECRETS} {name!r} in the ledger is damaged; delete it")
+                return secret
+
+            def put(connection: sa.Connection, _: Lease) -> None:
+                spec = {"secret": b64encode(os.urandom(SECRET)).decode("ascii")}
+                resources.put(connection, SECRETS, name, spec, resources.NONE, self._now())
+
+            try:
+                await self._tasks.task(put)
+            except EtagMismatch:
+                pass  # another process was quicker
+
+
+def _peer(row: Any) -> Peer:
+    kinds = frozenset(filter(None, row.kinds.split(",")))
+    return Peer(row.id, row.shard, row.fence, row.name, row.url, row.config, kinds)
+
+
+def _batches(names: Iterable[str]) -> Iterable[Batch]:
+    """In the order of the names, so that two processes that want the same wait for each other and never in a circle."""
+    batch = Batch()
+    for name in sorted(names):
+        batch.add((), octets(name))
+        if len(batch) == CLAIM_MAX:
+            yield batch
+            batch = Batch()
+    if batch:
+        yield batch

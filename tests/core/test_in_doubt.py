@@ -1,0 +1,106 @@
+"""What dead processes left open: sent again together, and nothing keeps the rest from it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import LedgerSettings
+from gateway.core import Gateway
+from gateway.core.publishing import GROUP
+from gateway.ledger import Intent, Ledger, MessageIds, New, Unknown, Wanted
+from gateway.telemetry import Metrics
+from tests.core.fakes import FakeUpstream
+from tests.core.test_keyed_messages import _intent, message
+from tests.ledgers import sqlite_ledger
+
+new_id = MessageIds()
+
+
+def intent(body: bytes = b"x", broker: str = "fake", payload: bytes | None = None) -> Intent:
+    made = _intent(message("k", body))
+    return Intent(
+        message_id=new_id(),
+        broker=broker,
+        exchange="",
+        routing_key=made.routing_key,
+        payload=made.payload if payload is None else payload,
+        message=made.message,
+    )
+
+
+async def resolved(folder: Path, wanted: list[Wanted], upstream: Any) -> list[Any]:
+    """What the ledger says of the keys once another process has resolved what the first one left."""
+    url = sqlite_ledger(folder)
+    dead = await Ledger.open(url, LedgerSettings(), owner="dead")
+    assert await dead.keyring.claim("alice", wanted) == [New()] * len(wanted)
+    await dead.close()
+    ledger = await Ledger.open(url, LedgerSettings(), owner="next")
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)
+    await gateway.start()
+    async with asyncio.timeout(10):
+        resolving = gateway._in_doubt._resolving
+        assert resolving is not None
+        await resolving
+    found = await ledger.keyring.claim("alice", wanted)
+    await gateway.close(1.0)
+    await ledger.close()
+    return found
+
+
+@pytest.fixture
+async def fake() -> FakeUpstream:
+    upstream = FakeUpstream()
+    await upstream.declare_queue("orders")
+    return upstream
+
+
+async def test_they_are_sent_together(tmp_path: Path, fake: FakeUpstream) -> None:
+    """A portion at a time: no message waits for the confirm of another."""
+    fake.held = []
+    publish, most = fake.publish_nowait, 0
+
+    def watched(*args: Any, **more: Any) -> Any:
+        nonlocal most
+        if fake.held is None:  # the portion before was confirmed
+            fake.held = []
+        future = publish(*args, **more)
+        most = max(most, len(fake.held))
+        if len(fake.held) == 1:
+            asyncio.get_running_loop().call_later(0.01, fake.confirm_held)
+        return future
+
+    fake.publish_nowait = watched  # type: ignore[method-assign]
+    count = GROUP + 100
+    wanted = [Wanted(f"k{number}", b"f" * 32, [intent(b"%d" % number)]) for number in range(count)]
+    found = await resolved(tmp_path, wanted, fake)
+    assert most == GROUP
+    assert sorted(int(sent.body) for _, _, sent in fake.published) == list(range(count))
+    assert [(type(answer), answer.intents) for answer in found] == [(Unknown, ())] * count
+
+
+async def test_what_cannot_be_sent_holds_up_nobody(tmp_path: Path, fake: FakeUpstream) -> None:
+    """One that is damaged, and one whose broker is gone: they stay, and so does the rest of their keys."""
+    wanted = [
+        Wanted("whole", b"f" * 32, [intent(b"1")]),
+        Wanted("damaged", b"f" * 32, [intent(payload=b"?"), intent(b"2")]),
+        Wanted("gone", b"f" * 32, [intent(broker="gone")]),
+    ]
+    found = await resolved(tmp_path, wanted, fake)
+    assert sorted(sent.body for _, _, sent in fake.published) == [b"1", b"2"]
+    assert [len(answer.intents) for answer in found] == [0, 1, 1]
+
+
+async def test_a_fault_of_ours_lets_the_keys_go(
+    tmp_path: Path, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(fake, "publish_nowait", fail)
+    (found,) = await resolved(tmp_path, [Wanted("k", b"f" * 32, [intent()])], fake)
+    assert isinstance(found, Unknown)
+    assert len(found.intents) == 1

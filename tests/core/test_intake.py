@@ -1,0 +1,416 @@
+"""From a queue into the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gateway.config import SubscriptionFilter, SubscriptionSettings
+from gateway.core import Gateway, Subscription, intake, taking
+from gateway.core.dead_letters import Letter, Place
+from gateway.core.intake import Intake
+from gateway.core.stored import open_envelope
+from gateway.errors import EntriesRefused, LedgerUnavailable
+from gateway.fidelity import annotate
+from gateway.ledger import MessageIds, id_text
+from gateway.ledger.deliveries import Deliveries
+from gateway.ledger.owed import Delivery, Ending
+from gateway.ledger.owed import Settlement as Ends
+from gateway.message import Message, Properties
+from gateway.operations import Settlement
+from tests.core.fakes import FakeUpstream
+from tests.core.test_publishing import message
+
+
+class Taken:
+    """What an intake stored."""
+
+    def __init__(self) -> None:
+        self.rows: list[Delivery] = []
+        self.room = 1_000
+
+    def stored(self, rows: Sequence[Delivery]) -> None:
+        self.rows += rows
+        self.room -= len(rows)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [open_envelope(row.payload or b"").message.body for row in self.rows]
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+@pytest.fixture
+async def start(gateway: Gateway, upstream: Any, taken: Taken) -> AsyncIterator[Start]:
+    """Start an intake of a subscription with these settings."""
+    running: list[Intake] = []
+
+    async def begin(**settings: Any) -> Intake:
+        given = SubscriptionSettings(**{"broker": "fake", "queue": "orders", "lease": "ledger", **settings})
+        found = Intake(
+            gateway.parts,
+            Subscription("billing", given, "", read_only=False),
+            upstream,
+            on_stored=taken.stored,
+            room=lambda: taken.room,
+        )
+        running.append(found)
+        await found.start()
+        return found
+
+    yield begin
+    for item in running:
+        await item.stop(1.0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def ours(body: bytes, *, resent: bool = False, id: str | None = None) -> Message:
+    more = {"resent": "1"} if resent else {}
+    return Message(body, annotate(Properties(delivery_mode=2), id=id or id_text(MessageIds()()), **more))
+
+
+def put(upstream: FakeUpstream, *messages: Message, redelivered: bool = False) -> None:
+    for item in messages:
+        upstream.queues["orders"].ready.append((item, "", "orders", redelivered))
+    upstream.pump()
+
+
+async def test_stored_then_acknowledged(gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken) -> None:
+    await gateway.publish("fake", "", [message(b"%d" % number) for number in range(5)])
+    found = await start()
+    await until(lambda: len(upstream.settled) == 5)
+    assert taken.bodies == [b"0", b"1", b"2", b"3", b"4"]
+    assert {settlement for settlement, _ in upstream.settled} == {Settlement.ACCEPT}
+    assert [row.id for row in taken.rows] == sorted(row.id for row in taken.rows)
+    rows = await gateway.ledger.deliveries.due("billing", 10)
+    assert [row.id for row in rows] == [row.id for row in taken.rows]
+    assert (rows[0].attempt, rows[0].lease, found.stored) == (0, 0, 5)
+    events = (await gateway.timeline(id_text(taken.rows[0].message_id))).events
+    assert [event.kind.value for event in events] == ["accepted", "confirmed", "stored"]
+    assert events[-1].detail == {"subscription": "billing", "queue": "orders", "redelivered": False}
+
+
+async def test_nothing_is_acknowledged_before_it_is_stored(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Deliveries.store
+    away = True
+    asked = []
+
+    async def no(self: Deliveries, owed: Any, *more: Any) -> None:
+        asked.append([row.id for row in owed])
+        if away:
+            raise LedgerUnavailable("locked")
+        await store(self, owed, *more)
+
+    monkeypatch.setattr(Deliveries, "store", no)
+    put(upstream, ours(b"1"), ours(b"2"))
+    found = await start()
+    await until(lambda: len(asked) >= 2)
+    assert (upstream.settled, found.reason) == ([], "locked")
+    away = False
+    await until(lambda: len(upstream.settled) == 2)
+    assert (taken.bodies, found.reason) == ([b"1", b"2"], "")
+    assert asked[0] == asked[-1], "where nobody can tell whether a commit happened the same is stored again"
+
+
+async def test_a_crash_between_commit_and_acknowledgement(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken
+) -> None:
+    """What was stored comes again, marked by its broker: the ledger has it, so it is dropped. What has no id is there
+    twice, marked."""
+    known, strange = ours(b"known"), Message(b"strange", Properties())
+    put(upstream, known, strange)
+    first = await start()
+    await until(lambda: len(taken.rows) == 2)
+    await first.stop()
+    put(upstream, known, strange, redelivered=True)
+    await start()
+    await until(lambda: len(upstream.settled) == 4)
+    assert taken.bodies == [b"known", b"strange", b"strange"]
+    assert open_envelope(taken.rows[2].payload or b"").redelivered
+    backlog = await gateway.ledger.deliveries.backlog("billing")
+    assert backlog.waiting == 3
+
+
+async def test_a_broker_that_forgot(gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken) -> None:
+    """Nobody says that it comes again, so it may be another message: it is kept, and marked."""
+    known = ours(b"known")
+    put(upstream, known)
+    await (await start()).stop()
+    put(upstream, known)
+    await start()
+    await until(lambda: len(taken.rows) == 2)
+    assert [open_envelope(row.payload or b"").redelivered for row in taken.rows] == [False, True]
+
+
+async def test_a_message_that_was_sent_twice(upstream: FakeUpstream, start: Start, taken: Taken) -> None:
+    identity = id_text(MessageIds()())
+    put(upstream, ours(b"x", id=identity), ours(b"x", id=identity, resent=True), ours(b"y", id=identity, resent=True))
+    await start()
+    await until(lambda: len(upstream.settled) == 3)
+    assert taken.bodies == [b"x", b"y"], "the same id with another body is another message"
+
+
+@pytest.mark.parametrize("entry", [{"replay": "job-1"}, {"reason": "it was a dead letter"}])
+async def test_what_was_sent_anew_is_no_redelivery_of_what_was_here(
+    upstream: FakeUpstream, start: Start, taken: Taken, entry: dict[str, str]
+) -> None:
+    identity = id_text(MessageIds()())
+    put(upstream, ours(b"x", id=identity))
+    await start()
+    await until(lambda: len(taken.rows) == 1)
+    anew = Message(b"x", annotate(Properties(delivery_mode=2), id=identity, **entry))
+    put(upstream, anew, anew, redelivered=True)
+    await until(lambda: len(upstream.settled) == 3)
+    assert taken.bodies == [b"x", b"x"], "and it is recognised when it comes again itself"
+
+
+async def test_a_channel_that_dies(upstream: FakeUpstream, start: Start, taken: Taken) -> None:
+    await start()
+    await until(lambda: bool(upstream.consumers))
+    put(upstream, *(ours(b"%d" % number) for number in range(20)))
+    await asyncio.sleep(0)
+    upstream.consumers[0].lose()
+    await until(lambda: not upstream.queues["orders"].ready and not upstream.out)
+    assert sorted(taken.bodies, key=int) == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"unmatched": "discard"}, "filtered"),
+        ({}, "dead"),
+        ({"dead_letter_routing_key": "graves"}, "dead_lettered"),
+        ({"dead_letter_routing_key": "missing"}, "dead"),
+    ],
+)
+async def test_what_the_filter_does_not_want(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, settings: Any, expected: str
+) -> None:
+    await upstream.declare_queue("graves")
+    good, bad = (Message(b"%d" % n, annotate(Properties(headers={"n": n}), id=id_text(MessageIds()()))) for n in (1, 0))
+    put(upstream, bad, good)
+    await start(filter=SubscriptionFilter(selector="n = 1"), **settings)
+    await until(lambda: len(upstream.settled) == 2)
+    assert taken.bodies == [b"1"]
+    page, _ = await gateway.ledger.messages()
+    states = {
+        item.size: item.state.value
+        for item in page
+        if item.state is not None and item.id not in (taken.rows[0].message_id,)
+    }
+    assert set(states.values()) == {expected if expected != "filtered" else "discarded"}
+    assert (await gateway.ledger.deliveries.backlog("billing")).dead == (expected == "dead")
+    graves = upstream.queues["graves"].ready
+    assert len(graves) == (expected == "dead_lettered")
+    if graves:
+        headers = graves[0][0].properties.headers
+        assert headers is not None
+        assert headers["x-gateway"]["reason"] == "the selector does not match"
+        assert headers["x-gateway"]["subscription"] == "billing"
+
+
+async def test_without_room_the_queue_keeps_the_rest(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "HOLD", 0.05)
+    monkeypatch.setattr(taking, "LOOK_EVERY", 0.02)
+    taken.room = 10
+    put(upstream, *(ours(b"%d" % number) for number in range(100)))
+    found = await start(prefetch=8)
+    await until(lambda: not upstream.consumers and bool(taken.rows))
+    assert 10 <= len(taken.rows) <= 10 + 8
+    assert not upstream.out, "nothing is held"
+    assert len(upstream.queues["orders"].ready) == 100 - len(taken.rows)
+    taken.room = 1_000
+    found.wake()
+    await until(lambda: len(taken.rows) == 100)
+    assert taken.bodies == [b"%d" % number for number in range(100)], "in order"
+    assert not any(open_envelope(row.payload or b"").redelivered for row in taken.rows)
+
+
+async def test_room_that_comes_back_while_the_last_ones_are_stored(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer was cancelled for want of room, with messages to be stored: there must be another one, although
+    there is room again before the first look at an empty hand."""
+    monkeypatch.setattr(taking, "HOLD", 0.05)
+    monkeypatch.setattr(taking, "LOOK_EVERY", 0.02)
+    store = taken.stored
+
+    def stored(rows: Sequence[Delivery]) -> None:
+        store(rows)
+        taken.room = 1_000
+
+    monkeypatch.setattr(taken, "stored", stored)
+    await start(prefetch=8)
+    await until(lambda: bool(upstream.consumers))
+    taken.room = 0
+    put(upstream, *(ours(b"%d" % number) for number in range(100)))
+    await until(lambda: len(taken.rows) == 100)
+
+
+async def test_backlog_max(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "HOLD", 0.05)
+    monkeypatch.setattr(taking, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(intake, "BACKLOG_EVERY", 0.02)
+    put(upstream, *(ours(b"%d" % number) for number in range(30)))
+    found = await start(prefetch=4, backlog_max=5)
+    await until(lambda: not upstream.consumers and bool(taken.rows))
+    await until(lambda: "backlog_max is 5" in found.reason)
+    held = len(taken.rows)
+    assert 5 <= held <= 5 + 4
+    rows = await gateway.ledger.deliveries.claim("billing", 100, 30.0)
+    await gateway.ledger.deliveries.settle([Ends(row.id, Ending.DONE, row.lease) for row in rows])
+    await until(lambda: len(taken.rows) > held)
+
+
+async def test_too_many_octets_make_the_prefetch_smaller(upstream: FakeUpstream, start: Start, taken: Taken) -> None:
+    put(upstream, *(ours(b"x" * 20_000) for _ in range(40)))
+    found = await start(prefetch=30, prefetch_octets=1 << 16)
+    await until(lambda: len(taken.rows) == 40)
+    assert found._prefetch < 30
+
+
+async def test_stop_stores_what_has_come_and_gives_back_the_rest(
+    upstream: FakeUpstream, start: Start, taken: Taken
+) -> None:
+    found = await start(prefetch=4)
+    await until(lambda: bool(upstream.consumers))
+    put(upstream, *(ours(b"%d" % number) for number in range(4)))
+    await asyncio.sleep(0.01)
+    await found.stop(5.0)
+    assert len(taken.rows) + len(upstream.queues["orders"].ready) == 4
+    assert not upstream.out
+    assert not upstream.consumers
+
+
+async def test_lost_acknowledges_nothing(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(self: Deliveries, *more: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Deliveries, "store", never)
+    found = await start()
+    put(upstream, ours(b"1"))
+    await until(lambda: bool(upstream.out))
+    await asyncio.sleep(0.01)
+    found.lost()
+    await until(lambda: not upstream.out)
+    assert all(settlement is Settlement.RELEASE for settlement, _ in upstream.settled)
+    assert [item[0].body for item in upstream.queues["orders"].ready] == [b"1"]
+
+
+async def test_a_message_that_the_ledger_cannot_hold_costs_only_itself(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Deliveries.store
+
+    async def picky(self: Deliveries, owed: Any, entries: Any = (), inbox: Any = ()) -> None:
+        bad = {index: "too odd" for index, row in enumerate(owed) if open_envelope(row.payload).message.body == b"bad"}
+        good = [index for index in range(len(owed)) if index not in bad]
+        await store(self, [owed[index] for index in good], [entries[index] for index in good], ())
+        if bad:
+            raise EntriesRefused(bad)
+
+    monkeypatch.setattr(Deliveries, "store", picky)
+    put(upstream, ours(b"1"), ours(b"bad"), ours(b"2"))
+    await start()
+    await until(lambda: len(upstream.settled) == 2)
+    assert taken.bodies == [b"1", b"2"]
+    assert [item.message.body for item in upstream.out] == [b"bad"], "it is not acknowledged"
+
+
+async def test_an_own_queue_is_declared_and_bound(upstream: FakeUpstream, start: Start, taken: Taken) -> None:
+    await upstream.declare_exchange("news", "topic")
+    await start(queue="", exchange="news", binding_key="k")
+    await until(lambda: bool(upstream.consumers))
+    assert upstream.bindings == {("news", "gateway.subscription.billing", "k")}
+
+
+async def test_a_queue_that_is_missing_is_a_reason_and_no_end(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "PAUSE_MIN", 0.01)
+    found = await start(queue="later")
+    await until(lambda: "no queue 'later'" in found.reason)
+    assert not found.running
+    await upstream.declare_queue("later")
+    await until(lambda: bool(upstream.consumers))
+    assert found.running
+
+
+async def test_what_is_not_wanted_is_buried_once_and_let_go_of_although_the_ledger_was_away(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would fill the prefetch for ever, or be at the dead-letter place as often as that was tried."""
+    store = Deliveries.store
+    away = 3
+
+    async def no(self: Deliveries, owed: Any, *more: Any) -> None:
+        nonlocal away
+        if away and not owed:
+            away -= 1
+            raise LedgerUnavailable("locked")
+        await store(self, owed, *more)
+
+    monkeypatch.setattr(Deliveries, "store", no)
+    monkeypatch.setattr(taking, "PAUSE_MIN", 0.01)
+    await upstream.declare_queue("graves")
+    put(upstream, ours(b"1"), ours(b"2"), ours(b"3"))
+    await start(filter=SubscriptionFilter(selector="colour = 'red'"), dead_letter_routing_key="graves", prefetch=2)
+    await until(lambda: len(upstream.settled) == 3)
+    assert {settlement for settlement, _ in upstream.settled} == {Settlement.ACCEPT}
+    assert not away
+    assert sorted(grave[0].body for grave in upstream.queues["graves"].ready) == [b"1", b"2", b"3"]
+
+
+async def test_a_dead_letter_that_is_driven_back_by_hand_twice_is_no_redelivery(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken
+) -> None:
+    """It dies of the same reason each time, and the gateway dies with it the second time before it is stored."""
+    await upstream.declare_queue("graves")
+    message_id = MessageIds()()
+    message = ours(b"x", id=id_text(message_id))
+    await start()
+    for time in (1, 2):
+        letter = Letter(message_id, message, "500", "fake", "orders", "", "orders")
+        (error,) = await gateway.parts.dead_letters.bury(Place("fake", "", "graves"), "billing", [letter])
+        assert error is None
+        message = upstream.queues["graves"].ready.pop()[0]
+        put(upstream, message, redelivered=time == 2)
+        await until(lambda time=time: len(taken.rows) == time)
+    assert taken.bodies == [b"x", b"x"]
+
+
+async def test_an_intake_of_this_process_takes_what_the_changed_settings_say(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    await upstream.declare_queue("others")
+    old = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="header:customer")
+    put_first, _ = await gateway.subscriptions.put("s", old, None)
+    await gateway.ownership.review("intake")
+    new = SubscriptionSettings(broker="fake", queue="others", lease="ledger", order_key="header:customer")
+    await gateway.subscriptions.put("s", new, put_first.etag)
+    await gateway.publish("fake", "", [message(b"x", "others")])
+    async with asyncio.timeout(10):
+        while not (await gateway.ledger.deliveries.backlog("s")).waiting:
+            await asyncio.sleep(0.005)

@@ -1,0 +1,441 @@
+"""Publishes of later: promised in one commit, sent when due, and never lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from gateway.config import LedgerSettings, RetentionSettings
+from gateway.core import Answer, Gateway, KeyedRequest, Outgoing, Published
+from gateway.core import outbox as module
+from gateway.core.stored import open_envelope
+from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
+from gateway.ledger import Kind, Ledger, parse_id
+from gateway.message import Message, Properties
+from gateway.telemetry import Metrics
+from gateway.upstreams import UpstreamState
+from tests.core.fakes import FakeUpstream
+
+
+def message(body: bytes = b"hello", *, key: str = "orders", not_before: int | None = None, **more: Any) -> Outgoing:
+    outgoing = Outgoing(key, Message(body, Properties(delivery_mode=2)), **more)
+    outgoing.not_before = not_before
+    return outgoing
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def kinds(gateway: Gateway, result: Published) -> list[Kind]:
+    return [event.kind for event in (await gateway.timeline(result.id)).events]
+
+
+async def settled(gateway: Gateway, results: list[Published]) -> None:
+    """Until the ledger holds none of them any more."""
+    async with asyncio.timeout(60):
+        for result in results:
+            while await gateway.ledger.outbox.get(parse_id(result.id)) is not None:
+                await asyncio.sleep(0.005)
+
+
+async def row_of(gateway: Gateway, result: Published, condition: Callable[[Any], bool]) -> Any:
+    async with asyncio.timeout(60):
+        while True:
+            row = await gateway.ledger.outbox.get(parse_id(result.id))
+            if row is not None and condition(row):
+                return row
+            await asyncio.sleep(0.005)
+
+
+def bodies(upstream: FakeUpstream) -> list[bytes]:
+    return [sent.body for _, _, sent in upstream.published]
+
+
+def hasten(gateway: Gateway) -> None:
+    """Pauses are over."""
+    for lane in gateway.outbox._lanes.values():
+        lane.not_before = 0.0
+    gateway.outbox._wake.set()
+
+
+async def test_a_message_is_promised_and_then_sent(gateway: Gateway, upstream: FakeUpstream) -> None:
+    results = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"1"), message(b"2")], "me")
+    assert all(result.scheduled and result.error is None for result in results)
+    await settled(gateway, results)
+    assert bodies(upstream) == [b"1", b"2"]
+    assert await kinds(gateway, results[0]) == [Kind.SCHEDULED, Kind.CONFIRMED]
+    assert (await gateway.timeline(results[0].id)).message.client == "me"
+
+
+async def test_order_is_kept_over_a_thousand_and_over_exchanges(gateway: Gateway, upstream: FakeUpstream) -> None:
+    await upstream.declare_exchange("shop")
+    await upstream.bind_queue("orders", "shop", "orders")
+    numbers = [b"%d" % number for number in range(1_200)]
+    first = await gateway.outbox.put(gateway.broker("fake"), "", [message(body) for body in numbers], "")
+    second = await gateway.outbox.put(gateway.broker("fake"), "shop", [message(b"shop")], "")
+    await settled(gateway, [*first, *second])
+    assert [body for body in bodies(upstream) if body != b"shop"] == numbers
+
+
+async def test_not_before_is_waited_for(gateway: Gateway, upstream: FakeUpstream) -> None:
+    due = int((time() + 0.4) * 1e6)
+    late, now = await gateway.outbox.put(
+        gateway.broker("fake"), "", [message(b"late", not_before=due), message(b"now")], ""
+    )
+    await settled(gateway, [now])
+    assert bodies(upstream) == [b"now"]
+    found = await gateway.outbox.get(parse_id(late.id))
+    assert found.row is not None
+    assert found.row.due_at >= due
+    assert not found.waits_for
+    assert found.row.reason == {"not_before": module.moment(due)}
+    await settled(gateway, [late])
+    assert bodies(upstream) == [b"now", b"late"]
+    assert time() * 1e6 >= due
+
+
+async def test_a_broker_that_is_away_is_waited_for_and_costs_no_attempt(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.state = UpstreamState.DOWN
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await asyncio.sleep(0.05)
+    found = await gateway.outbox.get(parse_id(result.id))
+    assert found.row is not None
+    assert found.row.attempt == 0
+    assert found.waits_for == "broker fake: down"
+    upstream.state = UpstreamState.UP
+    for call in upstream.on_state:
+        call(upstream)
+    await settled(gateway, [result])
+    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CONFIRMED]
+
+
+async def test_one_broker_does_not_wait_for_another(ledger: Ledger, upstream: FakeUpstream) -> None:
+    stuck = FakeUpstream("stuck")
+    stuck.held = []
+    await stuck.declare_queue("orders")
+    gateway = Gateway(ledger, {"fake": upstream, "stuck": stuck}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    await gateway.start()
+    slow = await gateway.outbox.put(gateway.broker("stuck"), "", [message()] * 1, "")
+    await until(lambda: stuck.published)
+    for _ in range(3):
+        await settled(gateway, await gateway.outbox.put(gateway.broker("fake"), "", [message()], ""))
+    assert len(upstream.published) == 3
+    stuck.confirm_held()
+    await settled(gateway, slow)
+    await gateway.close(1.0)
+
+
+async def test_what_was_not_sent_keeps_its_place(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """The broker goes away in the middle of a request: its messages go out in their order all the same."""
+    real, calls = upstream.publish_nowait, 0
+
+    def publish_nowait(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            upstream.state = UpstreamState.DOWN
+        return real(*arguments, **options)
+
+    upstream.publish_nowait = publish_nowait  # type: ignore[method-assign]
+    results = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"%d" % number) for number in range(5)], "")
+    await settled(gateway, results[:1])
+    row = await row_of(gateway, results[1], lambda row: not row.claimed)
+    assert row.reason["code"] == "broker_unavailable"
+    upstream.state = UpstreamState.UP
+    hasten(gateway)
+    await settled(gateway, results)
+    assert bodies(upstream) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await kinds(gateway, results[4]) == [Kind.SCHEDULED, Kind.CONFIRMED]  # never sent before: no mark
+
+
+async def test_an_unknown_outcome_is_sent_again_under_the_same_id_and_marked(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.failure = OutcomeUnknown("no confirm")
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await row_of(gateway, result, lambda row: row.reason.get("resent") is True)
+    upstream.failure = None
+    await settled(gateway, [result])
+    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    headers = upstream.published[-1][2].properties.headers
+    assert headers == {"x-gateway": {"id": result.id, "resent": "1"}}
+
+
+async def test_a_refusal_for_now_is_tried_again_after_a_pause(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.failure = PublishRefused("the queue is full")
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    row = await row_of(gateway, result, lambda row: row.reason)
+    assert row.reason == {"code": "publish_refused", "text": "the queue is full"}
+    assert row.due_at > time() * 1e6  # not at once: the rate is bounded
+    upstream.failure = None
+    await settled(gateway, [result])
+    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CONFIRMED]
+
+
+async def test_what_the_broker_will_never_take_is_kept_with_its_reason(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    (missing,) = await gateway.outbox.put(gateway.broker("fake"), "nowhere", [message()], "")
+    (unroutable,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(key="no", mandatory=True)], "")
+    (dropped,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(key="no")], "")
+    row = await row_of(gateway, missing, lambda row: row.dead)
+    assert row.reason == {"code": "not_found", "text": "404 no exchange 'nowhere'"}
+    assert await kinds(gateway, missing) == [Kind.SCHEDULED, Kind.REFUSED]
+    await row_of(gateway, unroutable, lambda row: row.dead)
+    assert await kinds(gateway, unroutable) == [Kind.SCHEDULED, Kind.UNROUTABLE]
+    await settled(gateway, [dropped])  # nobody asked for a queue to take it
+    assert await kinds(gateway, dropped) == [Kind.SCHEDULED, Kind.UNROUTABLE]
+
+    await upstream.declare_exchange("nowhere")
+    await upstream.bind_queue("orders", "nowhere", "orders")
+    await gateway.outbox.retry(parse_id(missing.id))
+    await settled(gateway, [missing])
+    assert await kinds(gateway, missing) == [Kind.SCHEDULED, Kind.REFUSED, Kind.SCHEDULED, Kind.CONFIRMED]
+    with pytest.raises(StateError):
+        await gateway.outbox.retry(parse_id(missing.id))
+
+
+async def test_too_large_is_refused_at_once(ledger: Ledger) -> None:
+    upstream = FakeUpstream(message_max=1024)
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    large, small = await gateway.outbox.put(
+        gateway.broker("fake"), "", [message(bytes(1025)), message(bytes(1024))], ""
+    )
+    assert large.error is not None
+    assert "message_max = 1024" in str(large.error)
+    assert small.error is None
+    page, _ = await ledger.outbox.page()
+    assert [row.message_id for row in page] == [parse_id(small.id)]
+
+
+async def test_cancelled_before_it_is_sent(gateway: Gateway, upstream: FakeUpstream) -> None:
+    later = int((time() + 3600) * 1e6)
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(not_before=later)], "")
+    await gateway.outbox.cancel(parse_id(result.id), "me")
+    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CANCELLED]
+    with pytest.raises(StateError):
+        await gateway.outbox.cancel(parse_id(result.id), "me")
+    with pytest.raises(NoSuchMessage):
+        await gateway.outbox.cancel(gateway.ids(), "me")
+    assert not upstream.published
+
+
+async def test_not_cancelled_while_it_is_on_its_way(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.held = []
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await until(lambda: upstream.published)
+    with pytest.raises(StateError):
+        await gateway.outbox.cancel(parse_id(result.id), "")
+    upstream.confirm_held()
+    await settled(gateway, [result])
+
+
+# ------------------------------------------------------------------------------------------ crash points
+
+
+async def restarted(tmp_path: Path, upstream: FakeUpstream) -> tuple[Ledger, Gateway]:
+    ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="again")
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    await gateway.start()
+    return ledger, gateway
+
+
+async def crash(gateway: Gateway) -> None:
+    """As a process that is killed: nothing is given back, nothing is written any more."""
+    lanes = list(gateway.outbox._lanes.values())
+    tasks = [task for lane in lanes for task in (lane.task,) if task is not None]
+    if gateway.outbox._runner is not None:
+        tasks.append(gateway.outbox._runner)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    gateway.outbox._lanes.clear()
+    gateway.outbox._runner = None
+    await gateway.ledger.close()
+
+
+async def test_killed_between_confirm_and_record(tmp_path: Path, ledger: Ledger, upstream: FakeUpstream) -> None:
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    await gateway.start()
+    upstream.held = []
+    results = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"1"), message(b"2")], "")
+    await until(lambda: len(upstream.published) == 2)
+    await crash(gateway)
+    upstream.held = None
+    ledger, gateway = await restarted(tmp_path, upstream)
+    await settled(gateway, results)
+    assert bodies(upstream) == [b"1", b"2", b"1", b"2"]
+    marks = [sent.properties.headers["x-gateway"].get("resent") for _, _, sent in upstream.published]
+    assert marks == [None, None, "1", "1"]
+    ids = [sent.properties.headers["x-gateway"]["id"] for _, _, sent in upstream.published]
+    assert ids[:2] == ids[2:]
+    assert await kinds(gateway, results[0]) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    await gateway.close(1.0)
+    await ledger.close()
+
+
+async def test_killed_before_it_was_claimed(tmp_path: Path, ledger: Ledger, upstream: FakeUpstream) -> None:
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")  # nobody sends yet
+    await ledger.close()
+    ledger, gateway = await restarted(tmp_path, upstream)
+    await settled(gateway, [result])
+    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CONFIRMED]
+    await gateway.close(1.0)
+    await ledger.close()
+
+
+async def test_stopped_in_an_orderly_way_leaves_what_has_no_outcome_to_the_next(
+    tmp_path: Path, ledger: Ledger, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    await gateway.start()
+    upstream.held = []
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await until(lambda: upstream.published)
+    await gateway.outbox.stop("fake", 0.01)
+    row = await ledger.outbox.get(parse_id(result.id))
+    assert row is not None
+    assert not row.claimed
+    assert row.reason == {"resent": True}
+    upstream.held = None
+    await gateway.outbox.start("fake")
+    await settled(gateway, [result])
+    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    await gateway.close(1.0)
+
+
+async def test_a_fault_of_ours_keeps_nothing_back(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gateway.outbox._publisher, "send", broken)
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await row_of(gateway, result, lambda row: row.attempt == 1 and not row.claimed)
+    monkeypatch.undo()
+    hasten(gateway)
+    await settled(gateway, [result])
+    assert bodies(upstream) == [b"hello"]
+
+
+async def test_damaged_octets_are_kept_and_cost_nobody_else(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.state = UpstreamState.DOWN
+    bad, good = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"bad"), message(b"good")], "")
+    await gateway.ledger.task(
+        lambda connection, _: connection.exec_driver_sql(
+            "UPDATE outbox SET payload = x'00' WHERE message_id = ?", (parse_id(bad.id),)
+        )
+    )
+    upstream.state = UpstreamState.UP
+    hasten(gateway)
+    await settled(gateway, [good])
+    row = await row_of(gateway, bad, lambda row: row.dead)
+    assert row.reason["text"].startswith("not an envelope")
+    assert bodies(upstream) == [b"good"]
+
+
+# -------------------------------------------------------------------------------------------------- keys
+
+
+def render(results: list[Published]) -> Answer:
+    return Answer(202, ",".join(result.id for result in results).encode(), {"content-type": "text/plain"})
+
+
+async def test_a_key_is_answered_once(gateway: Gateway, upstream: FakeUpstream) -> None:
+    request = KeyedRequest("me", "k", b"f" * 32)
+    broker = gateway.broker("fake")
+    first = await gateway.outbox.put_keyed(request, broker, "", [message()], render)
+    again = await gateway.outbox.put_keyed(request, broker, "", [message()], render)
+    assert (first.status, first.replayed, again.replayed) == (202, False, True)
+    assert (again.body, again.headers) == (first.body, first.headers)
+    await until(lambda: upstream.published)
+    await asyncio.sleep(0.05)
+    assert len(upstream.published) == 1
+    with pytest.raises(KeyReused):
+        await gateway.outbox.put_keyed(KeyedRequest("me", "k", b"g" * 32), broker, "", [message()], render)
+
+
+async def test_fifty_at_once_with_one_key(gateway: Gateway, upstream: FakeUpstream) -> None:
+    request = KeyedRequest("me", "k", b"f" * 32)
+    answers = await asyncio.gather(
+        *(gateway.outbox.put_keyed(request, gateway.broker("fake"), "", [message()], render) for _ in range(50))
+    )
+    assert len({answer.body for answer in answers}) == 1
+    assert sum(not answer.replayed for answer in answers) == 1
+    await until(lambda: upstream.published)
+    await asyncio.sleep(0.05)
+    assert len(upstream.published) == 1
+
+
+async def test_pauses_are_bounded() -> None:
+    assert module.PAUSE_MIN * 2.0 ** min(1_000_000, 20) > module.REFUSED_MAX
+
+
+async def test_bodies_are_kept_as_the_settings_say(tmp_path: Path, upstream: FakeUpstream) -> None:
+    """However a message is published; but not that of one which the broker did not take."""
+    retention = RetentionSettings(bodies="days")
+    ledger = await Ledger.open(
+        f"sqlite:///{tmp_path}/kept.db", LedgerSettings(), owner="test", migrate=True, retention=retention
+    )
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    await gateway.start()
+    plain, refused = await gateway.publish("fake", "", [message(b"plain"), message(b"no", key="no", mandatory=True)])
+    keyed: list[Published] = []
+
+    def render_keyed(results: list[Published]) -> Answer:
+        keyed.extend(results)
+        return Answer(200, b"")
+
+    await gateway.publish_keyed(KeyedRequest("me", "k", b"f" * 32), "fake", "", [message(b"keyed")], render_keyed)
+    (later,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"later")], "")
+    await settled(gateway, [later])
+    for result, body in ((plain, b"plain"), (keyed[0], b"keyed"), (later, b"later")):
+        payload = await ledger.deliveries.body(parse_id(result.id))
+        assert payload is not None
+        stored = open_envelope(payload)
+        assert (stored.message.body, stored.exchange, stored.routing_key) == (body, "", "orders")
+    assert await ledger.deliveries.body(parse_id(refused.id)) is None
+    await gateway.close(1.0)
+    await ledger.close()
+
+
+async def test_what_was_claimed_while_it_was_stopped_is_free_for_the_next(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held by a process that lives, and in nobody's hands, it would never be sent."""
+    claim, claimed, go_on = type(gateway.ledger.outbox).claim, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Any, limit: int, brokers: Any) -> Any:
+        async def later() -> Any:
+            found = await claim(self, limit, brokers)
+            if found:
+                claimed.set()
+                await go_on.wait()
+            return found
+
+        return await later()
+
+    monkeypatch.setattr(type(gateway.ledger.outbox), "claim", slow)
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await claimed.wait()
+    stopping = asyncio.create_task(gateway.outbox.stop("fake", 0.01))
+    await asyncio.sleep(0.02)
+    go_on.set()
+    await stopping
+    row = await row_of(gateway, result, lambda row: not row.claimed)
+    assert "resent" not in row.reason
+    await gateway.outbox.start("fake")
+    await settled(gateway, [result])
+    assert bodies(upstream) == [b"hello"]

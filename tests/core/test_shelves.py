@@ -1,0 +1,80 @@
+"""Whether anything may be due in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core import shelves
+from gateway.core.shelves import LOOK_MAX, LOOK_MIN, Shelf, Shelves
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def emptied(shelf: Shelf) -> None:
+    assert shelf.may_be_due()
+    shelf.asked()
+    shelf.emptied()
+
+
+def test_it_is_looked_less_and_less_often() -> None:
+    clock = Clock()
+    shelf = Shelf(clock)
+    pauses = []
+    for _ in range(6):
+        emptied(shelf)
+        assert not shelf.may_be_due()
+        pauses.append(shelf.next_look() - clock.now)
+        clock.now = shelf.next_look()
+    assert pauses == [LOOK_MIN, 2.0, 4.0, LOOK_MAX, LOOK_MAX, LOOK_MAX]
+
+
+def test_what_is_due_later_is_known_to_the_second() -> None:
+    clock = Clock()
+    shelf = Shelf(clock)
+    emptied(shelf)
+    for _ in range(1_000):
+        shelf.due_in(0.3)
+    assert len(shelf._dues) == 1, "one entry a second, whatever the number of leases"
+    assert shelf.next_look() == 101.0
+    clock.now = 101.0
+    emptied(shelf)
+    assert not shelf._dues
+
+
+def test_news_during_a_claim_are_not_forgotten() -> None:
+    shelf = Shelf(Clock())
+    assert shelf.may_be_due()
+    shelf.asked()
+    shelf.news()
+    shelf.emptied()
+    assert shelf.may_be_due()
+
+
+async def test_who_waits_is_woken() -> None:
+    shelf = Shelves()["billing"]
+    waiter = shelf.wait()
+    assert not shelf.idle
+    shelf.due_in(0)
+    async with asyncio.timeout(30):
+        await waiter
+    shelf.leave(waiter)
+    assert shelf.idle
+
+
+async def test_no_more_are_remembered_than_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelves, "SHELVES_MAX", 10)
+    found = Shelves()
+    used = found["used"]
+    used.pulls = 1
+    for number in range(25):
+        found[f"s{number}"].news()
+    assert len(found._shelves) <= 11
+    assert found["used"] is used

@@ -1,0 +1,222 @@
+"""Streams of pulled messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from gateway.core import Gateway, Pulled, Subscription, streams
+from gateway.core.streams import Stream
+from gateway.upstreams import UpstreamState
+from tests.core.fakes import FakeUpstream
+from tests.core.test_intake import until
+from tests.core.test_ledger_leases import bodies, ids, subscribe
+from tests.core.test_publishing import message
+
+Open = Callable[..., Any]
+
+
+class Reader:
+    """Reads a stream, as long as it may."""
+
+    def __init__(self, stream: Stream, gone: asyncio.Future[None]) -> None:
+        self.stream = stream
+        self.gone = gone
+        self.got: list[Pulled] = []
+        self.heartbeats = 0
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async for batch in self.stream.batches():
+                self.got += batch
+                self.heartbeats += not batch
+                await self.may_read.wait()
+        finally:
+            self.stream.close()
+
+    async def end(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+        async with asyncio.timeout(10):
+            await self.task
+
+
+@pytest.fixture(params=["broker", "ledger"])
+async def billing(gateway: Gateway, request: pytest.FixtureRequest) -> Subscription:
+    return await subscribe(gateway, lease=request.param)
+
+
+@pytest.fixture
+async def read(gateway: Gateway) -> AsyncIterator[Open]:
+    readers: list[Reader] = []
+
+    def begin(
+        subscription: Subscription, window: int = 100, seconds: float | None = None, shared: bool = False
+    ) -> Reader:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream = Stream(
+            gateway.consuming, gateway.subscriptions, gateway.ledger, subscription, window, seconds, gone, shared=shared
+        )
+        readers.append(Reader(stream, gone))
+        return readers[-1]
+
+    yield begin
+    for reader in readers:
+        await reader.end()
+
+
+async def publish(gateway: Gateway, count: int, start: int = 0) -> None:
+    await gateway.publish("fake", "", [message(b"%d" % number) for number in range(start, start + count)])
+
+
+async def test_messages_as_they_come(gateway: Gateway, billing: Subscription, read: Open) -> None:
+    reader = read(billing)
+    await publish(gateway, 3)
+    await until(lambda: len(reader.got) == 3)
+    await publish(gateway, 3, 3)
+    await until(lambda: len(reader.got) == 6)
+    assert bodies(reader.got) == [b"%d" % number for number in range(6)]
+    assert all(item.status == "SUCCESS" for item in await gateway.consuming.acknowledge(billing, ids(*reader.got)))
+    assert reader.stream.outstanding == 0
+
+
+async def test_the_window(gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open) -> None:
+    await publish(gateway, 10)
+    reader = read(billing, window=4)
+    await until(lambda: len(reader.got) == 4)
+    await asyncio.sleep(0.05)
+    assert (len(reader.got), len(upstream.queues["orders"].ready)) == (4, 6)
+    await gateway.consuming.acknowledge(billing, ids(*reader.got[:2]))
+    await until(lambda: len(reader.got) == 6)
+    await gateway.consuming.reject(billing, ids(reader.got[2]), "bad")
+    await gateway.consuming.release(billing, ids(reader.got[3]))
+    await until(lambda: len(reader.got) >= 7)
+    await asyncio.sleep(0.05)
+    assert reader.stream.outstanding <= 4
+
+
+async def test_a_slow_reader_is_not_pulled_for(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open
+) -> None:
+    reader = read(billing, window=1_000)
+    reader.may_read.clear()
+    await publish(gateway, 3 * streams.BATCH)
+    await until(lambda: bool(reader.got))
+    await asyncio.sleep(0.1)
+    assert len(reader.got) <= streams.BATCH
+    assert len(upstream.queues["orders"].ready) >= 2 * streams.BATCH
+    reader.may_read.set()
+    await until(lambda: len(reader.got) == 3 * streams.BATCH)
+
+
+async def test_all_that_is_not_settled_goes_back(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open
+) -> None:
+    await publish(gateway, 3)
+    reader = read(billing)
+    await until(lambda: len(reader.got) == 3)
+    await gateway.consuming.acknowledge(billing, ids(reader.got[0]))
+    await reader.end()
+    assert reader.stream.reason == "the reader is gone"
+    again: list[Pulled] = []
+    async with asyncio.timeout(10):
+        while len(again) < 2:
+            again += await gateway.consuming.pull(billing, 10, 1.0, None)
+    assert sorted(bodies(again)) == [b"1", b"2"]
+    assert all(item.redelivered for item in again)
+    (late,) = await gateway.consuming.acknowledge(billing, ids(reader.got[1]))
+    assert late.status == "LEASE_LOST"
+
+
+async def test_heartbeats(gateway: Gateway, billing: Subscription, read: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
+    reader = read(billing, window=1)
+    await until(lambda: reader.heartbeats >= 2)
+    await publish(gateway, 2)
+    await until(lambda: len(reader.got) == 1)
+    before = reader.heartbeats
+    await until(lambda: reader.heartbeats >= before + 2)
+    assert len(reader.got) == 1, "also while the window is full"
+
+
+async def test_draining_ends_it(gateway: Gateway, billing: Subscription, read: Open) -> None:
+    reader = read(billing)
+    await asyncio.sleep(0.02)
+    gateway.drain()
+    async with asyncio.timeout(10):
+        await reader.task
+    assert reader.stream.reason == "the gateway is shutting down"
+
+
+async def test_a_pause_ends_it(
+    gateway: Gateway, billing: Subscription, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
+    reader = read(billing)
+    await asyncio.sleep(0.02)
+    await gateway.subscriptions.pause("billing")
+    async with asyncio.timeout(10):
+        await reader.task
+    assert "is paused" in reader.stream.reason
+
+
+async def test_a_lease_that_runs_out_makes_room_and_comes_again(
+    gateway: Gateway, billing: Subscription, read: Open
+) -> None:
+    await publish(gateway, 1)
+    reader = read(billing, window=1, seconds=0.05)
+    await until(lambda: len(reader.got) >= 2)
+    assert reader.got[1].redelivered
+    assert reader.got[1].id == reader.got[0].id
+
+
+async def test_a_lost_channel_makes_room(gateway: Gateway, upstream: FakeUpstream, read: Open) -> None:
+    billing = await subscribe(gateway, lease="broker")
+    await publish(gateway, 1)
+    reader = read(billing, window=1)
+    await until(lambda: len(reader.got) == 1)
+    upstream.out[0].lose()
+    await until(lambda: len(reader.got) == 2)
+
+
+async def test_an_extension_keeps_its_place(gateway: Gateway, read: Open) -> None:
+    billing = await subscribe(gateway)
+    await publish(gateway, 2)
+    reader = read(billing, window=1, seconds=0.2)
+    await until(lambda: len(reader.got) == 1)
+    await gateway.consuming.modify_deadline(billing, ids(reader.got[0]), 60)
+    await asyncio.sleep(0.3)
+    assert len(reader.got) == 1
+
+
+async def test_what_another_process_settles_makes_room(
+    gateway: Gateway, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LOOK_EVERY", 0.02)
+    billing = await subscribe(gateway)
+    await publish(gateway, 2)
+    reader = read(billing, window=1, shared=True)
+    await until(lambda: len(reader.got) == 1)
+    silent = gateway.consuming.settling.on_settled
+    monkeypatch.setattr(gateway.consuming.settling, "on_settled", [])  # as if it were done elsewhere
+    await gateway.consuming.acknowledge(billing, ids(reader.got[0]))
+    monkeypatch.setattr(gateway.consuming.settling, "on_settled", silent)
+    await until(lambda: len(reader.got) == 2)
+
+
+async def test_a_broker_that_is_away_is_waited_for(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PAUSE", 0.02)
+    upstream.state = UpstreamState.DOWN
+    reader = read(billing)
+    await asyncio.sleep(0.05)
+    upstream.state = UpstreamState.UP
+    await publish(gateway, 1)
+    await until(lambda: len(reader.got) == 1)

@@ -1,0 +1,237 @@
+"""The outbox: publishes that are owed, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.errors import EntriesRefused
+from gateway.ledger import Entry, Kind, Ledger, OutboxFilter, Promised
+from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, entry, message, new_id
+
+Sql = Callable[[str], list[Any]]
+RABBIT = ["rabbit"]
+
+
+def promised(**fields: Any) -> Promised:
+    """A publish of later."""
+    values: dict[str, Any] = {
+        "message_id": new_id(),
+        "broker": "rabbit",
+        "exchange": "orders\udcff",
+        "routing_key": "eu.\x00",
+        "payload": b"hello\xff",
+        "at": NOW,
+        "client": "shop",
+    }
+    return Promised(**(values | fields))
+
+
+def scheduled(row: Promised) -> Entry:
+    return Entry(row.message_id, Kind.SCHEDULED, NOW, "rabbit", "0-9-1", None, message())
+
+
+async def put(ledger: Ledger, number: int, **fields: Any) -> list[Promised]:
+    rows = [promised(**fields) for _ in range(number)]
+    await ledger.outbox.put(rows, [scheduled(row) for row in rows])
+    return rows
+
+
+async def kinds(ledger: Ledger, row: Promised) -> list[str]:
+    timeline = await ledger.timeline(row.message_id)
+    return [] if timeline is None else [str(event.kind) for event in timeline.events]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def ledger(open_ledger: Open, clock: Clock) -> Ledger:
+    return await open_ledger(clock=clock)
+
+
+async def test_what_is_put_is_handed_out_once(ledger: Ledger, sql: Sql) -> None:
+    (row,) = await put(ledger, 1)
+    assert await ledger.outbox.get(row.message_id) == promised(message_id=row.message_id, due_at=NOW)
+    expected = promised(message_id=row.message_id, due_at=NOW, attempt=1, claimed=True)
+    assert await ledger.outbox.claim(10, RABBIT) == [expected]
+    assert await ledger.outbox.claim(10, RABBIT) == []
+    assert await ledger.outbox.settle([(row.message_id, [entry(row.message_id, Kind.CONFIRMED)])]) == [True]
+    assert await kinds(ledger, row) == ["scheduled", "confirmed"]
+    assert sql("SELECT count(*) FROM outbox") == [(0,)]
+    assert await ledger.outbox.get(row.message_id) is None
+    await ledger.outbox.put([])
+    assert await ledger.outbox.settle([]) == []
+
+
+async def test_sent_when_it_is_due(ledger: Ledger, clock: Clock) -> None:
+    late = promised(due_at=NOW + 60_000_000)
+    soon = promised(due_at=NOW + 30_000_000)
+    elsewhere = promised(broker="brokerj")
+    await ledger.outbox.put([late, soon, elsewhere])
+    assert await ledger.outbox.claim(10, RABBIT) == []
+    assert await ledger.outbox.claim(10, []) == []
+    assert await ledger.outbox.next_due() == 0.0
+    assert len(await ledger.outbox.claim(10, ["brokerj"])) == 1
+    assert await ledger.outbox.next_due() == 30.0
+    clock.now += 30
+    assert [row.message_id for row in await ledger.outbox.claim(10, RABBIT)] == [soon.message_id]
+    clock.now += 30
+    assert [row.message_id for row in await ledger.outbox.claim(10, RABBIT)] == [late.message_id]
+    assert await ledger.outbox.next_due() is None
+
+
+async def test_in_the_order_in_which_they_are_due(ledger: Ledger, clock: Clock) -> None:
+    clock.now += 60
+    rows = [promised(due_at=NOW + offset) for offset in (3, 1, 2)]
+    await ledger.outbox.put(rows)
+    first = await ledger.outbox.claim(2, RABBIT)
+    assert [row.due_at for row in first + await ledger.outbox.claim(2, RABBIT)] == [NOW + 1, NOW + 2, NOW + 3]
+
+
+async def test_tried_again_later(ledger: Ledger, clock: Clock) -> None:
+    one, two = await put(ledger, 2)
+    await ledger.outbox.claim(10, RABBIT)
+    confirmed = entry(two.message_id, Kind.CONFIRMED)
+    took = await ledger.outbox.settle([(two.message_id, [confirmed])], [(one.message_id, 5.0, {"why": "blocked"})])
+    assert took == [True, True]
+    assert await ledger.outbox.claim(10, RABBIT) == []
+    clock.now += 5
+    (again,) = await ledger.outbox.claim(10, RABBIT)
+    assert (again.message_id, again.attempt, again.reason) == (one.message_id, 2, {"why": "blocked"})
+
+
+async def test_taken_back_unless_it_is_being_sent(ledger: Ledger) -> None:
+    one, two = await put(ledger, 2)
+    assert await ledger.outbox.cancel(one.message_id, entry(one.message_id, Kind.CANCELLED))
+    assert await kinds(ledger, one) == ["scheduled", "cancelled"]
+    assert not await ledger.outbox.cancel(one.message_id, entry(one.message_id, Kind.CANCELLED))
+    assert [row.message_id for row in await ledger.outbox.claim(10, RABBIT)] == [two.message_id]
+    assert not await ledger.outbox.cancel(two.message_id, entry(two.message_id, Kind.CANCELLED))
+    assert await kinds(ledger, two) == ["scheduled"]
+    assert await ledger.outbox.release() == 1
+    assert await ledger.outbox.cancel(two.message_id, entry(two.message_id, Kind.CANCELLED))
+
+
+async def test_what_is_put_twice_is_there_once(ledger: Ledger) -> None:
+    (row,) = await put(ledger, 1)
+    await ledger.outbox.claim(1, RABBIT)
+    await ledger.outbox.put([row, promised(message_id=row.message_id, payload=b"other")])
+    found, cursor = await ledger.outbox.page()
+    assert [(each.payload, each.attempt, each.claimed) for each in found] == [(b"hello\xff", 1, True)]
+    assert cursor is None
+
+
+async def test_pages(ledger: Ledger) -> None:
+    rows = await put(ledger, 5)
+    others = await put(ledger, 2, broker="brokerj", client="depot")
+    found, cursor = await ledger.outbox.page(OutboxFilter(broker="rabbit"), limit=3)
+    rest, end = await ledger.outbox.page(OutboxFilter(broker="rabbit"), cursor, limit=3)
+    assert [row.message_id for row in found + rest] == [row.message_id for row in rows]
+    assert end is None
+    depot, _ = await ledger.outbox.page(OutboxFilter(client="depot"))
+    assert [row.message_id for row in depot] == [row.message_id for row in others]
+    with pytest.raises(ValueError, match="no cursor"):
+        await ledger.outbox.page(None, "zz")
+
+
+async def test_rows_of_a_dead_process_are_free(open_ledger: Open) -> None:
+    """On SQLite after its successor has begun."""
+    first = await open_ledger("first")
+    one, two = await put(first, 2)
+    claimed = await first.outbox.claim(1, RABBIT)
+    assert [row.message_id for row in claimed] == [one.message_id]
+    await first.close()
+    second = await open_ledger("second")
+    found = await second.outbox.claim(10, RABBIT)
+    assert [(row.message_id, row.attempt) for row in found] == [(one.message_id, 2), (two.message_id, 1)]
+
+
+@ON_POSTGRESQL
+async def test_rows_of_another_process(open_ledger: Open) -> None:
+    """What it holds is its own; what it says of rows that were taken from it is kept, and the rows are not its any
+    more."""
+    first, second = await open_ledger("first"), await open_ledger("second")
+    (row,) = await put(first, 1)
+    claims = await asyncio.gather(*(ledger.outbox.claim(1, RABBIT) for ledger in (first, second) for _ in range(5)))
+    assert sum(map(len, claims)) == 1
+    holder, other = (first, second) if any(claims[:5]) else (second, first)
+    assert await other.outbox.settle([], [(row.message_id, 0.0, {})]) == [False]
+    assert await other.outbox.release() == 0
+    assert not await other.outbox.cancel(row.message_id, entry(row.message_id, Kind.CANCELLED))
+    await holder.close()
+    (taken,) = await other.outbox.claim(1, RABBIT)
+    assert (taken.message_id, taken.attempt) == (row.message_id, 2)
+    third = await open_ledger("third")
+    assert await third.outbox.settle([(row.message_id, [entry(row.message_id, Kind.CONFIRMED)])]) == [False]
+    assert await other.outbox.settle([(row.message_id, [])]) == [True]
+    assert await kinds(third, row) == ["scheduled", "confirmed"]
+
+
+async def test_many_callers_share_commits(ledger: Ledger, sql: Sql) -> None:
+    rows = [promised() for _ in range(100)]
+    before = sql("SELECT commits FROM shards")[0][0]
+    await asyncio.gather(*(ledger.outbox.put([row], [scheduled(row)]) for row in rows))
+    assert sql("SELECT commits FROM shards")[0][0] < before + 10
+    claimed = await ledger.outbox.claim(1_000, RABBIT)
+    before = sql("SELECT commits FROM shards")[0][0]
+    took = await asyncio.gather(*(ledger.outbox.settle([(row.message_id, [])]) for row in claimed))
+    assert took == [[True]] * 100
+    assert sql("SELECT commits FROM shards")[0][0] < before + 10
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "short id": {"message_id": b"short"},
+    "time beyond 64 bits": {"due_at": 2**70},
+    "payload that is text": {"payload": "hello"},
+    "reason that is no JSON": {"reason": {"it": object()}},
+    "name that cannot be octets": {"exchange": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_row_fails_alone(ledger: Ledger, name: str) -> None:
+    rows = [promised() for _ in range(4)]
+    calls = [
+        ledger.outbox.put(rows[:1], [scheduled(rows[0])]),
+        ledger.outbox.put([rows[1], promised(**BAD[name]), rows[2]], [scheduled(rows[1]), scheduled(rows[2])]),
+        ledger.outbox.put(rows[3:], [scheduled(rows[3])]),
+    ]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(results[1], EntriesRefused)
+    assert set(results[1].refused) == {1}
+    assert (results[0], results[2]) == (None, None)
+    found, _ = await ledger.outbox.page()
+    assert [row.message_id for row in found] == sorted(row.message_id for row in rows)
+
+
+async def test_a_bad_ending_fails_alone(ledger: Ledger) -> None:
+    rows = await put(ledger, 4)
+    await ledger.outbox.claim(4, RABBIT)
+    done = [(row.message_id, [entry(row.message_id, Kind.CONFIRMED)]) for row in rows[:2]]
+    done[1] = (rows[1].message_id, [entry(b"short", Kind.CONFIRMED)])
+    retry = [(rows[2].message_id, 1.0, {}), (rows[3].message_id, float("nan"), {"it": object()})]
+    with pytest.raises(EntriesRefused) as caught:
+        await ledger.outbox.settle(done, retry)
+    assert set(caught.value.refused) == {1, 3}
+    assert caught.value.results == [True, None, True, None]
+    found, _ = await ledger.outbox.page()
+    assert [(row.message_id, row.claimed) for row in found] == [
+        (rows[1].message_id, True),
+        (rows[2].message_id, False),
+        (rows[3].message_id, True),
+    ]
+
+
+async def test_a_large_call_is_written_in_groups(open_ledger: Open) -> None:
+    ledger = await open_ledger(group_max=10)
+    rows = await put(ledger, 35)
+    assert len(await ledger.outbox.claim(100, RABBIT)) == 35
+    done = [(row.message_id, [entry(row.message_id, Kind.CONFIRMED)]) for row in rows[:20]]
+    assert await ledger.outbox.settle(done, [(row.message_id, 0.0, {}) for row in rows[20:]]) == [True] * 35
+    assert len(await ledger.outbox.claim(100, RABBIT)) == 15
