@@ -1,0 +1,643 @@
+"""The way of messages through a bridge: taken, published, recorded, acknowledged.
+
+One task publishes. Whatever has come from the source in a turn of the loop is a chunk: each message of it is routed and
+handed to the target in order, and a task for the chunk waits for the outcomes, writes them into the ledger in one go,
+and acknowledges them to the source, where they leave as ranges. Chunks overlap, and one whose outcomes hang holds up
+no other. Nothing here waits for one message, and no task is made for one.
+
+::
+
+    arrived ──look──> published ──confirmed──> recorded ──> acknowledged
+       │                  │
+       │                  └─ refused ──> again, after a pause (or a grave, see verdicts.py)
+       ├─ duplicate, filtered, looped ──────────> recorded ──> acknowledged
+       └─ poison ──> grave (graves.py) ─────────> recorded ──> acknowledged
+
+How much is under way is bounded by the source's prefetch, and after a refusal by a :mod:`~gateway.bridges.gate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, Final
+
+from gateway.bridges.counts import Counts
+from gateway.bridges.faults import Faults
+from gateway.bridges.gate import Gate
+from gateway.bridges.graves import Graves
+from gateway.bridges.items import Item
+from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
+from gateway.bridges.redeliveries import Redeliveries
+from gateway.bridges.routes import Fate, Route
+from gateway.bridges.throttle import Throttle
+from gateway.bridges.verdicts import Fault, verdict
+from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
+from gateway.ledger import Kind, MessageIds, id_text
+from gateway.operations import Settlement
+from gateway.telemetry import log
+from gateway.upstreams import Delivery, PublishReceipt, Upstream
+
+CHUNK: Final = 500
+"""Most messages of a chunk."""
+CONFIRM_TIMEOUT: Final = 120.0
+"""How long a publish waits for its outcome, in seconds; then it is sent again, marked."""
+PATIENCE_MIN: Final = 0.1
+PATIENCE_MAX: Final = 2.0
+"""How long the outcomes of a chunk are waited for before those that are there are recorded without the others, in
+seconds; doubled each time."""
+LOW_EVERY: Final = 0.02
+"""How often it is looked whether a source that cannot be held back may go on, in seconds."""
+
+
+class Flow:
+    """The messages of one bridge, from start to stop."""
+
+    def __init__(
+        self,
+        route: Route,
+        target: Upstream,
+        journal: Journal,
+        counts: Counts,
+        faults: Faults,
+        ids: MessageIds,
+        *,
+        on_full: Callable[[bool], None],
+        on_enough: Callable[[], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        """``on_full``: more octets are held than ``prefetch_octets``; True: this channel's are given back from now
+        on, so it must end. ``on_enough``: as many messages as asked for
+        are done. ``on_crash``: a fault of ours."""
+        settings = route.settings
+        self.graves: Graves
+        self.held = 0
+        self.octets = 0
+        """Messages that came and are not settled, and the octets of their bodies."""
+        self.taken = 0
+        """How many were taken on in all."""
+        self.done = 0
+        self.done_octets = 0
+        """How many were acknowledged, and the octets of their bodies."""
+        self.unheld = False
+        """The source forgets what it sends, and no prefetch bounds it."""
+        self._route = route
+        self._target = target
+        self._journal = journal
+        self._counts = counts
+        self._ids = ids
+        self._on_full = on_full
+        self._on_enough = on_enough
+        self._on_crash = on_crash
+        self._exchange = settings.target.exchange
+        self._strict = settings.on_loss == "strict"
+        self._warns = settings.on_loss == "warn"
+        self._dedupes = settings.dedupe_seconds > 0
+        self._early = settings.acknowledge == "unsafe-on-publish"
+        self._most = settings.prefetch
+        self._octets_max = settings.prefetch_octets
+        self.redeliveries = Redeliveries(journal, settings.prefetch)
+        self._gate = Gate(settings.prefetch, faults)
+        self._loop = asyncio.get_running_loop()
+        self._throttle = Throttle(settings.messages_per_second, settings.octets_per_second, self._loop.time())
+        self._arrived: deque[Delivery] = deque()
+        self._again: list[Item] = []
+        """Refused, and to be tried again when they are due."""
+        self._number = 0
+        self.left: int | None = None
+        """How many are still to be settled; None: any number."""
+        self._serial = 0
+        """How many publishes there were."""
+        self._newest = 0
+        """The latest publish that the target has taken."""
+        self._overflowed: object = False
+        """The consumer's channel of which no more is held."""
+        self._persistent: asyncio.Future[PublishReceipt] | None = None
+        """The last publish of a persistent message, where that matters."""
+        self._warned_at = self._logged_at = -1.0
+        """When a loss, and a dead letter, was logged last."""
+        self._unlogged = 0
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._stopping = False
+
+    # ---------------------------------------------------------------------------------------- start, stop
+
+    def start(self, limit: int | None = None) -> None:
+        """Begin. ``limit``: so many messages and no more."""
+        self.left = limit
+        self._run(self._publish_all())
+        self._run(self.graves.run())
+
+    async def stop(self, within: float) -> None:
+        """Publish nothing more; give what is under way ``within`` seconds; give the rest back. What cannot be given
+        back, since the source has forgotten it, is published within that time as well."""
+        if self.unheld or self._early:
+            await self._until_idle(within)
+        self._stopping = True
+        arrived, self._arrived = self._arrived, deque()
+        for delivery in arrived:
+            self._gone(len(delivery.message.body))
+            self._release(delivery)
+        again, self._again = self._again, []
+        for item in again:
+            self._drop(item)
+            self._release(item.delivery)
+        await self._until_idle(within)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def abandon(self) -> None:
+        """Another process has the bridge: drop everything, settle nothing. What the source delivered is its again when
+        the channel closes."""
+        self._stopping = True
+        self._arrived.clear()
+        self._again.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _until_idle(self, within: float) -> None:
+        if self.held and within > 0:
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(within):
+                    await self._idle.wait()
+            except TimeoutError:
+                log("bridge.not_drained", logging.WARNING, bridge=self._route.name, messages=self.held)
+
+    def hurry(self) -> None:
+        """A broker may be back: do not wait for the end of a pause."""
+        self._gate.hurry()
+        self.graves.hurry()
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return not self.held
+
+    @property
+    def waiting(self) -> int:
+        """What came and was not published yet."""
+        return len(self._arrived) + len(self._again)
+
+    # --------------------------------------------------------------------------------------------- arrival
+
+    def arrive(self, delivery: Delivery) -> None:
+        """A delivery; called on the loop."""
+        if self.octets > 2 * self._octets_max and not delivery.settled:
+            self._overflowed = delivery.channel
+        if self._overflowed is delivery.channel:  # and all that comes behind it, for the sake of order
+            self._release(delivery)
+            self._on_full(True)
+            return
+        self.held += 1
+        self.octets += len(delivery.message.body)
+        self._arrived.append(delivery)
+        self._wake.set()
+        if self.octets > self._octets_max or (self.unheld and self.held > 2 * self._most):
+            self._on_full(False)
+
+    async def wait_low(self) -> None:
+        """Until half a prefetch, and half of its octets, are left."""
+        while self.held > self._most // 2 or self.octets > self._octets_max // 2:
+            self._idle.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOW_EVERY):
+                    await self._idle.wait()
+
+    def forget_lost(self) -> None:
+        """The source has taken back what it delivered: what is not published yet is not ours any more."""
+        arrived, self._arrived = self._arrived, deque()
+        for delivery in arrived:
+            if delivery.lost:
+                self._gone(len(delivery.message.body))
+            else:
+                self._arrived.append(delivery)
+        again, self._again = self._again, []
+        for item in again:
+            if item.delivery.lost:
+                self._drop(item)
+            else:
+                self._again.append(item)
+
+    # ------------------------------------------------------------------------------------------- publishing
+
+    async def _publish_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while chunk := self._take(self._loop.time()):
+                again = [item for item in chunk if item.first]
+                items = self._look([item for item in chunk if not item.first] if again else chunk)
+                if self._dedupes and (doubtful := [item for item in items if item.doubtful]):
+                    items = await self._without_duplicates(items, doubtful)
+                await self._send_all([*again, *items])
+                await asyncio.sleep(0)
+
+    def _take(self, now: float) -> list[Item]:
+        """What goes now, in order; nothing: it waits for a timer, or for news."""
+        if self._stopping or not (self._arrived or self._again):
+            return []
+        if self._gate.not_before > now:
+            self._wake_at(self._gate.not_before)
+            return []
+        if not self._journal.writable:
+            self._wake_at(now + PAUSE_MIN)
+            return []
+        room = min(self._gate.room, CHUNK)
+        if room <= 0:
+            return []
+        chunk: list[Item] = []
+        if self._again:
+            chunk = self._take_again(room, now)
+        arrived, throttle = self._arrived, self._throttle
+        while arrived and len(chunk) < room and (self.left is None or self.held - len(arrived) < self.left):
+            if throttle.limited:
+                at = throttle.ready(now)
+                if at > now:
+                    self._wake_at(at)
+                    break
+            delivery = arrived.popleft()
+            if delivery.lost:
+                self._gone(len(delivery.message.body))
+                continue
+            self._number += 1
+            item = Item(delivery, self._number)
+            throttle.take(item.size)
+            chunk.append(item)
+        return chunk
+
+    def _take_again(self, room: int, now: float) -> list[Item]:
+        """Those that are due, the oldest first."""
+        due: list[Item] = []
+        rest: list[Item] = []
+        soonest = float("inf")
+        for item in sorted(self._again, key=lambda item: item.number):
+            if item.delivery.lost:
+                self._drop(item)
+            elif item.due <= now and len(due) < room:
+                due.append(item)
+            else:
+                rest.append(item)
+                soonest = min(soonest, item.due)
+        self._again = rest
+        if soonest < float("inf"):
+            self._wake_at(max(soonest, now + 0.001))
+        return due
+
+    def _look(self, items: list[Item]) -> list[Item]:
+        """Route what came; those that are to be forwarded."""
+        if not items:
+            return items
+        look, doubt = self._route.look, self.redeliveries.look
+        forward: list[Item] = []
+        dropped: dict[Fate, list[Item]] = {}
+        self.taken += len(items)
+        self._counts.add("taken", len(items))
+        for item in items:
+            delivery = item.delivery
+            item.sha256 = sha256(delivery.message.body).digest()
+            try:
+                fate = look(item)
+            except Exception as error:  # a fault of ours over one message must not hold up the others
+                log("bridge.route_failed", logging.ERROR, exc_info=error, bridge=self._route.name)
+                item.reason = f"internal error: {error!r:.200}"
+                fate = Fate.POISON
+            if item.id is None:
+                item.id = self._ids()
+                item.text = id_text(item.id)
+            if fate is Fate.FORWARD:
+                doubt(item)
+                forward.append(item)
+            else:
+                dropped.setdefault(fate, []).append(item)
+        if dropped:
+            self._drop_some(dropped)
+        return forward
+
+    def _drop_some(self, dropped: dict[Fate, list[Item]]) -> None:
+        """What becomes of those that are not forwarded."""
+        filtered = dropped.get(Fate.FILTERED, [])
+        looped = dropped.get(Fate.LOOPED, [])
+        if filtered:
+            self._counts.add("filtered", len(filtered))
+        if looped:
+            self._counts.add("looped", len(looped))
+        for items, kind, discards in (
+            (filtered, Kind.FILTERED, self._route.discards_unmatched),
+            (looped, Kind.LOOPED, self._route.own_queue),
+            (dropped.get(Fate.POISON, []), Kind.DEAD_LETTERED, False),
+        ):
+            if items and discards:
+                self._run(self._discard(items, kind))
+            else:
+                for item in items:
+                    self._poison(item)
+
+    async def _without_duplicates(self, items: list[Item], doubtful: list[Item]) -> list[Item]:
+        """Without those that the target has already, or will have."""
+        found = await self.redeliveries.find(doubtful)
+        for item in found.joined:
+            self._gone(item.size)
+        if found.duplicates:
+            self._counts.add("duplicates_dropped", len(found.duplicates))
+            self._run(self._discard(found.duplicates, Kind.DUPLICATE_DROPPED))
+        dropped = {*found.joined, *found.duplicates}
+        return [item for item in items if item not in dropped] if dropped else items
+
+    async def _send_all(self, items: list[Item]) -> None:
+        """Hand them to the target, in order. Where transient messages overtake persistent ones, each transient one
+        waits until the persistent ones before it are taken."""
+        capabilities = self._target.capabilities
+        if capabilities is None or not capabilities.transient_overtakes:
+            self._send(items)
+            return
+        for persistent, group in groupby(items, _is_persistent):
+            run = list(group)
+            if not persistent and self._persistent is not None and not self._persistent.done():
+                await asyncio.wait((self._persistent,))
+                for item in run:
+                    if item.delivery.lost:
+                        self._drop(item)
+                run = [item for item in run if not item.delivery.lost]
+            self._send(run)
+            if persistent:
+                futures = [item.future for item in run if item.future is not None]
+                self._persistent = futures[-1] if futures else self._persistent
+
+    def _send(self, items: list[Item]) -> None:
+        """Hand them to the target, in order."""
+        if not items:
+            return
+        route, upstream = self._route, self._target
+        annotated = upstream.settings.annotate
+        target = upstream.target
+        publish, exchange, order = upstream.publish_nowait, self._exchange, route.name
+        launched = self.redeliveries.launched
+        sent: list[Item] = []
+        resent = 0
+        for item in items:
+            self._serial += 1
+            item.sent = self._serial
+            if item.delivery.redelivered or item.first or item.doubtful:
+                item.resent = item.resent or item.delivery.redelivered
+                resent += item.resent
+            item.first = item.first or self._serial
+            try:
+                message = route.message(item, annotated)
+                if target is not None and (losses := target.losses(message)):
+                    item.losses = losses
+                    if self._strict:
+                        item.reason = "it would lose " + ", ".join(f"{loss.field} ({loss.name})" for loss in losses)
+                        self._poison(item)
+                        continue
+            except GatewayError as error:
+                item.reason = str(error)
+                self._poison(item)
+                continue
+            except Exception as error:  # a fault of ours over one message must not hold up the others
+                log("bridge.translation_failed", logging.ERROR, exc_info=error, bridge=route.name)
+                item.reason = f"internal error: {error!r:.200}"
+                self._poison(item)
+                continue
+            item.future = publish(exchange, item.routing_key, message, timeout=CONFIRM_TIMEOUT, order=order)
+            launched(item)
+            sent.append(item)
+        if resent:
+            self._counts.add("resent", resent)
+        if not sent:
+            return
+        if self._early:
+            for item in sent:
+                if self.held > 2 * self._most or self.octets > self._octets_max:
+                    break  # only what is not settled yet keeps the source from sending more
+                if item.future is not None and not item.future.done():
+                    self._settle(item.delivery, Settlement.ACCEPT)
+        self._gate.outstanding += len(sent)
+        self._run(self._finish(sent))
+
+    # --------------------------------------------------------------------------------------------- outcomes
+
+    async def _finish(self, items: list[Item]) -> None:
+        """Wait for the outcomes of a chunk; what has come when the patience is at its end does not wait longer."""
+        patience = PATIENCE_MIN
+        while items:
+            last = items[-1].future
+            assert last is not None
+            if not last.done():
+                await asyncio.wait((last,), timeout=patience)
+                patience = min(patience * 2, PATIENCE_MAX)
+            done, items = _split(items)
+            if done:
+                await self._outcomes(done)
+
+    async def _outcomes(self, items: list[Item]) -> None:
+        """Record and acknowledge what was taken; judge what was not."""
+        good: list[Item] = []
+        refused: list[tuple[Item, GatewayError]] = []
+        for item in items:
+            assert item.future is not None
+            try:
+                receipt = item.future.result()
+            except GatewayError as error:
+                item.resent = item.resent or error.resent
+                refused.append((item, error))
+                continue
+            item.resent = item.resent or receipt.resent
+            if receipt.routed:
+                good.append(item)
+            else:
+                text = f"no queue takes {item.routing_key!r} at {self._exchange!r}: {receipt.reply_text}"
+                refused.append((item, Unroutable(text)))
+        if good and good[-1].sent > self._newest:
+            self._newest = good[-1].sent
+        if refused:
+            self._refused(refused, len(good))
+        else:
+            self._gate.taken(len(good))
+        if good:
+            entries, inbox = self._journal.forwarded(good)
+            await self._journal.record(entries, inbox)
+            self._acknowledge(good)
+        self._gate.outstanding -= len(items)
+        if self._arrived or self._again:
+            self._wake.set()
+
+    def _acknowledge(self, items: list[Item]) -> None:
+        now = self._loop.time()
+        octets = 0
+        for item in items:
+            octets += item.size
+            self.redeliveries.landed(item)
+            self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
+            if item.losses:
+                self._lossy(item, now)
+        self.done += len(items)
+        self.done_octets += octets
+        self._counts.forwarded(len(items), octets, now - items[0].delivery.at, now)
+
+    def _lossy(self, item: Item, now: float) -> None:
+        for loss in item.losses:
+            self._counts.lost(loss.name)
+        if self._warns and now - self._warned_at >= 1.0:
+            self._warned_at = now
+            log(
+                "bridge.loss", logging.WARNING, bridge=self._route.name, id=item.text,
+                losses=[f"{loss.name}: {loss.field}" for loss in item.losses],
+            )  # fmt: skip
+
+    def _refused(self, refused: list[tuple[Item, GatewayError]], taken: int) -> None:
+        """The target did not take these; ``taken`` others of the same chunk it did."""
+        now = self._loop.time()
+        self._counts.add("refused", len(refused))
+        if taken:
+            self._gate.taken(taken)
+        worst: str | None = None
+        for item, error in refused:
+            found = verdict(error)
+            if found.fault is Fault.MESSAGE:
+                item.reason = str(error)
+                self._poison(item)
+                continue
+            item.resent = item.resent or error.outcome == "unknown"
+            item.due = 0.0
+            if found.fault is Fault.TARGET:
+                worst = worst or str(error)
+            else:
+                item.refusals += 1
+                if item.refusals >= found.tries and self._newest > item.first:
+                    item.reason = str(error)
+                    self._poison(item)
+                    continue
+                item.due = now + min(found.pause * 2 ** min(item.refusals - 1, 10), PAUSE_MAX)
+                others = self._arrived or self._gate.outstanding > len(refused) + taken
+                if self._gate.refused() or not found.alone or not others:
+                    worst = worst or str(error)
+            if self._stopping:
+                self._drop(item)
+                self._release(item.delivery)
+            else:
+                self._again.append(item)
+        if worst is not None:
+            self._gate.close(worst, now)
+
+    # ------------------------------------------------------------------------------------ the end of an item
+
+    async def _discard(self, items: list[Item], kind: Kind) -> None:
+        """Record that they are not forwarded, and take them off the source."""
+        if not self.redeliveries.browses:  # what is only shown is shown again at each start
+            await self._journal.record(self._journal.dropped(items, kind))
+        for item in items:
+            self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
+
+    def _poison(self, item: Item) -> None:
+        item.future = None
+        self.redeliveries.landed(item)
+        self.graves.add(item)
+
+    def buried(self, items: Sequence[Item]) -> None:
+        """The dead-letter place has them, and the ledger knows."""
+        self._counts.add("dead_lettered", len(items))
+        for item in items:
+            self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
+        self._unlogged += len(items)
+        now = self._loop.time()
+        if now - self._logged_at >= 1.0:
+            log(
+                "bridge.dead_lettered", logging.WARNING,
+                bridge=self._route.name, count=self._unlogged, reason=items[-1].reason,
+            )  # fmt: skip
+            self._logged_at, self._unlogged = now, 0
+
+    def retaken(self, item: Item) -> None:
+        """The source has taken it back before it could be dead-lettered."""
+        self._gone(item.size)
+
+    def _drop(self, item: Item) -> None:
+        """It is not ours any more."""
+        self.redeliveries.landed(item)
+        self._gone(item.size)
+
+    def _gone(self, octets: int, settled: bool = False) -> None:
+        """One that was held is not. ``settled``: its source was told that it is done; else it comes again."""
+        self.held -= 1
+        self.octets -= octets
+        if not self.held:
+            self._idle.set()
+            self._gate.taken(0)  # nothing waits for it any more: what was refused has turned out to be at fault itself
+        if self.left is not None:
+            self.left -= settled
+            if self._arrived:
+                self._wake.set()
+            if self.left == 0 and self.held == len(self._arrived) and not self._stopping:
+                self._on_enough()
+
+    def _settle(self, delivery: Delivery, settlement: Settlement) -> bool:
+        """Whether the source was told."""
+        if delivery.settled:
+            return True
+        try:
+            delivery.settle(settlement)
+        except (LeaseLost, StateError):
+            self._counts.add("lease_lost")  # it comes again
+            return False
+        return True
+
+    def _release(self, delivery: Delivery) -> None:
+        self._settle(delivery, Settlement.RELEASE)
+
+    # ------------------------------------------------------------------------------------------------ tasks
+
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            if self._loop.time() < self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at  # uvloop's handles do not all say when they are due
+        self._timer = self._loop.call_at(at, self._due)
+
+    def _due(self) -> None:
+        self._timer = None  # uvloop's come up to a millisecond early, and what was waited for then waits for another
+        self._wake.set()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._stopping:
+            self._on_crash(error)
+
+
+def _split(items: list[Item]) -> tuple[list[Item], list[Item]]:
+    """Those with an outcome, and those without."""
+    done = [item for item in items if item.future is not None and item.future.done()]
+    if len(done) == len(items):
+        return done, []
+    return done, [item for item in items if item.future is not None and not item.future.done()]
+
+
+def _is_persistent(item: Item) -> bool:
+    """What cannot be read is poison, and of no mode."""
+    try:
+        return item.delivery.message.properties.delivery_mode == 2
+    except GatewayError:
+        return False

@@ -1,0 +1,219 @@
+"""What a bridge writes into the ledger: one event for each message, and what its redelivery is recognised by.
+
+When the ledger is away the bridge waits: what is published stays unacknowledged, nothing more is published, and it is
+tried again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from time import time_ns
+from typing import Any, Final
+
+from gateway.bridges.faults import Faults
+from gateway.bridges.items import Item
+from gateway.config import BridgeSettings
+from gateway.core.consuming import printable
+from gateway.core.publishing import headers_of, summary, version_name
+from gateway.errors import EntriesRefused, LedgerUnavailable
+from gateway.ledger import Entry, InboxRow, Kind, Ledger, NewMessage, Seen
+from gateway.telemetry import log
+from gateway.upstreams import Upstream
+
+PAUSE_MIN: Final = 0.5
+PAUSE_MAX: Final = 30.0
+"""Pause before anything is tried again, in seconds; doubled each time."""
+DETAILS_MAX: Final = 1_000
+"""How many details are kept for the next messages of the same routing key."""
+WHERE: Final = "ledger"
+
+
+class Journal:
+    """The ledger, as one bridge sees it."""
+
+    def __init__(
+        self, bridge: str, settings: BridgeSettings, ledger: Ledger, source: Upstream, target: Upstream, faults: Faults
+    ) -> None:
+        self.bridge = bridge
+        self.scope = json.dumps(
+            [
+                bridge, settings.source.broker, settings.source.queue or settings.source.exchange,
+                settings.target.broker, settings.target.exchange, settings.target.routing_key,
+            ],
+        )  # fmt: skip
+        """Whose inbox it is: a bridge that is given another source or target has forwarded nothing of it yet."""
+        self._ledger = ledger
+        self._source = source
+        self._target = target
+        self._faults = faults
+        self._exchange = printable(settings.target.exchange)
+        self._remember_us = settings.dedupe_seconds * 1_000_000
+        self._details: dict[str, dict[str, Any]] = {}
+        self._stuck = 0
+
+    # ------------------------------------------------------------------------------------------- the ledger
+
+    @property
+    def writable(self) -> bool:
+        """Something can be recorded now; where not, the fault is set."""
+        if self._stuck:
+            return False
+        ready, reason = self._ledger.ready()
+        if ready:
+            self._faults.clear(WHERE)
+        else:
+            self._faults.set(WHERE, reason)
+        return ready
+
+    async def record(self, entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> None:
+        """Write; when it returns, it is durable. Tries for as long as it takes."""
+        if not entries and not inbox:
+            return
+        try:
+            await self._ledger.record(entries, inbox)
+        except LedgerUnavailable as error:
+            await self._again(entries, inbox, error)
+        except EntriesRefused as error:
+            self._refused(error)
+
+    async def seen(self, keys: Sequence[str]) -> dict[str, Seen]:
+        """What the inbox knows of these origin ids. Tries for as long as it takes."""
+        pause = PAUSE_MIN
+        while True:
+            try:
+                return await self._ledger.seen(self.scope, keys)
+            except LedgerUnavailable as error:
+                self._faults.set(WHERE, str(error))
+            await self._wait(pause)
+            pause = min(pause * 2, PAUSE_MAX)
+
+    async def _again(self, entries: Sequence[Entry], inbox: Sequence[InboxRow], error: LedgerUnavailable) -> None:
+        self._stuck += 1
+        pause = PAUSE_MIN
+        try:
+            while True:
+                self._faults.set(WHERE, str(error))
+                await self._wait(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+                try:
+                    await self._ledger.record(entries, inbox)
+                    break
+                except LedgerUnavailable as again:
+                    error = again
+                except EntriesRefused as refused:
+                    self._refused(refused)
+                    break
+        finally:
+            self._stuck -= 1
+        if not self._stuck:
+            self._faults.clear(WHERE)
+
+    async def _wait(self, pause: float) -> None:
+        """Wait so many seconds, or until the ledger has found out that it can be written again."""
+        while pause > 0:
+            await asyncio.sleep(min(pause, PAUSE_MIN))
+            pause -= PAUSE_MIN
+            if self._ledger.ready()[0]:
+                break
+
+    def _refused(self, error: EntriesRefused) -> None:
+        """Some events cannot be stored. Their messages are safe where they are, so the bridge goes on."""
+        log("bridge.events_refused", logging.ERROR, bridge=self.bridge, reason=str(error))
+
+    # --------------------------------------------------------------------------------------------- entries
+
+    def forwarded(self, items: Iterable[Item]) -> tuple[list[Entry], list[InboxRow]]:
+        """The target has them."""
+        at = time_ns() // 1000
+        broker, version = self._target.name, version_name(self._target)
+        source, spoken = self._source.name, version_name(self._source)
+        expires_at = at + self._remember_us
+        entries, inbox = [], []
+        for item in items:
+            message_id = item.id
+            assert message_id is not None
+            routing_key = item.routing_key
+            detail = self._details.get(routing_key)
+            if detail is None:
+                detail = self._detail(routing_key)
+            if item.resent:
+                detail = {**detail, "resent": True}
+            entries.append(
+                Entry(message_id, Kind.FORWARDED, at, broker, version, detail, self._message(item, source, spoken))
+            )
+            if item.losses:
+                lost = [{"name": loss.name, "field": printable(loss.field)} for loss in item.losses]
+                entries.append(
+                    Entry(message_id, Kind.REDUCED, at, broker, version, {"bridge": self.bridge, "losses": lost})
+                )
+            if item.key and self._remember_us:
+                inbox.append(InboxRow(self.scope, item.key, item.sha256, message_id, expires_at))
+        return entries, inbox
+
+    def dropped(self, items: Iterable[Item], kind: Kind) -> list[Entry]:
+        """They are not forwarded, and taken off the source."""
+        at = time_ns() // 1000
+        source, spoken = self._source.name, version_name(self._source)
+        return [
+            Entry(
+                item.id or b"",
+                kind,
+                at,
+                source,
+                spoken,
+                {"bridge": self.bridge, "reason": printable(item.reason)[:500]},
+                self._message(item, source, spoken),
+            )
+            for item in items
+        ]
+
+    def dead_lettered(self, items: Iterable[Item], place: Upstream, exchange: str, routing_key: str) -> list[Entry]:
+        """The dead-letter place has them."""
+        at = time_ns() // 1000
+        version = version_name(place)
+        source, spoken = self._source.name, version_name(self._source)
+        return [
+            Entry(
+                item.id or b"",
+                Kind.DEAD_LETTERED,
+                at,
+                place.name,
+                version,
+                {
+                    "bridge": self.bridge,
+                    "reason": printable(item.reason)[:500],
+                    "exchange": printable(exchange),
+                    "routing_key": printable(routing_key),
+                },
+                self._message(item, source, spoken),
+            )
+            for item in items
+        ]
+
+    def _message(self, item: Item, broker: str, version: str) -> NewMessage:
+        delivery = item.delivery
+        return NewMessage(
+            broker=broker,
+            version=version,
+            exchange=item.exchange,
+            routing_key=delivery.routing_key,
+            size=item.size,
+            sha256=item.sha256,
+            origin="bridge",
+            properties=summary(delivery.message),
+            headers=headers_of(delivery.message),
+        )
+
+    def _detail(self, routing_key: str) -> dict[str, Any]:
+        if len(self._details) >= DETAILS_MAX:
+            self._details.clear()
+        detail = self._details[routing_key] = {
+            "bridge": self.bridge,
+            "target": self._target.name,
+            "exchange": self._exchange,
+            "routing_key": printable(routing_key),
+        }
+        return detail

@@ -1,0 +1,115 @@
+"""Which deliveries the target has already, or may have.
+
+A delivery may be one that was forwarded before if its broker says so, if it is marked ``resent``, or if it is among the
+first of a consumer, since brokers have been seen that forget in a crash what they had delivered, and the last of what
+was acknowledged. The first are a prefetch of them, and a prefetch after each that turned out to be known. Such a one is
+looked for among what is under way, and then in the ledger. It is dropped only if what was recorded has the same origin
+id and the same body, and its broker or its mark says that it comes again. One of which nobody says so may be another
+message of the same id: it is forwarded, with the mark. A queue that is only looked at shows everything again at each
+start, and what was forwarded before that is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time_ns
+from typing import NamedTuple
+
+from gateway.bridges.items import Item
+from gateway.bridges.journal import Journal
+
+
+class Found(NamedTuple):
+    """What became of doubtful deliveries; the others are to be forwarded."""
+
+    joined: list[Item]
+    """The first delivery was lost while its publish had no outcome yet: it shares that."""
+    duplicates: list[Item]
+    """The target has them."""
+
+
+class Redeliveries:
+    """What is under way, and what the ledger remembers."""
+
+    def __init__(self, journal: Journal, prefetch: int) -> None:
+        self.browses = False
+        """The source shows messages that were forwarded before, again and again."""
+        self._journal = journal
+        self._prefetch = prefetch
+        self._flying: dict[str, Item] = {}
+        self._channel: object = None
+        self._since = 0
+        self._fresh = 0
+        self._late: set[str] = set()
+        """Recorded since the present channel began, of what an earlier one had brought."""
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def launched(self, item: Item) -> None:
+        """It is published."""
+        if item.key:
+            self._flying[item.key] = item
+
+    def landed(self, item: Item) -> None:
+        """It is recorded, or not ours any more."""
+        if item.key and item.delivery.channel is not self._channel:
+            self._late.add(item.key)
+        if item.key and self._flying.get(item.key) is item:
+            del self._flying[item.key]
+
+    def look(self, item: Item) -> None:
+        """Whether it may be a redelivery."""
+        channel = item.delivery.channel
+        if channel is not self._channel:
+            self._channel = channel
+            self._since = time_ns() // 1000
+            self._fresh = self._prefetch
+            self._late.clear()
+        if self._fresh:
+            self._fresh -= 1
+            item.doubtful = True
+        elif item.delivery.redelivered or item.resent or self.browses:
+            item.doubtful = True
+
+    async def find(self, doubtful: Sequence[Item]) -> Found:
+        """What the target has already. Marks those as ``resent`` that may be there, but nobody says so."""
+        found = Found([], [])
+        asked: list[Item] = []
+        for item in doubtful:
+            if not item.key:
+                continue
+            first = self._flying.get(item.key)
+            if first is None or first.sha256 != item.sha256:
+                asked.append(item)
+            elif first.delivery.lost:
+                if self._comes_again(item):
+                    first.delivery = item.delivery
+                    found.joined.append(item)
+                else:
+                    item.resent = True
+        if not asked:
+            return found
+        seen = await self._journal.seen([item.key for item in asked])
+        for item in asked:
+            before = seen.get(item.key)
+            if before is None or before.body_sha256 != item.sha256:
+                continue
+            # What the same channel has brought before it brings again only with a word of it: without, this is
+            # another message whose publisher gives the same id to all.
+            of_this_channel = before.at >= self._since and item.key not in self._late
+            if of_this_channel and not (item.delivery.redelivered or item.resent):
+                continue
+            self._fresh = self._prefetch
+            if self._comes_again(item):
+                item.id = before.message_id
+                item.reason = "it was forwarded before"
+                found.duplicates.append(item)
+            else:
+                item.resent = True
+        return found
+
+    def _comes_again(self, item: Item) -> bool:
+        """Whether somebody says that it may have been delivered before. Being among the first of a consumer is no
+        such word: a publisher may use an id again, with the same body."""
+        return item.delivery.redelivered or item.resent or self.browses

@@ -1,0 +1,93 @@
+"""All bridges of a gateway: see :mod:`gateway.core.supervised` for how they are kept, owned, steered and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+from gateway.bridges.bridge import Bridge, check
+from gateway.bridges.compare import Comparer, Report
+from gateway.bridges.counts import Counts
+from gateway.bridges.states import BridgeStatus, resting
+from gateway.config import BridgeSettings
+from gateway.core import Gateway
+from gateway.core.supervised import Supervisor, Wish
+from gateway.errors import EtagMismatch, NoSuchBridge
+
+KIND: Final = "bridge"
+"""The kind of work that a bridge is."""
+IDENTITY: Final = ("gateway", "id")
+"""The resource that holds the gateway's own id: the part of ``via`` behind the name."""
+
+
+class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
+    """The bridges of a gateway."""
+
+    kind = KIND
+    settings_type = BridgeSettings
+    no_such = NoSuchBridge
+
+    def __init__(self, gateway: Gateway, configured: Mapping[str, BridgeSettings]) -> None:
+        super().__init__(gateway, configured)
+        self._counts: dict[str, Counts] = {}
+        self._identity = ""
+        self._comparer = Comparer(gateway)
+
+    async def start(self) -> None:
+        self._identity = await self._find_identity()
+        await super().start()
+
+    async def _find_identity(self) -> str:
+        """Eight hexadecimal digits that are this ledger's, made once."""
+        ledger = self._gateway.ledger
+        kind, name = IDENTITY
+        found = await ledger.get_resource(kind, name)
+        if found is None:
+            try:
+                await ledger.put_resource(kind, name, {"id": uuid4().hex[:8]}, "")
+            except EtagMismatch:
+                pass  # another process was quicker
+            found = await ledger.get_resource(kind, name)
+        assert found is not None
+        return str(found.spec["id"])
+
+    def check(self, name: str, settings: BridgeSettings) -> None:
+        check(name, settings, self._gateway)
+
+    def build(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: Wish) -> Bridge:
+        counts = self._counts.get(name)
+        if counts is None:
+            counts = self._counts[name] = Counts(name, self._gateway.metrics)
+        return Bridge(
+            name,
+            settings,
+            self._gateway,
+            counts,
+            f"{name}@{self._identity}",
+            etag=etag,
+            read_only=read_only,
+            wish=wish,
+            on_finish=self._finished,
+        )
+
+    def at_rest(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: Wish) -> BridgeStatus:
+        return resting(name, settings, etag, read_only, wish)
+
+    def has_moved(self, before: BridgeSettings, after: BridgeSettings) -> bool:
+        return before.source != after.source
+
+    def forget_counts(self, name: str) -> None:
+        self._counts.pop(name).forget()
+
+    async def drain(self, name: str) -> BridgeStatus:
+        """Forward until the source's queue is empty, then stop. Raises NoSuchBridge."""
+        return await self._wish(name, Wish.DRAIN)
+
+    async def compare(self, name: str, **options: Any) -> Report:
+        """Both sides of a bridge beside each other: see :meth:`gateway.bridges.compare.Comparer.compare`.
+
+        Raises:
+            NoSuchBridge: there is none of that name.
+        """
+        return await self._comparer.compare((await self._find(name)).route, **options)

@@ -1,0 +1,71 @@
+"""The window before a target. Time is an argument."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.bridges.faults import Faults
+from gateway.bridges.gate import REFUSED_IN_A_ROW, Gate
+
+
+@pytest.fixture
+async def faults() -> Faults:
+    return Faults("b", lambda: None)
+
+
+async def test_it_closes_and_opens_step_by_step(faults: Faults) -> None:
+    gate = Gate(100, faults)
+    gate.outstanding = 40
+    assert gate.room == 60
+    gate.outstanding = 0
+    gate.close("it is gone", 10.0)
+    assert (gate.room, gate.not_before) == (1, 10.5)
+    assert faults.reason == "target: it is gone"
+    rooms = []
+    for _ in range(8):
+        gate.taken(1)
+        rooms.append(gate.room)
+    assert rooms == [2, 4, 8, 16, 32, 64, 100, 100]
+    assert not faults
+    assert gate.not_before == 0.0
+
+
+async def test_pauses_grow_and_begin_anew(faults: Faults) -> None:
+    gate = Gate(10, faults)
+    now, pauses = 0.0, []
+    for _ in range(9):
+        gate.close("no", now)
+        pauses.append(gate.not_before - now)
+        now = gate.not_before
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    gate.taken(1)
+    gate.close("no", now)
+    assert gate.not_before == now + 0.5
+
+
+async def test_many_refusals_at_once_are_one(faults: Faults) -> None:
+    gate = Gate(10, faults)
+    for _ in range(50):
+        gate.close("no", 1.0)
+    assert gate.not_before == 1.5
+
+
+async def test_a_target_that_is_back_is_not_waited_for(faults: Faults) -> None:
+    gate = Gate(10, faults)
+    gate.close("no", 1.0)
+    gate.hurry()
+    assert gate.not_before == 0.0
+    assert gate.room == 1, "one at a time, still"
+
+
+async def test_refusals_in_a_row(faults: Faults) -> None:
+    gate = Gate(10, faults)
+    assert [gate.refused() for _ in range(REFUSED_IN_A_ROW)] == [False] * (REFUSED_IN_A_ROW - 1) + [True]
+    gate.taken(1)
+    assert not gate.refused()
+
+
+async def test_a_full_window_is_not_touched_by_what_is_taken(faults: Faults) -> None:
+    gate = Gate(10, faults)
+    gate.taken(500)
+    assert gate.room == 10

@@ -1,0 +1,163 @@
+"""Bridges between real brokers: what only they can show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import BrokerSettings
+from gateway.errors import GatewayError
+from gateway.upstreams import Upstream
+from tests.bridges.conftest import Estate, entry
+from tests.servers import BrokerJ, RabbitMQ
+
+pytestmark = pytest.mark.broker
+
+
+class Real(Estate):
+    """An estate between two brokers that run elsewhere."""
+
+    def __init__(self, path: Path, old: str, new: str, name: Callable[[str], str]) -> None:
+        super().__init__(path)
+        self._urls = {"old": old, "new": new}
+        self.source, self.target = name("in"), name("out")
+
+    def upstream(self, name: str, version: str, **options: Any) -> Upstream:
+        return Upstream(name, BrokerSettings(url=self._urls[name], **options))
+
+    async def begin(self) -> Real:
+        await self.open_gateway({"old": "", "new": ""})
+        await self.old.declare_queue(self.source)
+        await self.new.declare_queue(self.target)
+        return self
+
+    async def bridge(self, name: str = "b", **settings: Any) -> Any:
+        return await super().bridge(
+            name,
+            **{
+                "source": {"broker": "old", "queue": self.source},
+                "target": {"broker": "new", "routing_key": self.target},
+                "dead_letter": {"broker": "old", "routing_key": f"{self.source}.dead"},
+                **settings,
+            },
+        )
+
+    async def end(self) -> None:
+        await self.bridges.close(1.0)
+        for upstream, queue in ((self.old, self.source), (self.new, self.target), (self.old, f"{self.source}.dead")):
+            try:
+                await upstream.delete_queue(queue)
+            except GatewayError:
+                pass  # a test that failed may have lost it
+        await self.close()
+
+
+@pytest.fixture
+async def real(
+    tmp_path: Path,
+    rabbitmq: RabbitMQ,
+    brokerj: BrokerJ,
+    unique_name: Callable[[str], str],
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[Real]:
+    """Between two brokers, named as ``("rabbitmq", "0-8")``; Broker-J's virtual host in memory."""
+    servers = {"rabbitmq": rabbitmq.url, "brokerj": lambda version: brokerj.url(version, "memory")}
+    old, new = (servers[kind](version) for kind, version in request.param)
+    real = Real(tmp_path, old, new, unique_name)
+    yield await real.begin()
+    await real.end()
+
+
+RABBITMQ, BROKERJ = "rabbitmq", "brokerj"
+PAIRS = [
+    ((RABBITMQ, "0-9-1"), (RABBITMQ, "0-9-1")),
+    ((RABBITMQ, "0-8"), (BROKERJ, "0-10")),
+    ((BROKERJ, "0-10"), (RABBITMQ, "0-9-1")),
+    ((BROKERJ, "0-9-1"), (RABBITMQ, "0-8")),
+]
+
+
+@pytest.mark.parametrize("real", PAIRS, indirect=True, ids=lambda pair: "-".join(map(" ".join, pair)))
+async def test_in_order_and_once(real: Real) -> None:
+    await real.fill(300, real.source)
+    await real.bridge(prefetch=50)
+    await real.fill(300, real.source)
+    await real.wait_for(forwarded=600, in_flight=0, state="running")
+    came = await real.take(600, real.target)
+    assert [int(delivery.message.body) for delivery in came] == list(range(1, 601))
+    assert (await real.wait_for(source_messages=0)).resent == 0
+
+
+@pytest.mark.parametrize("real", PAIRS, indirect=True, ids=lambda pair: "-".join(map(" ".join, pair)))
+async def test_a_pause_gives_back_what_was_not_forwarded(real: Real) -> None:
+    await real.bridge(prefetch=50, messages_per_second=200)
+    await real.fill(100, real.source)
+    await real.wait_for(forwarded=lambda count: count >= 10)
+    status = await real.bridges.pause("b")
+    assert status.in_flight == 0
+    await real.bridges.resume("b")
+    await real.wait_for(forwarded=100, in_flight=0)
+    came = await real.take(100, real.target)
+    assert [int(delivery.message.body) for delivery in came] == list(range(1, 101))
+
+
+@pytest.mark.parametrize("real", PAIRS[:3], indirect=True, ids=lambda pair: "-".join(map(" ".join, pair)))
+async def test_an_unknown_exchange_and_a_key_that_nobody_wants(real: Real, unique_name: Callable[[str], str]) -> None:
+    exchange = unique_name("later")
+    await real.bridge(target={"broker": "new", "exchange": exchange, "routing_key": "{header:to}"})
+    await real.fill(5, real.source, headers={"to": "a"})
+    await real.wait_for(state="error", reason=lambda text: exchange in text)
+    await real.new.declare_exchange(exchange, "direct")
+    await real.new.bind_queue(real.target, exchange, "a")
+    await real.wait_for(forwarded=5, in_flight=0, state="running")
+    await real.old.declare_queue(f"{real.source}.dead")
+    await real.fill(2, real.source, headers={"to": "nobody"})
+    await real.fill(5, real.source, headers={"to": "a"})
+    await real.wait_for(forwarded=10, dead_lettered=2, in_flight=0, state="running")
+    letters = await real.take(2, f"{real.source}.dead", "old")
+    assert all("nobody" in entry(letter)["reason"] for letter in letters)
+    assert len(await real.take(10, real.target)) == 10
+    await real.new.delete_exchange(exchange)
+
+
+@pytest.mark.parametrize(
+    "real",
+    [((BROKERJ, version), (RABBITMQ, "0-9-1")) for version in ("0-8", "0-9-1", "0-10")],
+    indirect=True,
+    ids=lambda pair: " ".join(pair[0]),
+)
+async def test_a_mirror_leaves_the_messages_where_they_are(real: Real) -> None:
+    await real.fill(60, real.source)
+    await real.bridge(mode="mirror", prefetch=25)
+    await real.wait_for(forwarded=60, in_flight=0)
+    await real.fill(10, real.source)
+    await real.wait_for(forwarded=70, in_flight=0)
+    await real.bridges.pause("b")
+    await real.bridges.resume("b")
+    await real.wait_for(duplicates_dropped=70, in_flight=0)
+    await real.bridges.pause("b")
+    came = await real.take(70, real.target)
+    assert [int(delivery.message.body) for delivery in came] == list(range(1, 71))
+    left = await real.take(70, real.source, "old")
+    assert [int(delivery.message.body) for delivery in left] == list(range(1, 71))
+
+
+@pytest.mark.parametrize("real", [((RABBITMQ, "0-9-1"), (BROKERJ, "0-10"))], indirect=True, ids=["closed"])
+async def test_connections_that_are_cut(real: Real, rabbitmq: RabbitMQ) -> None:
+    await real.bridge(prefetch=100, messages_per_second=2_000)
+    sending = asyncio.ensure_future(real.fill(1_000, real.source))
+    await sending
+    await real.wait_for(forwarded=lambda count: count >= 200)
+    link = real.old._keepers["consume"].link
+    assert link is not None
+    assert link.stream is not None
+    link.stream.abort()
+    status = await real.wait_for(forwarded=lambda count: count >= 1_000, in_flight=0, source_messages=0, within=20.0)
+    came = await real.new.fetch(real.target, 5_000, 1.0)
+    bodies = [int(delivery.message.body) for delivery in came]
+    assert set(bodies) == set(range(1, 1_001))
+    assert len(bodies) - 1_000 <= status.resent <= 100
