@@ -1,0 +1,13 @@
+"""Requests of the gateway's own, to URLs that somebody else chose.
+
+:mod:`~gateway.outbound.hosts` reads a URL, :mod:`~gateway.outbound.addresses` judges where it leads,
+:mod:`~gateway.outbound.dialer` connects to what was judged, :mod:`~gateway.outbound.requests` and
+:mod:`~gateway.outbound.answers` are the octets, and :mod:`~gateway.outbound.transport` is the whole.
+"""
+
+from gateway.outbound.answers import Answer
+from gateway.outbound.hosts import Rules
+from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
+from gateway.outbound.transport import GuardedTransport, guarded_client
+
+__all__ = ["DEFAULT_OUTBOUND_LIMITS", "Answer", "GuardedTransport", "OutboundLimits", "Rules", "guarded_client"]

@@ -1,0 +1,249 @@
+"""What becomes of a message after an attempt, and in which order.
+
+::
+
+    delivered    (reply published) ──> recorded ──────────────────────────────────> acknowledged
+    tried again  stored with the time of the next attempt ────────────────────────> acknowledged
+    given up     copied to the dead-letter place, confirmed ──> recorded ─────────> acknowledged
+                 └ there is none: dead in the ledger ─────────────────────────────> acknowledged
+                 └ it does not take it: stored, to be brought there later ────────> acknowledged
+
+What the ledger held already is settled in one commit with its event instead, under the lease of the claim: where
+somebody else settled it meanwhile (purged it, say), nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gateway.config import SubscriptionSettings
+from gateway.core.arrivals import Arrival, Arrivals, now_us
+from gateway.core.dead_letters import Letter, place_of
+from gateway.core.own_queues import queue_of
+from gateway.core.parts import Parts
+from gateway.errors import LedgerUnavailable
+from gateway.ledger import Entry, Kind, id_text
+from gateway.ledger.owed import Delivery as Row
+from gateway.ledger.owed import Ending
+from gateway.operations import Settlement
+from gateway.telemetry import log
+from gateway.webhooks.counts import Counts
+from gateway.webhooks.items import Item
+from gateway.webhooks.journal import Journal
+from gateway.webhooks.notes import Notes, ended, reason_of, short
+from gateway.webhooks.replies import Replies
+from gateway.webhooks.sender import Outcome
+from gateway.webhooks.shelf import Shelf
+
+BURY_PAUSE: Final = 30.0
+"""After so many seconds a dead-letter place that did not take a message is tried again."""
+GIVEN_UP: Final = "given_up"
+"""In a row's reason: there are no attempts any more, but its dead-letter place has it not yet."""
+REFUSED_PAUSE: Final = 30.0
+"""So long a message that the ledger cannot hold stays out before it goes back, in seconds."""
+ASK_PAUSE: Final = 0.5
+"""After so many seconds the ledger is asked again where it is away."""
+
+
+class Fates:
+    """The messages of one subscription after an attempt. When a method returns, what follows is safe."""
+
+    def __init__(
+        self,
+        subscription: str,
+        settings: SubscriptionSettings,
+        parts: Parts,
+        journal: Journal,
+        replies: Replies,
+        counts: Counts,
+        arrivals: Arrivals,
+        shelf: Shelf,
+        *,
+        gone: Callable[[Arrival, Settlement], None],
+        settled: Callable[[], None],
+    ) -> None:
+        """``gone`` tells the broker what is to become of what it holds, ``settled`` is called when the ledger's row of
+        a message is no longer in the way of others."""
+        self.last_error = ""
+        """Why the last attempt failed."""
+        self.last_error_at: int | None = None
+        self._subscription = subscription
+        self._settings = settings
+        self._parts = parts
+        self._journal = journal
+        self._replies = replies
+        self._counts = counts
+        self._arrivals = arrivals
+        self._notes = Notes(arrivals, settings.push)
+        self._shelf = shelf
+        self._place = place_of(settings)
+        self._keeping: set[bytes] = set()
+        """Ids of rows that are being stored."""
+        self._gone = gone
+        self._settled = settled
+
+    async def delivered(self, item: Item, outcome: Outcome, *, reply: bool) -> None:
+        """The endpoint took it. ``reply``: what it answered may be a reply."""
+        detail = self._notes.detail(item, outcome)
+        at = now_us()
+        entries: list[Entry] = []
+        if reply:
+            told = await self._replies.send(self._parts.find(self._settings.broker), item, outcome)
+            if told is not None:
+                kind, more = told
+                if kind is None:
+                    detail["reply"] = more
+                else:
+                    entries.append(self._notes.entry(item, kind, at, {**detail, **more}))
+                    self._counts.message(self._settings.push, "replied")
+        entries = [*entries, *self._notes.entries(item, Kind.ACKNOWLEDGED, at, detail)]
+        if item.arrival is not None and item.arrival.first:
+            entries.sort(key=lambda entry: entry.kind is not Kind.RECEIVED)
+        self._counts.message(self._settings.push, "delivered")
+        await self._done(item, entries)
+
+    async def _done(self, item: Item, entries: Sequence[Entry]) -> None:
+        """Nothing is owed any more."""
+        if item.arrival is not None:
+            await self._journal.record(entries)
+            self._gone(item.arrival, Settlement.ACCEPT)
+        elif await self._journal.settle(ended(item, Ending.DONE, *entries)):
+            self._shelf.removed()
+            self._settled()
+
+    async def again(self, item: Item, outcome: Outcome | None, why: str, wait: float, **more: Any) -> None:
+        """There will be another attempt, ``wait`` seconds from now."""
+        at = now_us()
+        detail = self._notes.detail(item, outcome, reason=short(why), next_in=round(wait, 3))
+        entry = self._notes.entry(item, Kind.ATTEMPT_FAILED, at, detail)
+        reason = reason_of(item, why, at, **more)
+        if item.arrival is None:
+            if await self._journal.settle(
+                ended(item, Ending.RETRY, entry, due_in=wait, attempt=item.attempt, reason=reason)
+            ):
+                self._shelf.expect(wait)
+        else:
+            kept = self._notes.entries(
+                item, Kind.STORED, at, {"subscription": self._subscription, "queue": self._arrivals.queue}
+            )
+            await self._keep(item, item.arrival, at, [*kept, entry], wait, reason)
+        self._counts.message(self._settings.push, "retried")
+
+    async def _keep(
+        self,
+        item: Item,
+        arrival: Arrival,
+        at: int,
+        entries: Sequence[Entry],
+        wait: float,
+        reason: dict[str, Any],
+        *,
+        dead: bool = False,
+    ) -> None:
+        """The ledger holds from now on what the broker held."""
+        if not arrival.first and (item.id in self._keeping or await self._is_owed(item) or item.id in self._keeping):
+            item.id = self._parts.ids()  # another copy of the same message, sent twice or replayed
+        self._keeping.add(item.id)
+        try:
+            await self._keep_as(item, arrival, at, entries, wait, reason, dead=dead)
+        finally:
+            self._keeping.discard(item.id)
+
+    async def _keep_as(
+        self,
+        item: Item,
+        arrival: Arrival,
+        at: int,
+        entries: Sequence[Entry],
+        wait: float,
+        reason: dict[str, Any],
+        *,
+        dead: bool,
+    ) -> None:
+        owed = self._notes.owed(item, arrival, at, wait, reason, dead=dead)
+        inbox = self._arrivals.inbox(arrival, at)
+        if await self._journal.store(owed, entries, [inbox] if inbox is not None else []):
+            self._shelf.added()
+            self._gone(arrival, Settlement.ACCEPT)
+            if not dead:
+                self._shelf.expect(wait)
+        else:
+            await asyncio.sleep(REFUSED_PAUSE)
+            self._gone(arrival, Settlement.RELEASE)
+
+    async def _is_owed(self, item: Item) -> bool:
+        """Whether there is a row of this id already."""
+        while True:
+            try:
+                return await self._parts.ledger.deliveries.get(item.id) is not None
+            except LedgerUnavailable:
+                await asyncio.sleep(ASK_PAUSE)
+
+    async def give_up(self, item: Item, outcome: Outcome | None, why: str, *, given_up: bool = False) -> None:
+        """There is no attempt any more: the dead-letter place gets it, or the ledger keeps it."""
+        at = now_us()
+        place = self._place
+        if place is not None:
+            letter = Letter(
+                item.message_id,
+                item.message,
+                why,
+                self._settings.broker,
+                queue_of(self._subscription, self._settings),
+                item.exchange,
+                item.routing_key,
+            )
+            (error,) = await self._parts.dead_letters.bury(place, self._subscription, [letter])
+            if error is None:
+                self._counts.message(self._settings.push, "dead_lettered")
+                log(
+                    "push.dead_lettered",
+                    logging.WARNING,
+                    subscription=self._subscription,
+                    id=id_text(item.message_id),
+                    reason=why[:500],
+                )
+                entries = self._notes.dead_lettered(item, at, why, place)
+                if outcome is not None:
+                    failed = self._notes.detail(item, outcome, reason=short(why))
+                    entries.insert(len(entries) - 1, self._notes.entry(item, Kind.ATTEMPT_FAILED, at, failed))
+                await self._done(item, entries)
+                return
+            self.failed(f"the dead-letter place {place} does not take it: {error}")
+            if given_up:  # it was told before
+                if await self._journal.settle(
+                    ended(item, Ending.RETRY, due_in=BURY_PAUSE, attempt=item.attempt, reason=item.reason)
+                ):
+                    self._shelf.expect(BURY_PAUSE)
+            else:
+                await self.again(item, outcome, why, BURY_PAUSE, **{GIVEN_UP: True})
+            return
+        detail = self._notes.detail(item, outcome, reason=short(why))
+        reason = reason_of(item, why, at)
+        self._counts.message(self._settings.push, "dead")
+        log(
+            "push.dead", logging.WARNING, subscription=self._subscription, id=id_text(item.message_id), reason=why[:500]
+        )
+        entries = self._notes.entries(item, Kind.DEAD, at, detail)
+        if item.arrival is not None:
+            await self._keep(item, item.arrival, at, entries, 0.0, reason, dead=True)
+        else:
+            await self._journal.settle(ended(item, Ending.DEAD, *entries, reason=reason))
+            self._settled()
+
+    async def damaged(self, row: Row, why: str) -> None:
+        """A row whose body cannot be read: it stays, dead, for whoever can."""
+        item = Item()
+        item.arrival, item.id, item.message_id, item.attempt = None, row.id, row.message_id, row.attempt
+        item.lease, item.redelivered = row.lease, False
+        at = now_us()
+        entry = self._notes.entry(item, Kind.DEAD, at, self._notes.detail(item, None, reason=short(why)))
+        await self._journal.settle(ended(item, Ending.DEAD, entry, reason=reason_of(item, why, at)))
+
+    def failed(self, why: str) -> None:
+        """For the status."""
+        self.last_error = why[:500]
+        self.last_error_at = now_us()

@@ -1,0 +1,176 @@
+"""What pushing writes into the ledger.
+
+One journal serves all subscriptions: whatever came to its end while the last commit ran goes with the next, in one
+call. When the ledger is away nothing more is begun (:attr:`Journal.writable`), and what has an outcome waits, and is
+written when the ledger is back: nothing is acknowledged to its broker before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec import structs
+
+from gateway.errors import EntriesRefused, LedgerUnavailable
+from gateway.ledger import Entry, InboxRow, Ledger
+from gateway.ledger.owed import Owed, Settlement
+from gateway.telemetry import log
+
+GROUP: Final = 500
+"""Most of a kind that are written at once."""
+PAUSE_MIN: Final = 0.5
+PAUSE_MAX: Final = 30.0
+"""Pause before it is tried again, in seconds; doubled each time."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Line(Generic[T, R]):
+    """What waits to be written, in order: all that is there goes at once."""
+
+    def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[R]]]) -> None:
+        """``write`` has an answer for each, and does not fail."""
+        self._write = write
+        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, item: T) -> asyncio.Future[R]:
+        """Write it; the future has the answer."""
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._waiting.append((item, future))
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        return future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+                group = [(item, future) for item, future in group if not future.done()]
+                if not group:
+                    continue
+                try:
+                    answers = await self._write([item for item, _ in group])
+                except BaseException as error:  # for whoever waits
+                    cancelled = isinstance(error, asyncio.CancelledError)
+                    for _, future in group:
+                        if cancelled:
+                            future.cancel()
+                        elif not future.done():
+                            future.set_exception(error)
+                    if cancelled:
+                        raise
+                    continue
+                for (_, future), answer in zip(group, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
+        finally:
+            self._task = None
+
+    async def close(self) -> None:
+        """Write nothing more: who waits is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for _, future in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+
+
+class Journal:
+    """The ledger, as pushing sees it."""
+
+    def __init__(self, ledger: Ledger, on_trouble: Callable[[], None] = lambda: None) -> None:
+        """``on_trouble`` is called when the ledger is found away, and when it is back."""
+        self._ledger = ledger
+        self._on_trouble = on_trouble
+        self._stuck = 0
+        self._records: Line[Sequence[Entry], None] = Line(self._record)
+        self._settlements: Line[Settlement, bool] = Line(self._settle)
+
+    @property
+    def writable(self) -> bool:
+        """The ledger can be written now, as far as is known, and nothing waits for it to come back."""
+        return not self._stuck and self._ledger.ready()[0]
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        """Append events; durable when it returns. Tries for as long as it takes. Events that the ledger cannot hold are
+        logged, and no error: what they tell of has happened."""
+        await self._records.put(entries)
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Settle a delivery of the ledger; durable when it returns; False: somebody else did. Tries for as long as it
+        takes."""
+        return await self._settlements.put(settlement)
+
+    async def store(self, owed: Owed, entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> bool:
+        """Have the ledger hold a message; durable when it returns. False: the ledger cannot hold it. Tries for as long
+        as it takes."""
+
+        async def write() -> bool:
+            await self._ledger.deliveries.store([owed], entries, inbox)
+            return True
+
+        try:
+            return await self._until_written(write)
+        except EntriesRefused as error:
+            log("push.not_stored", logging.ERROR, subscription=owed.subscription, reason=str(error)[:500])
+            return False
+
+    async def close(self) -> None:
+        """Write nothing more."""
+        await self._records.close()
+        await self._settlements.close()
+
+    async def _record(self, groups: list[Sequence[Entry]]) -> list[None]:
+        entries = [entry for group in groups for entry in group]
+        try:
+            await self._until_written(lambda: self._ledger.record(entries))
+        except EntriesRefused as error:
+            log("push.events_refused", logging.ERROR, reason=str(error)[:500])
+        return [None] * len(groups)
+
+    async def _settle(self, settlements: list[Settlement]) -> Sequence[bool]:
+        try:
+            return await self._until_written(lambda: self._ledger.deliveries.settle(settlements))
+        except EntriesRefused as error:
+            log("push.events_refused", logging.ERROR, reason=str(error)[:500])
+            answers = list(error.results)
+            for index in error.refused:  # what the events tell of has happened: without them
+                answers[index] = (await self._settle([structs.replace(settlements[index], entries=())]))[0]
+            return answers
+
+    async def _until_written(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Raises EntriesRefused."""
+        try:
+            return await write()
+        except LedgerUnavailable as error:
+            log("push.ledger_away", logging.WARNING, reason=str(error)[:500])
+        self._stuck += 1
+        self._on_trouble()
+        pause = PAUSE_MIN
+        try:
+            while True:
+                await self._wait(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+                try:
+                    return await write()
+                except LedgerUnavailable:
+                    continue
+        finally:
+            self._stuck -= 1
+            self._on_trouble()
+
+    async def _wait(self, pause: float) -> None:
+        """Wait so many seconds, or until the ledger has found out that it can be written again."""
+        while pause > 0:
+            await asyncio.sleep(min(pause, PAUSE_MIN))
+            pause -= PAUSE_MIN
+            if self._ledger.ready()[0]:
+                break

@@ -1,0 +1,76 @@
+"""What stands between an endpoint at work and the subscriptions that it serves: how much it can take, why it takes
+nothing, and what it asks of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.webhooks.endpoint import Endpoint
+from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.items import Item
+from gateway.webhooks.schedule import Ruling
+from gateway.webhooks.sender import Outcome
+
+
+class Appetite(StrEnum):
+    """How much a target can take."""
+
+    NOTHING = "nothing"
+    """It is held: what is in a queue is better off there."""
+    LITTLE = "little"
+    """It fails, or is to be tried whether it still does: a message or two."""
+    MUCH = "much"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a target gets nothing now."""
+
+    state: str
+    """One word: ``paused``, ``disabled``, ``unverified``, ``missing``, ``asked_to_wait``, ``breaker_open``,
+    ``ledger``."""
+    reason: str
+    until: float | None
+    """When it is over, on the loop's clock; None: when somebody says so."""
+
+
+class Line(Protocol):
+    """Where a target gets its messages from: one subscription."""
+
+    name: str
+
+    def ripe_at(self, most: int, wait: float) -> float | None:
+        """When it has a request's worth of messages, ``most`` of them or those that have waited ``wait`` seconds, on
+        the loop's clock; None: it has none."""
+        ...
+
+    def take(self, most: int) -> list[Item]:
+        """The messages of the next request, at least one where it is ripe."""
+        ...
+
+    def outgoing(self, item: Item) -> Outgoing:
+        """A message as the sender wants it."""
+        ...
+
+    async def finished(self, items: Sequence[Item], outcome: Outcome, rulings: Sequence[Ruling]) -> None:
+        """A request is over; returns when what follows is safe."""
+        ...
+
+    def dropped(self, items: Sequence[Item]) -> None:
+        """A request was cut off: nothing is known of it."""
+        ...
+
+    def changed(self) -> None:
+        """The target's appetite is another one."""
+        ...
+
+
+class Send(Protocol):
+    """What makes requests."""
+
+    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int) -> Outcome:
+        """Never raises but CancelledError."""
+        ...

@@ -1,0 +1,100 @@
+"""What the ledger is told of a push: events, and rows for what is to be tried again. Rules without I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from gateway.core.arrivals import Arrival, Arrivals, printable
+from gateway.core.dead_letters import Place
+from gateway.ledger import Entry, Kind
+from gateway.ledger.owed import Ending, Owed, Settlement
+from gateway.webhooks.items import Item
+from gateway.webhooks.sender import Outcome
+
+REASON_MAX = 500
+"""Longest reason in an event and in a row, in characters."""
+
+
+class Notes:
+    """The events of one subscription."""
+
+    def __init__(self, arrivals: Arrivals, endpoint: str) -> None:
+        self._arrivals = arrivals
+        self._endpoint = endpoint
+
+    def detail(self, item: Item, outcome: Outcome | None, **more: Any) -> dict[str, Any]:
+        """What every event of an attempt says."""
+        found: dict[str, Any] = {
+            "subscription": self._arrivals.name,
+            "endpoint": self._endpoint,
+            "attempt": item.attempt,
+        }
+        if outcome is not None:
+            found["seconds"] = round(outcome.seconds, 3)
+            if outcome.status is not None:
+                found["status"] = outcome.status
+        if item.redelivered:
+            found["redelivered"] = True
+        return {**found, **more}
+
+    def entry(self, item: Item, kind: Kind, at: int, detail: dict[str, Any]) -> Entry:
+        """An event. Of what the broker holds the ledger may not know the message yet."""
+        arrival, arrivals = item.arrival, self._arrivals
+        return Entry(
+            item.message_id,
+            kind,
+            at,
+            arrivals.broker,
+            arrivals.version,
+            detail,
+            arrivals.message(arrival) if arrival is not None else None,
+        )
+
+    def entries(self, item: Item, kind: Kind, at: int, detail: dict[str, Any]) -> list[Entry]:
+        """The event, and before it that the message came, where nobody told yet."""
+        entry = self.entry(item, kind, at, detail)
+        if item.arrival is None or not item.arrival.first:
+            return [entry]
+        return [Entry(item.message_id, Kind.RECEIVED, at, entry.broker, entry.version, None, entry.message), entry]
+
+    def dead_lettered(self, item: Item, at: int, reason: str, place: Place) -> list[Entry]:
+        """The dead-letter place has it."""
+        detail = self.detail(
+            item,
+            None,
+            reason=short(reason),
+            to=place.broker,
+            exchange=printable(place.exchange),
+            routing_key=printable(place.routing_key),
+        )
+        return self.entries(item, Kind.DEAD_LETTERED, at, detail)
+
+    def owed(
+        self, item: Item, arrival: Arrival, at: int, wait: float, reason: dict[str, Any], *, dead: bool = False
+    ) -> Owed:
+        """The row for what the broker held until now. Due ``wait`` seconds after ``at``."""
+        return structs.replace(
+            self._arrivals.owed(arrival, at),
+            id=item.id,
+            due_at=at + int(wait * 1_000_000),
+            attempt=item.attempt,
+            dead=dead,
+            reason=reason,
+        )
+
+
+def reason_of(item: Item, why: str, at: int, **more: Any) -> dict[str, Any]:
+    """What a row says of its last attempt."""
+    return {"reason": short(why), "attempt": item.attempt, "at": at, **more}
+
+
+def ended(item: Item, ending: Ending, *entries: Entry, **fields: Any) -> Settlement:
+    """The settlement of a row that is out with us."""
+    return Settlement(item.id, ending, item.lease, entries=entries, **fields)
+
+
+def short(text: str) -> str:
+    """``text`` as JSON can hold it, and no longer than that."""
+    return printable(text)[:REASON_MAX]

@@ -1,0 +1,619 @@
+"""One pushed subscription at work: its messages from their queue to their endpoint.
+
+::
+
+    queue ──> fresh ──┐                        ┌─ 2xx ─────> recorded ────────> acknowledged, or the row is gone
+                      ├─> request (targets.py) ┼─ failed ──> stored, with the time of the next attempt ──> acknowledged
+    ledger ─> rows ───┘                        └─ given up ─> dead-letter place, or dead in the ledger ──> acknowledged
+
+With ``lease = "broker"`` the broker holds a message until its first attempt is over; with ``lease = "ledger"`` it is
+stored first (:mod:`gateway.core.intake`), and then tried. What the ledger holds is claimed when it is due
+(:mod:`gateway.webhooks.shelf`), and no sooner than there is room for it.
+
+**Nothing is acknowledged before it is safe**: an acknowledgement follows the commit that records the delivery, or that
+stores the message. A gateway that dies between the endpoint's 2xx and that commit makes the same request again, with
+the same ``webhook-id`` (:mod:`gateway.webhooks.items`): at most those that were under way. One that dies between the
+commit and the acknowledgement finds the message in the inbox when the broker delivers it again.
+
+**Nothing is held that is not wanted.** While the endpoint is held (:class:`gateway.webhooks.lines.Hold`), or the
+ledger holds ``backlog_max`` messages, nothing is taken from the queue, and what was not begun goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from gateway.core.arrivals import Arrival, Arrivals, now_us
+from gateway.core.dead_letters import place_of
+from gateway.core.envelopes import EnvelopeError
+from gateway.core.intake import Intake, turn_away
+from gateway.core.own_queues import queue_of
+from gateway.core.parts import Parts
+from gateway.core.publishing import version_name
+from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.errors import LeaseLost, LedgerUnavailable, StateError
+from gateway.ledger import Kind, id_text
+from gateway.ledger.owed import Delivery as Row
+from gateway.ledger.owed import Ending
+from gateway.operations import Settlement
+from gateway.telemetry import log
+from gateway.upstreams import Delivery
+from gateway.webhooks.counts import Counts
+from gateway.webhooks.fates import GIVEN_UP, Fates
+from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.items import Item, arrived, stored
+from gateway.webhooks.journal import Journal
+from gateway.webhooks.lines import Appetite
+from gateway.webhooks.notes import ended
+from gateway.webhooks.replies import Replies
+from gateway.webhooks.schedule import Ruling, Verdict
+from gateway.webhooks.sender import Outcome
+from gateway.webhooks.shelf import Shelf
+from gateway.webhooks.states import PushState, PushStatus
+from gateway.webhooks.tap import Tap
+from gateway.webhooks.targets import Target, Targets
+
+ALONE_FROM: Final = 3
+"""From this attempt on a message is sent in a request of its own: one bad message must not take a batch with it."""
+AHEAD: Final = 2
+"""So many windows of requests are claimed from the ledger at a time."""
+CLAIM_MAX: Final = 500
+"""Most rows that are claimed at a time."""
+CLAIM_OCTETS: Final = 16 << 20
+"""Most octets of their bodies."""
+CLAIM_MARGIN: Final = 30.0
+"""A claim lasts as long as the endpoint's deadline, and so many seconds for what comes before and after."""
+BURIALS: Final = 100
+"""While so many messages are on their way to a dead-letter place that did not take them before, no more are claimed."""
+LITTLE: Final = 1
+"""How many messages are taken at a time for an endpoint that fails."""
+KNOWN_PAUSE: Final = 0.5
+"""After so many seconds the inbox is asked again where the ledger is away."""
+
+
+class Pusher:
+    """One subscription. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        parts: Parts,
+        targets: Targets,
+        journal: Journal,
+        replies: Replies,
+        counts: Counts,
+    ) -> None:
+        """
+        Raises:
+            EncodeError: a setting is wrong; it names the setting.
+            NoSuchBroker: its broker is not configured.
+        """
+        settings = subscription.settings
+        self.name = subscription.name
+        self.subscription = subscription
+        self.settings = settings
+        self._parts = parts
+        self._targets = targets
+        self._journal = journal
+        self._counts = counts
+        self._upstream = parts.find(settings.broker)
+        self._queue = queue_of(subscription.name, settings)
+        self._arrivals = Arrivals(subscription, settings.broker, version_name(self._upstream), parts.ids)
+        self._place = place_of(settings)
+        self._ledger_first = settings.lease == "ledger"
+        self._loop = asyncio.get_running_loop()
+        self._shelf = Shelf(
+            parts.ledger,
+            subscription.name,
+            ordered=bool(settings.order_key),
+            most=settings.backlog_max,
+            on_due=self._due,
+        )
+        self._fates = Fates(
+            subscription.name,
+            settings,
+            parts,
+            journal,
+            replies,
+            counts,
+            self._arrivals,
+            self._shelf,
+            gone=self._gone,
+            settled=self._settled,
+        )
+        self._tap = Tap(
+            subscription.name, self._upstream, self._queue, self._arrive, self._give_back_fresh, self._prepare
+        )
+        self._intake: Intake | None = None
+        self._target: Target | None = None
+        self._fresh: deque[Item] = deque()
+        """Held by the broker, and not begun."""
+        self._rows: deque[Item] = deque()
+        """Claimed from the ledger, and not begun."""
+        self._since: float = 0.0
+        """Since when the oldest of them has waited."""
+        self._turn = False
+        """Whose turn it is: that of the rows."""
+        self._held = 0
+        self._octets = 0
+        """Messages that the broker holds for us, and the octets of their bodies."""
+        self._fits = settings.prefetch
+        """So many fit into ``prefetch_octets``."""
+        self._untried = 0
+        """Stored by the intake, and not claimed since."""
+        self._blocked = 0
+        """So many of them wait for others of their order key."""
+        self._under_way = 0
+        self._burying = 0
+        """On their way to a dead-letter place that did not take them before."""
+        self._poked = False
+        self._refilling = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = False
+        self._idle = asyncio.Event()
+
+    # ---------------------------------------------------------------------------------------- start, stop
+
+    async def start(self) -> None:
+        """Begin. Raises LedgerUnavailable: nothing has begun."""
+        await self._shelf.open()
+        self._running = True
+        if self._ledger_first:
+            self._intake = Intake(
+                self._parts, self.subscription, self._upstream, on_stored=self._stored, room=self._room
+            )
+        self._target = await self._targets.join(self.settings.push, self)
+        if self._shelf.tried:
+            self._target.suspect()
+        if self._intake is not None:
+            await self._intake.start()
+        self._target.look()
+        self.changed()
+
+    async def stop(self, within: float) -> None:
+        """Take nothing more, give requests under way so many seconds, and give the rest back."""
+        self._running = False
+        self._shelf.close()
+        if self._intake is not None:
+            await self._intake.stop(within)
+        await self._tap.stop()
+        self._let_go()
+        if self._under_way or self._tasks:
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(within):
+                    await self._idle.wait()
+            except TimeoutError:
+                log("push.not_finished", logging.WARNING, subscription=self.name, messages=self._under_way)
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._target is not None:
+            await self._targets.cut(self._target, self)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._tap.close()
+
+    def lost(self) -> None:
+        """It is another process's now: drop everything at once, acknowledge and record nothing."""
+        self._running = False
+        self._shelf.close()
+        self._rows.clear()
+        if self._intake is not None:
+            self._intake.lost()
+        self._give_back_fresh()
+        self._targets.run(self._end())
+
+    # --------------------------------------------------------------------------------------------- arrival
+
+    async def _prepare(self) -> None:
+        """Before a consumer starts."""
+        await self._parts.own_queues.ensure(self.name, self.settings)
+        self._arrivals.version = version_name(self._upstream)
+
+    def _arrive(self, delivery: Delivery) -> None:
+        """A delivery; called on the loop."""
+        if not self._running or self._octets > 2 * self.settings.prefetch_octets:
+            _settle(delivery, Settlement.RELEASE)
+            return
+        self._held += 1
+        self._octets += len(delivery.message.body)
+        wanted, unwanted = self._arrivals.sort((delivery,))
+        for arrival, reason in unwanted:
+            self._run(self._turn_away(arrival, reason))
+        for arrival in wanted:
+            if arrival.key and arrival.comes_again:
+                self._run(self._look_up(arrival))
+            else:
+                self._push(arrival)
+        if self._octets > self.settings.prefetch_octets and self._held > 1:
+            self._fits = max(1, min(self._held, self._fits) // 2)
+            self.changed()
+
+    def _push(self, arrival: Arrival) -> None:
+        if not self._fresh and not self._rows:
+            self._since = self._loop.time()
+        self._fresh.append(arrived(arrival, self.name))
+        self._poke()
+
+    async def _look_up(self, arrival: Arrival) -> None:
+        """It may have been stored before, and not acknowledged."""
+        while True:
+            try:
+                known = await self._arrivals.duplicates(self._parts.ledger, [arrival])
+                break
+            except LedgerUnavailable:
+                await asyncio.sleep(KNOWN_PAUSE)
+        if known:
+            detail = {"subscription": self.name, "reason": "the ledger has it already"}
+            await self._journal.record([self._arrivals.entry(arrival, Kind.DUPLICATE_DROPPED, now_us(), **detail)])
+            self._counts.message(self.settings.push, "duplicate_dropped")
+            self._gone(arrival, Settlement.ACCEPT)
+        elif arrival.delivery.lost or not self._running:
+            self._gone(arrival, Settlement.RELEASE)
+        else:
+            self._push(arrival)
+
+    async def _turn_away(self, arrival: Arrival, reason: str) -> None:
+        """The filter does not want it."""
+        discards = discards_unmatched(self.settings)
+        await turn_away(self._parts, self._arrivals, self._place, discards, [(arrival, reason)], patient=True)
+        self._counts.message(self.settings.push, "filtered")
+        self._gone(arrival, Settlement.ACCEPT)
+
+    def _stored(self, rows: Sequence[Row]) -> None:
+        """The intake has stored some."""
+        self._untried += len(rows)
+        for _ in rows:
+            self._shelf.added()
+        self._shelf.expect(0.0)
+
+    def _room(self) -> int:
+        """How many more the intake may take. What waits behind others of its order key does not count: it keeps
+        nobody from being tried."""
+        if self._target is None or not self._running:
+            return 0
+        # Rows may be claimed before it is told here that they are stored: more than there are cannot wait.
+        waiting = min(max(0, self._untried - self._blocked), self._shelf.count) + len(self._rows)
+        return max(0, self._wanted() - waiting)
+
+    # ------------------------------------------------------------------------------------ what is wanted
+
+    def changed(self) -> None:
+        """The target's appetite, or the room in the ledger, is another one."""
+        if not self._running:
+            return
+        wanted = self._wanted()
+        if self._intake is not None:
+            self._intake.wake()
+        else:
+            self._tap.want(wanted)
+        if not wanted:
+            self._give_back_fresh()
+        if self._appetite is Appetite.NOTHING:
+            self._unclaim()
+        else:
+            self._poke()
+
+    @property
+    def _appetite(self) -> Appetite:
+        return self._target.appetite if self._target is not None else Appetite.NOTHING
+
+    def _wanted(self) -> int:
+        """How many messages may be out of the queue."""
+        if self._shelf.full or self._appetite is Appetite.NOTHING:
+            return 0
+        if self._appetite is Appetite.LITTLE:  # what was tried before may just as well show how it is
+            return 0 if self._shelf.is_due or self._rows else LITTLE
+        return min(self.settings.prefetch, self._fits)
+
+    def _let_go(self) -> None:
+        """What was not begun goes back to where it came from."""
+        self._give_back_fresh()
+        self._unclaim()
+
+    def _give_back_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, deque()
+        for item in fresh:
+            assert item.arrival is not None
+            self._gone(item.arrival, Settlement.RELEASE)
+
+    def _unclaim(self) -> None:
+        """Claimed, but not begun: as if they had not been claimed."""
+        rows, self._rows = self._rows, deque()
+        for item in rows:
+            self._run(self._put_back(item, 0.0))
+
+    async def _put_back(self, item: Item, wait: float) -> None:
+        """A row that was claimed, and not tried."""
+        await self._journal.settle(ended(item, Ending.RETRY, attempt=item.attempt - 1, due_in=wait, front=not wait))
+        self._shelf.expect(wait)
+
+    def _gone(self, arrival: Arrival, settlement: Settlement) -> None:
+        """Tell the broker; where it has taken the delivery back, it comes again, and is known then."""
+        self._held -= 1
+        self._octets -= arrival.size
+        _settle(arrival.delivery, settlement)
+        self._tap.settled()
+        if not self._held and self._fits < self.settings.prefetch:
+            self._fits = min(self._fits * 2, self.settings.prefetch)
+            self.changed()
+
+    # ------------------------------------------------------------------------------------------ from the ledger
+
+    def _due(self) -> None:
+        """Something is due, or there is room again."""
+        if self._running:
+            self.changed()
+
+    def _poke(self) -> None:
+        """See what can begin, when this turn of the loop is over."""
+        if not self._poked and self._running:
+            self._poked = True
+            self._loop.call_soon(self._go)
+
+    def _go(self) -> None:
+        self._poked = False
+        if not self._running or self._target is None:
+            return
+        self._target.pump()
+        self._refill()
+
+    def _refill(self) -> None:
+        """Claim what is due, if there is room for it."""
+        if self._refilling or not self._shelf.is_due or not self._running:
+            return
+        limit = self._claim_limit()
+        if limit > 0:
+            self._refilling = True
+            self._run(self._claim(limit))
+
+    def _claim_limit(self) -> int:
+        target = self._target
+        if target is None or target.endpoint is None:
+            return 0
+        if not self._journal.writable:
+            target.look()  # and again when it is
+            return 0
+        if self._appetite is Appetite.NOTHING or self._burying >= BURIALS:
+            return 0
+        if self._appetite is Appetite.LITTLE:
+            return LITTLE - len(self._rows) - self._under_way
+        most = AHEAD * target.lane.window * target.batch
+        return 0 if len(self._rows) > most // 2 else min(most, CLAIM_MAX) - len(self._rows)
+
+    async def _claim(self, limit: int) -> None:
+        target = self._target
+        assert target is not None
+        assert target.endpoint is not None
+        seconds = target.endpoint.settings.deadline + target.endpoint.settings.batch_wait + CLAIM_MARGIN
+        try:
+            rows = await self._shelf.claim(limit, seconds, CLAIM_OCTETS)
+        finally:
+            self._refilling = False
+        if not rows:
+            self._blocked = self._untried
+            self.changed()
+        for row in rows:
+            self._claimed(row)
+        if not self._running or self._appetite is Appetite.NOTHING:
+            self._unclaim()
+        else:
+            self._poke()
+
+    def _claimed(self, row: Row) -> None:
+        if row.attempt == 1 and self._untried:
+            self._untried -= 1
+            self._blocked = min(self._blocked, self._untried)
+        try:
+            item = stored(row)
+        except EnvelopeError as error:
+            log("push.damaged", logging.ERROR, subscription=self.name, id=id_text(row.id), reason=str(error)[:500])
+            self._run(self._fates.damaged(row, str(error)))
+            return
+        if GIVEN_UP in item.reason:
+            item.attempt -= 1
+            self._burying += 1
+            self._run(self._bury(item))
+            return
+        if not self._fresh and not self._rows:
+            self._since = self._loop.time()
+        self._rows.append(item)
+
+    async def _bury(self, item: Item) -> None:
+        """Bring it to the dead-letter place that did not take it before."""
+        try:
+            await self._fates.give_up(item, None, str(item.reason.get("reason", "")), given_up=True)
+        finally:
+            self._burying -= 1
+        self._refill()
+
+    # ---------------------------------------------------------------------------------------- as a target's line
+
+    def ripe_at(self, most: int, wait: float) -> float | None:
+        """When it has a request's worth of messages."""
+        count = len(self._rows) + (len(self._fresh) if self._may_begin else 0)
+        if not count:
+            return None
+        return self._since if count >= most else self._since + wait
+
+    @property
+    def _may_begin(self) -> bool:
+        """The ledger has room for one more that fails."""
+        return self._shelf.count + self._under_way < self.settings.backlog_max
+
+    def take(self, most: int) -> list[Item]:
+        """The messages of the next request."""
+        items: list[Item] = []
+        while len(items) < most:
+            item = self._next(alone=bool(items))
+            if item is None:
+                break
+            items.append(item)
+            if item.attempt >= ALONE_FROM:
+                break
+        if items:
+            self._since = self._loop.time()
+            self._under_way += len(items)
+        if len(self._rows) < most:
+            self._poke()
+        return items
+
+    def _next(self, *, alone: bool) -> Item | None:
+        """Of what came from the broker and what came from the ledger, in turn. ``alone``: none that goes alone."""
+        while self._rows or (self._fresh and self._may_begin):
+            self._turn = not self._turn
+            rows = self._rows and (self._turn or not self._fresh or not self._may_begin)
+            line = self._rows if rows else self._fresh
+            item = line[0]
+            if alone and item.attempt >= ALONE_FROM:
+                return None
+            line.popleft()
+            if item.arrival is not None and item.arrival.delivery.lost:
+                self._gone(item.arrival, Settlement.RELEASE)
+                continue
+            return item
+        return None
+
+    def outgoing(self, item: Item) -> Outgoing:
+        """A message as the sender wants it."""
+        return Outgoing(
+            id=id_text(item.id),
+            message_id=id_text(item.message_id),
+            subscription=self.name,
+            broker=self.settings.broker,
+            queue=self._queue,
+            exchange=item.exchange,
+            routing_key=item.routing_key,
+            message=item.message,
+            attempt=item.attempt,
+            redelivered=item.redelivered,
+            resent=item.resent,
+        )
+
+    def dropped(self, items: Sequence[Item]) -> None:
+        """A request was cut off: nothing is known of it. What the broker holds goes back; a claim ends by itself."""
+        self._under_way -= len(items)
+        for item in items:
+            if item.arrival is not None:
+                self._gone(item.arrival, Settlement.RELEASE)
+        self._look_idle()
+
+    async def finished(self, items: Sequence[Item], outcome: Outcome, rulings: Sequence[Ruling]) -> None:
+        """A request is over; returns when what follows is safe."""
+        try:
+            if len(items) == 1:
+                await self._finish(items[0], outcome, rulings[0], single=True)
+            else:
+                await asyncio.gather(
+                    *(
+                        self._finish(item, outcome, ruling, single=False)
+                        for item, ruling in zip(items, rulings, strict=True)
+                    )
+                )
+        finally:
+            self._under_way -= len(items)
+            self._look_idle()
+        self._refill()
+
+    async def _finish(self, item: Item, outcome: Outcome, ruling: Ruling, *, single: bool) -> None:
+        if ruling.verdict is Verdict.DELIVERED:
+            endpoint = self._target.endpoint if self._target is not None else None
+            reply = single and endpoint is not None and endpoint.settings.reply
+            await self._fates.delivered(item, outcome, reply=reply)
+        elif ruling.verdict is Verdict.NOT_TRIED:
+            await self._not_tried(item, ruling.wait or 1.0)
+        elif ruling.dead:
+            self._fates.failed(ruling.why)
+            await self._fates.give_up(item, outcome, ruling.why)
+        else:
+            self._fates.failed(ruling.why)
+            await self._fates.again(item, outcome, ruling.why, ruling.wait or 0.0)
+
+    async def _not_tried(self, item: Item, wait: float) -> None:
+        """We were too busy: it is no attempt."""
+        if item.arrival is None:
+            await self._put_back(item, wait)
+        elif self._running and self._wanted():
+            self._fresh.appendleft(item)
+        else:
+            self._gone(item.arrival, Settlement.RELEASE)
+
+    def _settled(self) -> None:
+        """Where there is an order, the next of its key can be claimed now."""
+        if self.settings.order_key:
+            self._shelf.expect(0.0)
+            self._poke()
+
+    # ------------------------------------------------------------------------------------------------ status
+
+    def look(self) -> None:
+        """The ledger is away, or back."""
+        if self._target is not None:
+            self._target.look()
+
+    def wake(self) -> None:
+        """Somebody changed a row: look now."""
+        self._shelf.expect(0.0)
+
+    async def status(self) -> PushStatus:
+        """How things stand. Raises LedgerUnavailable."""
+        backlog = await self._parts.ledger.deliveries.backlog(self.name)
+        self._shelf.count = backlog.waiting + backlog.out + backlog.dead
+        now = self._loop.time()
+        hold = self._target.hold(now) if self._target is not None else None
+        state, reason = PushState.RUNNING, ""
+        if self._shelf.full:
+            state = PushState.FULL
+            reason = (
+                f"the ledger holds {self._shelf.count} messages for it, and backlog_max is "
+                f"{self.settings.backlog_max}: nothing is taken from its queue"
+            )
+        elif hold is not None:
+            state, reason = PushState.WAITING, f"{hold.state}: {hold.reason}"
+        elif trouble := (self._intake.reason if self._intake is not None else self._tap.reason):
+            state, reason = PushState.ERROR, trouble
+        due_in = self._shelf.due_in
+        return PushStatus(
+            endpoint=self.settings.push,
+            state=state,
+            reason=reason,
+            in_flight=self._under_way,
+            held=len(self._fresh) + len(self._rows),
+            waiting=backlog.waiting,
+            retrying=backlog.tried,
+            dead=backlog.dead,
+            next_attempt_at=None if due_in is None or not backlog.waiting else now_us() + int(due_in * 1_000_000),
+            last_error=self._fates.last_error,
+            last_error_at=self._fates.last_error_at,
+        )
+
+    # ------------------------------------------------------------------------------------------------- tasks
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._look_idle()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log("push.failed", logging.ERROR, exc_info=error, subscription=self.name)
+
+    def _look_idle(self) -> None:
+        if not self._under_way and not self._tasks:
+            self._idle.set()
+
+
+def _settle(delivery: Delivery, settlement: Settlement) -> None:
+    try:
+        delivery.settle(settlement)
+    except (LeaseLost, StateError):
+        pass  # its broker delivers it again, and it is recognised then

@@ -1,0 +1,98 @@
+"""Secrets at rest: sealed before they go to the ledger, so that a copy of the database gives none away.
+
+AES-256-GCM (NIST SP 800-38D) with a random nonce of 96 bits. What a sealed text was for is sealed in with it, so that
+nobody who can write to the database moves a secret to where it would be sent to somebody else. A sealed text is::
+
+    1.KEY.BASE64URL     the form; eight hexadecimal digits that name the key; nonce, text and tag
+
+The key is in a file, not in the ledger: 32 octets in base64. A file of several lines has several keys: the first one
+seals, all of them open, so that a key is replaced by writing a new line before the old one.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from gateway.errors import ConfigurationError
+
+KEY: Final = 32
+"""Octets of a key."""
+KEYS_MAX: Final = 16
+"""Most keys of a file."""
+_NONCE: Final = 12
+_FORM: Final = "1"
+
+
+class Seals:
+    """Seals and opens."""
+
+    def __init__(self, keys: Sequence[bytes], random: Callable[[int], bytes] = os.urandom) -> None:
+        """``keys``: the first one seals. Raises ConfigurationError where there is none, or one that is no key."""
+        if not 0 < len(keys) <= KEYS_MAX or any(len(key) != KEY for key in keys):
+            raise ConfigurationError(f"sealing keys: 1 to {KEYS_MAX} are needed, each of {KEY} octets")
+        self._keys = {_name(key): AESGCM(key) for key in keys}
+        self.name = _name(keys[0])
+        """Of the key that seals."""
+        self._random = random
+
+    def seal(self, purpose: str, text: str) -> str:
+        """A text for nobody to read but us. ``purpose`` says what it is for; it is needed to open it."""
+        nonce = self._random(_NONCE)
+        octets = nonce + self._keys[self.name].encrypt(nonce, text.encode(), purpose.encode())
+        return f"{_FORM}.{self.name}.{urlsafe_b64encode(octets).decode()}"
+
+    def open(self, purpose: str, sealed: str) -> str:
+        """The text that was sealed for this purpose.
+
+        Raises:
+            ConfigurationError: it was sealed with a key that we do not have, for something else, or it was changed.
+        """
+        form, _, rest = sealed.partition(".")
+        name, _, encoded = rest.partition(".")
+        key = self._keys.get(name)
+        if form != _FORM or key is None:
+            raise ConfigurationError(
+                f"a secret is sealed with the key {name[:16] or '?'}, and the file of keys has {', '.join(self._keys)}"
+            )
+        try:
+            octets = urlsafe_b64decode(encoded)
+            return key.decrypt(octets[:_NONCE], octets[_NONCE:], purpose.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise ConfigurationError(f"a secret does not open with its key {name}: it was changed or moved") from None
+
+
+def load_seals(file: str, otherwise: Path) -> Seals:
+    """The keys in ``file``; where that is empty, in the file ``otherwise``, which is made if need be (one random key,
+    readable by its owner only).
+
+    Raises:
+        ConfigurationError: the file is missing, or holds something else.
+    """
+    path = Path(file) if file else otherwise
+    if not file:
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
+                made.write(b64encode(os.urandom(KEY)) + b"\n")
+        except FileExistsError:
+            pass  # made by an earlier start
+    try:
+        lines = path.read_text(encoding="ascii").split()
+        return Seals([b64decode(line, validate=True) for line in lines])
+    except OSError as error:
+        raise ConfigurationError(f"ledger.secrets_file: {path}: {error.strerror}") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"ledger.secrets_file: {path}: {error}") from None
+    except ValueError:
+        raise ConfigurationError(f"ledger.secrets_file: {path}: it is not keys in base64, one a line") from None
+
+
+def _name(key: bytes) -> str:
+    return sha256(b"amqp-gateway sealing key" + key).hexdigest()[:8]

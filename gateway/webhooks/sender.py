@@ -1,0 +1,155 @@
+"""One request to an endpoint: written in its form, signed, sent through the guard, and what came of it.
+
+Whatever goes wrong is part of the :class:`Outcome`; what it means for the message is judged elsewhere
+(:mod:`gateway.webhooks.schedule`). One deadline covers everything, a token of OAuth2 included.
+
+Receivers know a repeat by its ``webhook-id``, so a request may go out twice where a kept connection was closed just
+then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.config import EndpointTls
+from gateway.errors import ConfigurationError, EncodeError, GatewayError, OutboundTimeout
+from gateway.outbound import Answer, GuardedTransport
+from gateway.telemetry import log
+from gateway.webhooks import auth as authorization
+from gateway.webhooks.auth import Tokens
+from gateway.webhooks.endpoint import Endpoint
+from gateway.webhooks.forms import Header, Outgoing, Written, write
+from gateway.webhooks.signing import ID, TIMESTAMP, sign
+
+__all__ = ["Outcome", "Outgoing", "Sender"]
+
+NO_TLS: Final = EndpointTls()
+UNAUTHORIZED: Final = 401
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of a request: a status or an error; or neither, where no message could be sent in this form."""
+
+    id: str = ""
+    """``webhook-id`` of the request."""
+    status: int | None = None
+    error: GatewayError | None = None
+    """Why there is no answer."""
+    retry_after: str | None = None
+    """The header, as it came."""
+    body: bytes = b""
+    """The first 16 kB of the answer's body."""
+    truncated: bool = False
+    """There was more."""
+    content_type: str | None = None
+    seconds: float = 0.0
+    resent: bool = False
+    """The request went out twice, because a kept connection was closed without an answer."""
+    undeliverable: dict[int, str] = {}
+    """Messages that were not in the request, because this form can never carry them, by their index; and why."""
+
+
+class Sender:
+    """Makes requests."""
+
+    def __init__(self, transport: GuardedTransport, tokens: Tokens | None = None) -> None:
+        self._transport = transport
+        self._tokens = tokens if tokens is not None else Tokens(transport)
+
+    async def close(self) -> None:
+        """Ask for no tokens any more. The transport is closed by whoever made it."""
+        await self._tokens.close()
+
+    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int) -> Outcome:
+        """Send messages as one request. Never raises but CancelledError.
+
+        Args:
+            timestamp: seconds since 1970, for ``webhook-timestamp`` and to choose the keys that sign.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        outcome = Outcome()
+        try:
+            written = write(endpoint.settings, items)
+            outcome.id, outcome.undeliverable = written.id, written.undeliverable
+            if len(written.undeliverable) < len(items):
+                self._note(outcome, await self._send(endpoint, written, timestamp, began))
+        except GatewayError as error:
+            outcome.error = error
+        except Exception as error:  # a fault of ours: logged, and tried again
+            log("push.request_failed", logging.ERROR, error, endpoint=endpoint.name)
+            outcome.error = GatewayError("an unexpected error; it is in the gateway's log")
+        outcome.seconds = loop.time() - began
+        return outcome
+
+    @staticmethod
+    def _note(outcome: Outcome, answer: Answer) -> None:
+        outcome.status = answer.status
+        outcome.body, outcome.truncated, outcome.resent = answer.body, answer.truncated, answer.resent
+        outcome.retry_after = _value(answer, b"retry-after")
+        outcome.content_type = _value(answer, b"content-type")
+
+    async def _send(self, endpoint: Endpoint, written: Written, timestamp: int, began: float) -> Answer:
+        settings = endpoint.settings
+        headers = [*written.headers, *endpoint.headers, *_signed(endpoint, written, timestamp)]
+        auth = settings.auth
+        if auth.kind != "oauth2":
+            if (value := authorization.fixed(auth)) is not None:
+                headers.append((b"authorization", value))
+            return await self._post(endpoint, headers, written.body, began)
+        token = await self._tokens.get(auth, self._left(endpoint, began))
+        answer = await self._post(
+            endpoint, [*headers, (b"authorization", authorization.bearer(token))], written.body, began
+        )
+        if answer.status != UNAUTHORIZED:
+            return answer
+        other = await self._tokens.get(auth, self._left(endpoint, began), refused=token)
+        if other == token:
+            return answer
+        return await self._post(
+            endpoint, [*headers, (b"authorization", authorization.bearer(other))], written.body, began
+        )
+
+    async def _post(self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float) -> Answer:
+        settings = endpoint.settings
+        return await self._transport.send(
+            "POST",
+            settings.url,
+            headers,
+            body,
+            within=self._left(endpoint, began),
+            repeatable=True,
+            tls=None if settings.tls == NO_TLS else settings.tls,
+        )
+
+    @staticmethod
+    def _left(endpoint: Endpoint, began: float) -> float:
+        """Seconds up to the deadline. Raises OutboundTimeout where it is past."""
+        left = began + endpoint.settings.deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise OutboundTimeout("the deadline passed before the request was sent")
+        return left
+
+
+def _signed(endpoint: Endpoint, written: Written, timestamp: int) -> list[Header]:
+    """The headers of Standard Webhooks; without keys the id and the time alone."""
+    keys = endpoint.signing_keys(timestamp)
+    missing = set(endpoint.settings.signing).difference(key.scheme for key in keys)
+    if missing:  # better late than unsigned
+        raise ConfigurationError(f"the endpoint has no key of {', '.join(sorted(missing))} yet")
+    if keys:
+        return sign(keys, written.id, timestamp, written.body)
+    try:
+        return [(ID, written.id.encode("ascii")), (TIMESTAMP, b"%d" % timestamp)]
+    except UnicodeEncodeError:
+        raise EncodeError(f"webhook id: {written.id[:80]!r} is not printable ASCII") from None
+
+
+def _value(answer: Answer, name: bytes) -> str | None:
+    value = answer.header(name)
+    return None if value is None else value.decode("latin-1")

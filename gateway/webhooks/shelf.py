@@ -1,0 +1,193 @@
+"""What the ledger holds for a pushed subscription: how much, and when the next of it is due.
+
+A message that waits for its next attempt holds nothing here, not even an entry of a list: one time is remembered, that
+of the earliest one, and one timer. When it has come, as many rows as there is room for are claimed
+(``ledger.deliveries.claim``), which also decides, where there is an order, whose turn it is. When nothing more can be
+claimed, the ledger is asked when the next row will be due.
+
+Only the process that owns the subscription claims, and it has just begun. So what is out when it begins was claimed by
+one that died, or that may not write any more, and is put back at once: nobody waits for those claims to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.errors import LedgerUnavailable
+from gateway.ledger import Ledger
+from gateway.ledger.owed import Backlog, Delivery, Ending, Settlement
+
+AWAY = 1.0
+"""After so many seconds it is asked again where the ledger is away."""
+SOON = 0.05
+"""It is asked again no sooner than this, in seconds."""
+JUST_NOW_US = 500_000
+"""What has been due for longer, in microseconds, and cannot be claimed, waits for another one."""
+PAGE = 1_000
+"""Rows that are read at a time."""
+COUNT_EVERY = 5.0
+"""How often it is counted anew what the ledger holds while that is too much, in seconds."""
+
+
+class Shelf:
+    """The ledger's rows of one subscription."""
+
+    def __init__(
+        self, ledger: Ledger, subscription: str, *, ordered: bool, most: int, on_due: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            ordered: of each order key, only the first is handed out.
+            most: how many rows there may be.
+            on_due: called when there may be something to claim, or room again.
+        """
+        self.most = most
+        self.count = 0
+        """Rows, dead ones included, as far as is known."""
+        self.tried = False
+        """There were rows at the start that had failed before."""
+        self._ledger = ledger
+        self._subscription = subscription
+        self._ordered = ordered
+        self._on_due = on_due
+        self._loop = asyncio.get_running_loop()
+        self._due_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._counter: asyncio.TimerHandle | None = None
+        self._counting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Look what is there. Raises LedgerUnavailable."""
+        backlog = await self._count()
+        if backlog.out:
+            await self._put_back()
+        if self.count:
+            first = await self._ledger.deliveries.due(self._subscription, 1)
+            self.tried = bool(first and first[0].attempt)
+        self.expect(0.0)
+
+    @property
+    def full(self) -> bool:
+        """There is no room for more rows."""
+        return self.count >= self.most
+
+    @property
+    def is_due(self) -> bool:
+        """There may be something to claim."""
+        return self._due_at is not None and self._due_at <= self._loop.time()
+
+    @property
+    def due_in(self) -> float | None:
+        """Seconds until something is due, as far as is known; None: nothing waits."""
+        return None if self._due_at is None else max(0.0, self._due_at - self._loop.time())
+
+    def expect(self, wait: float) -> None:
+        """A row will be due in so many seconds."""
+        at = self._loop.time() + wait
+        if self._due_at is None or at < self._due_at:
+            self._due_at = at
+            self._arm()
+
+    def added(self) -> None:
+        """There is another row."""
+        self.count += 1
+        if self.full and self._counter is None and not self._closed:
+            self._counter = self._loop.call_later(COUNT_EVERY, self._count_soon)
+            self._on_due()
+
+    def removed(self) -> None:
+        """A row is gone."""
+        was = self.full
+        self.count = max(0, self.count - 1)
+        if was and not self.full:
+            self._on_due()
+
+    async def claim(self, limit: int, seconds: float, octets: int) -> list[Delivery]:
+        """Take what is due, at most ``limit`` rows with ``octets`` of bodies, for so many seconds; what the ledger is
+        away for is tried again later.
+
+        Empty where nothing is due now; ``is_due`` says whether it is worth asking again."""
+        self._due_at = None
+        try:
+            rows = await self._ledger.deliveries.claim(
+                self._subscription, limit, seconds, ordered=self._ordered, octets_max=octets
+            )
+            if rows:
+                self.expect(0.0)
+                return rows
+            wait = await self._next_due_in()
+        except LedgerUnavailable:
+            self.expect(AWAY)
+            return []
+        if wait is not None:
+            self.expect(max(wait, SOON))
+        return []
+
+    async def _next_due_in(self) -> float | None:
+        """Seconds until the next row is due, after nothing could be claimed; None: that depends on others.
+
+        What is due then, and could not be claimed, has become due just now; or it waits for another one of its order
+        key, and is claimed when that is settled. So in order it is looked behind all that has been due for a while."""
+        deliveries = self._ledger.deliveries
+        found = await deliveries.due(self._subscription, 1)
+        if found and found[0].due_in <= 0 and self._ordered:
+            there = found[0].due_at - int(found[0].due_in * 1_000_000)
+            found = await deliveries.due(self._subscription, 1, after=(there - JUST_NOW_US, b""))
+        return found[0].due_in if found else None
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        self._closed = True
+        for timer in (self._timer, self._counter):
+            if timer is not None:
+                timer.cancel()
+        if self._counting is not None:
+            self._counting.cancel()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due_at is not None and not self._closed:
+            self._timer = self._loop.call_at(self._due_at, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._due_at is None:
+            return
+        if self._due_at > self._loop.time():  # some loops are early by a part of a millisecond
+            self._due_at = self._loop.time()
+        self._on_due()
+
+    def _count_soon(self) -> None:
+        self._counter = None
+        if not self._closed:
+            self._counting = self._loop.create_task(self._recount())
+
+    async def _recount(self) -> None:
+        was = self.full
+        try:
+            await self._count()
+        except LedgerUnavailable:
+            pass  # it is asked again
+        if self.full and not self._closed:
+            self._counter = self._loop.call_later(COUNT_EVERY, self._count_soon)
+        elif was:
+            self._on_due()
+
+    async def _count(self) -> Backlog:
+        backlog = await self._ledger.deliveries.backlog(self._subscription)
+        self.count = backlog.waiting + backlog.out + backlog.dead
+        return backlog
+
+    async def _put_back(self) -> None:
+        """End all claims that there are, for nobody here has made one yet."""
+        deliveries = self._ledger.deliveries
+        place = None
+        while rows := await deliveries.due(self._subscription, PAGE, after=place):
+            place = rows[-1]
+            out = [Settlement(row.id, Ending.RETRY, lease=row.lease, front=True) for row in rows if row.out]
+            if out:
+                await deliveries.settle(out)

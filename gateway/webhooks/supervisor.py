@@ -1,0 +1,257 @@
+"""All pushed subscriptions of a gateway.
+
+A subscription with an endpoint is work of the kind ``push`` (:mod:`gateway.core.ownership`): one process at a time
+takes its messages, makes its requests and settles its rows. What all of them share is here: the endpoints at work with
+their breakers and the places for requests (:mod:`~gateway.webhooks.targets`), and the way into the ledger
+(:mod:`~gateway.webhooks.journal`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection
+from time import time
+from typing import Final
+from weakref import WeakValueDictionary
+
+from gateway.core import Gateway
+from gateway.core.subscriptions import Subscription
+from gateway.errors import GatewayError, NoSuchSubscription
+from gateway.telemetry import log
+from gateway.webhooks.counts import Counts
+from gateway.webhooks.endpoint import Endpoint
+from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.journal import Journal
+from gateway.webhooks.lines import Send
+from gateway.webhooks.pusher import Pusher
+from gateway.webhooks.replies import Replies
+from gateway.webhooks.schedule import Chance
+from gateway.webhooks.states import PushState, PushStatus
+from gateway.webhooks.targets import Targets
+
+KIND: Final = "push"
+PLACES: Final = 256
+"""Most requests to endpoints at once, unless ``outbound.requests`` says another number."""
+STOP_WITHIN: Final = 5.0
+"""How long requests under way may take when a subscription is paused or changed, in seconds; what they were about is
+done again."""
+PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
+"""Pause before a subscription that could not be begun anew is tried again, in seconds; doubled each time."""
+
+
+class Pushes:
+    """What of this gateway's subscriptions is pushed; a worker of :class:`gateway.core.ownership.Ownership`."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        endpoints: Endpoints,
+        sender: Send,
+        *,
+        configured: Collection[str] = (),
+        places: int = PLACES,
+        chance: Chance | None = None,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        """
+        Args:
+            configured: names of the endpoints that the configuration file defines, for the metrics.
+            places: most requests at once.
+            chance: from 0 to 1, for jitter.
+            clock: seconds since 1970, for time stamps and ``Retry-After``.
+        """
+        self._gateway = gateway
+        self._endpoints = endpoints
+        self._counts = Counts(gateway.metrics, configured)
+        self._journal = Journal(gateway.ledger, self._look)
+        self._replies = Replies(gateway.ids)
+        self.targets = Targets(
+            endpoints.get,
+            self._disable,
+            sender,
+            self._counts,
+            places=places,
+            chance=chance or random.random,  # of pauses, no secret
+            clock=clock,
+            writable=lambda: self._journal.writable,
+        )
+        self._pushers: dict[str, Pusher] = {}
+        self._granted: set[str] = set()
+        """What this process is to push."""
+        self._closing = False
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        gateway.metrics.push_in_flight.set_function(lambda: self.targets.slots.in_flight)
+        endpoints.on_change.append(self.targets.changed)
+
+    # ---------------------------------------------------------------------------------------- start, close
+
+    def begin(self) -> None:
+        """Have this process do its part from now on."""
+        self._gateway.subscriptions.on_change.append(self._changed)
+        self._gateway.ownership.register(KIND, self)
+
+    async def close(self, within: float) -> None:
+        """End everything within so many seconds."""
+        self._closing = True
+        await asyncio.gather(*(self.stop(name, within) for name in list(self._pushers)))
+        await self.targets.close()
+        await self._journal.close()
+
+    # ------------------------------------------------------------------------------------------- as a worker
+
+    async def names(self) -> Collection[str]:
+        """The subscriptions that are to be pushed."""
+        return {each.name for each in await self._gateway.subscriptions.all() if is_pushed(each)}
+
+    async def start(self, name: str) -> None:
+        """Push a subscription.
+
+        Raises:
+            NoSuchSubscription, NoSuchBroker, EncodeError: its settings are wrong.
+            LedgerUnavailable: it is to be tried again.
+        """
+        self._granted.add(name)
+        async with self._lock(name):
+            await self._start(name)
+
+    async def _start(self, name: str) -> None:
+        if name in self._pushers or self._closing:
+            return
+        subscription = await self._gateway.subscriptions.get(name)
+        if not is_pushed(subscription) or name not in self._granted:
+            return
+        pusher = self._pushers[name] = Pusher(
+            subscription, self._gateway.parts, self.targets, self._journal, self._replies, self._counts
+        )
+        try:
+            await pusher.start()
+        except BaseException:
+            self._drop(name)
+            raise
+        log("push.started", subscription=name, endpoint=subscription.settings.push)
+
+    async def stop(self, name: str, within: float = STOP_WITHIN) -> None:
+        """Bring a subscription to an end within so many seconds, and give the rest back."""
+        self._granted.discard(name)
+        async with self._lock(name):
+            await self._stop(name, within)
+
+    async def _stop(self, name: str, within: float) -> None:
+        pusher = self._pushers.get(name)
+        if pusher is not None:
+            await pusher.stop(within)
+            self._pushers.pop(name, None)
+            log("push.stopped", subscription=name)
+
+    def lost(self, name: str) -> None:
+        """It is another process's: drop everything."""
+        self._granted.discard(name)
+        self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        pusher = self._pushers.pop(name, None)
+        if pusher is not None:
+            pusher.lost()
+
+    async def refresh(self, name: str) -> None:
+        """Its settings may have changed, or what the ledger holds for it. Where it cannot be begun anew it is tried
+        again, for nobody else does."""
+        pause = PAUSE_MIN
+        while True:
+            try:
+                await self._refresh(name)
+                return
+            except Exception as error:  # the ledger's, or a fault of ours
+                expected = isinstance(error, GatewayError)
+                level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
+                log("push.not_started", level, exc_info=shown, subscription=name, reason=str(error)[:500])
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX)
+            if name not in self._granted or self._closing:
+                return
+
+    async def _refresh(self, name: str) -> None:
+        self._gateway.subscriptions.forget(name)
+        async with self._lock(name):
+            pusher = self._pushers.get(name)
+            try:
+                subscription = await self._gateway.subscriptions.get(name)
+            except NoSuchSubscription:
+                await self._stop(name, STOP_WITHIN)
+                return
+            if pusher is not None and pusher.subscription == subscription:
+                pusher.wake()
+                return
+            await self._stop(name, STOP_WITHIN)
+            await self._start(name)
+
+    def _changed(self, name: str) -> None:
+        """A subscription was put, deleted, paused or resumed here."""
+        self._gateway.ownership.changed(KIND, name)
+        if name in self._granted:
+            self.targets.run(self.refresh(name))
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    # ----------------------------------------------------------------------------------------------- asking
+
+    def wake(self, name: str) -> None:
+        """Somebody changed what the ledger holds for a subscription: whoever pushes it looks now."""
+        pusher = self._pushers.get(name)
+        if pusher is not None:
+            pusher.wake()
+        else:
+            self._gateway.ownership.changed(KIND, name)
+
+    def recheck(self, endpoint: str) -> None:
+        """Somebody says that an endpoint is well again: do not wait for its breaker."""
+        target = self.targets.get(endpoint)
+        if target is not None:
+            target.recheck()
+
+    def here(self, name: str) -> bool:
+        """Whether this process pushes it."""
+        return name in self._pushers
+
+    async def status(self, subscription: Subscription) -> PushStatus:
+        """How things stand with a pushed subscription; what only the process that pushes it knows is left out by
+        another one.
+
+        Raises:
+            LedgerUnavailable: that cannot be told now.
+        """
+        pusher = self._pushers.get(subscription.name)
+        if pusher is not None:
+            return await pusher.status()
+        backlog = await self._gateway.ledger.deliveries.backlog(subscription.name)
+        paused = subscription.paused
+        return PushStatus(
+            endpoint=subscription.settings.push,
+            state=PushState.PAUSED if paused else PushState.STOPPED,
+            reason="the subscription is paused" if paused else "this process does not push it",
+            waiting=backlog.waiting,
+            retrying=backlog.tried,
+            dead=backlog.dead,
+        )
+
+    # ---------------------------------------------------------------------------------------------- by the way
+
+    def _look(self) -> None:
+        """The ledger is away, or back."""
+        for pusher in self._pushers.values():
+            pusher.look()
+
+    async def _disable(self, name: str, reason: str) -> Endpoint | None:
+        log("push.endpoint_disabled", logging.WARNING, endpoint=name, reason=reason[:500])
+        return await self._endpoints.disable(name, reason)
+
+
+def is_pushed(subscription: Subscription) -> bool:
+    """Whether there is anything to do for it."""
+    return bool(subscription.settings.push) and not subscription.paused

@@ -1,0 +1,477 @@
+"""The endpoints at work: what goes to each of them, when, and how it is doing.
+
+A :class:`Target` is one endpoint that messages are pushed to, for however many subscriptions. It begins a request when
+nothing holds it (:class:`~gateway.webhooks.lines.Hold`), a :class:`~gateway.webhooks.lines.Line` of it has messages,
+its window has room, and there is a place for it among all requests (:mod:`gateway.webhooks.slots`). Lines take turns, a
+request at a time.
+
+What holds a target, in the order in which it is asked::
+
+    its state         paused, disabled, unverified, or not there at all
+    a pause           it answered 429 or 503, and is left alone for so long
+    the breaker       it failed again and again (gateway.webhooks.breaker)
+    the ledger        what would become of the request could not be written down now
+
+A target that is held tells its lines, which let go of what they have not begun: nothing that waits for an endpoint is
+taken from a queue meanwhile. Nothing here polls: each hold that ends by itself has a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from time import time
+from typing import Any, Final
+
+from gateway.config import EndpointSettings
+from gateway.errors import GatewayError, NoSuchEndpoint
+from gateway.telemetry import log
+from gateway.webhooks.breaker import Breaker, BreakerSettings, BreakerState
+from gateway.webhooks.counts import Counts
+from gateway.webhooks.endpoint import Endpoint, EndpointState
+from gateway.webhooks.forms import BATCHED
+from gateway.webhooks.items import Item
+from gateway.webhooks.lines import Appetite, Hold, Line, Send
+from gateway.webhooks.schedule import DELAYS, PAUSE_MAX, Chance, Ruling, Schedule, Verdict
+from gateway.webhooks.sender import Outcome
+from gateway.webhooks.slots import Health, Slots
+
+LOOK_EVERY: Final = 0.25
+"""How often it is looked which endpoints have become slow, while requests are under way, in seconds."""
+LEDGER_EVERY: Final = 0.5
+"""How often it is looked whether the ledger is back, in seconds."""
+TROUBLE_EVERY: Final = 5.0
+"""After so many seconds an endpoint that could not be read is read again."""
+AILING_AFTER: Final = 2.0
+"""For so many seconds an endpoint that was well must have failed, before it is given less."""
+RATE_BURST: Final = 0.1
+"""How much may go at once after a rest, in seconds of the endpoint's ``rate``; one request always may."""
+
+
+class Targets:
+    """All of them."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Coroutine[Any, Any, Endpoint]],
+        disable: Callable[[str, str], Coroutine[Any, Any, object]],
+        sender: Send,
+        counts: Counts,
+        *,
+        places: int,
+        chance: Chance,
+        clock: Callable[[], float] = time,
+        writable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """
+        Args:
+            find: an endpoint by name; raises NoSuchEndpoint.
+            disable: what is done with one that answers 410: name and reason.
+            places: most requests at once.
+            clock: seconds since 1970, for time stamps and ``Retry-After``.
+            writable: whether the ledger can be written now.
+        """
+        self.find = find
+        self.disable = disable
+        self.sender = sender
+        self.counts = counts
+        self.chance = chance
+        self.clock = clock
+        self.writable = writable
+        self.slots = Slots(places)
+        self._targets: dict[str, Target] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tick: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def get(self, name: str) -> Target | None:
+        """A target that is at work."""
+        return self._targets.get(name)
+
+    async def join(self, name: str, line: Line) -> Target:
+        """Have a line served by an endpoint. One that is not there, or cannot be read now, holds its lines."""
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = Target(name, self)
+            await target.reload()
+        target.lines.append(line)
+        return target
+
+    async def cut(self, target: Target, line: Line) -> None:
+        """A line is served no more, and its requests are cut off. A target without lines is forgotten, with all that
+        was known of its health."""
+        await target.remove(line)
+        if not target.lines and self._targets.get(target.name) is target:
+            del self._targets[target.name]
+            target.close()
+
+    def changed(self, name: str) -> None:
+        """An endpoint has other settings, or another state."""
+        target = self._targets.get(name)
+        if target is not None:
+            self.run(target.reload())
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task, which is looked after."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log("push.failed", logging.ERROR, exc_info=error)
+
+    def watch(self) -> None:
+        """Requests are under way: look now and then which endpoints have become slow."""
+        if self._tick is None:
+            self._tick = self._loop.call_later(LOOK_EVERY, self._look)
+
+    def _look(self) -> None:
+        self._tick = None
+        if not self.slots.in_flight:
+            return
+        now = self._loop.time()
+        for target in self._targets.values():
+            target.lane.look(now)
+        self.slots.serve()
+        self.watch()
+
+    async def close(self) -> None:
+        """Nothing more; what is under way is cut off."""
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        for target in list(self._targets.values()):
+            target.close()
+        self._targets.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+class Target:
+    """One endpoint at work. All methods belong to the event loop."""
+
+    def __init__(self, name: str, targets: Targets) -> None:
+        self.name = name
+        self.endpoint: Endpoint | None = None
+        self.schedule = Schedule()
+        self.breaker = Breaker()
+        self.lane = targets.slots.lane(1, self.pump)
+        self.lines: deque[Line] = deque()
+        """Those that it serves; the one whose turn is next comes first."""
+        self.trouble = "it was not read yet"
+        """Why there is no endpoint."""
+        self.paused_until = 0.0
+        self._paused_for = ""
+        self._targets = targets
+        self._loop = asyncio.get_running_loop()
+        self._next_at = 0.0
+        """When ``rate`` lets the next request go."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._appetite = Appetite.NOTHING
+        self._logged = ""
+        """Why it is held, as the log has it; empty: it is not."""
+        self._gone = ""
+        """What it said when it said that it is gone; it is being disabled."""
+        self._failing_since: float | None = None
+        """When the first request began that failed since the last success."""
+        self._proven = False
+        """It has taken something."""
+        self._requests: dict[asyncio.Task[None], Line] = {}
+        self._closed = False
+
+    # --------------------------------------------------------------------------------------------- settings
+
+    async def reload(self) -> None:
+        """Read the endpoint again."""
+        try:
+            endpoint = await self._targets.find(self.name)
+        except NoSuchEndpoint as error:
+            self.endpoint, self.trouble = None, str(error)
+        except GatewayError as error:  # what is known goes on to hold; it is tried again
+            self.trouble = str(error)
+            self._loop.call_later(TROUBLE_EVERY, self._reload_soon)
+        else:
+            self._use(endpoint)
+        self.look()
+
+    def _reload_soon(self) -> None:
+        if not self._closed:
+            self._targets.changed(self.name)
+
+    def _use(self, endpoint: Endpoint) -> None:
+        settings = endpoint.settings
+        before = self.endpoint.settings if self.endpoint is not None else None
+        self.endpoint = endpoint
+        self.trouble = ""
+        self.lane.concurrency = settings.concurrency
+        self.schedule = Schedule(settings.schedule or DELAYS)
+        if before is None or _breaker_settings(before) != _breaker_settings(settings) or before.url != settings.url:
+            self.breaker = Breaker(_breaker_settings(settings))
+            self.paused_until = 0.0
+        self._next_at = min(self._next_at, self._loop.time() + 1 / endpoint.rate) if endpoint.rate else 0.0
+
+    @property
+    def batch(self) -> int:
+        """Most messages of a request."""
+        settings = self.endpoint.settings if self.endpoint is not None else None
+        return settings.batch_max if settings is not None and settings.format in BATCHED else 1
+
+    def suspect(self) -> None:
+        """What the ledger keeps for it says that it failed before: it is no new endpoint."""
+        if self.lane.health is Health.NEW and not self.lane.in_flight:
+            self.lane.fail()
+
+    def recheck(self) -> None:
+        """Its owner says that it is well: it is asked at once."""
+        self.breaker.succeeded()
+        self.paused_until = 0.0
+        self.look()
+
+    # ---------------------------------------------------------------------------------------------- holding
+
+    def hold(self, now: float) -> Hold | None:
+        """Why it gets nothing now; None: nothing holds it."""
+        endpoint = self.endpoint
+        if endpoint is None:
+            return Hold("missing", self.trouble, None)
+        if endpoint.state is not EndpointState.ACTIVE:
+            return Hold(endpoint.state.value, endpoint.reason or f"the endpoint is {endpoint.state.value}", None)
+        if self._gone:
+            return Hold("disabled", self._gone, None)
+        if now < self.paused_until:
+            return Hold("asked_to_wait", self._paused_for, self.paused_until)
+        if self.breaker.state(now) is BreakerState.OPEN:
+            reason = f"{self.breaker.failures} requests in a row failed"
+            return Hold("breaker_open", reason, now + self.breaker.next(now))
+        if not self._targets.writable():
+            return Hold("ledger", "the ledger cannot be written now", now + LEDGER_EVERY)
+        return None
+
+    @property
+    def appetite(self) -> Appetite:
+        """How much it can take, as of the last look."""
+        return self._appetite
+
+    def look(self) -> None:
+        """Find out anew what it can take, tell the lines if that is another, and begin what can begin."""
+        now = self._loop.time()
+        hold = self.hold(now)
+        if hold is not None:
+            appetite = Appetite.NOTHING
+            self._targets.slots.leave(self.lane)
+            if hold.until is not None:
+                self._wake_at(hold.until)
+        elif self._is_ailing(now):
+            appetite = Appetite.LITTLE
+        else:
+            appetite = Appetite.MUCH
+        if appetite is not self._appetite:
+            self._tell(appetite, hold)
+        if hold is None:
+            self.pump()
+
+    def _is_ailing(self, now: float) -> bool:
+        """It is better given a message at a time. One that was well, and has failed for a moment, is not."""
+        if self.breaker.state(now) is not BreakerState.CLOSED:
+            return True
+        if self.lane.health is not Health.FAILING:
+            return False
+        return not self._proven or self._failing_since is None or now - self._failing_since > AILING_AFTER
+
+    def _tell(self, appetite: Appetite, hold: Hold | None) -> None:
+        self._appetite = appetite
+        self._targets.counts.up(self.name, hold is None)
+        if hold is not None and hold.state not in (self._logged, "ledger"):
+            self._logged = hold.state
+            log("push.held", logging.WARNING, endpoint=self.name, state=hold.state, reason=hold.reason[:500])
+        elif appetite is Appetite.MUCH and self._logged:
+            self._logged = ""
+            log("push.released", endpoint=self.name)
+        for line in list(self.lines):
+            line.changed()
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    async def remove(self, line: Line) -> None:
+        """Serve it no more; what is under way is cut off."""
+        if line in self.lines:
+            self.lines.remove(line)
+        tasks = [task for task, of in self._requests.items() if of is line]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def pump(self) -> None:
+        """Begin as many requests as can begin."""
+        targets, lane, endpoint = self._targets, self.lane, self.endpoint
+        if endpoint is None or self._closed:
+            return
+        settings = endpoint.settings
+        most, rate = self.batch, endpoint.rate
+        while True:
+            now = self._loop.time()
+            line, at = self._next_line(most, settings.batch_wait)
+            if line is None:
+                if at is not None:
+                    self._wake_at(at)
+                targets.slots.leave(lane)
+                return
+            if self.hold(now) is not None:
+                self.look()
+                return
+            if rate and self._next_at > now:
+                self._wake_at(self._next_at)
+                return
+            if self.breaker.next(now) > 0:  # the probe is under way
+                self._wake_at(now + self.breaker.next(now))
+                return
+            if not targets.slots.ask(lane):
+                return
+            self.lines.remove(line)
+            self.lines.append(line)
+            items = line.take(most)
+            if not items:
+                continue
+            self.breaker.allows(now)
+            if rate:
+                self._next_at = max(self._next_at, now - RATE_BURST) + 1 / rate
+            number = lane.begin(now)
+            targets.watch()
+            task = targets.run(self._request(endpoint, line, items, number))
+            self._requests[task] = line
+            task.add_done_callback(self._requests.pop)
+
+    def _next_line(self, most: int, wait: float) -> tuple[Line | None, float | None]:
+        """The next line that has a request's worth; None, and when one will have it."""
+        now = self._loop.time()
+        soonest: float | None = None
+        for line in self.lines:
+            at = line.ripe_at(most, wait)
+            if at is None:
+                continue
+            if at <= now:
+                return line, None
+            soonest = at if soonest is None else min(soonest, at)
+        return None, soonest
+
+    async def _request(self, endpoint: Endpoint, line: Line, items: list[Item], number: int) -> None:
+        targets, loop = self._targets, self._loop
+        begun = loop.time()
+        try:
+            outcome = await targets.sender.send(endpoint, [line.outgoing(item) for item in items], int(targets.clock()))
+        except BaseException:
+            self.lane.end(number, None, loop.time())
+            self.breaker.untold()
+            line.dropped(items)
+            raise
+        now = loop.time()
+        rulings = [self._rule(item, index, outcome) for index, item in enumerate(items)]
+        self._learn(rulings, outcome, number, begun, now)
+        targets.counts.request(self.name, rulings, now - begun)
+        self._gone = next((each.why for each in rulings if each.verdict is Verdict.DISABLE), self._gone)
+        targets.slots.serve()
+        self.look()
+        if self._gone:
+            await self._disable(self._gone)
+        await line.finished(items, outcome, rulings)
+        self.look()
+
+    def _rule(self, item: Item, index: int, outcome: Outcome) -> Ruling:
+        targets = self._targets
+        if index in outcome.undeliverable:
+            return Ruling(Verdict.UNDELIVERABLE, outcome.undeliverable[index])
+        if outcome.error is not None:
+            return self.schedule.after_error(item.attempt, outcome.error, targets.chance)
+        return self.schedule.after_status(
+            item.attempt, outcome.status or 0, outcome.retry_after, targets.clock(), targets.chance
+        )
+
+    def _learn(self, rulings: Sequence[Ruling], outcome: Outcome, number: int, begun: float, now: float) -> None:
+        """What the outcome says of the endpoint."""
+        told = next((each for each in rulings if each.verdict is not Verdict.UNDELIVERABLE), None)
+        good = _GOOD[told.verdict] if told is not None else None
+        self.lane.end(number, good, now)
+        if good is None or told is None:
+            self.breaker.untold()
+            if told is not None and told.wait is not None:
+                self._pause(now + told.wait, told.why)
+        elif good:
+            self.breaker.succeeded()
+            self._proven, self._failing_since = True, None
+        else:
+            if self._failing_since is None:
+                self._failing_since = begun
+            was = self.breaker.state(now)
+            self.breaker.failed(now, self._targets.chance)
+            if self.breaker.state(now) is BreakerState.OPEN and was is not BreakerState.OPEN:
+                self.lane.fail()
+            if told.pause:
+                self._pause(now + told.pause, told.why)
+
+    def _pause(self, until: float, why: str) -> None:
+        if until > self.paused_until:
+            self.paused_until, self._paused_for = until, why
+
+    async def _disable(self, why: str) -> None:
+        """It wants nothing any more."""
+        try:
+            await self._targets.disable(self.name, why)
+        except GatewayError as error:  # the next request will have the same answer
+            log("push.not_disabled", logging.WARNING, endpoint=self.name, reason=str(error))
+            self._pause(self._loop.time() + PAUSE_MAX, why)
+        self._gone = ""
+        await self.reload()
+
+    # ----------------------------------------------------------------------------------------------- timers
+
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self.look()
+
+    def close(self) -> None:
+        """It begins nothing more."""
+        self._closed = True
+        self._targets.slots.leave(self.lane)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+_GOOD: Final[dict[Verdict, bool | None]] = {
+    Verdict.DELIVERED: True,
+    Verdict.RETRY: False,
+    Verdict.PAUSE: False,
+    Verdict.DISABLE: False,
+    Verdict.UNDELIVERABLE: None,
+    Verdict.NOT_TRIED: None,
+}
+"""What a verdict says of the endpoint; None: nothing."""
+
+
+def _breaker_settings(settings: EndpointSettings) -> BreakerSettings:
+    return BreakerSettings(
+        failures=settings.breaker_failures,
+        open_first=min(BreakerSettings().open_first, settings.breaker_open_max),
+        open_max=settings.breaker_open_max,
+    )

@@ -1,0 +1,1 @@
+"""Requests of the gateway's own: the guard, the octets, and servers that misbehave."""

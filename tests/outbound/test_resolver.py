@@ -1,0 +1,102 @@
+"""The system's resolver: few questions at a time, one for each name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from gateway.errors import Overloaded, ResolveFailed
+from gateway.outbound import OutboundLimits, resolver
+from gateway.outbound.resolver import SystemResolver
+
+
+class Names:
+    """Instead of getaddrinfo."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.go_on = threading.Event()
+        self.at_once = self.most = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, host: str, port: object, **_: object) -> list[Any]:
+        with self._lock:
+            self.asked.append(host)
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        assert self.go_on.wait(10)
+        with self._lock:
+            self.at_once -= 1
+        if host == "missing":
+            raise socket.gaierror(socket.EAI_NONAME, "no such host")
+        if host == "odd":
+            host.encode("idna").decode("ascii") and (_ for _ in ()).throw(UnicodeError("label too long"))
+        return [(2, 1, 6, "", ("1.2.3.4", 0)), (2, 1, 6, "", ("1.2.3.4", 0)), (10, 1, 6, "", ("::5", 0, 0, 0))]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    found = Names()
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", found)
+    return found
+
+
+async def test_all_addresses_once_and_in_order(names: Names) -> None:
+    names.go_on.set()
+    assert await SystemResolver()("host") == ["1.2.3.4", "::5"]
+
+
+@pytest.mark.parametrize("host", ["missing", "odd"])
+async def test_a_name_without_an_address(host: str, names: Names) -> None:
+    names.go_on.set()
+    with pytest.raises(ResolveFailed, match=f"{host}: (no such host|label too long)"):
+        await SystemResolver()(host)
+
+
+async def test_one_question_serves_all_who_ask(names: Names) -> None:
+    resolve = SystemResolver()
+    calls = [asyncio.create_task(resolve("host")) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    calls[0].cancel()  # the others are not concerned
+    await asyncio.sleep(0.01)
+    names.go_on.set()
+    assert await asyncio.gather(*calls[1:]) == [["1.2.3.4", "::5"]] * 4
+    assert names.asked == ["host"]
+    await resolve("host")
+    assert names.asked == ["host", "host"]
+
+
+async def test_few_names_at_once_and_not_too_many_waiting(names: Names) -> None:
+    resolve = SystemResolver(OutboundLimits(lookups=2, lookups_waiting=4))
+    calls = [asyncio.create_task(resolve(f"host-{number}")) for number in range(4)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(Overloaded, match="lookups_waiting"):
+        await resolve("one-more")
+    names.go_on.set()
+    await asyncio.gather(*calls)
+    assert names.most == 2
+
+
+async def test_whoever_asked_may_have_gone(names: Names) -> None:
+    resolve = SystemResolver()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await resolve("missing")
+    names.go_on.set()
+    await asyncio.sleep(0.05)
+    resolve.close()
+
+
+async def test_the_end_does_not_wait_for_the_system(names: Names) -> None:
+    resolve = SystemResolver()
+    call = asyncio.create_task(resolve("host"))
+    await asyncio.sleep(0.01)
+    resolve.close()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    names.go_on.set()
+    await asyncio.sleep(0.05)

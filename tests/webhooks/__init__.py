@@ -1,0 +1,1 @@
+"""Signatures, the retry schedule and the circuit breaker."""

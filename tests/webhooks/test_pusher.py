@@ -1,0 +1,359 @@
+"""One pushed subscription, with real parts around it and endpoints that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core import intake
+from gateway.core.stored import open_envelope
+from gateway.errors import LedgerUnavailable
+from gateway.fidelity import annotation
+from gateway.ledger import Kind, id_text
+from gateway.ledger.deliveries import Deliveries
+from gateway.message import Message, Properties
+from gateway.operations import Settlement
+from gateway.upstreams import Delivery
+from gateway.webhooks import supervisor
+from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.sender import Outcome
+from gateway.webhooks.states import PushState
+from tests.webhooks.pushed import Estate, until
+
+
+@pytest.fixture
+async def estate(tmp_path: Path) -> AsyncIterator[Estate]:
+    found = Estate(tmp_path)
+    await found.open()
+    yield found
+    await found.close()
+
+
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+async def test_what_is_published_is_pushed_recorded_and_acknowledged(estate: Estate, lease: str) -> None:
+    estate.receivers.put("e")
+    await estate.subscribe(lease=lease)
+    ids = await estate.publish(*[b"%d" % number for number in range(50)])
+    await until(lambda: len(estate.receivers.bodies()) == 50)
+    assert sorted(estate.receivers.bodies()) == sorted(b"%d" % number for number in range(50))
+    await estate.wait_for(in_flight=0, waiting=0, dead=0)
+    await estate.wait_depth(0)
+    stored = [Kind.STORED] if lease == "ledger" else []
+    for message_id in ids:
+        assert await estate.kinds(message_id) == [*stored, Kind.ACKNOWLEDGED]
+
+
+async def test_what_fails_is_stored_with_its_time_and_acknowledged(estate: Estate) -> None:
+    answers = [Outcome(status=500), Outcome(status=500), Outcome(status=200)]
+    estate.receivers.put("e", lambda items: answers.pop(0), schedule=[0, 0.05, 0.1])
+    await estate.subscribe()
+    (message_id,) = await estate.publish(b"x")
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    await estate.wait_for(in_flight=0, waiting=0)
+    assert [attempt for _, attempt in estate.receivers.attempts()] == [1, 2, 3]
+    assert len({item.id for _, items in estate.receivers.requests["e"] for item in items}) == 1
+    assert await estate.kinds(message_id) == [
+        Kind.STORED, Kind.ATTEMPT_FAILED, Kind.ATTEMPT_FAILED, Kind.ACKNOWLEDGED,
+    ]  # fmt: skip
+
+
+async def test_a_request_whose_outcome_was_not_recorded_is_made_again_under_the_same_id(estate: Estate) -> None:
+    """A gateway dies after the endpoint's 2xx and before its commit."""
+    taken = asyncio.Event()
+
+    async def answer(_: Sequence[Outgoing]) -> Outcome:
+        taken.set()
+        await asyncio.sleep(3_600)
+        return Outcome(status=200)
+
+    estate.receivers.put("e", answer)
+    await estate.subscribe()
+    (message_id,) = await estate.publish(b"x")
+    await taken.wait()
+    await estate.close_gateway(0.0)
+    estate.receivers.answers["e"] = Outcome(status=200)
+    await estate.open_gateway()
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    await estate.wait_for(in_flight=0)
+    assert await estate.kinds(message_id) == [Kind.ACKNOWLEDGED]
+    (first,), (second,) = (items for _, items in estate.receivers.requests["e"])
+    assert first.id == second.id
+    assert (first.redelivered, second.redelivered) == (False, True)
+
+
+async def test_what_a_gateway_that_died_had_claimed_is_tried_by_the_next_one_at_once(estate: Estate) -> None:
+    """Its claims last for longer than anybody should wait."""
+    taken: list[bytes] = []
+
+    async def answer(items: Sequence[Outgoing]) -> Outcome:
+        taken.extend(item.message.body for item in items)
+        await asyncio.sleep(3_600)
+        return Outcome(status=200)
+
+    estate.receivers.put("e", answer)
+    await estate.subscribe(lease="ledger")
+    await estate.publish(b"x")
+    await until(lambda: taken)
+    await estate.close_gateway(0.0)
+    estate.receivers.answers["e"] = Outcome(status=200)
+    await estate.open_gateway()
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    await estate.wait_for(in_flight=0, waiting=0)
+    assert estate.receivers.attempts() == [(b"x", 1), (b"x", 2)]
+    assert len({item.id for _, items in estate.receivers.requests["e"] for item in items}) == 1
+
+
+async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(estate: Estate) -> None:
+    """A gateway dies after its commit, and before the broker heard of it."""
+    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600], breaker_failures=100)
+    await estate.subscribe()
+    pusher = estate.pushes._pushers["s"]
+    settle = Delivery.settle
+    cut: list[Delivery] = []
+
+    def lose(delivery: Delivery, settlement: Settlement) -> None:
+        cut.append(delivery)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Delivery, "settle", lose)
+        (message_id,) = await estate.publish(b"x")
+        await until(lambda: cut)
+    assert Delivery.settle is settle
+    await pusher._tap.close()
+    await estate.wait_depth(1)
+    pusher._tap.want(0)
+    pusher.changed()
+    await estate.wait_depth(0)
+    await estate.wait_kind(message_id, Kind.DUPLICATE_DROPPED)
+    assert len(estate.receivers.requests["e"]) == 1
+    await estate.wait_for(waiting=1, retrying=1)
+
+
+async def test_a_link_that_breaks_brings_messages_again_and_loses_none(estate: Estate) -> None:
+    async def answer(_: Sequence[Outgoing]) -> Outcome:
+        await asyncio.sleep(0.01)
+        return Outcome(status=200)
+
+    estate.receivers.put("e", answer)
+    await estate.subscribe()
+    bodies = [b"%d" % number for number in range(200)]
+    ids = await estate.publish(*bodies)
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        for served in list(estate.broker._served):
+            served.stream.abort()
+        assert await estate.upstream.wait_up(30)
+    await until(lambda: set(estate.receivers.bodies()) == set(bodies))
+    await estate.wait_depth(0)
+    await estate.wait_for(in_flight=0, held=0)
+    again = len(estate.receivers.bodies()) - 200
+    seen: set[str] = set()
+    marked = 0
+    for _, items in estate.receivers.requests["e"]:
+        for item in items:
+            marked += item.id in seen and item.redelivered
+            seen.add(item.id)
+    assert marked == again
+    assert len(seen) == 200
+    for message_id in ids:
+        assert Kind.ACKNOWLEDGED in await estate.kinds(message_id)
+
+
+async def test_a_subscription_that_is_paused_resumed_and_changed(estate: Estate) -> None:
+    estate.receivers.put("e")
+    estate.receivers.put("f")
+    await estate.subscribe()
+    await estate.gateway.subscriptions.pause("s")
+    await until(lambda: not estate.pushes.here("s"))
+    await estate.publish(b"x")
+    await estate.wait_depth(1)
+    assert (await estate.status()).state is PushState.PAUSED
+    await estate.gateway.subscriptions.resume("s")
+    await until(lambda: estate.receivers.bodies("e") == [b"x"])
+    found = await estate.gateway.subscriptions.get("s")
+    changed = msgspec.structs.replace(found.settings, push="f")
+    await estate.gateway.subscriptions.put("s", changed, found.etag)
+    await until(lambda: estate.pushes.targets.get("e") is None)
+    await estate.publish(b"y")
+    await until(lambda: estate.receivers.bodies("f") == [b"y"])
+    await estate.gateway.subscriptions.delete("s", None)
+    await until(lambda: not estate.pushes.here("s"))
+
+
+async def test_what_is_given_up_goes_to_the_dead_letter_place_with_the_reason(estate: Estate) -> None:
+    estate.receivers.put("e", Outcome(status=500), schedule=[0, 0.01], breaker_failures=100)
+    await estate.upstream.declare_queue("dead")
+    await estate.subscribe(dead_letter_routing_key="dead")
+    (message_id,) = await estate.publish(b"x", message_id="m-1")
+    await estate.wait_depth(1, "dead")
+    await estate.wait_for(waiting=0, dead=0)
+    (delivery,) = await estate.upstream.fetch("dead", 1, 5.0)
+    properties = delivery.message.properties
+    assert (delivery.message.body, properties.message_id) == (b"x", "m-1")
+    assert annotation(properties, "reason") == "500: the endpoint failed"
+    assert annotation(properties, "subscription") == "s"
+    assert (annotation(properties, "queue"), annotation(properties, "routing_key")) == ("in", "in")
+    assert annotation(properties, "id") == message_id
+    await estate.wait_kind(message_id, Kind.DEAD_LETTERED)
+
+
+async def test_what_the_filter_does_not_want_is_not_pushed(estate: Estate) -> None:
+    estate.receivers.put("e")
+    await estate.subscribe(filter={"selector": "colour = 'red'"}, unmatched="discard")
+    (no,) = await estate.publish(b"no", headers={"colour": "blue"})
+    (yes,) = await estate.publish(b"yes", headers={"colour": "red"})
+    await until(lambda: estate.receivers.bodies() == [b"yes"])
+    await estate.wait_depth(0)
+    await estate.wait_for(in_flight=0)
+    await estate.wait_kind(no, Kind.FILTERED)
+    assert await estate.kinds(yes) == [Kind.ACKNOWLEDGED]
+
+
+async def test_a_message_that_came_past_the_gateway_has_a_beginning_in_the_ledger(estate: Estate) -> None:
+    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600])
+    await estate.subscribe()
+    await estate.publish(b"x", ours=False)
+    await estate.wait_for(waiting=1)
+    (message_id,) = await estate.ids()
+    assert await estate.kinds(id_text(message_id)) == [Kind.RECEIVED, Kind.STORED, Kind.ATTEMPT_FAILED]
+
+
+async def test_two_copies_of_one_message_are_two_deliveries(estate: Estate) -> None:
+    """A replay may publish the same message again while the first one waits."""
+    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600], breaker_failures=100)
+    await estate.subscribe()
+    await estate.publish(b"x")
+    await estate.wait_for(waiting=1)
+    (row,) = await estate.ledger.deliveries.due("s", 10, payload=True)
+    assert row.payload is not None
+    await estate.upstream.publish("", "in", open_envelope(row.payload).message)
+    await estate.wait_for(waiting=2)
+
+
+async def test_two_messages_that_say_the_same_id_are_two_to_the_receiver(estate: Estate) -> None:
+    """Anybody can copy the reserved header; a receiver drops what comes under a ``webhook-id`` that it knows."""
+    estate.receivers.put("e")
+    await estate.subscribe()
+    await estate.publish(b"x")
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    ((_, (first,)),) = estate.receivers.requests["e"]
+    await estate.upstream.publish("", "in", Message(b"another", first.message.properties))
+    await until(lambda: estate.receivers.bodies() == [b"x", b"another"])
+    _, (_, (second,)) = estate.receivers.requests["e"]
+    assert second.message_id == first.message_id
+    assert second.id != first.id
+
+
+async def test_the_own_queue_of_a_subscription_is_pushed(estate: Estate) -> None:
+    estate.receivers.put("e")
+    await estate.subscribe(queue="", exchange="amq.topic", binding_key="orders.#")
+    await estate.wait_for(state=PushState.RUNNING)
+    await estate.upstream.publish("amq.topic", "orders.eu", Message(b"x", Properties()))
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    ((_, (item,)),) = estate.receivers.requests["e"]
+    assert (item.exchange, item.routing_key, item.queue) == ("amq.topic", "orders.eu", "gateway.subscription.s")
+
+
+@pytest.mark.parametrize("version", ["0-8", "0-10"])
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+async def test_it_is_the_same_in_every_version(tmp_path: Path, version: str, lease: str) -> None:
+    estate = Estate(tmp_path, version)
+    await estate.open()
+    answers = [Outcome(status=500)]
+    estate.receivers.put("e", lambda items: answers.pop() if answers else Outcome(status=200), schedule=[0, 0.05])
+    await estate.subscribe(lease=lease)
+    ids = await estate.publish(*[b"%d" % number for number in range(20)])
+    await until(lambda: len(estate.receivers.bodies()) == 20)
+    await estate.wait_for(in_flight=0, waiting=0)
+    await estate.wait_depth(0)
+    for message_id in ids:
+        await estate.wait_kind(message_id, Kind.ACKNOWLEDGED)
+    assert sum(attempt == 2 for _, attempt in estate.receivers.attempts()) == 1
+    await estate.close()
+
+
+async def test_two_copies_of_one_message_that_fail_at_once_are_owed_both(estate: Estate) -> None:
+    go_on = asyncio.Event()
+
+    async def answer(items: Sequence[Outgoing]) -> Outcome:
+        if items[0].message.body != b"x":
+            return Outcome(status=200)
+        await go_on.wait()
+        return Outcome(status=500)
+
+    estate.receivers.put("e", answer, schedule=[0, 600], breaker_failures=100)
+    await estate.upstream.declare_queue("aside")
+    await estate.publish(b"x", queue="aside")
+    (delivery,) = await estate.upstream.fetch("aside", 1, 5.0)
+    await estate.subscribe()
+    await estate.publish(*[b"well"] * 100)  # so that it gets more than one request at a time
+    await until(lambda: len(estate.receivers.bodies()) == 100)
+    for _ in range(2):
+        await estate.upstream.publish("", "in", delivery.message)
+    await until(lambda: [body for body, _ in estate.receivers.attempts()].count(b"x") == 2)
+    go_on.set()
+    await estate.wait_depth(0)
+    await estate.wait_for(in_flight=0)
+    await estate.wait_for(waiting=2)
+
+
+async def test_what_is_not_wanted_is_buried_once_although_the_ledger_was_away(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, away = Deliveries.store, 3
+
+    async def no(self: Deliveries, owed: Any, *more: Any) -> None:
+        nonlocal away
+        if away:
+            away -= 1
+            raise LedgerUnavailable("locked")
+        await store(self, owed, *more)
+
+    monkeypatch.setattr(Deliveries, "store", no)
+    monkeypatch.setattr(intake, "PAUSE_MIN", 0.01)
+    estate.receivers.put("e")
+    await estate.upstream.declare_queue("dead")
+    await estate.subscribe(filter={"selector": "colour = 'red'"}, dead_letter_routing_key="dead")
+    (message_id,) = await estate.publish(b"x")
+    await estate.wait_kind(message_id, Kind.DEAD_LETTERED)
+    await estate.wait_depth(0)
+    assert not away
+    assert await estate.depth("dead") == 1
+
+
+async def test_settings_that_change_while_the_ledger_is_away_are_used_when_it_is_back(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog, away = Deliveries.backlog, 2
+
+    async def no(self: Deliveries, subscription: str) -> Any:
+        nonlocal away
+        if away:
+            away -= 1
+            raise LedgerUnavailable("locked")
+        return await backlog(self, subscription)
+
+    monkeypatch.setattr(supervisor, "PAUSE_MIN", 0.01)
+    estate.receivers.put("e")
+    estate.receivers.put("f")
+    await estate.subscribe()
+    monkeypatch.setattr(Deliveries, "backlog", no)
+    found = await estate.gateway.subscriptions.get("s")
+    await estate.gateway.subscriptions.put("s", msgspec.structs.replace(found.settings, push="f"), found.etag)
+    await until(lambda: estate.pushes.targets.get("e") is None)
+    await estate.publish(b"x")
+    await until(lambda: estate.receivers.bodies("f") == [b"x"])
+    assert not away
+
+
+async def test_a_change_that_comes_as_it_is_handed_over_begins_nothing(estate: Estate) -> None:
+    estate.receivers.put("e")
+    await estate.subscribe()
+    await estate.pushes.stop("s", 1.0)
+    await estate.pushes.refresh("s")
+    assert not estate.pushes.here("s")
