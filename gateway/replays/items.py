@@ -1,0 +1,63 @@
+"""One message on its way through a replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.errors import GatewayError
+from gateway.ledger import NewMessage, id_text
+from gateway.message import Message
+from gateway.replays.places import Place, new_id
+
+if TYPE_CHECKING:
+    from gateway.ledger.owed import Delivery as Row
+    from gateway.upstreams import Delivery
+
+
+class Item:
+    """A message that is to be sent once more."""
+
+    __slots__ = (
+        "delivery", "error", "exchange", "id", "key", "message", "new", "original", "place", "recorded", "resent",
+        "routing_key", "row", "sha256", "status", "text", "to", "tries",
+    )  # fmt: skip
+
+    def __init__(self, key: str, id: bytes, message: Message, place: Place | None) -> None:
+        self.key = key
+        """What the inbox remembers it by."""
+        self.id = id
+        """The ledger's id of the original."""
+        self.message = message
+        self.place = place
+        """Where it came from; None: that is not known."""
+        self.exchange = place.exchange if place is not None else ""
+        self.routing_key = place.routing_key if place is not None else ""
+        """As it came last."""
+        self.sha256 = b""
+        self.new = b""
+        """The id of what is sent."""
+        self.text = ""
+        """The same as text."""
+        self.resent = False
+        """It may have been sent before."""
+        self.recorded = False
+        """The ledger knows that it was sent."""
+        self.tries = 0
+        """How often it was sent in vain."""
+        self.error: GatewayError | None = None
+        """Why it was not sent, for good."""
+        self.to: Place | None = None
+        """Where it went."""
+        self.status: int | None = None
+        """What the endpoint answered."""
+        self.original: NewMessage | None = None
+        """The original, where the ledger may not know it."""
+        self.row: Row | None = None
+        """What the ledger owes of it."""
+        self.delivery: Delivery | None = None
+        """What its broker holds of it."""
+
+    def named(self, job: str, created_at: int) -> None:
+        """Give it the id that it has in this replay."""
+        self.new = new_id(created_at, job, self.key)
+        self.text = id_text(self.new)

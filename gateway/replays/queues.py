@@ -1,0 +1,202 @@
+"""A queue as the source of a replay: a dead-letter queue that is driven back, most likely.
+
+It takes what was in the queue when it began and no more: as many messages as the queue held then, oldest first, and
+none that this replay has put there itself (they carry its name). Each is held unacknowledged until what became of it is
+in the ledger, as a bridge does it, so that a crash costs a repetition and never a message. What the target will not
+take is held until the end and then given back; there is a bound to how many that may be.
+
+A message is known again after a crash by its gateway's id, else its publisher's id, else the digest of its body, always
+together with the place that it goes to; and only where the broker says that it was delivered before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from typing import Final
+
+from gateway.core import Gateway
+from gateway.core.consuming import own_id
+from gateway.core.publishing import Outgoing, describe, version_name
+from gateway.errors import FrameSyntaxError, GatewayError, LeaseLost, LimitExceeded, StateError
+from gateway.fidelity import annotation
+from gateway.ledger import id_text
+from gateway.message import Message
+from gateway.operations import Settlement
+from gateway.replays.items import Item
+from gateway.replays.places import Place, told_by_ledger, told_by_message, was_at
+from gateway.replays.requests import QueueSource
+from gateway.replays.sources import Chunk
+from gateway.session import Capabilities
+from gateway.upstreams import Delivery
+
+HELD_MAX: Final = 1_000
+"""Most refused messages that are held until the end; one more, and the replay fails."""
+FETCH_WAIT: Final = 1.0
+"""How long it waits for a message that should be there, in seconds."""
+KEEPERS: Final = ("RabbitMQ", "AMQP Gateway")
+"""Products that tell in x-death where a dead letter came from, and deliver it as from its dead-letter exchange. Others
+deliver it as from the exchange that it was published to."""
+
+
+class Queue:
+    """What was in a queue."""
+
+    def __init__(self, gateway: Gateway, source: QueueSource, job: str) -> None:
+        self._gateway = gateway
+        self._ledger = gateway.ledger
+        self._upstream = gateway.broker(source.broker)
+        self._queue = source.queue
+        self._limit = source.limit
+        self._job = job
+        self._held: list[Delivery] = []
+        """Refused, and given back at the end."""
+        self._out: dict[int, Delivery] = {}
+        """Taken, and not settled."""
+        self._landed: Counter[str] = Counter()
+        """Sent by an earlier owner, who may not have acknowledged them."""
+
+    async def total(self) -> tuple[int, bool]:
+        depth = (await self._upstream.query_queue(self._queue)).message_count
+        return depth if self._limit is None else min(depth, self._limit), True
+
+    def begin(self, count: int) -> str:
+        return str(count)
+
+    async def take(self, position: str, most: int) -> Chunk:
+        """``position``: how many are left."""
+        left = int(position)
+        chunk = Chunk(position=position, last=True)
+        if left <= 0:
+            return chunk
+        deliveries = await self._upstream.fetch(self._queue, min(most, left), FETCH_WAIT)
+        try:
+            return await self._chunk(chunk, deliveries, left)
+        except BaseException:  # it is taken again
+            for delivery in reversed(deliveries):
+                self._settle(delivery, Settlement.RELEASE)
+            raise
+
+    async def _chunk(self, chunk: Chunk, deliveries: Sequence[Delivery], left: int) -> Chunk:
+        """What was taken, as a chunk."""
+        for index, delivery in enumerate(deliveries):
+            if self._is_ours(delivery.message):  # what follows was put there after the beginning, too
+                for rest in deliveries[index:]:
+                    self._settle(rest, Settlement.RELEASE)
+                chunk.position = "0"
+                return chunk
+            item = await self.item(delivery)
+            if delivery.redelivered and self._landed[item.key] > 0:
+                self._landed[item.key] -= 1
+                self._settle(delivery, Settlement.ACCEPT)
+                continue  # it was counted when it was found to be sent
+            self._out[id(delivery)] = delivery
+            chunk.items.append(item)
+            left -= 1
+        chunk.position = str(left)
+        chunk.last = not deliveries or left <= 0
+        return chunk
+
+    def _is_ours(self, message: Message) -> bool:
+        try:
+            return annotation(message.properties, "replay") == self._job
+        except FrameSyntaxError:
+            return False
+
+    async def item(self, delivery: Delivery) -> Item:
+        """What is known of a delivery."""
+        message = delivery.message
+        digest = sha256(message.body).digest()
+        known, name = None, ""
+        try:
+            properties = message.properties
+        except FrameSyntaxError:
+            pass  # octets that are no property list: known by the body alone
+        else:
+            known = own_id(annotation(properties, "id"))
+            name = properties.message_id or ""
+        place = told_by_message(message, self._upstream.name)
+        if place is None and known is not None:
+            place = told_by_ledger(await self._ledger.timeline(known))
+        elif place is not None and place.broker != self._upstream.name:
+            timeline = await self._ledger.timeline(known) if known is not None else None
+            place = replace(place, unsure=not was_at(timeline, place.broker))
+        if place is None:
+            place = told_by_delivery(delivery, self._upstream.name, self._upstream.capabilities)
+        text = id_text(known) if known is not None else f"{self._upstream.name}/{name}" if name else digest.hex()
+        key = f"{text}@{place.broker}/{place.queue or place.routing_key}" if place is not None else text
+        item = Item(_printable(key), known if known is not None else self._gateway.ids(), message, place)
+        item.exchange, item.routing_key = delivery.exchange, delivery.routing_key
+        item.sha256 = digest
+        item.delivery = delivery
+        outgoing = Outgoing(delivery.routing_key, message)
+        item.original = describe(
+            self._upstream.name, version_name(self._upstream), delivery.exchange, outgoing, "", "broker"
+        )
+        return item
+
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
+        there = set(keys) & set(sent)
+        self._landed.update(there)
+        return there, str(max(0, int(position or 0) - len(there)))
+
+    def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
+        return True, str(int(position) - len(recorded))
+
+    async def passed(self, items: Sequence[Item]) -> None:
+        """They are safe elsewhere, or were before: take them off the queue."""
+        for item in items:
+            if item.delivery is not None:
+                self._settle(item.delivery, Settlement.ACCEPT)
+
+    async def refused(self, items: Sequence[Item]) -> None:
+        """The target does not take these.
+
+        Raises:
+            LimitExceeded: too many are held by now.
+        """
+        self._held += [item.delivery for item in items if item.delivery is not None]
+        if len(self._held) > HELD_MAX:
+            text = f"more than {HELD_MAX} messages were refused; they are back in the queue {self._queue!r}"
+            raise LimitExceeded(text, "refused messages")
+
+    def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        self._out.pop(id(delivery), None)
+        with suppress(LeaseLost, StateError):  # then it comes again by itself
+            delivery.settle(settlement)
+
+    async def close(self) -> None:
+        """Give back what is not settled, the first at the head again."""
+        for delivery in reversed(list(self._out.values())):
+            self._settle(delivery, Settlement.RELEASE)
+        self._held.clear()
+
+
+def told_by_delivery(delivery: Delivery, broker: str, capabilities: Capabilities | None) -> Place | None:
+    """Where it came from, by what it was delivered as; None where that says nothing."""
+    product = capabilities.product if capabilities is not None else ""
+    if product.startswith(KEEPERS) or (not delivery.exchange and delivery.routing_key == delivery.queue):
+        return None
+    return Place(broker, delivery.exchange, delivery.routing_key)
+
+
+async def sample(gateway: Gateway, source: QueueSource, most: int) -> list[Delivery]:
+    """The first messages of a queue, which stay there: taken and given back, which marks them as redelivered.
+
+    Raises:
+        NotFound, AccessRefused, BrokerUnavailable: the broker does not let us.
+    """
+    upstream = gateway.broker(source.broker)
+    deliveries = await upstream.fetch(source.queue, min(most, source.limit or most), 0.0)
+    for delivery in reversed(deliveries):
+        with suppress(GatewayError):  # it comes back by itself
+            delivery.settle(Settlement.RELEASE)
+    return deliveries
+
+
+def _printable(text: str) -> str:
+    """A key that every database takes."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

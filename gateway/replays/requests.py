@@ -1,0 +1,166 @@
+"""What a replay is asked to do: where messages come from, where they go, how fast.
+
+These structs are the body of ``POST /v1/replays``, and are kept with the job as they came.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.errors import EncodeError
+from gateway.ledger import State
+
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""How the exchange without a name is written."""
+IDS_MAX: Final = 1_000
+"""Most ids that a source may list."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
+Ids = Annotated[tuple[str, ...], Meta(max_length=IDS_MAX)]
+JobId = Annotated[str, Meta(max_length=128, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$(?!\n)")]
+"""An id of a replay, or none. It goes into the ``Location`` of an answer; ``$`` alone matches before the end of a line,
+too."""
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Base of what is asked for."""
+
+
+class MessagesSource(Request, frozen=True):
+    """Messages that the ledger knows and whose bodies it keeps. All that is given must hold; what is newer than the
+    replay is left alone."""
+
+    broker: str = ""
+    exchange: str | None = None
+    """``amq.default`` is the default exchange."""
+    routing_key: str | None = None
+    state: str = ""
+    """The state that the message is in."""
+    client: str | None = None
+    """The name of the API key that published it."""
+    since: Moment | None = None
+    until: Moment | None = None
+    ids: Ids = ()
+    """These messages, and no other filter."""
+
+
+class DeliveriesSource(Request, frozen=True):
+    """Dead messages of subscriptions, which the ledger keeps. All that is given must hold. What is sent somewhere else
+    is not dead any more: it is gone from the subscription."""
+
+    subscription: str = ""
+    since: Moment | None = None
+    until: Moment | None = None
+    ids: Ids = ()
+    """These deliveries, dead or not, and no other filter. Of one that is not dead a copy is sent."""
+
+
+class QueueSource(Request, frozen=True):
+    """A queue of a broker, a dead-letter queue most likely: what was in it when the replay began."""
+
+    broker: str
+    """A broker's name."""
+    queue: Annotated[str, Meta(min_length=1, max_length=255)]
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    """Most messages that are taken."""
+
+
+class ReplaySource(Request, frozen=True):
+    """Where the messages come from: exactly one of these."""
+
+    messages: MessagesSource | None = None
+    deliveries: DeliveriesSource | None = None
+    queue: QueueSource | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name of the one that is given."""
+        return next(name for name in self.__struct_fields__ if getattr(self, name) is not None)
+
+
+class ReplayTarget(Request, frozen=True):
+    """Where they go. Nothing given: to the place that each came from. Broker, exchange and routing key stand for the
+    ones it had; or they go to an endpoint, or to a URL."""
+
+    broker: str = ""
+    exchange: Annotated[str, Meta(max_length=255)] | None = None
+    """``amq.default`` is the default exchange."""
+    routing_key: Annotated[str, Meta(max_length=255)] | None = None
+    endpoint: str = ""
+    """Name of an endpoint."""
+    url: Annotated[str, Meta(max_length=2048)] = ""
+    """Called as an endpoint without settings would be."""
+
+    @property
+    def same_place(self) -> bool:
+        """Each goes to where it came from."""
+        return self == ReplayTarget()
+
+    @property
+    def over_http(self) -> bool:
+        """They go to an endpoint or URL."""
+        return bool(self.endpoint or self.url)
+
+
+class ReplayRequest(Request, frozen=True, kw_only=True):
+    """A replay."""
+
+    id: JobId = ""
+    """Running a replay of the same id again sends nothing twice. Unless given, one is made."""
+    source: ReplaySource
+    target: ReplayTarget = ReplayTarget()
+    rate: Annotated[float, Meta(ge=0)] = 0.0
+    """Most messages a second; 0: no limit."""
+    dry_run: bool = False
+    """Only say what there is: how many, and ten of them."""
+
+
+def check(request: ReplayRequest) -> None:
+    """What the types cannot tell.
+
+    Raises:
+        EncodeError: a setting is wrong; the sentence begins with its dotted name.
+    """
+    source, target = request.source, request.target
+    given = [name for name in source.__struct_fields__ if getattr(source, name) is not None]
+    if len(given) != 1:
+        raise EncodeError(f"source: exactly one of messages, deliveries and queue must be given, not {len(given)}")
+    if source.messages is not None and source.messages.state and source.messages.state not in set(State):
+        raise EncodeError(f"source.messages.state: {source.messages.state!r:.40} is no state of a message")
+    for name in ("messages", "deliveries"):
+        part = getattr(source, name)
+        if part is not None and part.ids and part != type(part)(ids=part.ids):
+            raise EncodeError(f"source.{name}.ids: no other filter goes with it")
+    if target.endpoint and target.url:
+        raise EncodeError("target.url: an endpoint is given too")
+    if target.over_http and (target.broker or target.exchange is not None or target.routing_key is not None):
+        raise EncodeError("target: broker, exchange and routing_key do not go with an endpoint or URL")
+    if source.queue is not None and is_own_queue(source.queue, target):
+        raise EncodeError(f"target: it leads back into the queue {source.queue.queue!r}")
+
+
+def is_own_queue(source: QueueSource, target: ReplayTarget) -> bool:
+    """Whether what is taken from the queue would be put into it again."""
+    return (
+        not target.over_http
+        and target.broker in ("", source.broker)
+        and target.exchange is not None
+        and exchange_name(target.exchange) == ""
+        and target.routing_key == source.queue
+    )
+
+
+def exchange_name(given: str) -> str:
+    """The exchange that is meant."""
+    return "" if given == DEFAULT_EXCHANGE else given
+
+
+def microseconds(time: datetime | None) -> int | None:
+    """Since 1970."""
+    return None if time is None else (time - _EPOCH) // _MICROSECOND

@@ -1,0 +1,390 @@
+"""A replay at work.
+
+It goes chunk by chunk: what it is about to send is written down with the job (``flying``), then it is sent, then what
+is there is recorded, in one commit with what is remembered of it, and only then let go of at its source. Whatever
+happens in between, the next owner finds out which of the flying ones were recorded, and sends the others again: under
+the same ids, marked as resent, since they may have been sent.
+
+A target that takes nothing is waited for, with pauses that grow; a message that is refused for good is named and left
+where it is. Counts are exact, also over crashes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import time_ns
+from typing import Final, TypeVar
+
+from gateway.bridges.throttle import Throttle
+from gateway.core.consuming import printable
+from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
+from gateway.ledger import Ledger, id_text
+from gateway.replays.items import Item
+from gateway.replays.jobs import ENDED, JobState, Refusal, Wish
+from gateway.replays.shelf import Kept, Shelf
+from gateway.replays.sources import Chunk, Source
+from gateway.replays.targets import Later, Target
+from gateway.telemetry import log
+
+CHUNK: Final = 500
+"""Most messages of a chunk."""
+CHUNKS_A_SECOND: Final = 4
+"""With a rate: into how many chunks a second's worth is divided."""
+PAUSE_MIN: Final = 0.5
+PAUSE_MAX: Final = 30.0
+"""Pause before something is tried again that is away, in seconds; doubled each time."""
+LOOK_EVERY: Final = 2.0
+"""How often it is looked what is wished for while nothing moves, in seconds."""
+REFUSALS_MAX: Final = 10_000
+"""Most messages that are named as refused; one more, and the replay fails."""
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """Something else is wished for, or it is to be handed over."""
+
+
+class Runner:
+    """One job, from where it is to its end, or until it is stopped."""
+
+    def __init__(
+        self,
+        kept: Kept,
+        shelf: Shelf,
+        ledger: Ledger,
+        parts: Callable[[], Awaitable[tuple[Source, Target]]],
+        on_end: Callable[[str], None],
+    ) -> None:
+        """``parts`` makes source and target; ``on_end`` is told when nothing more is to be done."""
+        self._kept = kept
+        self._shelf = shelf
+        self._ledger = ledger
+        self._parts = parts
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._throttle = Throttle(kept.job.request.rate, 0.0, self._loop.time())
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._doubtful: set[str] = set()
+        self._landed: set[str] = set()
+        self._source: Source
+        self._target: Target
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------------------------ start, steer, stop
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = self._loop.create_task(self._work(), name=f"replay {self._kept.job.id}")
+
+    def look(self) -> None:
+        """Something may be wished for."""
+        self._wake.set()
+
+    async def stop(self, within: float) -> None:
+        """Bring the chunk that is under way to its end, within so many seconds."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=within)
+            self.drop()
+            await asyncio.wait([self._task])
+
+    def drop(self) -> None:
+        """End it at once."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # ------------------------------------------------------------------------------------------------- work
+
+    async def _work(self) -> None:
+        job = self._kept.job
+        try:
+            await self._until_end()
+        except Exception as error:  # a fault of ours must not leave it running for ever
+            log("replay.failed", logging.ERROR, exc_info=error, replay=job.id)
+            await self._fail(f"internal error: {error!r:.200}")
+        if job.state in ENDED:
+            log("replay.ended", replay=job.id, state=job.state.value, sent=job.sent, reason=job.reason)
+            self._on_end(job.id)
+
+    async def _until_end(self) -> None:
+        """Run whenever that is wished for."""
+        job = self._kept.job
+        while job.state not in ENDED and not self._stopping:
+            if job.wish is Wish.CANCEL:
+                await self._insist(self._cancel)
+            elif job.wish is Wish.PAUSE:
+                if job.state is not JobState.PAUSED:
+                    job.move(JobState.PAUSED)
+                    await self._insist(self._save)
+                await self._rest(LOOK_EVERY)
+                await self._insist(self._reread)
+            else:
+                await self._run()
+
+    async def _cancel(self) -> None:
+        """End it; what was sent is counted."""
+        if self._kept.job.flying:
+            self._source, self._target = await self._parts()
+            await self._count_flying()
+        await self._end(JobState.CANCELLED, "")
+
+    async def _fail(self, reason: str) -> None:
+        """It cannot go on."""
+        await self._insist(lambda: self._end(JobState.FAILED, reason))
+
+    async def _run(self) -> None:
+        """Go on from where it is."""
+        self._kept.job.move(JobState.RUNNING)
+        try:
+            self._source, self._target = await self._parts()
+            await self._target.check()
+        except (BrokerUnavailable, LedgerUnavailable) as error:
+            await self._reason(str(error))
+            await self._rest(PAUSE_MIN)
+            return
+        except GatewayError as error:
+            await self._fail(str(error))
+            return
+        try:
+            await self._patiently(self._resume)
+            while await self._chunk():
+                pass
+            await self._insist(lambda: self._end(JobState.DONE, ""))
+        except Interrupted:
+            await self._insist(self._save)
+        except GatewayError as error:
+            await self._fail(str(error))
+        finally:
+            await self._source.close()
+
+    async def _resume(self) -> None:
+        """What became of the chunk that was under way."""
+        job = self._kept.job
+        if not job.position:
+            count, whole = await self._source.total()
+            job.total = count if whole else None
+            job.position = self._source.begin(count)
+        await self._count_flying()
+        await self._save()
+
+    async def _count_flying(self) -> None:
+        """Find out which of the chunk that was under way were sent. Once more they are only let go of; the others are
+        in doubt."""
+        job = self._kept.job
+        if job.flying:
+            seen = await self._ledger.seen(job.scope, job.flying)
+            sent = [key for key in job.flying if key in seen]
+            self._landed, job.position = await self._source.landed(job.flying, sent, job.position)
+            self._doubtful = set(job.flying)
+            job.found += len(self._landed)
+            job.sent += len(self._landed)
+            job.flying = tuple(self._doubtful - self._landed)
+
+    # ------------------------------------------------------------------------------------------------ chunks
+
+    async def _chunk(self) -> bool:
+        """Send the next messages; whether there are more."""
+        job = self._kept.job
+        self._steered()
+        rate = job.request.rate
+        most = min(CHUNK, max(1, int(rate / CHUNKS_A_SECOND))) if rate else CHUNK
+        chunk = await self._patiently(lambda: self._source.take(job.position, most))
+        items, skipped = await self._patiently(lambda: self._sift(chunk))
+        found, sent, resent = len(items) + skipped + len(chunk.refused), 0, 0
+        if items:
+            job.flying = tuple(item.key for item in items)
+            await self._patiently(self._save)
+            try:
+                await self._send(items)
+            except (Interrupted, GatewayError):
+                self._leave(items)
+                raise
+            sent = sum(item.error is None for item in items)
+            resent = sum(item.error is None and item.resent for item in items)
+        refusals = [*chunk.refused, *(_refusal(item) for item in items if item.error is not None)]
+        if refusals:
+            await self._patiently(lambda: self._shelf.name(job.id, job.pages, refusals))
+            job.pages += 1
+            for refusal in refusals:
+                job.refused[refusal.code] = job.refused.get(refusal.code, 0) + 1
+        job.found += found
+        job.sent += sent
+        job.skipped += skipped
+        job.resent += resent
+        job.position, job.flying = chunk.position, ()
+        await self._source.refused([item for item in items if item.error is not None])
+        if job.refusals > REFUSALS_MAX:
+            raise LimitExceeded(f"more than {REFUSALS_MAX} messages were refused; ask for fewer", "refused messages")
+        return not chunk.last
+
+    def _leave(self, items: list[Item]) -> None:
+        """A chunk is left in the middle: in doubt is only what has no outcome."""
+        job = self._kept.job
+        recorded = [item for item in items if item.recorded]
+        doubtful = {item.key for item in items if item.resent and not item.recorded}
+        counted, job.position = self._source.left(recorded, job.position)
+        if counted:
+            job.found += len(recorded)
+            job.sent += len(recorded)
+        else:
+            doubtful.update(item.key for item in recorded)
+        job.flying = tuple(doubtful)
+
+    async def _sift(self, chunk: Chunk) -> tuple[list[Item], int]:
+        """Those that are to be sent, and how many were sent by an earlier run."""
+        job = self._kept.job
+        items = chunk.items
+        for item in items:
+            item.named(job.id, job.created_at)
+            item.resent = item.key in self._doubtful
+        landed = [item for item in items if item.delivery is None and item.key in self._landed]
+        skipped: list[Item] = []
+        if job.runs > 1 and items:
+            seen = await self._ledger.seen(job.scope, [item.key for item in items])
+            skipped = [
+                item
+                for item in items
+                if item not in landed
+                and (before := seen.get(item.key)) is not None
+                and before.body_sha256 == item.sha256
+                and (item.delivery is None or item.delivery.redelivered)
+            ]
+        gone = {*landed, *skipped}
+        if gone:
+            await self._source.passed([item for item in items if item in gone])
+        return [item for item in items if item not in gone], len(skipped)
+
+    async def _send(self, items: list[Item]) -> None:
+        """Send them, until each is there or refused for good."""
+        pause = PAUSE_MIN
+        left = items
+        while (ready := self._throttle.ready(self._loop.time())) > self._loop.time():
+            await self._wait(ready - self._loop.time())
+        for item in items:
+            self._throttle.take(len(item.message.body))
+        while left:
+            try:
+                again = await self._target.send(left)
+            except Later as error:
+                await self._reason(str(error))
+                await self._wait(error.wait or pause)
+                pause = min(pause * 2, PAUSE_MAX)
+                continue
+            if self._kept.job.reason:
+                await self._reason("")
+            waits = set(again)
+            done = [item for item in left if item not in waits and item.error is None]
+            if done:
+                await self._record(done)
+            if again:
+                await self._wait(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+            left = again
+
+    async def _record(self, done: list[Item]) -> None:
+        """They are there: write that down, then let go of them. Not interrupted."""
+
+        async def record() -> None:
+            try:
+                await self._target.record(done)
+            except EntriesRefused as error:  # they are safe where they are, so it goes on
+                log("replay.events_refused", logging.ERROR, replay=self._kept.job.id, reason=str(error))
+
+        await self._insist(record)
+        for item in done:
+            item.recorded = True
+        await self._source.passed([item for item in done if item.error is None])
+
+    # ------------------------------------------------------------------------------------------------- waiting
+
+    def _steered(self) -> None:
+        """Raises Interrupted where something else is to be done."""
+        if self._stopping or self._kept.job.wish is not Wish.RUN:
+            raise Interrupted
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait, unless something else is to be done meanwhile.
+
+        Raises:
+            Interrupted: it is.
+        """
+        end = self._loop.time() + seconds
+        while (left := end - self._loop.time()) > 0:
+            woken = await self._rest(min(left, LOOK_EVERY))
+            if woken or left > LOOK_EVERY:
+                with suppress(LedgerUnavailable):
+                    await self._reread()
+            self._steered()
+        self._steered()
+
+    async def _rest(self, seconds: float) -> bool:
+        """Wait so long; whether somebody called."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        self._wake.clear()
+        return True
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do it, however long ledger and brokers are away.
+
+        Raises:
+            Interrupted: something else is to be done.
+        """
+        pause = PAUSE_MIN
+        while True:
+            try:
+                return await work()
+            except (BrokerUnavailable, LedgerUnavailable) as error:
+                self._kept.job.reason = printable(str(error))[:500]
+                await self._wait(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+
+    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it, however long the ledger is away, unless this is dropped."""
+        pause = PAUSE_MIN
+        while True:
+            try:
+                await work()
+                return
+            except (BrokerUnavailable, LedgerUnavailable) as error:
+                log("replay.waits", logging.WARNING, replay=self._kept.job.id, reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, PAUSE_MAX)
+
+    # ------------------------------------------------------------------------------------------- writing down
+
+    async def _reason(self, text: str) -> None:
+        """Say what stands in the way."""
+        job = self._kept.job
+        text = printable(text)[:500]
+        if job.reason != text:
+            job.reason = text
+            with suppress(LedgerUnavailable):  # it is only for those who look
+                await self._save()
+
+    async def _end(self, state: JobState, reason: str) -> None:
+        job = self._kept.job
+        job.move(state, printable(reason)[:500])
+        job.ended_at = time_ns() // 1000
+        await self._save()
+
+    async def _save(self) -> None:
+        await self._shelf.save(self._kept)
+
+    async def _reread(self) -> None:
+        await self._shelf.reread(self._kept)
+
+
+def _refusal(item: Item) -> Refusal:
+    assert item.error is not None
+    text = item.key if item.row is not None else id_text(item.id)
+    return Refusal(text, item.error.code, printable(str(item.error))[:300])

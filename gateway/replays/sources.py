@@ -1,0 +1,315 @@
+"""Where a replay gets its messages from: the ledger's messages, or what it owes and keeps of dead ones.
+
+A source hands out chunks, in order, and says with each where it goes on behind it, so that a job that has written that
+down goes on there after a restart. A chunk may be empty and not be the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Protocol
+
+from gateway.core import Gateway
+from gateway.core.envelopes import EnvelopeError
+from gateway.core.own_queues import queue_of
+from gateway.core.stored import Stored, open_envelope
+from gateway.errors import EncodeError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
+from gateway.ledger import MessageFilter, State, StoredMessage, id_text, parse_id
+from gateway.ledger.owed import Delivery, DeliveryFilter
+from gateway.replays.items import Item
+from gateway.replays.jobs import Refusal
+from gateway.replays.places import Place
+from gateway.replays.requests import DeliveriesSource, MessagesSource, exchange_name, microseconds
+
+ORIGIN: Final = "replay"
+"""``origin`` of what replays have sent."""
+BEGIN: Final = "0"
+"""A position before everything."""
+NO_BODY: Final = "no_body"
+"""Code of a refusal: the ledger does not keep the message's body."""
+OCTETS_MAX: Final = 32 << 20
+"""Most octets of the bodies of a chunk, unless it is only one."""
+COUNT_STEPS: Final = 20
+"""How many steps a count of messages takes at most; what is more than it finds is not counted."""
+COUNT_MAX: Final = 1_000_000
+"""Most deliveries that are counted."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some messages."""
+
+    items: list[Item] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    """What cannot be sent, whoever the target is."""
+    position: str = ""
+    """Where it goes on behind these."""
+    last: bool = False
+
+
+class Source(Protocol):
+    """Where messages come from."""
+
+    async def total(self) -> tuple[int, bool]:
+        """How many there are, and whether that is all of them."""
+        ...
+
+    def begin(self, count: int) -> str:
+        """Where it begins; ``count`` as :meth:`total` has it."""
+        ...
+
+    async def take(self, position: str, most: int) -> Chunk:
+        """The next ones, at most so many."""
+        ...
+
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
+        """Of the chunk that was under way when work ended: which were sent, and where to go on. ``sent``: those of
+        which the inbox says so."""
+        ...
+
+    def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
+        """A chunk is left in the middle, after these were recorded and let go of: where to go on, and whether they will
+        not be met again, so that they are to be counted now."""
+        ...
+
+    async def passed(self, items: Sequence[Item]) -> None:
+        """These are recorded as sent, now or before: let go of them."""
+        ...
+
+    async def refused(self, items: Sequence[Item]) -> None:
+        """These are not sent, for good.
+
+        Raises:
+            LimitExceeded: they are more than it can hold.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class LedgerSource:
+    """What both sources of the ledger share."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._ledger = gateway.ledger
+
+    def begin(self, count: int) -> str:
+        return BEGIN
+
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
+        return set(sent), position
+
+    def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
+        return False, position
+
+    async def passed(self, items: Sequence[Item]) -> None:
+        """The ledger holds nothing for us."""
+
+    async def refused(self, items: Sequence[Item]) -> None:
+        """They stay where they are."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Messages(LedgerSource):
+    """Messages that the ledger knows, the oldest first, with the bodies that it keeps. What replays have sent is not
+    sent once more, unless it is named by its id."""
+
+    def __init__(self, gateway: Gateway, source: MessagesSource, until: int) -> None:
+        """``until``: what is newer is left alone, in microseconds since 1970."""
+        super().__init__(gateway)
+        self._ids = sorted(_ids(source.ids, "source.messages.ids"))
+        given = microseconds(source.until)
+        self._where = MessageFilter(
+            broker=source.broker or None,
+            exchange=None if source.exchange is None else exchange_name(source.exchange),
+            routing_key=source.routing_key,
+            client=source.client,
+            state=State(source.state) if source.state else None,
+            since=microseconds(source.since),
+            until=until if given is None else min(given, until),
+        )
+
+    async def total(self) -> tuple[int, bool]:
+        if self._ids:
+            return len(self._ids), True
+        count, after = 0, b""
+        for _ in range(COUNT_STEPS):
+            page, following = await self._ledger.scans.step(self._where, after, 1_000)
+            count += len(page) - sum(message.origin == ORIGIN for message in page)
+            if following is None:
+                return count, True
+            after = following
+        return count, False
+
+    async def take(self, position: str, most: int) -> Chunk:
+        after = b"" if position == BEGIN else bytes.fromhex(position)
+        chunk = Chunk()
+        if self._ids:
+            wanted = [message_id for message_id in self._ids if message_id > after][:most]
+            known = await self._ledger.scans.by_id(wanted)
+            chunk.refused = [
+                Refusal(id_text(message_id), NoSuchMessage.code, "the ledger knows no such message")
+                for message_id in wanted
+                if message_id not in known
+            ]
+            found = [known[message_id] for message_id in wanted if message_id in known]
+            following = wanted[-1] if wanted and wanted[-1] != self._ids[-1] else None
+        else:
+            found, following = await self._ledger.scans.step(self._where, after, most)
+        fit = fitting([message.size for message in found])
+        if fit < len(found):
+            found, following = found[:fit], found[fit - 1].id
+            chunk.refused = [refusal for refusal in chunk.refused if parse_id(refusal.id) <= following]
+        if not self._ids:
+            found = [message for message in found if message.origin != ORIGIN]
+        payloads = await self._ledger.scans.payloads([message.id for message in found])
+        for message in found:
+            stored = _opened(payloads.get(message.id), id_text(message.id), chunk)
+            if stored is not None:
+                chunk.items.append(_item(message, stored))
+        chunk.last = following is None
+        chunk.position = position if following is None else following.hex()
+        return chunk
+
+
+class Deliveries(LedgerSource):
+    """Dead messages of subscriptions, in the order in which they came."""
+
+    def __init__(self, gateway: Gateway, source: DeliveriesSource, until: int, *, revives: bool) -> None:
+        """``revives``: they go back to their subscription, and only the dead ones are of interest."""
+        super().__init__(gateway)
+        self._ids = sorted(_ids(source.ids, "source.deliveries.ids"))
+        given = microseconds(source.until)
+        self._revives = revives
+        self._where = DeliveryFilter(
+            subscription=source.subscription or None,
+            dead=True,
+            since=microseconds(source.since),
+            until=until if given is None else min(given, until),
+        )
+
+    async def total(self) -> tuple[int, bool]:
+        if self._ids:
+            return len(self._ids), True
+        count = await self._ledger.deliveries.count(self._where, COUNT_MAX)
+        return count, count < COUNT_MAX
+
+    async def take(self, position: str, most: int) -> Chunk:
+        chunk = Chunk()
+        rows = await self._named(position, most, chunk) if self._ids else await self._next(position, most, chunk)
+        for row in rows:
+            stored = _opened(row.payload, id_text(row.id), chunk)
+            if stored is not None:
+                chunk.items.append(await self._item(row, stored))
+        return chunk
+
+    async def _next(self, position: str, most: int, chunk: Chunk) -> list[Delivery]:
+        """Those that fit the filter."""
+        behind = None if position == BEGIN else position
+        rows, cursor = await self._ledger.deliveries.page(self._where, behind, most)
+        fit = fitting([row.size for row in rows])
+        chunk.last = cursor is None and fit == len(rows)
+        chunk.position = rows[fit - 1].id.hex() if rows else position
+        if not rows:
+            return rows
+        rows, _ = await self._ledger.deliveries.page(self._where, behind, fit, payload=True)
+        return [row for row in rows if row.id.hex() <= chunk.position]
+
+    async def _named(self, position: str, most: int, chunk: Chunk) -> list[Delivery]:
+        """Those that are named."""
+        after = b"" if position == BEGIN else bytes.fromhex(position)
+        rows: list[Delivery] = []
+        octets = 0
+        chunk.position, chunk.last = position, True
+        for delivery_id in self._ids:
+            if delivery_id <= after:
+                continue
+            if len(rows) + len(chunk.refused) >= most or octets >= OCTETS_MAX:
+                chunk.last = False
+                break
+            row = await self._ledger.deliveries.get(delivery_id, payload=True)
+            if row is None:
+                text = "the ledger neither owes nor keeps it"
+                chunk.refused.append(Refusal(id_text(delivery_id), NoSuchDelivery.code, text))
+            elif self._revives and not row.dead:
+                chunk.refused.append(Refusal(id_text(delivery_id), StateError.code, "it is not dead"))
+            else:
+                rows.append(row)
+                octets += row.size
+            chunk.position = delivery_id.hex()
+        return rows
+
+    async def _item(self, row: Delivery, stored: Stored) -> Item:
+        place = None
+        subscription = await self._subscription(row.subscription)
+        if subscription is not None:
+            broker, queue = subscription
+            place = Place(broker, stored.exchange, stored.routing_key, queue)
+        item = Item(id_text(row.id), row.message_id, stored.message, place)
+        item.exchange, item.routing_key = stored.exchange, stored.routing_key
+        item.sha256 = sha256(stored.message.body).digest()
+        item.row = row
+        return item
+
+    async def _subscription(self, name: str) -> tuple[str, str] | None:
+        """The broker and queue of a subscription; None: there is none of that name any more."""
+        try:
+            found = await self._gateway.subscriptions.get(name)
+        except NoSuchSubscription:
+            return None
+        return found.settings.broker, queue_of(name, found.settings)
+
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
+        """A dead one goes, or is revived, in the commit that records that it was sent."""
+        gone = set(sent)
+        for key in keys:
+            row = await self._ledger.deliveries.get(parse_id(key))
+            if row is None or (self._revives and not row.dead):
+                gone.add(key)
+        return gone, position
+
+
+def fitting(sizes: Sequence[int]) -> int:
+    """How many of these bodies are taken at once, at least one where there is any."""
+    octets = 0
+    for count, size in enumerate(sizes):
+        octets += size
+        if octets > OCTETS_MAX and count:
+            return count
+    return len(sizes)
+
+
+def _ids(texts: Sequence[str], setting: str) -> set[bytes]:
+    found = set()
+    for text in texts:
+        try:
+            found.add(parse_id(text))
+        except ValueError:
+            raise EncodeError(f"{setting}: {text!r:.60} is no id") from None
+    return found
+
+
+def _opened(payload: bytes | None, text: str, chunk: Chunk) -> Stored | None:
+    """The message of a payload; where there is none the chunk says so."""
+    if payload is None:
+        chunk.refused.append(Refusal(text, NO_BODY, "the ledger does not keep its body (retention.bodies)"))
+        return None
+    try:
+        return open_envelope(payload)
+    except EnvelopeError as error:
+        chunk.refused.append(Refusal(text, "internal", str(error)))
+        return None
+
+
+def _item(message: StoredMessage, stored: Stored) -> Item:
+    place = Place(message.broker, message.exchange, message.routing_key)
+    item = Item(id_text(message.id), message.id, stored.message, place)
+    item.sha256 = message.sha256
+    return item

@@ -1,0 +1,309 @@
+"""All replays: asked for, listed, steered, and done by whoever owns them.
+
+A replay is work of the kind ``replay``: one process does it, and another one goes on with it when that one is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from time import time_ns
+from typing import Final
+
+import msgspec
+
+from gateway.core import Gateway
+from gateway.core.consuming import printable
+from gateway.errors import EtagMismatch, LimitExceeded, NoSuchReplay, StateError
+from gateway.ledger import id_text
+from gateway.replays.items import Item
+from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
+from gateway.replays.queues import Queue, sample
+from gateway.replays.requests import ReplayRequest, check
+from gateway.replays.runner import Runner
+from gateway.replays.shelf import KEPT_DAYS, Shelf
+from gateway.replays.sources import Deliveries, Messages, Source
+from gateway.replays.targets import Brokers, Http, Subscriptions, Target
+from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.sender import Sender
+
+WORK: Final = "replay"
+SAMPLE: Final = 10
+"""How many messages a dry run shows."""
+JOBS_MAX: Final = 1_000
+"""Most replays that have not ended."""
+FORGET_EVERY: Final = 3_600.0
+"""How often it is looked for replays that ended long ago, in seconds."""
+DAY: Final = 86_400 * 1_000_000
+
+
+class Shown(msgspec.Struct, kw_only=True):
+    """A message that a replay would send."""
+
+    id: str
+    """Of the message, or of the delivery."""
+    exchange: str
+    routing_key: str
+    """As it came last."""
+    octets: int
+    """Of its body."""
+    came_from: str
+    """The place that it came from, as far as it is known."""
+
+
+class Preview(msgspec.Struct, kw_only=True):
+    """What a replay would do."""
+
+    count: int
+    """How many messages there are."""
+    complete: bool
+    """Whether these are all; else there are more."""
+    sample: list[Shown]
+    """The first ones."""
+    refused: list[Refusal]
+    """Of the first ones, those that cannot be sent, and why."""
+
+
+class Replays:
+    """The replays of a gateway."""
+
+    def __init__(self, gateway: Gateway, endpoints: Endpoints | None = None, sender: Sender | None = None) -> None:
+        """``endpoints`` and ``sender`` None: nothing can be sent over HTTP."""
+        self._gateway = gateway
+        self._endpoints = endpoints
+        self._sender = sender
+        self._shelf = Shelf(gateway.ledger)
+        self._runners: dict[str, Runner] = {}
+        self._forgot_at = 0
+        self._closing = False
+
+    # ---------------------------------------------------------------------------------------- begin, close
+
+    def begin(self) -> None:
+        """Take work, from now on."""
+        self._gateway.ownership.register(WORK, self)
+
+    async def close(self, within: float) -> None:
+        """Bring what is under way to its end, within so many seconds; nothing more is begun."""
+        self._closing = True
+        await asyncio.gather(*(self.stop(name, within) for name in list(self._runners)))
+
+    # --------------------------------------------------------------------------------------------- asking
+
+    async def preview(self, request: ReplayRequest) -> Preview:
+        """What a replay would do; nothing is sent.
+
+        Raises:
+            EncodeError: something of it is wrong.
+            GatewayError: what it names is not there.
+        """
+        check(request)
+        job = Job(id="", request=request, asked_at=time_ns() // 1000, created_at=time_ns() // 1000)
+        await self._target(job).check()
+        source = self._source(job)
+        count, complete = await source.total()
+        if request.source.queue is not None:
+            assert isinstance(source, Queue)
+            found = await sample(self._gateway, request.source.queue, SAMPLE)
+            first = [_shown(await source.item(delivery)) for delivery in found]
+            return Preview(count=count, complete=complete, sample=first, refused=[])
+        items: list[Item] = []
+        refused: list[Refusal] = []
+        position = source.begin(count)
+        while len(items) + len(refused) < SAMPLE:
+            chunk = await source.take(position, SAMPLE)
+            items += chunk.items
+            refused += chunk.refused
+            position = chunk.position
+            if chunk.last:
+                break
+        return Preview(
+            count=count, complete=complete, sample=[_shown(item) for item in items[:SAMPLE]], refused=refused[:SAMPLE]
+        )
+
+    async def ask(self, request: ReplayRequest, client: str) -> tuple[Job, bool]:
+        """Begin a replay; also says whether it is new. One of the same id that has ended is run again, and sends only
+        what was not sent before; one that has not is left as it is.
+
+        Raises:
+            EncodeError: something of it is wrong.
+            StateError: there is one of that id that was asked for otherwise, or long ago.
+            LimitExceeded: there are too many.
+            GatewayError: what it names is not there.
+        """
+        check(request)
+        now = time_ns() // 1000
+        request = msgspec.structs.replace(request, id=request.id or id_text(self._gateway.ids()), dry_run=False)
+        job = Job(id=request.id, request=request, client=printable(client), created_at=now, asked_at=now)
+        await self._target(job).check()
+        source = self._source(job)
+        if request.source.queue is not None:
+            await source.total()  # there is such a queue
+        if len([one async for one in self._shelf.all() if one.state not in ENDED]) >= JOBS_MAX:
+            raise LimitExceeded(f"{JOBS_MAX} replays have not ended; cancel some", "replays")
+        try:
+            await self._shelf.add(job)
+        except EtagMismatch:
+            return await self._again(job), False
+        await self._tell(job.id)
+        return job, True
+
+    async def _again(self, asked: Job) -> Job:
+        """There is one of that id."""
+
+        def change(job: Job) -> None:
+            if job.request != asked.request:
+                raise StateError(f"the replay {job.id!r} exists, and was asked for otherwise; take another id")
+            if job.state not in ENDED:
+                return
+            if asked.asked_at - job.created_at > KEPT_DAYS * DAY:
+                raise StateError(f"the replay {job.id!r} is older than {KEPT_DAYS} days; take another id")
+            job.move(JobState.PENDING)
+            job.wish = Wish.RUN
+            job.asked_at, job.ended_at = asked.asked_at, 0
+            job.runs += 1
+            job.found = job.sent = job.skipped = job.resent = 0
+            job.refused, job.total, job.position = {}, None, ""
+
+        before = (await self._shelf.load(asked.id)).job
+        job = await self._shelf.change(asked.id, change)
+        if before.state in ENDED:
+            await self._shelf.forget_refusals(before)
+        await self._tell(asked.id)
+        return job
+
+    # --------------------------------------------------------------------------------------------- looking
+
+    async def get(self, job_id: str) -> Job:
+        """A replay by its id. Raises NoSuchReplay."""
+        return (await self._shelf.load(job_id)).job
+
+    async def page(self, cursor: str | None, limit: int) -> tuple[list[Job], str | None]:
+        """Some, by id, and the cursor behind them."""
+        return await self._shelf.page(cursor, limit)
+
+    async def refusals(self, job_id: str, page: int) -> tuple[list[Refusal], int | None]:
+        """What was not sent, a page of it, and the number of the next. Raises NoSuchReplay."""
+        job = await self.get(job_id)
+        found = await self._shelf.refusals(job, page)
+        return found, page + 1 if page + 1 < job.pages else None
+
+    # -------------------------------------------------------------------------------------------- steering
+
+    async def pause(self, job_id: str) -> Job:
+        """Send nothing more until it is resumed. Raises NoSuchReplay, StateError."""
+        return await self._wish(job_id, Wish.PAUSE)
+
+    async def resume(self, job_id: str) -> Job:
+        """Go on. Raises NoSuchReplay, StateError."""
+        return await self._wish(job_id, Wish.RUN)
+
+    async def cancel(self, job_id: str) -> Job:
+        """Send nothing more, ever. Raises NoSuchReplay, StateError."""
+        return await self._wish(job_id, Wish.CANCEL)
+
+    async def _wish(self, job_id: str, wish: Wish) -> Job:
+        def change(job: Job) -> None:
+            if wish is Wish.CANCEL and job.state is JobState.CANCELLED:
+                return
+            if job.state in ENDED:
+                raise StateError(f"the replay {job.id!r} is {job.state}; ask for it again to run it again")
+            if job.wish is not Wish.CANCEL:
+                job.wish = wish
+
+        job = await self._shelf.change(job_id, change)
+        await self._tell(job_id)
+        return job
+
+    async def _tell(self, job_id: str) -> None:
+        """Whoever does it shall look at it."""
+        self._gateway.ownership.changed(WORK, job_id)
+        if self._gateway.ownership.owns(WORK, job_id):
+            await self.refresh(job_id)
+
+    # ---------------------------------------------------------------------------------------------- worker
+
+    async def names(self) -> list[str]:
+        """Those that have not ended."""
+        now = time_ns() // 1000
+        if now - self._forgot_at > FORGET_EVERY * 1_000_000:
+            self._forgot_at = now
+            await self._shelf.forget_old(now)
+        return [job.id async for job in self._shelf.all() if job.state not in ENDED]
+
+    async def start(self, name: str) -> None:
+        """Go on with it."""
+        if self._closing:
+            return
+        if name in self._runners:
+            self._runners[name].look()
+            return
+        try:
+            kept = await self._shelf.load(name)
+        except NoSuchReplay:
+            return
+        if kept.job.state not in ENDED:
+            parts = partial(self._parts, kept.job)
+            runner = Runner(kept, self._shelf, self._gateway.ledger, parts, self._ended)
+            self._runners[name] = runner
+            runner.start()
+
+    async def stop(self, name: str, within: float) -> None:
+        """Another process goes on with it."""
+        runner = self._runners.pop(name, None)
+        if runner is not None:
+            await runner.stop(within)
+
+    def lost(self, name: str) -> None:
+        """Another process goes on with it already."""
+        runner = self._runners.pop(name, None)
+        if runner is not None:
+            runner.drop()
+
+    async def refresh(self, name: str) -> None:
+        """Something else is wished for, or it is to be run again."""
+        await self.start(name)
+
+    def _ended(self, name: str) -> None:
+        self._runners.pop(name, None)
+        self._gateway.ownership.changed(WORK)
+
+    # ---------------------------------------------------------------------------------------------- pieces
+
+    async def _parts(self, job: Job) -> tuple[Source, Target]:
+        return self._source(job), self._target(job)
+
+    def _source(self, job: Job) -> Source:
+        source = job.request.source
+        if source.messages is not None:
+            return Messages(self._gateway, source.messages, job.asked_at)
+        if source.deliveries is not None:
+            revives = job.request.target.same_place
+            return Deliveries(self._gateway, source.deliveries, job.asked_at, revives=revives)
+        assert source.queue is not None
+        return Queue(self._gateway, source.queue, job.id)
+
+    def _target(self, job: Job) -> Target:
+        target = job.request.target
+        if target.over_http:
+            if self._endpoints is None or self._sender is None:
+                raise StateError("this gateway sends nothing over HTTP")
+            return Http(self._gateway, job, self._endpoints, self._sender)
+        if target.same_place and job.request.source.deliveries is not None:
+            return Subscriptions(self._gateway, job)
+        return Brokers(self._gateway, job)
+
+
+def _shown(item: Item) -> Shown:
+    place = item.place
+    came_from = ""
+    if place is not None:
+        where = place.queue or f"{place.exchange or 'amq.default'} {place.routing_key}"
+        came_from = f"{place.broker}: {where}"
+    return Shown(
+        id=item.key if item.row is not None else id_text(item.id),
+        exchange=printable(item.exchange),
+        routing_key=printable(item.routing_key),
+        octets=len(item.message.body),
+        came_from=printable(came_from),
+    )

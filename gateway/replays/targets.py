@@ -1,0 +1,375 @@
+"""Where a replay sends messages to: exchanges of brokers, an endpoint, or back to their subscriptions.
+
+A target takes a chunk and says of each message whether it is there, is refused for good (``item.error``), or is to be
+tried again. What is there is recorded in one commit: the events of the original and of what was sent, what is
+remembered of it so that it is not sent twice, and the end of what the ledger owed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import random
+from time import time, time_ns
+from typing import Any, Final, Protocol
+
+from gateway.bridges.verdicts import Fault, verdict
+from gateway.config import EndpointSettings
+from gateway.core import Gateway
+from gateway.core.consuming import printable
+from gateway.core.publishing import Outgoing as Publishing
+from gateway.core.publishing import describe, version_name
+from gateway.errors import (
+    BrokerUnavailable,
+    EncodeError,
+    GatewayError,
+    NoSuchBroker,
+    NoSuchEndpoint,
+    OutboundFailed,
+    OutcomeUnknown,
+    StateError,
+    Unroutable,
+    Unsupported,
+)
+from gateway.fidelity.copies import copy_of
+from gateway.ledger import Delivery, Ending, Entry, InboxRow, Kind, Settlement, id_text
+from gateway.replays.items import Item
+from gateway.replays.jobs import Job
+from gateway.replays.places import Place
+from gateway.upstreams import PublishReceipt, Upstream
+from gateway.webhooks.endpoint import Endpoint, EndpointState
+from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.forms import BATCHED, Outgoing
+from gateway.webhooks.schedule import Ruling, Schedule, Verdict
+from gateway.webhooks.sender import Sender
+
+CONFIRM_TIMEOUT: Final = 60.0
+"""How long a message waits for its confirm, in seconds; then it is sent again, marked."""
+TRIES: Final = 5
+"""How often a message is sent that is refused for reasons that may pass."""
+REMEMBERED: Final = 60 * 86_400 * 1_000_000
+"""How long it is remembered that a message was sent, in microseconds."""
+SCHEDULE: Final = Schedule((0.0, 1.0, 5.0, 15.0, 30.0), 0.0)
+"""Pauses before the attempts of a request, in seconds."""
+
+
+class Hopeless(GatewayError):
+    """No message can be sent there as things are."""
+
+
+class Later(GatewayError):
+    """Nothing is taken there now, and nothing is wrong with the messages."""
+
+    def __init__(self, text: str, wait: float = 0.0) -> None:
+        super().__init__(text)
+        self.wait = wait
+        """Seconds; 0: as long as the caller likes."""
+
+
+class Target(Protocol):
+    """Where messages go."""
+
+    async def check(self) -> None:
+        """Whether it is there at all. Raises GatewayError."""
+        ...
+
+    async def send(self, items: Sequence[Item]) -> list[Item]:
+        """Send them, in order, and answer with those that are to be tried again; the others are there, or have an
+        ``error``.
+
+        Raises:
+            Hopeless: none can be sent there.
+            Later: none of these was sent; wait, and try again.
+        """
+        ...
+
+    async def record(self, items: Sequence[Item]) -> None:
+        """Write down that they are there.
+
+        Raises:
+            LedgerUnavailable: not written.
+        """
+        ...
+
+
+class Recorded:
+    """What targets have in common that send something new: an event for the original, what is remembered, and the end
+    of what the ledger owed."""
+
+    def __init__(self, gateway: Gateway, job: Job) -> None:
+        self._gateway = gateway
+        self._job = job
+
+    async def record(self, items: Sequence[Item]) -> None:
+        """Events, the inbox and the end of the delivery, in one commit."""
+        at = time_ns() // 1000
+        dead = [item for item in items if item.row is not None and item.row.dead]
+        if dead:
+            await self._gateway.ledger.deliveries.settle(
+                [
+                    Settlement(item.row.id, Ending.DONE, entries=tuple(self._entries(item, at)))
+                    for item in dead
+                    if item.row is not None
+                ]
+            )
+        others = [item for item in items if item.row is None or not item.row.dead]
+        if others:
+            await self._gateway.ledger.record(
+                [entry for item in others for entry in self._entries(item, at)],
+                [InboxRow(self._job.scope, item.key, item.sha256, item.id, at + REMEMBERED) for item in others],
+            )
+
+    def _entries(self, item: Item, at: int) -> list[Entry]:
+        """The original's event comes last: what is remembered shares its fate."""
+        detail: dict[str, Any] = {"replay": self._job.id, "id": item.text, **self._detail(item)}
+        if item.resent:
+            detail["resent"] = True
+        original = Entry(item.id, Kind.REPLAYED, at, *self._where(item), detail, item.original)
+        return [*self._sent(item, at), original]
+
+    def _where(self, item: Item) -> tuple[str, str]:
+        """The broker and version it was sent to."""
+        return "", ""
+
+    def _detail(self, item: Item) -> dict[str, str]:
+        """The place, for the timeline."""
+        return {}
+
+    def _sent(self, item: Item, at: int) -> list[Entry]:
+        """The events of what was sent."""
+        return []
+
+
+class Brokers(Recorded):
+    """Exchanges of brokers; each message's own place, or the one that was asked for."""
+
+    def __init__(self, gateway: Gateway, job: Job) -> None:
+        super().__init__(gateway, job)
+        self._target = job.request.target
+
+    async def check(self) -> None:
+        """Whether there is such a broker."""
+        if self._target.broker:
+            self._gateway.broker(self._target.broker)
+
+    async def send(self, items: Sequence[Item]) -> list[Item]:
+        sent: list[tuple[Item, asyncio.Future[PublishReceipt]]] = []
+        for item in items:
+            place = self._place(item)
+            if place is None:
+                item.error = Unsupported("it does not say where it came from; name a target")
+                continue
+            if place.unsure:
+                text = f"it says that it came from broker {place.broker!r}, of which the ledger knows nothing"
+                item.error = Unsupported(f"{text}; name the target's broker")
+                continue
+            try:
+                upstream = self._gateway.broker(place.broker)
+            except NoSuchBroker as error:
+                item.error = error
+                continue
+            item.to = place
+            sent.append((item, self._publish(upstream, place, item)))
+        again: list[Item] = []
+        away: BrokerUnavailable | None = None
+        for item, future in sent:
+            try:
+                receipt = await future
+                if not receipt.routed:
+                    raise Unroutable(f"no queue takes {_place_text(item)}: {receipt.reply_text}")
+            except BrokerUnavailable as error:
+                away = error
+                again.append(item)
+            except GatewayError as error:
+                self._judge(item, error, again)
+            else:
+                item.resent = item.resent or receipt.resent
+        if away is not None and len(again) == len(sent):
+            raise Later(str(away))
+        return again
+
+    def _place(self, item: Item) -> Place | None:
+        target = self._target
+        if item.place is not None:
+            return item.place.to(target)
+        if target.broker and target.exchange is not None and (target.exchange or target.routing_key):
+            return Place(target.broker, "", item.routing_key).to(target)
+        return None
+
+    def _publish(self, upstream: Upstream, place: Place, item: Item) -> asyncio.Future[PublishReceipt]:
+        entries = {"id": item.text, "replay": self._job.id, "replay_of": id_text(item.id)}
+        if item.resent:
+            entries["resent"] = "1"
+        message = copy_of(item.message, entries, annotated=upstream.settings.annotate)
+        return upstream.publish_nowait(
+            place.exchange, place.routing_key, message, timeout=CONFIRM_TIMEOUT, order=f"replay {self._job.id}"
+        )
+
+    def _judge(self, item: Item, error: GatewayError, again: list[Item]) -> None:
+        """What follows from a refusal."""
+        item.resent = item.resent or error.resent or isinstance(error, OutcomeUnknown)
+        item.tries += 1
+        found = verdict(error)
+        if found.fault is Fault.SUSPECT and item.tries < min(found.tries, TRIES):
+            again.append(item)
+        else:
+            item.error = error
+
+    def _where(self, item: Item) -> tuple[str, str]:
+        assert item.to is not None
+        return item.to.broker, version_name(self._gateway.broker(item.to.broker))
+
+    def _detail(self, item: Item) -> dict[str, str]:
+        assert item.to is not None
+        return {"exchange": printable(item.to.exchange), "routing_key": printable(item.to.routing_key)}
+
+    def _sent(self, item: Item, at: int) -> list[Entry]:
+        place = item.to
+        assert place is not None
+        broker, version = self._where(item)
+        outgoing = Publishing(place.routing_key, item.message)
+        message = describe(broker, version, place.exchange, outgoing, self._job.client, "replay")
+        detail = {"replay": self._job.id, "of": id_text(item.id)}
+        entries = [Entry(item.new, Kind.CONFIRMED, at, broker, version, detail, message)]
+        if item.resent:
+            entries.insert(0, Entry(item.new, Kind.RESENT, at, broker, version, None, message))
+        return entries
+
+
+class Http(Recorded):
+    """An endpoint, or a URL that is called as an endpoint without settings."""
+
+    def __init__(self, gateway: Gateway, job: Job, endpoints: Endpoints, sender: Sender) -> None:
+        super().__init__(gateway, job)
+        self._endpoints = endpoints
+        self._sender = sender
+
+    async def check(self) -> None:
+        target = self._job.request.target
+        if target.url:
+            self._endpoints.check_url(target.url)
+        else:
+            await self._endpoints.get(target.endpoint)
+
+    async def _endpoint(self) -> Endpoint:
+        """Where it goes now. Raises Hopeless, Later."""
+        target = self._job.request.target
+        if target.url:
+            return Endpoint("", EndpointSettings(url=target.url, signing=()), "", read_only=True)
+        try:
+            endpoint = await self._endpoints.get(target.endpoint)
+        except NoSuchEndpoint as error:
+            raise Hopeless(str(error)) from None
+        if endpoint.state is EndpointState.ACTIVE:
+            return endpoint
+        raise Later(f"the endpoint {endpoint.name!r} is {endpoint.state}: {endpoint.reason}")
+
+    async def send(self, items: Sequence[Item]) -> list[Item]:
+        endpoint = await self._endpoint()
+        settings = endpoint.settings
+        size = settings.batch_max if settings.format in BATCHED else 1
+        groups = [items[begin : begin + size] for begin in range(0, len(items), size)]
+        slots = asyncio.Semaphore(settings.concurrency)
+        again: set[Item] = set()
+        stops: list[Ruling] = []
+
+        async def call(group: Sequence[Item]) -> None:
+            async with slots:
+                if stops:  # it wants to be left alone
+                    again.update(group)
+                else:
+                    await self._request(endpoint, group, again, stops)
+
+        await asyncio.gather(*(call(group) for group in groups))
+        if stops and len(again) == len(items):
+            if stops[0].verdict is Verdict.DISABLE:
+                raise Hopeless(stops[0].why)
+            raise Later(stops[0].why, stops[0].pause)
+        return [item for item in items if item in again]
+
+    async def _request(self, endpoint: Endpoint, group: Sequence[Item], again: set[Item], stops: list[Ruling]) -> None:
+        """One request, and what follows from its answer."""
+        now = time()
+        outcome = await self._sender.send(endpoint, [self._outgoing(item) for item in group], int(now))
+        attempt = max(item.tries for item in group) + 1
+        if outcome.error is not None:
+            ruling = SCHEDULE.after_error(attempt, outcome.error, random)
+        else:
+            ruling = SCHEDULE.after_status(attempt, outcome.status or 0, outcome.retry_after, now, random)
+        error = outcome.error or OutboundFailed(ruling.why)
+        if ruling.verdict in (Verdict.DISABLE, Verdict.PAUSE):
+            stops.append(ruling)
+        for index, item in enumerate(group):
+            if index in outcome.undeliverable:
+                item.error = EncodeError(outcome.undeliverable[index])
+                continue
+            if ruling.verdict is Verdict.DELIVERED:
+                item.status = outcome.status
+                item.resent = item.resent or outcome.resent
+                continue
+            item.resent = item.resent or outcome.status is not None or error.outcome == "unknown"
+            if ruling.verdict is Verdict.RETRY:
+                item.tries += 1
+            if ruling.verdict is Verdict.UNDELIVERABLE or item.tries >= TRIES:
+                item.error = error
+            else:
+                again.add(item)
+
+    def _outgoing(self, item: Item) -> Outgoing:
+        place = item.place
+        return Outgoing(
+            id=item.text,
+            message_id=id_text(item.id),
+            subscription=item.row.subscription if item.row is not None else "",
+            broker=place.broker if place is not None else "",
+            queue=place.queue if place is not None else "",
+            exchange=item.exchange,
+            routing_key=item.routing_key,
+            message=item.message,
+            attempt=item.tries + 1,
+            redelivered=True,
+            resent=item.resent,
+        )
+
+    def _detail(self, item: Item) -> dict[str, str]:
+        target = self._job.request.target
+        where = {"endpoint": target.endpoint} if target.endpoint else {"url": target.url}
+        return where | {"status": str(item.status)}
+
+
+class Subscriptions:
+    """Back to the subscriptions that owe them: dead messages are to be handed out, or pushed, once more."""
+
+    def __init__(self, gateway: Gateway, job: Job) -> None:
+        self._gateway = gateway
+        self._job = job
+
+    async def check(self) -> None:
+        """They are there."""
+
+    async def send(self, items: Sequence[Item]) -> list[Item]:
+        """There is nothing to send."""
+        return []
+
+    async def record(self, items: Sequence[Item]) -> None:
+        """Revive them; one that is not dead any more is left as it is."""
+        at = time_ns() // 1000
+        detail = {"replay": self._job.id}
+        rows = [item.row for item in items if item.row is not None]
+        results = await self._gateway.ledger.deliveries.settle([revival(row, at, detail) for row in rows])
+        for item, done in zip(items, results, strict=True):
+            if not done:
+                item.error = StateError("it is not dead any more")
+        for name in {row.subscription for row in rows}:
+            self._gateway.deliveries_changed(name)
+
+
+def revival(row: Delivery, at: int, detail: dict[str, str]) -> Settlement:
+    """What makes a dead delivery one that is owed again, with all of its attempts before it."""
+    entry = Entry(row.message_id, Kind.REVIVED, at, "", "", {"subscription": row.subscription, **detail})
+    return Settlement(row.id, Ending.REVIVE, attempt=0, entries=(entry,))
+
+
+def _place_text(item: Item) -> str:
+    place = item.to
+    return f"{place.routing_key!r} at {place.exchange!r}" if place is not None else ""

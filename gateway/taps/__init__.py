@@ -1,0 +1,20 @@
+"""Taps: a broker's queue into the message log, from where any number of readers take it.
+
+What a broker delivers is in the ledger's message log, with its body, before the broker is told that it is done with. A
+crash in between brings it again: it is known by its id and dropped, or kept and marked; see ``docs/taps.md``. The
+parts, from the outside in::
+
+    supervisor.py   Taps: all of them; what the API does with them
+    tap.py          one tap: its flow, what stands in its way, status
+    flow.py         the way of messages: taken, spooled, acknowledged
+    depth.py        as many as the queue held when it began, and no more
+    graves.py       what the ledger cannot hold: the dead-letter place
+    rows.py         a delivery as a row of the log, with its event and its row of the inbox
+    counts.py       numbers for status and metrics
+    states.py       states, and the status
+"""
+
+from gateway.taps.states import TapState, TapStatus
+from gateway.taps.supervisor import Taps
+
+__all__ = ["TapState", "TapStatus", "Taps"]

@@ -1,0 +1,139 @@
+"""What the ledger cannot hold: a copy at the tap's dead-letter place, confirmed, before the broker is told.
+
+The others do not wait for it. Where the place does not take it either, it stays unacknowledged, so that its broker
+keeps it, the tap says so, and it is tried again; there are never more of them than the tap's prefetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.config import TapSettings
+from gateway.core.arrivals import Arrival, now_us
+from gateway.core.dead_letters import Place
+from gateway.core.parts import Parts
+from gateway.core.taking import BURY_WITHIN
+from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
+from gateway.ledger import Entry
+from gateway.taps.rows import KIND, TapOrigins
+from gateway.telemetry import log
+
+PAUSE_MIN: Final = 0.5
+PAUSE_MAX: Final = 30.0
+"""Pause before it is tried again, in seconds; doubled each time."""
+
+
+def place_of(name: str, settings: TapSettings) -> Place:
+    """The dead-letter place of a tap."""
+    routing_key = settings.dead_letter_routing_key
+    if not settings.dead_letter_exchange and not routing_key:
+        routing_key = f"gateway.dead.tap.{name}"
+    return Place(settings.dead_letter_broker or settings.broker, settings.dead_letter_exchange, routing_key)
+
+
+class Graves:
+    """The dead-letter place of one tap."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        origins: TapOrigins,
+        settings: TapSettings,
+        on_buried: Callable[[Sequence[Arrival]], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.place = place_of(origins.name, settings)
+        self.waiting = 0
+        """How many are not there yet."""
+        self.reason = ""
+        """Why not; empty: none waits for long."""
+        self._parts = parts
+        self._origins = origins
+        self._own = not settings.dead_letter_exchange and not settings.dead_letter_routing_key
+        self._declared = False
+        self._on_buried = on_buried
+        self._on_change = on_change
+
+    async def bury(self, refused: Sequence[tuple[Arrival, str]]) -> None:
+        """Tried for as long as it takes; ``on_buried`` is told of each that is there and recorded."""
+        why = refused[-1][1]
+        log("tap.message_refused", logging.ERROR, tap=self._origins.name, count=len(refused), reason=why)
+        self.waiting += len(refused)
+        left = list(refused)
+        pause = PAUSE_MIN
+        try:
+            while left:
+                left, trouble = await self._try(left)
+                if trouble:
+                    self._say(f"the ledger cannot hold {self.waiting} messages ({why}), nor takes {self.place} them: "
+                              f"{trouble}")  # fmt: skip
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, PAUSE_MAX)
+        finally:
+            self.waiting -= len(left)
+            if not self.waiting:
+                self._say("")
+
+    async def _try(self, letters: list[tuple[Arrival, str]]) -> tuple[list[tuple[Arrival, str]], str]:
+        """Those that are not there yet, and why not."""
+        here = [each for each in letters if not each[0].delivery.lost]
+        self.waiting -= len(letters) - len(here)
+        if not here:
+            return [], ""
+        if not self._parts.ledger.healthy:  # before there is a copy that nobody knows of
+            return here, self._parts.ledger.ready()[1]
+        try:
+            await self._declare()
+        except GatewayError as error:
+            return here, str(error)
+        outcomes = await self._parts.dead_letters.bury(
+            self.place,
+            self._origins.name,
+            [self._origins.letter(arrival, reason) for arrival, reason in here],
+            BURY_WITHIN,
+            kind=KIND,
+        )
+        at = now_us()
+        buried = [arrival for (arrival, _), error in zip(here, outcomes, strict=True) if error is None]
+        await self._record(
+            [
+                self._origins.buried(arrival, at, self.place, reason)
+                for (arrival, reason), error in zip(here, outcomes, strict=True)
+                if error is None
+            ]
+        )
+        self._on_buried(buried)
+        self.waiting -= len(buried)
+        left = [each for each, error in zip(here, outcomes, strict=True) if error is not None]
+        errors = [error for error in outcomes if error is not None]
+        if errors:
+            self._declared = False
+        return left, str(errors[0]) if errors else ""
+
+    async def _declare(self) -> None:
+        if self._own and not self._declared:
+            await self._parts.find(self.place.broker).declare_queue(self.place.routing_key)
+            self._declared = True
+
+    async def _record(self, entries: Sequence[Entry]) -> None:
+        """The copies are there: from now on it is only a matter of time."""
+        pause = PAUSE_MIN
+        while entries:
+            try:
+                await self._parts.ledger.record(entries)
+                return
+            except LedgerUnavailable as error:
+                self._say(str(error))
+            except EntriesRefused as error:  # their messages are safe where they are
+                log("tap.events_refused", logging.ERROR, tap=self._origins.name, reason=str(error))
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX)
+
+    def _say(self, reason: str) -> None:
+        if reason != self.reason:
+            self.reason = reason[:500]
+            self._on_change()

@@ -1,0 +1,88 @@
+"""All taps of a gateway: see :mod:`gateway.core.supervised` for how they are kept, owned, steered and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config import RetentionSettings, TapSettings
+from gateway.core import Gateway
+from gateway.core.own_queues import OwnQueues, queue_of
+from gateway.core.supervised import Supervisor, Wish
+from gateway.errors import NoSuchTap
+from gateway.taps.counts import Counts
+from gateway.taps.flow import PROGRESS
+from gateway.taps.rows import KIND
+from gateway.taps.states import TapStatus, resting
+from gateway.taps.tap import Tap, check
+
+
+class Taps(Supervisor[TapSettings, Tap, TapStatus]):
+    """The taps of a gateway."""
+
+    kind = KIND
+    settings_type = TapSettings
+    no_such = NoSuchTap
+
+    def __init__(
+        self, gateway: Gateway, configured: Mapping[str, TapSettings], retention: RetentionSettings | None = None
+    ) -> None:
+        """``retention``: how long messages are kept; None: as long as it is unless it is set."""
+        super().__init__(gateway, configured)
+        self._own_queues = OwnQueues(gateway.broker, KIND)
+        self._retention = retention if retention is not None else RetentionSettings()
+        self._counts: dict[str, Counts] = {}
+
+    async def close(self, within: float) -> None:
+        await super().close(within)
+        await self._own_queues.close()
+
+    def check(self, name: str, settings: TapSettings) -> None:
+        check(settings, self._gateway, self._retention)
+
+    def build(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> Tap:
+        counts = self._counts.get(name)
+        if counts is None:
+            counts = self._counts[name] = Counts(name, self._gateway.metrics)
+        return Tap(
+            name, settings, self._gateway, self._own_queues, counts,
+            etag=etag, read_only=read_only, wish=wish, log_octets=self._retention.log_octets // 2,
+            on_finish=self._finished,
+        )  # fmt: skip
+
+    def at_rest(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> TapStatus:
+        return resting(name, settings, etag, read_only, wish, queue_of(name, settings, KIND))
+
+    def has_moved(self, before: TapSettings, after: TapSettings) -> bool:
+        return _source(before) != _source(after)
+
+    def forget_counts(self, name: str) -> None:
+        self._counts.pop(name).forget()
+
+    async def put(self, name: str, settings: TapSettings, if_match: str | None) -> tuple[TapStatus, bool]:
+        """See :meth:`Supervisor.put`. Its own queue, where it has one, is there and bound when this returns: nothing is
+        missed from then on.
+
+        Raises:
+            NotFound, PreconditionFailed, BrokerUnavailable, RemoteError: its own queue cannot be declared and bound.
+        """
+        if settings.exchange:
+            self._refuse_configured(name)
+            self.check(name, settings)
+            self._own_queues.forget(name)
+            await self._own_queues.ensure(name, settings)
+        return await super().put(name, settings, if_match)
+
+    async def delete(self, name: str, if_match: str | None) -> None:
+        """See :meth:`Supervisor.delete`. What it has spooled stays in the log."""
+        await super().delete(name, if_match)
+        await self._gateway.ledger.delete_resource(PROGRESS, name, None)
+
+    async def resume(self, name: str) -> TapStatus:
+        """Run; one that has come to its end begins anew. Raises NoSuchTap."""
+        if (await self._find(name)).wish is Wish.STOP:
+            await self._gateway.ledger.delete_resource(PROGRESS, name, None)
+        return await super().resume(name)
+
+
+def _source(settings: TapSettings) -> object:
+    return settings.broker, settings.queue, settings.exchange, settings.binding_key, settings.arguments

@@ -1,0 +1,524 @@
+"""Replays from the ledger and from queues: each message once, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, StateError
+from gateway.ledger import Kind, id_text
+from gateway.message import Message, Properties
+from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
+from gateway.replays import queues as queues_module
+from gateway.replays.requests import DeliveriesSource, MessagesSource, QueueSource
+from gateway.upstreams import UpstreamState
+from tests.core.fakes import FakeUpstream
+from tests.replays.conftest import House
+
+
+def request(
+    *,
+    id: str = "r1",
+    messages: MessagesSource | None = None,
+    deliveries: DeliveriesSource | None = None,
+    queue: QueueSource | None = None,
+    rate: float = 0.0,
+    **target: Any,
+) -> ReplayRequest:
+    source = ReplaySource(messages=messages, deliveries=deliveries, queue=queue)
+    return ReplayRequest(id=id, source=source, target=ReplayTarget(**target), rate=rate)
+
+
+ALL = MessagesSource(broker="fake")
+
+
+def sent(upstream: FakeUpstream) -> list[bytes]:
+    return [message.body for _, _, message in upstream.published]
+
+
+def marks(upstream: FakeUpstream) -> list[dict[str, str]]:
+    return [message.properties.headers["x-gateway"] for _, _, message in upstream.published]
+
+
+# ------------------------------------------------------------------------------------------------ messages
+
+
+async def test_messages_to_the_same_place(house: House) -> None:
+    ids = await house.known(1_200)
+    job, created = await house.replays.ask(request(messages=ALL), "me")
+    assert created
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.refused, job.total) == (JobState.DONE, 1_200, 1_200, {}, 1_200)
+    assert sent(house.fake) == [b"message %d" % number for number in range(1_200)]  # in their order
+    mark = marks(house.fake)[0]
+    assert mark == {"id": mark["id"], "replay": "r1", "replay_of": id_text(ids[0])}
+    assert await house.kinds(ids[0]) == [Kind.CONFIRMED, Kind.REPLAYED]
+    timeline = await house.gateway.timeline(mark["id"])
+    assert (timeline.message.origin, timeline.message.client) == ("replay", "me")
+    assert [event.kind for event in timeline.events] == [Kind.CONFIRMED]
+
+
+async def test_to_another_broker_and_exchange(house: House) -> None:
+    await house.known(2)
+    await house.other.declare_exchange("shop")
+    await house.other.bind_queue("orders", "shop", "new")
+    await house.replays.ask(request(messages=ALL, broker="other", exchange="shop", routing_key="new"), "")
+    assert (await house.ended("r1")).sent == 2
+    assert [(exchange, key) for exchange, key, _ in house.other.published] == [("shop", "new")] * 2
+
+
+async def test_without_a_body_is_counted_and_named(house: House) -> None:
+    without = await house.known(3, kept=False)
+    await house.known(2)
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.refused) == (JobState.DONE, 5, 2, {"no_body": 3})
+    refusals, following = await house.replays.refusals("r1", 0)
+    assert [each.id for each in refusals] == [id_text(each) for each in without]
+    assert following is None
+
+
+async def test_only_what_was_there_and_fits(house: House) -> None:
+    await house.known(3)
+    await house.known(2, routing_key="other")
+    await house.fake.declare_queue("other")
+    await house.replays.ask(request(messages=MessagesSource(routing_key="other")), "")
+    assert (await house.ended("r1")).sent == 2
+
+
+async def test_by_id(house: House) -> None:
+    ids = await house.known(5)
+    wanted = (id_text(ids[3]), id_text(ids[1]), id_text(house.gateway.ids()))
+    await house.replays.ask(request(messages=MessagesSource(ids=wanted)), "")
+    job = await house.ended("r1")
+    assert (job.sent, job.refused) == (2, {"message_not_found": 1})
+    assert sent(house.fake) == [b"message 1", b"message 3"]
+
+
+async def test_running_it_twice_sends_nothing_twice(house: House) -> None:
+    await house.known(4)
+    await house.replays.ask(request(messages=ALL), "")
+    await house.ended("r1")
+    await house.known(1)
+    job, created = await house.replays.ask(request(messages=ALL), "")
+    assert (created, job.runs) == (False, 2)
+    job = await house.until("r1", lambda job: job.state is JobState.DONE and job.runs == 2)
+    assert (job.found, job.skipped, job.sent) == (5, 4, 1)
+    assert len(house.fake.published) == 5
+    with pytest.raises(StateError):
+        await house.replays.ask(request(messages=ALL, broker="other"), "")
+
+
+async def test_what_is_refused_is_named_and_the_rest_is_sent(house: House) -> None:
+    await house.known(2)
+    await house.known(2, routing_key="nowhere")
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.refused) == (JobState.DONE, 2, {"unroutable": 2})
+    refusals, _ = await house.replays.refusals("r1", 0)
+    assert "no queue takes 'nowhere'" in refusals[0].detail
+
+
+async def test_a_broker_that_is_away_is_waited_for(house: House) -> None:
+    await house.known(2)
+    house.fake.state = UpstreamState.DOWN
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.until("r1", lambda job: bool(job.reason))
+    assert (job.state, job.reason) == (JobState.RUNNING, "broker fake is down")
+    house.fake.state = UpstreamState.UP
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.reason, job.resent) == (JobState.DONE, 2, "", 0)
+
+
+# ---------------------------------------------------------------------------------------------- steering
+
+
+async def test_paused_resumed_and_cancelled(house: House) -> None:
+    await house.known(200)
+    await house.replays.ask(request(messages=ALL, rate=40.0), "")
+    await house.until("r1", lambda job: job.sent >= 10)
+    await house.replays.pause("r1")
+    job = await house.until("r1", lambda job: job.state is JobState.PAUSED)
+    count = len(house.fake.published)
+    await asyncio.sleep(0.4)
+    assert len(house.fake.published) == count
+    await house.replays.resume("r1")
+    await house.until("r1", lambda job: job.sent > count)
+    await house.replays.cancel("r1")
+    job = await house.ended("r1")
+    assert job.state is JobState.CANCELLED
+    assert job.sent == len(house.fake.published) < 200
+    assert sent(house.fake) == [b"message %d" % number for number in range(job.sent)]
+    for verb in (house.replays.pause, house.replays.resume):
+        with pytest.raises(StateError):
+            await verb("r1")
+    assert (await house.replays.cancel("r1")).state is JobState.CANCELLED
+    with pytest.raises(NoSuchReplay):
+        await house.replays.pause("r2")
+
+
+async def test_cancelled_while_the_broker_is_away(house: House) -> None:
+    await house.known(2)
+    house.fake.state = UpstreamState.DOWN
+    await house.replays.ask(request(messages=ALL), "")
+    await house.until("r1", lambda job: bool(job.reason))
+    await house.replays.cancel("r1")
+    job = await house.ended("r1")
+    assert (job.state, job.sent) == (JobState.CANCELLED, 0)
+
+
+# ---------------------------------------------------------------------------------------------- crashes
+
+
+async def test_killed_after_sending_and_before_recording(house: House) -> None:
+    ids = await house.known(3)
+    house.fake.held = []
+    await house.replays.ask(request(messages=ALL), "")
+    async with asyncio.timeout(60):
+        while len(house.fake.published) < 3:
+            await asyncio.sleep(0.01)
+    await house.restart()
+    house.fake.held = None
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.resent) == (JobState.DONE, 3, 3, 3)
+    found = marks(house.fake)
+    assert [mark["id"] for mark in found[:3]] == [mark["id"] for mark in found[3:]]
+    assert [mark.get("resent") for mark in found] == [None] * 3 + ["1"] * 3
+    timeline = await house.gateway.timeline(found[0]["id"])
+    assert [event.kind for event in timeline.events] == [Kind.RESENT, Kind.CONFIRMED]
+    assert await house.kinds(ids[0]) == [Kind.CONFIRMED, Kind.REPLAYED]
+
+
+async def test_killed_again_and_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message once, but for the chunk that was under way; those are marked. Counts are exact."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 20)
+    await house.known(400)
+    await house.replays.ask(request(messages=ALL), "")
+    for kills in range(5):
+        await house.until("r1", lambda job, kills=kills: job.sent >= (kills + 1) * 60)
+        await house.restart()
+    job = await house.ended("r1")
+    assert (job.found, job.sent) == (400, 400)
+    first = [message.body for _, _, message in house.fake.published if "resent" not in mark_of(message)]
+    again = [message.body for _, _, message in house.fake.published if "resent" in mark_of(message)]
+    assert len(first) == len(set(first))
+    assert {*first, *again} == {b"message %d" % number for number in range(400)}
+    assert len(again) <= 20 * 5
+
+
+def mark_of(message: Message) -> dict[str, str]:
+    found: dict[str, str] = message.properties.headers["x-gateway"]
+    return found
+
+
+async def test_killed_between_recording_and_the_next_chunk(house: House) -> None:
+    ids = await house.known(3)
+    real = house.replays._shelf.save
+    saves = 0
+
+    async def save(kept: Any) -> None:
+        nonlocal saves
+        if kept.job.sent:  # the chunk is recorded; its count never is
+            await asyncio.Event().wait()
+        saves += 1
+        await real(kept)
+
+    house.replays._shelf.save = save  # type: ignore[method-assign]
+    await house.replays.ask(request(messages=ALL), "")
+    async with asyncio.timeout(60):
+        while Kind.REPLAYED not in await house.kinds(ids[2]):
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.found, job.sent, job.resent, len(house.fake.published)) == (3, 3, 0, 3)
+
+
+# ----------------------------------------------------------------------------------------------- deliveries
+
+
+async def test_dead_ones_are_revived_at_the_same_place(house: House) -> None:
+    ids = await house.dead(3)
+    woken: list[str] = []
+    house.gateway.on_owed.append(woken.append)
+    await house.replays.ask(request(deliveries=DeliveriesSource(subscription="billing")), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent) == (JobState.DONE, 3)
+    rows = [await house.ledger.deliveries.get(each) for each in ids]
+    assert all(row is not None and not row.dead for row in rows)
+    assert woken == ["billing"]
+    assert not house.fake.published
+
+
+async def test_dead_ones_go_elsewhere_and_are_gone(house: House) -> None:
+    ids = await house.dead(3)
+    await house.replays.ask(
+        request(deliveries=DeliveriesSource(), broker="other", exchange="amq.default", routing_key="orders"), ""
+    )
+    job = await house.ended("r1")
+    assert (job.state, job.sent) == (JobState.DONE, 3)
+    assert sent(house.other) == [b"dead 0", b"dead 1", b"dead 2"]
+    assert [await house.ledger.deliveries.get(each) for each in ids] == [None] * 3
+    message = id_text_to_bytes(marks(house.other)[0]["replay_of"])
+    assert await house.kinds(message) == [Kind.STORED, Kind.REPLAYED]
+
+
+def id_text_to_bytes(text: str) -> bytes:
+    return bytes.fromhex(text.replace("-", ""))
+
+
+async def test_of_one_that_is_not_dead_a_copy_is_sent(house: House) -> None:
+    (only,) = await house.dead(1, alive=True)
+    source = DeliveriesSource(ids=(id_text(only),))
+    await house.replays.ask(request(deliveries=source, broker="other", exchange="", routing_key="orders"), "")
+    assert (await house.ended("r1")).sent == 1
+    assert await house.ledger.deliveries.get(only) is not None
+    await house.replays.ask(request(id="r2", deliveries=source), "")  # the same place: it is owed already
+    assert (await house.ended("r2")).refused == {"state": 1}
+
+
+async def test_killed_while_dead_ones_are_on_their_way(house: House) -> None:
+    ids = await house.dead(3)
+    house.other.held = []
+    await house.replays.ask(
+        request(deliveries=DeliveriesSource(), broker="other", exchange="", routing_key="orders"), ""
+    )
+    async with asyncio.timeout(60):
+        while len(house.other.published) < 3:
+            await asyncio.sleep(0.01)
+    await house.restart()
+    house.other.held = None
+    job = await house.ended("r1")
+    assert (job.found, job.sent, job.resent) == (3, 3, 3)
+    assert [mark.get("resent") for mark in marks(house.other)] == [None] * 3 + ["1"] * 3
+    assert [await house.ledger.deliveries.get(each) for each in ids] == [None] * 3
+
+
+# -------------------------------------------------------------------------------------------------- queues
+
+
+async def grave(house: House, count: int, queue: str = "dead") -> None:
+    """A dead-letter queue as RabbitMQ fills it."""
+    await house.fake.declare_queue(queue)
+    for number in range(count):
+        death = {"queue": "orders", "exchange": "shop", "routing-keys": ["k"], "reason": "rejected"}
+        headers = {"x-death": [death], "x-first-death-queue": "orders", "kept": number}
+        message = Message(b"dead %d" % number, Properties(delivery_mode=2, headers=headers, message_id=f"m{number}"))
+        house.fake.queues[queue].ready.append((message, "dlx", "k", False))
+
+
+def dead_queue(**more: Any) -> QueueSource:
+    return QueueSource(broker="fake", queue="dead", **more)
+
+
+async def test_a_dead_letter_queue_goes_back_to_where_it_came_from(house: House) -> None:
+    await grave(house, 700)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.total) == (JobState.DONE, 700, 700, 700)
+    assert not house.fake.queues["dead"].ready
+    assert not house.fake.out
+    exchange, key, message = house.fake.published[0]
+    assert (exchange, key) == ("", "orders")  # the queue, and nobody else who is bound to the exchange
+    headers = message.properties.headers
+    assert headers["kept"] == 0
+    assert not any(name.startswith(("x-death", "x-first")) for name in headers)
+    assert sent(house.fake) == [b"dead %d" % number for number in range(700)]
+
+
+async def test_only_what_was_there_at_the_start(house: House) -> None:
+    """What comes back at once, dead again, is not sent a second time."""
+    await grave(house, 5)
+    real = house.fake.route
+
+    def route(exchange: str, routing_key: str, message: Message) -> bool:
+        house.fake.queues["dead"].ready.append((message, "dlx", "k", False))
+        return real(exchange, routing_key, message)
+
+    house.fake.route = route  # type: ignore[method-assign]
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert job.sent == 5
+    assert len(house.fake.queues["dead"].ready) == 5
+
+
+async def test_what_it_put_there_itself_ends_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else takes some while it runs: those of its own that follow are left alone."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 2)
+    await grave(house, 4)
+    real = house.fake.route
+
+    def route(exchange: str, routing_key: str, message: Message) -> bool:
+        ready = house.fake.queues["dead"].ready
+        if len(house.fake.published) == 2:
+            ready.clear()  # another consumer
+        ready.append((message, "dlx", "k", False))
+        return real(exchange, routing_key, message)
+
+    house.fake.route = route  # type: ignore[method-assign]
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent) == (JobState.DONE, 2)
+
+
+async def test_a_limit(house: House) -> None:
+    await grave(house, 5)
+    await house.replays.ask(request(queue=dead_queue(limit=2)), "")
+    assert (await house.ended("r1")).sent == 2
+    assert len(house.fake.queues["dead"].ready) == 3
+
+
+async def test_what_is_refused_stays_in_the_queue(house: House) -> None:
+    await grave(house, 3)
+    await house.fake.delete_queue("orders")
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.refused) == (JobState.DONE, 0, {"unroutable": 3})
+    assert [item[0].body for item in house.fake.queues["dead"].ready] == [b"dead 0", b"dead 1", b"dead 2"]
+
+
+async def test_too_many_refusals_end_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues_module, "HELD_MAX", 2)
+    await grave(house, 3)
+    await house.fake.delete_queue("orders")
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert job.state is JobState.FAILED
+    assert "more than 2 messages were refused" in job.reason
+    assert len(house.fake.queues["dead"].ready) == 3
+
+
+async def test_who_does_not_say_where_it_came_from_needs_a_target(house: House) -> None:
+    await house.fake.declare_queue("dead")
+    house.fake.queues["dead"].ready.append((Message(b"x", Properties()), "", "dead", False))
+    await house.replays.ask(request(queue=dead_queue()), "")
+    assert (await house.ended("r1")).refused == {"unsupported": 1}
+    await house.replays.ask(request(id="r2", queue=dead_queue(), broker="other", exchange="", routing_key="orders"), "")
+    assert (await house.ended("r2")).sent == 1
+    assert not house.fake.queues["dead"].ready
+
+
+async def test_killed_while_a_queue_is_driven_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 10)
+    await grave(house, 100)
+    real = FakeUpstream.publish_nowait
+    published = 0
+
+    def publish_nowait(self: FakeUpstream, *arguments: Any, **options: Any) -> Any:
+        nonlocal published
+        published += 1
+        if published in (25, 55):
+            self.held = []
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(FakeUpstream, "publish_nowait", publish_nowait)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    for kill in (25, 55):
+        async with asyncio.timeout(60):
+            while published < kill or house.fake.held is None:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        house.fake.held = None
+        await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent) == (JobState.DONE, 100, 100)
+    assert not house.fake.queues["dead"].ready
+    first = [message.body for _, _, message in house.fake.published if "resent" not in mark_of(message)]
+    assert len(first) == len(set(first))
+    assert set(sent(house.fake)) == {b"dead %d" % number for number in range(100)}
+    assert len(sent(house.fake)) <= 100 + 2 * 10
+
+
+async def test_paused_in_the_middle_of_a_chunk_of_equal_messages(house: House) -> None:
+    """Messages without any id, and of one body, are told apart by nothing; none is lost over it."""
+    await house.fake.declare_queue("dead")
+    for _ in range(6):
+        death = {"queue": "orders", "exchange": "", "routing-keys": ["orders"], "reason": "rejected"}
+        message = Message(b"same", Properties(headers={"x-death": [death]}))
+        house.fake.queues["dead"].ready.append((message, "", "dead", False))
+    real, calls = house.fake.publish_nowait, 0
+
+    def publish_nowait(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            house.fake.state = UpstreamState.DOWN
+        return real(*arguments, **options)
+
+    house.fake.publish_nowait = publish_nowait  # type: ignore[method-assign]
+    await house.replays.ask(request(queue=dead_queue()), "")
+    async with asyncio.timeout(60):
+        while calls < 6:
+            await asyncio.sleep(0.01)
+    await house.replays.pause("r1")
+    job = await house.until("r1", lambda job: job.state is JobState.PAUSED)
+    assert job.sent == 3
+    assert len(house.fake.queues["dead"].ready) == 3
+    house.fake.state = UpstreamState.UP
+    await house.replays.resume("r1")
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent) == (JobState.DONE, 6, 6)
+    assert len(house.fake.published) == 6
+
+
+# --------------------------------------------------------------------------------------------- asked wrongly
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting"),
+    [
+        (request(), "source"),
+        (request(messages=ALL, deliveries=DeliveriesSource()), "source"),
+        (request(messages=MessagesSource(state="nonsense")), "source.messages.state"),
+        (request(messages=MessagesSource(ids=("x",), broker="fake")), "source.messages.ids"),
+        (request(messages=MessagesSource(ids=("x",))), "source.messages.ids"),
+        (request(messages=ALL, url="https://x.example", endpoint="y"), "target.url"),
+        (request(messages=ALL, url="https://x.example", broker="fake"), "target"),
+        (request(queue=dead_queue(), exchange="amq.default", routing_key="dead"), "target"),
+    ],
+)
+async def test_wrong_requests_name_the_setting(house: House, asked: ReplayRequest, setting: str) -> None:
+    await house.fake.declare_queue("dead")
+    with pytest.raises((EncodeError, StateError)) as caught:
+        await house.replays.ask(asked, "")
+    assert isinstance(caught.value, StateError) or str(caught.value).startswith(f"{setting}:")
+
+
+async def test_a_broker_that_is_away_is_no_queue(house: House) -> None:
+    house.fake.state = UpstreamState.DOWN
+    with pytest.raises(BrokerUnavailable):
+        await house.replays.ask(request(queue=dead_queue()), "")
+
+
+# ------------------------------------------------------------------------------------------------- dry runs
+
+
+async def test_a_dry_run_counts_and_shows_ten_and_does_nothing(house: House) -> None:
+    await house.known(12)
+    found = await house.replays.preview(request(messages=ALL))
+    assert (found.count, found.complete, len(found.sample), found.refused) == (12, True, 10, [])
+    assert found.sample[0].came_from == "fake: amq.default orders"
+    await house.dead(11)
+    found = await house.replays.preview(request(deliveries=DeliveriesSource(subscription="billing")))
+    assert (found.count, len(found.sample)) == (11, 10)
+    await grave(house, 12)
+    found = await house.replays.preview(request(queue=dead_queue()))
+    assert (found.count, len(found.sample)) == (12, 10)
+    assert found.sample[0].came_from == "fake: orders"
+    assert [item[0].body for item in house.fake.queues["dead"].ready][:3] == [b"dead 0", b"dead 1", b"dead 2"]
+    assert not house.fake.published
+    assert (await house.replays.page(None, 10))[0] == []
+
+
+async def test_old_ones_are_forgotten(house: House) -> None:
+    await house.known(1, kept=False)
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.ended("r1")
+    shelf = house.replays._shelf
+    assert await shelf.forget_old(job.ended_at + 30 * 86_400 * 10**6) == 0
+    assert await shelf.forget_old(job.ended_at + 31 * 86_400 * 10**6) == 1
+    with pytest.raises(NoSuchReplay):
+        await house.replays.get("r1")
+    assert await shelf.refusals(job, 0) == []
