@@ -1,0 +1,159 @@
+"""What each kind of event says about where a message is: one table, :data:`LIVES`.
+
+A message has one *publish* at most, and *stays* in queues. A publish begins when the gateway takes the message and ends
+with its outcome. A stay begins when the message is in a queue and ends when somebody is done with it there; whoever
+takes it from the queue and gives it back, or keeps it in the ledger meanwhile, changes nothing about that. A confirm
+ends the publish and begins a stay; a bridge ends one stay and begins another.
+
+So reconciling is counting: what began must have ended, once, or be where it is said to be.
+
+A kind has one role for the publish and one for the stay. :data:`FLOWS` says who writes which kinds, and in which flow
+of the gateway they begin, hold and end something; the tests drive a gateway through every flow and compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from gateway.ledger.states import Kind
+
+
+class Role(StrEnum):
+    """What an event does to a publish or a stay."""
+
+    OPENS = "opens"
+    """It begins."""
+    HOLDS = "holds"
+    """It goes on: somebody has the message in hand, or is going to."""
+    ENDS = "ends"
+    """It is over. A second end is a duplicate."""
+    LEAVES = "leaves"
+    """It is over, and the message may rightly come back: a broker may route what was rejected to the same queue
+    again, and what is at a dead-letter place may be driven back. So a second one is no duplicate."""
+    DOUBTS = "doubts"
+    """It is over for now, without anybody knowing how. A later end counts."""
+    NOTES = "notes"
+    """It says nothing about that."""
+
+
+class Life(NamedTuple):
+    """What a kind means for a message's publish, and for its stay in a queue."""
+
+    publish: Role
+    stay: Role
+
+
+LIVES: Final[Mapping[Kind, Life]] = {
+    Kind.ACCEPTED:          Life(Role.OPENS, Role.NOTES),
+    Kind.SCHEDULED:         Life(Role.OPENS, Role.NOTES),
+    Kind.RESENT:            Life(Role.HOLDS, Role.NOTES),
+    Kind.CONFIRMED:         Life(Role.ENDS, Role.OPENS),
+    Kind.UNROUTABLE:        Life(Role.ENDS, Role.NOTES),
+    Kind.REFUSED:           Life(Role.ENDS, Role.NOTES),
+    Kind.NOT_SENT:          Life(Role.ENDS, Role.NOTES),
+    Kind.CANCELLED:         Life(Role.ENDS, Role.NOTES),
+    Kind.UNKNOWN:           Life(Role.DOUBTS, Role.NOTES),
+    Kind.RECEIVED:          Life(Role.NOTES, Role.HOLDS),
+    Kind.DELIVERED:         Life(Role.NOTES, Role.HOLDS),
+    Kind.EXTENDED:          Life(Role.NOTES, Role.HOLDS),
+    Kind.RELEASED:          Life(Role.NOTES, Role.HOLDS),
+    Kind.LEASE_EXPIRED:     Life(Role.NOTES, Role.HOLDS),
+    Kind.LEASE_LOST:        Life(Role.NOTES, Role.HOLDS),
+    Kind.STORED:            Life(Role.NOTES, Role.HOLDS),
+    Kind.ATTEMPT_FAILED:    Life(Role.NOTES, Role.HOLDS),
+    Kind.DEAD:              Life(Role.NOTES, Role.HOLDS),
+    Kind.REVIVED:           Life(Role.NOTES, Role.HOLDS),
+    Kind.ACKNOWLEDGED:      Life(Role.NOTES, Role.ENDS),
+    Kind.FORWARDED:         Life(Role.NOTES, Role.ENDS),
+    Kind.SPOOLED:           Life(Role.NOTES, Role.ENDS),
+    Kind.REJECTED:          Life(Role.NOTES, Role.LEAVES),
+    Kind.DEAD_LETTERED:     Life(Role.NOTES, Role.LEAVES),
+    Kind.FILTERED:          Life(Role.NOTES, Role.LEAVES),
+    Kind.LOOPED:            Life(Role.NOTES, Role.LEAVES),
+    Kind.PURGED:            Life(Role.NOTES, Role.LEAVES),
+    Kind.REDUCED:           Life(Role.NOTES, Role.NOTES),
+    Kind.DUPLICATE_DROPPED: Life(Role.NOTES, Role.NOTES),
+    Kind.REPLIED:           Life(Role.NOTES, Role.NOTES),
+    Kind.REPLAYED:          Life(Role.NOTES, Role.LEAVES),
+}  # fmt: skip
+"""Kind -> its roles. ``forwarded`` ends a stay at the bridge's source and begins one at its target, and
+``dead_lettered`` one at the dead-letter place; ``replayed`` ends that of a dead message, which the ledger gives up with
+it, and is a copy otherwise."""
+
+
+class Flow(NamedTuple):
+    """A way through the gateway, and what each kind does there."""
+
+    writes: str
+    """Who writes it down."""
+    roles: Mapping[Kind, str]
+    """Kind -> ``begins``, ``holds``, ``ends`` or ``notes``."""
+
+
+def _flow(writes: str, text: str) -> Flow:
+    """``text``: ``begins: a b | holds: c | ends: d | notes: e``."""
+    roles = {}
+    for part in text.split("|"):
+        verb, _, kinds = part.partition(":")
+        for kind in kinds.split():
+            roles[Kind(kind)] = verb.strip()
+    return Flow(writes, roles)
+
+
+FLOWS: Final[Mapping[str, Flow]] = {
+    "publish": _flow(
+        "gateway.core.publishing, gateway.core.keys",
+        "begins: accepted | holds: resent | ends: confirmed unroutable refused not_sent unknown",
+    ),
+    "publish later": _flow(
+        "gateway.core.outbox",
+        "begins: scheduled | holds: resent | ends: confirmed unroutable refused not_sent cancelled",
+    ),
+    "pull": _flow(
+        "gateway.core.broker_leases",
+        "begins: received | holds: delivered extended released lease_expired lease_lost"
+        " | ends: acknowledged rejected filtered dead_lettered",
+    ),
+    "pull from the ledger": _flow(
+        "gateway.core.intake, gateway.core.ledger_pulls, gateway.core.ledger_settling",
+        "begins: stored | holds: delivered extended released lease_expired dead revived"
+        " | ends: acknowledged filtered dead_lettered purged | notes: duplicate_dropped",
+    ),
+    "push": _flow(
+        "gateway.webhooks.fates, gateway.webhooks.pusher",
+        "begins: received stored | holds: attempt_failed dead revived"
+        " | ends: acknowledged filtered dead_lettered purged | notes: replied duplicate_dropped",
+    ),
+    "bridge": _flow(
+        "gateway.bridges.journal",
+        "ends: forwarded filtered looped dead_lettered | notes: reduced duplicate_dropped",
+    ),
+    "replay": _flow(
+        "gateway.replays.targets",
+        "begins: confirmed | holds: resent revived | ends: replayed",
+    ),
+    "tap": _flow(
+        "gateway.taps",
+        "ends: spooled filtered dead_lettered | notes: duplicate_dropped",
+    ),
+}
+"""Flow -> what is written in it. ``begins`` is what the flow writes first about a message that it takes on."""
+
+
+def kinds(*, publish: Role | None = None, stay: Role | None = None) -> tuple[str, ...]:
+    """The kinds of these roles, as the ledger writes them."""
+    return tuple(
+        kind.value
+        for kind, life in LIVES.items()
+        if (publish is None or life.publish is publish) and (stay is None or life.stay is stay)
+    )
+
+
+FINAL: Final = tuple(
+    kind.value
+    for kind, life in LIVES.items()
+    if life.publish in (Role.ENDS, Role.DOUBTS) or (life.stay in (Role.ENDS, Role.LEAVES) and kind is not Kind.REPLAYED)
+)
+"""The kinds after which a publish or a stay is over: what latencies are taken of."""

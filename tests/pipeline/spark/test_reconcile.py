@@ -1,0 +1,375 @@
+"""A gateway that does all that it can has no breaks, and what is broken on purpose is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from gateway.config import PipelineSettings
+from gateway.ledger.states import Kind
+from gateway.message import Message
+from gateway.pipeline.jobs.base import Context, options_of
+from gateway.pipeline.jobs.breaks import unlike
+from gateway.pipeline.jobs.estate import Estate, ask
+from gateway.pipeline.jobs.lives import FLOWS
+from gateway.pipeline.jobs.reconcile import Found, Reconcile, reconcile
+from gateway.pipeline.service import Service
+from gateway.pipeline.settings import Pipeline
+from tests.benchmarks import events_at_scale as scale
+from tests.pipeline.house import MID, OLD, House, house
+
+UNDRIVEN = {
+    Kind.UNKNOWN, Kind.RESENT,  # a broker that says nothing
+    Kind.LEASE_EXPIRED, Kind.LEASE_LOST,  # they take ten seconds, and a broken channel
+    Kind.DEAD_LETTERED, Kind.LOOPED, Kind.REDUCED, Kind.DUPLICATE_DROPPED,
+}  # fmt: skip
+"""Kinds that no flow of the house writes; :func:`test_flows_that_take_a_broken_broker` makes them up."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A gateway at one moment: its logs, what it says of its queues, and ids of messages that were broken."""
+
+    events: Path
+    messages: Path
+    estate: Estate
+    ids: dict[str, str]
+
+
+async def _look(home: House, folder: Path, ids: dict[str, str]) -> Seen:
+    folder.mkdir()
+    service = Service(Pipeline(url=home.app.url))
+    estate = await asyncio.to_thread(ask, service)
+    service.close()
+    return Seen(await home.log("events", folder), await home.log("messages", folder), estate, ids)
+
+
+async def _break(home: House) -> dict[str, str]:
+    """Lose, double and change messages behind the gateway's back; their ids."""
+    lost, *_ = await home.publish(MID, "pulled", 4)
+    await home.take(MID, "pulled")
+    await home.drain("pulled", 3)
+    (doubled,) = await home.publish(MID, "pulled")
+    message = await home.take(MID, "pulled")
+    await home.put(MID, "pulled", message)
+    await home.put(MID, "pulled", message)
+    await home.drain("pulled", 2)
+    await home.ask("POST", "/v1/taps/spools:pause")
+    (changed,) = await home.publish(OLD, "edited")
+    await home.until_depth("spooled", 1)
+    message = await home.take(MID, "spooled")
+    await home.put(MID, "spooled", Message(b"edited at the target", message.properties, relayed=True))
+    await home.ask("POST", "/v1/taps/spools:resume")
+    await home.until_state(changed, "spooled")
+    return {"lost": lost, "doubled": doubled, "changed": changed}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, Seen]:
+    """A gateway after every flow, and again after what was broken."""
+    folder = tmp_path_factory.mktemp("house")
+
+    async def live() -> tuple[Seen, Seen]:
+        async with house(folder) as home:
+            await home.everything()
+            clean = await _look(home, folder / "clean", {})
+            ids = await _break(home)
+            return clean, await _look(home, folder / "broken", ids)
+
+    return asyncio.run(live())
+
+
+def _reconciled(spark: SparkSession, seen: Seen, events: DataFrame | None = None, **options: Any) -> Found:
+    frame = spark.read.parquet(str(seen.events)) if events is None else events
+    messages = spark.read.parquet(str(seen.messages))
+    return reconcile(frame, seen.estate, now=time.time(), **{"grace": 0, "messages": messages, **options})
+
+
+def _named(found: Found) -> set[tuple[str, str, str]]:
+    return {(row.kind, row.route, row.message_id) for row in found.breaks.collect()}
+
+
+# ------------------------------------------------------------------------------------------------------ a real gateway
+
+
+def test_every_flow_is_driven_and_none_is_a_break(spark: SparkSession, seen: tuple[Seen, Seen]) -> None:
+    clean, _ = seen
+    events = spark.read.parquet(str(clean.events))
+    kinds = {Kind(row.kind) for row in events.select("kind").distinct().collect()}
+    assert kinds == set(Kind) - UNDRIVEN
+    assert {kind for flow in FLOWS.values() for kind in flow.roles} == kinds | UNDRIVEN
+    assert clean.estate.queues["bridge:moves"] == f"{OLD}/in"
+    assert clean.estate.mirrors == {"bridge:mirrors"}
+    assert clean.estate.held[f"{MID}/due"] == 0
+    assert not clean.estate.unknown
+    found = _reconciled(spark, clean)
+    assert [row.asDict() for row in found.breaks.collect()] == []
+    assert found.unmarked == 0
+    by_name = {account.name: account for account in found.accounts}
+    assert by_name[f"queue {MID}/pulled"].moved_in == 8
+    # The mirrored stay where they are, and one is owed to a subscription, dead.
+    assert (by_name[f"queue {MID}/failing"].lies, by_name[f"queue {MID}/failing"].held) == (1, 1)
+
+
+def test_what_is_broken_is_named_with_its_id_and_where(spark: SparkSession, seen: tuple[Seen, Seen]) -> None:
+    _, broken = seen
+    ids = broken.ids
+    events = spark.read.parquet(str(broken.events))
+    pulled = events.where("routing_key = 'pulled'").groupBy("message_id").agg({"kind": "collect_list"}).collect()
+    whole = ["accepted", "acknowledged", "confirmed", "delivered"]
+    some = [row.message_id for row in pulled if sorted(row[1]) == whole and row.message_id not in ids.values()]
+    removed = dict(zip(("accepted", "confirmed", "acknowledged"), some, strict=False))
+    left = events.where(" AND ".join(
+        f"NOT (message_id = '{message_id}' AND kind = '{kind}')" for kind, message_id in removed.items()))  # fmt: skip
+    found = _reconciled(spark, broken, left)
+    assert _named(found) == {
+        ("lost", f"queue {MID}/pulled", ids["lost"]),
+        ("duplicate", f"queue {MID}/pulled", ids["doubled"]),
+        ("changed", "tap:spools", ids["changed"]),
+        ("unopened", f"publish {MID}/", removed["accepted"]),
+        ("lost", f"publish {MID}/", removed["confirmed"]),
+        ("lost", f"queue {MID}/pulled", removed["acknowledged"]),
+    }
+    assert found.unmarked == 6
+    why = {row.message_id: row.why for row in found.breaks.collect()}
+    assert why[ids["lost"]] == "last confirmed; it lies there no more, and was not taken by subscription:pulled"
+    assert why[ids["doubled"]].startswith("it ended 2 times")
+    assert why[ids["changed"]].startswith(f"its body in {MID}/spooled has the digest")
+
+
+# ---------------------------------------------------------------------------------------------------- events by hand
+
+ESTATE = Estate(queues={"subscription:s": "shop/q", "bridge:b": "old/in"}, held={"shop/q": 0, "old/in": 0})
+NOW = 1_800_000_000
+SCHEMA = (
+    "shard int, sequence bigint, message_id string, kind string, at timestamp, broker string, version string,"
+    " detail string, accepted_at timestamp, source_broker string, source_version string, exchange string,"
+    " routing_key string, size bigint, sha256 string, origin string"
+)
+
+
+def _events(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
+    """Events from short rows: message, kind, detail, seconds after the message came, and columns that differ."""
+    lines = []
+    for number, (message, kind, detail, seconds, *more) in enumerate(rows):
+        line = {"shard": 0, "sequence": number + 1, "message_id": message, "kind": kind, "broker": "shop",
+                "at": _text(NOW - 86_400 + seconds), "accepted_at": _text(NOW - 86_400), "source_broker": "shop",
+                "exchange": "", "routing_key": "q", "size": 1, "sha256": "00", "origin": "http", "version": "0-9-1",
+                "detail": json.dumps(detail, separators=(",", ":"))}  # fmt: skip
+        lines.append(json.dumps({**line, **(more[0] if more else {})}))
+    literal = ", ".join(f"({_sql(line)})" for line in lines)
+    return spark.sql(f"SELECT from_json(line, '{SCHEMA}') AS row FROM VALUES {literal} AS t(line)").select("row.*")
+
+
+def _text(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def _sql(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _published(message: str) -> list[tuple[Any, ...]]:
+    return [(message, "accepted", {}, 0), (message, "confirmed", {}, 1)]
+
+
+MINE = {"subscription": "s"}
+CASES: dict[str, tuple[list[tuple[Any, ...]], Estate, set[tuple[str, str, str]]]] = {
+    "an outcome that came at the second attempt": (
+        [("m", "accepted", {}, 0), ("m", "unknown", {}, 1), ("m", "resent", {}, 2), ("m", "confirmed", {}, 2),
+         ("m", "acknowledged", MINE, 3)], ESTATE, set()),
+    "an outcome that never came is one that is known": (
+        [("m", "accepted", {}, 0), ("m", "unknown", {}, 1)], ESTATE, set()),
+    "no outcome": ([("m", "accepted", {}, 0)], ESTATE, {("lost", "publish shop/", "m")}),
+    "nothing is expected yet": ([("m", "accepted", {}, 86_390)], ESTATE, set()),
+    "a lease that ended by itself": (
+        [*_published("m"), ("m", "delivered", MINE, 2), ("m", "lease_expired", MINE, 9), ("m", "delivered", MINE, 10),
+         ("m", "lease_lost", MINE, 11), ("m", "delivered", MINE, 12), ("m", "acknowledged", MINE, 13)], ESTATE, set()),
+    "a process that died with a lease, and the message that came again": (
+        [*_published("m"), ("m", "delivered", MINE, 2), ("m", "delivered", {**MINE, "redelivered": True}, 3),
+         ("m", "acknowledged", MINE, 4)], ESTATE, set()),
+    "rejected, and brought back by its broker": (
+        [*_published("m"), ("m", "rejected", MINE, 2), ("m", "rejected", MINE, 3), ("m", "acknowledged", MINE, 4)],
+        ESTATE, set()),
+    "dead letters, taken from where they lie": (
+        [*_published("m"),
+         ("m", "dead_lettered", {**MINE, "place": {"broker": "old", "exchange": "", "routing_key": "in"}}, 2),
+         ("m", "forwarded", {"bridge": "b", "target": "x", "exchange": "e", "routing_key": "k"}, 3)], ESTATE, set()),
+    "a dead letter that is gone": (
+        [*_published("m"),
+         ("m", "dead_lettered", {**MINE, "place": {"broker": "old", "exchange": "", "routing_key": "in"}}, 2)],
+        ESTATE, {("lost", "queue old/in", "m")}),
+    "a bridge's dead letter that is gone": (
+        [("m", "dead_lettered", {"bridge": "c", "reason": 'a "quoted" one', "exchange": "", "routing_key": "q"}, 2)],
+        ESTATE, {("lost", "queue shop/q", "m")}),
+    "what it cannot carry, looped, and dropped": (
+        [("m", "forwarded", {"bridge": "b", "target": "x", "exchange": "e", "routing_key": "k"}, 3),
+         ("m", "reduced", {"bridge": "b", "losses": []}, 3), ("m", "looped", {"bridge": "b"}, 4),
+         ("m", "duplicate_dropped", {"bridge": "b"}, 5)], ESTATE, set()),
+    "forwarded twice": (
+        [("m", "forwarded", {"bridge": "b", "target": "x", "exchange": "e", "routing_key": "k"}, 3),
+         ("m", "forwarded", {"bridge": "b", "target": "x", "exchange": "e", "routing_key": "k"}, 4)],
+        ESTATE, {("duplicate", "queue old/in", "m")}),
+    "forwarded, with a routing key that JSON escapes": (
+        [("m", "forwarded", {"bridge": "b", "target": "shop", "exchange": "", "routing_key": 'q"\\'}, 3)],
+        replace(ESTATE, queues={**ESTATE.queues, "tap:t": 'shop/q"\\'}, held={'shop/q"\\': 0}),
+        {("lost", 'queue shop/q"\\', "m")}),
+    "a bridge that leaves messages where they are": (
+        [*_published("m"), ("m", "forwarded", {"bridge": "b", "target": "x", "exchange": "e", "routing_key": "k"}, 3)],
+        Estate(queues={"bridge:b": "shop/q"}, mirrors=frozenset({"bridge:b"}), held={"shop/q": 1}), set()),
+    "a bridge that takes the ids off": (
+        [("m", "forwarded", {"bridge": "b", "target": "shop", "exchange": "", "routing_key": "q"}, 3)],
+        replace(ESTATE, nameless=frozenset({"bridge:b"})), set()),
+    "a broker that does not keep ids": (
+        [*_published("m"), ("o", "acknowledged", MINE, 4, {"origin": "broker"})], ESTATE, set()),
+    "what lies in a queue": ([*_published("m")], replace(ESTATE, held={"shop/q": 1}), set()),
+    "the oldest is the one that is gone": (
+        [("n", "accepted", {}, 5), ("n", "confirmed", {}, 6), *_published("m")], replace(ESTATE, held={"shop/q": 1}),
+        {("lost", "queue shop/q", "m")}),
+    "a queue of which nobody tells": ([*_published("m")], replace(ESTATE, held={}), set()),
+    "a queue that others consume": (
+        [("m", "accepted", {}, 0, {"routing_key": "x"}), ("m", "confirmed", {}, 1, {"routing_key": "x"})],
+        ESTATE, set()),
+    "an exchange that is bound": (
+        [("m", "accepted", {}, 0, {"exchange": "e", "routing_key": "k"}),
+         ("m", "confirmed", {}, 1, {"exchange": "e", "routing_key": "k"})],
+        replace(ESTATE, routes={"shop/e/k": "shop/q"}), {("lost", "queue shop/q", "m")}),
+    "two outcomes": (
+        [("m", "accepted", {}, 0), ("m", "refused", {}, 1), ("m", "confirmed", {}, 2), ("m", "acknowledged", MINE, 3)],
+        ESTATE, {("duplicate", "publish shop/", "m")}),
+    "later, not sent, and again": (
+        [("m", "scheduled", {}, 0), ("m", "not_sent", {}, 1), ("m", "scheduled", {"retry": True}, 2),
+         ("m", "confirmed", {}, 3), ("m", "acknowledged", MINE, 4)], ESTATE, set()),
+    "published later is not late": (
+        [("m", "scheduled", {"not_before": "2027-01-14T10:00:00Z"}, 0), ("m", "confirmed", {}, 10_000),
+         ("m", "acknowledged", MINE, 10_001)], ESTATE, set()),
+    "late": (
+        [*_published("m"), ("m", "acknowledged", MINE, 10_000)], ESTATE, {("late", "subscription:s", "m")}),
+    "detail with blanks": (
+        [*_published("m"), ("m", "acknowledged", {}, 4, {"detail": '{"subscription": "s", "lease": 1}'})],
+        ESTATE, set()),
+}  # fmt: skip
+
+
+TWICE = [*_published("m"), ("m", "acknowledged", MINE, 2)]
+CASES["a duplicate that is marked"] = (
+    [*TWICE, ("m", "delivered", {**MINE, "redelivered": True}, 3), ("m", "acknowledged", MINE, 4)],
+    ESTATE, {("duplicate, marked", "queue shop/q", "m")},
+)  # fmt: skip
+CASES["a duplicate of which nobody says so"] = (
+    [*TWICE, ("m", "acknowledged", MINE, 4)],
+    ESTATE,
+    {("duplicate", "queue shop/q", "m")},
+)
+
+
+def _of_its_own(number: int, value: Any, key: str = "") -> Any:
+    """A case's names with a number, so that all cases go through one reconciliation."""
+    if isinstance(value, dict):
+        return {name: _of_its_own(number, each, name) for name, each in value.items()}
+    if key in ("subscription", "bridge", "routing_key") or (key == "exchange" and value):
+        return f"{value}{number}"
+    if key == "detail":
+        return str(value).replace('"s"', f'"s{number}"')
+    return value
+
+
+def _path(number: int, path: str) -> str:
+    """``shop/q`` -> ``shop/q7``, ``subscription:s`` -> ``subscription:s7``, ``publish shop/e`` likewise."""
+    if path.startswith("publish "):
+        return path if path.endswith("/") else f"{path}{number}"
+    broker, *names = path.split("/")
+    return "/".join([broker, *(f"{name}{number}" for name in names)]) if names else f"{path}{number}"
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession) -> Found:
+    """All cases, reconciled at once."""
+    rows: list[tuple[Any, ...]] = []
+    estate = Estate()
+    for number, (mine, its, _) in enumerate(CASES.values()):
+        rows += [
+            (f"{message}{number}", kind, _of_its_own(number, detail), seconds,
+             {"routing_key": f"q{number}", **_of_its_own(number, more[0] if more else {})})
+            for message, kind, detail, seconds, *more in mine
+        ]  # fmt: skip
+        estate = Estate(
+            queues={
+                **estate.queues,
+                **{_path(number, holder): _path(number, queue) for holder, queue in its.queues.items()},
+            },
+            mirrors=estate.mirrors | {_path(number, holder) for holder in its.mirrors},
+            nameless=estate.nameless | {_path(number, holder) for holder in its.nameless},
+            routes={
+                **estate.routes,
+                **{_path(number, route): _path(number, queue) for route, queue in its.routes.items()},
+            },
+            held={**estate.held, **{_path(number, queue): count for queue, count in its.held.items()}},
+        )
+    return reconcile(_events(spark, rows), estate, now=NOW, grace=60, late_hours=2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_no_flow_of_the_house_writes(judged: Found, case: str) -> None:
+    number = list(CASES).index(case)
+    found = {
+        (f"{row.kind}{', marked' * row.marked}", row.route, row.message_id)
+        for row in judged.breaks.collect()
+        if row.message_id[1:] == str(number)
+    }
+    expected = {(kind, _path(number, route), f"{message}{number}") for kind, route, message in CASES[case][2]}
+    assert found == expected
+
+
+def test_marked_duplicates_are_listed_and_no_breaks(judged: Found) -> None:
+    named = sum(len(breaks) for _, _, breaks in CASES.values())
+    assert judged.counts[("duplicate", True)] == 1
+    assert (sum(judged.counts.values()), judged.unmarked) == (named, named - 1)
+
+
+def test_a_digest_sees_what_xor_and_count_do_not(spark: SparkSession) -> None:
+    def side(*rows: tuple[str, str]) -> DataFrame:
+        return spark.createDataFrame([("p", *row) for row in rows], "place string, message_id string, value string")
+
+    assert unlike(side(("a", "1"), ("b", "2")), side(("b", "2"), ("a", "1"))).isEmpty()
+    (row,) = unlike(side(("a", "1"), ("b", "2")), side(("a", "1"), ("b", "3"))).collect()
+    assert (row.message_id, row.value, row.other) == ("b", "2", "3")
+    (row,) = unlike(side(("a", "1"), ("b", "2")), side(("b", "2"))).collect()
+    assert (row.message_id, row.value, row.other) == ("a", "1", None)
+
+
+# ------------------------------------------------------------------------------------------------------------ the job
+
+
+def test_the_job_names_what_the_generator_broke_and_leaves_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    count, every = 60_000, 300
+    made = tmp_path / "events"
+    scale.events(spark, count, every=every, partitions=1).write.parquet(str(made))
+    estate = tmp_path / "estate.json"
+    estate.write_text(json.dumps({"queues": dict(scale.QUEUE_OF), "held": dict.fromkeys(scale.QUEUE_OF.values(), 0)}))
+    job = Reconcile()
+    pipeline = Pipeline(PipelineSettings(), storage=str(tmp_path / "storage"))
+    context = Context(
+        pipeline, "r-1", options_of(job, {"source": str(made), "estate": str(estate)}), job=job.name, spark=spark
+    )
+    outcome = job.run(context)
+    expected = {row.message_id: row.what for row in scale.broken(spark, count, every=every).collect()}
+    assert set(expected.values()) == set(scale.BREAKS)
+    rows = spark.read.parquet(pipeline.place("reconcile", "r-1")).collect()
+    kinds = {"unanswered": "lost", "lost at a bridge": "lost"}
+    assert {row.message_id: row.kind for row in rows} == {key: kinds.get(what, what) for key, what in expected.items()}
+    assert outcome.exit == 7
+    assert sum(outcome.detail["breaks"].values()) == len(expected) == len(rows)
+    none = {"source": str(made), "estate": str(estate), "until": datetime(2026, 1, 1, tzinfo=UTC)}
+    context = Context(pipeline, "r-2", options_of(job, none), job=job.name, spark=spark, dry_run=True)
+    outcome = job.run(context)
+    assert (outcome.exit, sum(outcome.detail["breaks"].values())) == (0, 0)
+    assert not Path(pipeline.place("reconcile", "r-2")).exists()
