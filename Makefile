@@ -9,6 +9,7 @@ UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SPARK := $(VENV)/.installed-spark
 
 # The first Python that is new enough; a version manager's shim may exist and still not run, so each is asked.
 FIND_PYTHON = for python in $${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -19,7 +20,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run test faults bench bench-compare style types layers docs
+.PHONY: help install lock run test test-spark faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -38,6 +39,10 @@ $(STAMP): pyproject.toml uv.lock
 	@$(BIN)/uv sync --locked --quiet
 	@touch $@
 
+$(SPARK): $(STAMP)
+	@$(BIN)/uv sync --locked --quiet --inexact --extra spark
+	@touch $@
+
 lock:  ## write uv.lock anew after a change of the dependencies
 	@test -x $(BIN)/uv || { echo "make: run make install first" >&2; exit 1; }
 	$(BIN)/uv lock
@@ -45,9 +50,13 @@ lock:  ## write uv.lock anew after a change of the dependencies
 run: $(STAMP)  ## start the gateway and its embedded broker
 	@exec $(BIN)/gateway serve
 
-test: $(STAMP)  ## every check and every test, on real brokers
+test: $(SPARK)  ## every check and every test, on real brokers
 	@tests/servers/install.sh
 	@exec $(BIN)/python tests/suites.py
+
+test-spark: $(SPARK)  ## the tests that run Spark: jobs, streams, kills, a cluster on loopback
+	@tests/servers/install.sh
+	@exec $(BIN)/python tests/suites.py spark
 
 faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
 	@tests/servers/install.sh
@@ -60,7 +69,7 @@ fuzz-guided: $(STAMP)  ## hostile inputs chosen by coverage, for SECONDS=300
 	@$(BIN)/uv sync --locked --quiet --inexact --group fuzz
 	@exec $(BIN)/python -m tests.fuzz.guided --seconds $(or $(SECONDS),300)
 
-bench: $(STAMP)  ## how fast it is, beside its peers in the same run; SECTIONS="codec link", BENCH="--json FILE"
+bench: $(SPARK)  ## how fast it is, beside its peers in the same run; SECTIONS="codec link", BENCH="--json FILE"
 	@tests/servers/install.sh
 	@exec $(BIN)/python -m tests.benchmarks $(BENCH) $(SECTIONS)
 
@@ -68,13 +77,22 @@ bench-compare: $(STAMP)  ## two commits beside each other: BASE=COMMIT [HEAD=COM
 	@test -n "$(BASE)" || { echo "make: name a commit: make bench-compare BASE=main~1" >&2; exit 1; }
 	@exec $(BIN)/python -m tests.benchmarks.compare $(COMPARE) $(BASE) $(HEAD) --sections $(or $(SECTIONS),codec)
 
+pipeline-demo: $(SPARK)  ## 20,000 messages over three versions, and what the pipeline says; MESSAGES=2000
+	@tests/servers/install.sh
+	@exec $(BIN)/python -m tests.pipeline.demo $(if $(MESSAGES),--messages $(MESSAGES))
+
+bench-spark: $(SPARK)  ## the pipeline beside SQL and Spark's own JDBC; SECTIONS="read events", BENCH="--growth 10,30,100"
+	@tests/servers/install.sh
+	@mvn -B -q -f tests/benchmarks/jdbc/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/jdbc
+	@exec $(BIN)/python -m tests.benchmarks.spark $(SECTIONS) $(BENCH)
+
 style: $(STAMP)  ## ruff: rules and format
 	@exec $(BIN)/python tests/suites.py style
 
-types: $(STAMP)  ## mypy, strict
+types: $(SPARK)  ## mypy, strict
 	@exec $(BIN)/python tests/suites.py types
 
-layers: $(STAMP)  ## imports point down; protocol code does no I/O
+layers: $(SPARK)  ## imports point down; protocol code does no I/O
 	@exec $(BIN)/python tests/suites.py layers
 
 docs: $(STAMP)  ## write the generated tables of docs/ anew

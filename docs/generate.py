@@ -12,23 +12,38 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_origin
+from uuid import UUID
 
 import click
 import msgspec
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from gateway import commands, config, errors, limits, telemetry
+from gateway import commands, config, errors, fidelity, limits, telemetry
 from gateway.api.app import ROUTES
 from gateway.api.problems import PROBLEMS
 from gateway.broker import arguments
 from gateway.classic import dialect as classic
+from gateway.fidelity import HELD
 from gateway.ledger import states
+from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS
+from gateway.outbound import limits as outbound_limits_module
+from gateway.outbound.addresses import RANGES
+from gateway.outbound.hosts import DENIED_NAMES
+from gateway.pipeline.jobs import lives
+from gateway.pipeline.schema import COLUMNS
+from gateway.pipeline.source import options as spark_options_module
+from gateway.session import Version
+from gateway.translation import target_of
 from gateway.v08 import dialect as v08
 from gateway.v091 import dialect as v091
+from gateway.values import Timestamp, Typed, type_of
+from gateway.webhooks import breaker, schedule
 
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -102,7 +117,7 @@ def config_table_of(kind: Any) -> tuple[tuple[str, ...], Any] | None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return (), kind
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin is dict:
+    if origin is dict and isinstance(arguments[1], type) and issubclass(arguments[1], msgspec.Struct):
         return ("NAME",), arguments[1]
     if origin is tuple and isinstance(arguments[0], type) and issubclass(arguments[0], msgspec.Struct):
         return ("[]",), arguments[0]
@@ -134,6 +149,10 @@ def toml(value: Any) -> str:
         return f'"{value}"'
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if value is None:
+        return "none"
     return f"{value:_}" if isinstance(value, int) else str(value)
 
 
@@ -324,6 +343,224 @@ def routes() -> Iterator[str]:
     )
 
 
+# ------------------------------------------------------------------------------------------------ translation
+
+TARGETS = {
+    "0-8, 0-9-1 RabbitMQ": ("0-9-1", "rabbitmq"),
+    "0-8, 0-9-1 Broker-J": ("0-9-1", "qpid"),
+    "0-10 Broker-J": ("0-10", "qpid"),
+    "0-10 others": ("0-10", "other"),
+}
+"""Column -> version and product. ``cluster_id`` alone tells 0-8 from 0-9-1, and has a row for each."""
+PROPERTIES: Sequence[tuple[str, str, Any]] = (
+    ("content_type", "UTF-8", "text/plain"),
+    ("content_type", "not UTF-8", "\udcff"),
+    ("content_encoding", "`gzip`", "gzip"),
+    ("delivery_mode", "1, 2", 2),
+    ("delivery_mode", "any other", 7),
+    ("priority", "0 to 9", 5),
+    ("priority", "10 to 255", 200),
+    ("correlation_id", "up to 255 octets of UTF-8", "c-1"),
+    ("correlation_id", "longer", "x" * 256),
+    ("correlation_id", "not UTF-8, from 0-10", b"\xff"),
+    ("reply_to", "a name", "replies"),
+    ("reply_to", "with an exchange", ReplyTo("x", "k")),
+    ("expiration", "milliseconds", "60000"),
+    ("expiration", "an instant, from Broker-J's 0-8 and 0-9-1", Deadline.at(1_700_000_060_000, 1_700_000_000.0)),
+    ("expiration", "no number", "soon"),
+    ("message_id", "a UUID", "12345678-1234-5678-1234-567812345678"),
+    ("message_id", "any other", "m-1"),
+    ("timestamp", "the publisher's", 1_700_000_000),
+    ("timestamp", "a broker's own, from 0-10", ArrivalTime(1_700_000_000)),
+    ("type", "", "order"),
+    ("user_id", "the login", "guest"),
+    ("user_id", "any other", "somebody"),
+    ("app_id", "", "shop"),
+    ("cluster_id", "", "c"),
+)
+"""Property, what kind of value, value."""
+HEADERS: Mapping[str, Any] = {
+    "void": None,
+    "bool": True,
+    "int8": Typed("int8", 5),
+    "uint8": Typed("uint8", 5),
+    "int16": Typed("int16", 5),
+    "uint16": Typed("uint16", 5),
+    "int32": 5,
+    "uint32": Typed("uint32", 5),
+    "int64": 1 << 40,
+    "uint64": 1 << 63,
+    "float": Typed("float", 0.5),
+    "double": 0.5,
+    "double: NaN, an infinity": float("inf"),
+    "decimal": Decimal("1.5"),
+    "dec64": Typed("dec64", Decimal("1.5")),
+    "timestamp": Timestamp(5),
+    "char": Typed("char", "a"),
+    "char-utf32": Typed("char-utf32", "a"),
+    "uuid": UUID(int=5),
+    "string": "text",
+    "string: not UTF-8": Typed("string", b"\xff"),
+    "string: over 65,535 octets": "x" * 65_536,
+    "str8": Typed("str8", "a"),
+    "str8-latin": Typed("str8-latin", "a"),
+    "str8-utf16": Typed("str8-utf16", "a"),
+    "str16-latin": Typed("str16-latin", "a"),
+    "str16-utf16": Typed("str16-utf16", "a"),
+    "bytes": b"x",
+    "vbin8": Typed("vbin8", b"x"),
+    "vbin16": Typed("vbin16", b"x"),
+    "bin8 to bin1024": Typed("bin16", b"xx"),
+    "bit": Typed("bit", True),
+    "struct32": Typed("struct32", b"\x04\x01\x00\x00"),
+    "typed-array": Typed("typed-array", b"\x02\x00\x00\x00\x01\x05"),
+    "table": {"a": 1},
+    "table: empty": {},
+    "array": [1],
+}
+"""Type of a header's value -> value."""
+
+
+def translations() -> Iterator[str]:
+    """What becomes of every property and every type of header."""
+    rows: list[Sequence[str]] = [
+        (f"`{name}`", kind, *_results(Properties(**{name: value}), name)) for name, kind, value in PROPERTIES
+    ]
+    rows += [
+        (f"header `{name}`", "", *_results(Properties(headers={name: ["x"]}), f"headers/{name}"))
+        for name in sorted(HELD)
+    ]
+    yield from table(("property", "value", *TARGETS), rows)
+    yield ""
+    rows = [(f"`{kind}`", *_results(Properties(headers={"k": value}), "headers/k")) for kind, value in HEADERS.items()]
+    yield from table(("type of a header", *TARGETS), rows)
+
+
+def _results(properties: Properties, field: str) -> Iterator[str]:
+    for version, product in TARGETS.values():
+        target = target_of(Version(version), product, clock=lambda: 1_700_000_000.0)
+        (receipt,) = target.explain(Message(b"", properties)).fields
+        assert receipt.field == field
+        text = receipt.result
+        if receipt.result == "mapped" and field.startswith("headers/"):
+            text += f": {type_of(receipt.becomes)}"
+        yield text
+
+
+def losses() -> Iterator[str]:
+    """Everything that can be lost."""
+    rows = [
+        (f"`{name}`", loss.what, loss.when, ", ".join(loss.targets), "no" if loss.stops else "yes")
+        for name, loss in fidelity.LOSSES.items()
+    ]
+    yield from table(("name", "what is lost", "when", "towards", "is it sent"), rows)
+
+
+# ------------------------------------------------------------------------------------- outbound requests
+
+
+def denied_addresses() -> Iterator[str]:
+    """Where the gateway does not connect on somebody else's word."""
+    yield from table(("network", "what", "says who"), ((f"`{row.network}`", row.what, row.rfc) for row in RANGES))
+
+
+def denied_names() -> Iterator[str]:
+    """Names that are denied whatever they resolve to."""
+    yield from table(("name", "why"), ((f"`{name}`", why) for name, why in DENIED_NAMES))
+
+
+def outbound_limits() -> Iterator[str]:
+    """How much a request of the gateway's may take."""
+    yield from _settings_of(outbound_limits_module, DEFAULT_OUTBOUND_LIMITS)
+
+
+def breaker_settings() -> Iterator[str]:
+    """When an endpoint is left alone."""
+    yield from _settings_of(breaker, breaker.BreakerSettings())
+
+
+def _settings_of(module: ModuleType, defaults: Any) -> Iterator[str]:
+    docs = field_docs(module)[type(defaults).__name__]
+    yield from table(
+        ("limit", "default", "meaning"),
+        (
+            (f"`{field.name}`", f"{getattr(defaults, field.name):_}", docs[field.name])
+            for field in dataclasses.fields(defaults)
+        ),
+    )
+
+
+def webhook_statuses() -> Iterator[str]:
+    """What a status means; the first row that fits."""
+
+    def span(rule: schedule.StatusRule) -> str:
+        if rule is schedule.STATUSES[-1]:
+            return "any other"
+        return str(rule.first) if rule.first == rule.last else f"{rule.first} to {rule.last}"
+
+    yield from table(
+        ("status", "verdict", "why"), ((span(rule), f"`{rule.verdict}`", rule.why) for rule in schedule.STATUSES)
+    )
+
+
+def webhook_errors() -> Iterator[str]:
+    """What an error means; the nearest class."""
+    yield from table(
+        ("error", "verdict", "why"),
+        ((f"`{cls.code}`", f"`{verdict}`", why) for cls, (verdict, why) in schedule.ERRORS.items()),
+    )
+
+
+def webhook_schedule() -> Iterator[str]:
+    """When attempts are made."""
+    total, rows = 0.0, []
+    for attempt, delay in enumerate(schedule.DELAYS, 1):
+        total += delay
+        rows.append((str(attempt), _duration(delay), _duration(total)))
+    yield from table(("attempt", "after a wait of", "from the first on"), rows)
+
+
+def _duration(seconds: float) -> str:
+    if not seconds:
+        return "at once"
+    hours, rest = divmod(round(seconds), 3600)
+    parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def message_lives() -> Iterator[str]:
+    """What each kind of event does to a message's publish and to its stay in a queue, and the flows that write it."""
+    yield from table(
+        ["event", "publish", "stay in a queue", "flows"],
+        (
+            [
+                f"`{kind.value}`",
+                *("–" if role is lives.Role.NOTES else role.value for role in life),
+                ", ".join(name for name, flow in lives.FLOWS.items() if kind in flow.roles),
+            ]
+            for kind, life in lives.LIVES.items()
+        ),
+    )
+
+
+def spark_options(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """The options of the source or of the sink for Spark."""
+    known = field_docs(spark_options_module)
+    documented = {**known["Connection"], **known[kind.__name__]}
+    rows = []
+    for field in msgspec.structs.fields(kind):
+        default = "needed" if field.required else f"`{field.default}`".lower() if field.default != "" else ""
+        rows.append((f"`{field.name}`", default, documented[field.name]))
+    yield from table(("option", "default", "meaning"), rows)
+
+
+def log_columns(log: str) -> Iterator[str]:
+    """The columns of a log."""
+    yield from table(
+        ("column", "type", "meaning"), ((f"`{each.name}`", f"`{each.type}`", each.meaning) for each in COLUMNS[log])
+    )
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "settings": settings,
     "errors": error_codes,
@@ -333,10 +570,24 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "broker-limits": broker_limits,
     "verbs": verbs,
     "events": ledger_states,
+    "lives": message_lives,
     "metrics": metrics,
     "dialects": dialects,
     "broker-arguments": broker_arguments,
     "routes": routes,
+    "translations": translations,
+    "losses": losses,
+    "denied-addresses": denied_addresses,
+    "denied-names": denied_names,
+    "outbound-limits": outbound_limits,
+    "webhook-statuses": webhook_statuses,
+    "webhook-errors": webhook_errors,
+    "webhook-schedule": webhook_schedule,
+    "breaker": breaker_settings,
+    "log-events": lambda: log_columns("events"),
+    "log-messages": lambda: log_columns("messages"),
+    "spark-read-options": lambda: spark_options(spark_options_module.ReadOptions),
+    "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import ipaddress
 import json
@@ -20,7 +21,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +35,25 @@ from gateway import __version__
 from gateway.api.app import Api
 from gateway.api.guard import GuardedProtocol
 from gateway.api.ops import Ops
+from gateway.api.peers import PeerPort
+from gateway.bridges import Bridges
 from gateway.broker.server import EmbeddedBroker
-from gateway.config import BrokerSettings, Config, EmbeddedSettings
+from gateway.config import LOCAL_BROKERS, BrokerSettings, Config, EmbeddedSettings
 from gateway.core import Gateway
 from gateway.core.ack_ids import load_key
+from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
+from gateway.replays import Replays
+from gateway.taps import Taps
 from gateway.telemetry import Metrics, log, set_up_logging
 from gateway.upstreams import Upstream
+from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.secrets import load_seals
+from gateway.webhooks.sender import Sender
+from gateway.webhooks.supervisor import Pushes
 
-LOCAL_BROKERS: Final = {"local-0-8": "0-8", "local-0-9-1": "0-9-1", "local-0-10": "0-10"}
-"""How the embedded broker is offered: name -> version."""
 CLOSE_TIMEOUT: Final = 4.0
 """How long confirms and events may still take once the last request is answered, in seconds."""
 COLLECTOR: Final = (50_000, 20, 50)
@@ -54,6 +63,10 @@ SWITCH_INTERVAL: Final = 0.001
 """How long a thread keeps the interpreter's lock while another one waits for it, in seconds. The ledger's writer gives
 it up for every statement, and beside a busy event loop waits for it again as often; with the default of 5 ms ten
 callers got a third of the commits."""
+TICKS: Final = 10
+"""Of uvicorn's in a second."""
+LOOPBACK: Final = ("127.0.0.0/8", "::1", "localhost")
+"""Whom a development gateway may call besides. Its own ports stay denied."""
 UP_TIMEOUT: Final = 5.0
 """How long ``running`` waits for the embedded broker's links, in seconds."""
 
@@ -99,9 +112,13 @@ class App:
 
 
 def development(config: Config) -> Config:
-    """The configuration that stands for no file: as given, with the embedded broker and its three names."""
-    embedded = msgspec.structs.replace(config.embedded, enabled=True)
-    return msgspec.structs.replace(config, embedded=embedded)
+    """The configuration that stands for no file: as given, with the embedded broker and its three names, and with
+    endpoints on this machine."""
+    return msgspec.structs.replace(
+        config,
+        embedded=msgspec.structs.replace(config.embedded, enabled=True),
+        outbound=msgspec.structs.replace(config.outbound, allow=(*config.outbound.allow, *LOOPBACK)),
+    )
 
 
 async def run(
@@ -174,29 +191,68 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
     async with AsyncExitStack() as stack:
         http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))
         ops_socket = stack.enter_context(contextlib.closing(_listen(config.ops.host, config.ops.port, "ops")))
-        amqp = await _start_embedded(config.embedded, stack)
+        amqp_ports = await _start_embedded(config.embedded, stack)
+        amqp = amqp_ports[0] if amqp_ports else None
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
         data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
         ledger = await _open_ledger(config, migrate)
         stack.push_async_callback(ledger.close)
+        ledger.history.start()
+        peers, ack_key = await _peers(config, ledger, metrics, data)
         gateway = Gateway(
             ledger,
             brokers,
             metrics,
             subscriptions=config.subscriptions,
-            ack_key=await asyncio.to_thread(load_key, data / "ack-ids.key"),
+            ack_key=ack_key,
+            peers=peers,
             confirm_timeout=config.http.confirm_timeout,
             leases_max=config.http.leases_max,
             intent_always=config.ledger.intent == "always",
         )
-        api = Api(gateway, config.http, config.api_keys)
+        bridges = Bridges(gateway, config.bridges)
+        taps = Taps(gateway, config.taps, config.retention)
+        rules, transport = _outbound(config, http_socket, ops_socket, amqp_ports)
+        stack.push_async_callback(transport.aclose)
+        sender = Sender(transport)
+        stack.push_async_callback(sender.close)
+        seals = await asyncio.to_thread(load_seals, config.ledger.secrets_file, data / "secrets.key")
+        if peers.shared and not config.ledger.secrets_file:
+            log(
+                "secrets.key_not_shared", logging.WARNING, key=seals.name,
+                detail="ledger.secrets_file is not set: what this gateway seals, others on this ledger cannot open",
+            )  # fmt: skip
+        endpoints = Endpoints(ledger, config.endpoints, sender, transport, seals, origin=config.outbound.origin)
+        pushes = Pushes(
+            gateway, endpoints, sender, configured=config.endpoints, places=config.outbound.requests
+        )  # fmt: skip
+        gateway.on_owed.append(pushes.wake)
+        replays = Replays(gateway, endpoints, sender)
+        api = Api(
+            gateway, config.http, config.api_keys, bridges, endpoints=endpoints, pushes=pushes, replays=replays,
+            taps=taps,
+        )  # fmt: skip
+        if peers.shared:
+            await stack.enter_async_context(_peer_port(config, peers, api, rules))
         await gateway.start()
         stack.push_async_callback(gateway.close, CLOSE_TIMEOUT)
+        stack.push_async_callback(bridges.close, CLOSE_TIMEOUT)
+        stack.push_async_callback(taps.close, CLOSE_TIMEOUT)
         if amqp is not None:
             await asyncio.gather(*(brokers[name].wait_up(UP_TIMEOUT) for name in LOCAL_BROKERS if name in brokers))
+        await endpoints.start()
+        stack.push_async_callback(endpoints.close)
+        stack.push_async_callback(pushes.close, CLOSE_TIMEOUT)
+        pushes.begin()
+        stack.push_async_callback(replays.close, CLOSE_TIMEOUT)
+        replays.begin()
+        await bridges.start()
+        await taps.start()
         await stack.enter_async_context(_serving(Ops(gateway), ops_socket, 1.0))
         await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout))
         stack.callback(gateway.drain)
+        stack.callback(bridges.hold)
+        stack.callback(taps.hold)
         if not config.api_keys:
             log("http.development", detail="no API keys: loopback only, Host and Origin are checked")
         yield App(config, gateway, Ports(_port(http_socket), _port(ops_socket), amqp))
@@ -225,9 +281,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _start_embedded(settings: EmbeddedSettings, stack: AsyncExitStack) -> int | None:
+async def _start_embedded(settings: EmbeddedSettings, stack: AsyncExitStack) -> tuple[int, ...]:
+    """The ports of the embedded broker, without TLS and with it; none: it does not run."""
     if not settings.enabled:
-        return None
+        return ()
     broker = EmbeddedBroker(settings)
     try:
         await broker.start()
@@ -235,8 +292,7 @@ async def _start_embedded(settings: EmbeddedSettings, stack: AsyncExitStack) -> 
         tls = f" or embedded.tls.port {settings.tls.port}" if settings.tls.cert_file else ""
         raise ConfigurationError(f"embedded.port {settings.port}{tls}: {error.strerror}") from None
     stack.push_async_callback(broker.stop)
-    port: int = broker.port
-    return port
+    return (broker.port, broker.tls_port) if settings.tls.cert_file else (broker.port,)
 
 
 def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
@@ -248,6 +304,24 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
             url = f"amqp://{login}@{_literal(config.embedded.host)}:{amqp}/?version={version}"
             brokers[name] = BrokerSettings(url=url, reconnect_min=0.1, reconnect_max=5.0)
     return brokers
+
+
+def _outbound(
+    config: Config, http: socket.socket, ops: socket.socket, amqp: Sequence[int]
+) -> tuple[Rules, GuardedTransport]:
+    """The transport for requests to URLs that others set; and its rules, to which ports of ours may be added."""
+    settings = config.outbound
+    rules = Rules(settings.allow, ports=settings.ports, plain=settings.plain)
+    for listener in (http, ops):
+        rules.listens(*listener.getsockname()[:2])
+    host = config.embedded.host
+    for port in amqp:
+        rules.listens("127.0.0.1" if host == "localhost" else host, port)
+    # Who may call whom how often is said by the endpoints; here is only what all of them may take together.
+    limits = dataclasses.replace(
+        DEFAULT_OUTBOUND_LIMITS, connections=settings.requests, connections_per_site=settings.requests
+    )
+    return rules, GuardedTransport(rules, limits)
 
 
 def _data_folder(path: Path) -> Path:
@@ -270,10 +344,35 @@ def ledger_url(config: Config) -> str:
 
 async def _open_ledger(config: Config, migrate: bool | None) -> Ledger:
     url = await asyncio.to_thread(ledger_url, config)
-    owner = f"{socket.gethostname()}:{os.getpid()}"
     if migrate is None:
         migrate = url.startswith("sqlite")
-    return await Ledger.open(url, config.ledger, owner=owner, migrate=migrate)
+    return await Ledger.open(url, config.ledger, owner=_process(), migrate=migrate, retention=config.retention)
+
+
+@asynccontextmanager
+async def _peer_port(config: Config, peers: Peers, api: Api, rules: Rules) -> AsyncIterator[None]:
+    """Be there for the other processes as long as the block."""
+    host = config.cluster.host
+    with contextlib.closing(_listen(host, config.cluster.port, "cluster")) as listener:
+        peers.reached_at(f"http://{_literal(host)}:{_port(listener)}")
+        rules.listens(*listener.getsockname()[:2])
+        async with _serving(PeerPort(peers, api, config.http.body_max), listener, 1.0):
+            yield
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+async def _peers(config: Config, ledger: Ledger, metrics: Metrics, data: Path) -> tuple[Peers, bytes]:
+    """The other processes on the ledger; and the key of ack ids, which all of them know."""
+    if not ledger.work.shared:
+        return Peers(ledger, metrics), await asyncio.to_thread(load_key, data / "ack-ids.key")
+    secret = await shared_secret(ledger, config.cluster)
+    peers = Peers(
+        ledger, metrics, config.cluster, name=_process(), config=digest(config, secret), secret=secret
+    )  # fmt: skip
+    return peers, peers.key("ack-ids")
 
 
 def _listen(host: str, port: int, name: str) -> socket.socket:
@@ -296,7 +395,24 @@ def _port(listener: socket.socket) -> int:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with signals left to us."""
+    """uvicorn, with signals left to us, and told of its end: it would ask ten times a second whether that has come."""
+
+    def __init__(self, settings: uvicorn.Config) -> None:
+        super().__init__(settings)
+        self._told = asyncio.Event()
+
+    def exit(self) -> None:
+        """Let requests under way finish, and end."""
+        self.should_exit = True
+        self._told.set()
+
+    async def main_loop(self) -> None:
+        """Until the end: a tick each second, on which uvicorn writes the date anew."""
+        ticks = 0
+        while not await self.on_tick(ticks):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), 1.0)
+            ticks += TICKS
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -332,7 +448,7 @@ async def _serving(app: Any, listener: socket.socket, drain: float) -> AsyncIter
     try:
         yield
     finally:
-        server.should_exit = True
+        server.exit()
         await task
 
 

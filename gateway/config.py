@@ -18,6 +18,8 @@ from msgspec import Meta
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS
 
+LOCAL_BROKERS = {"local-0-8": "0-8", "local-0-9-1": "0-9-1", "local-0-10": "0-10"}
+"""How the embedded broker is offered: name -> version."""
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 VERSION_NAMES = ("0-8", "0-9-1", "0-10", "auto")
 
@@ -119,14 +121,72 @@ class LedgerSettings(Settings, frozen=True):
     """``sqlite:///path`` or ``postgresql://user:password@host/database``; empty: ``ledger.db`` in the data folder."""
     intent: Literal["needed", "always"] = "needed"
     """``always`` writes an intent before every publish, not only where a key must be remembered."""
-    shard_lease: Annotated[float, Meta(ge=1)] = 15.0
-    """How long a silent process keeps its shard, in seconds."""
+    shard_lease: Annotated[float, Meta(ge=1)] = 6.0
+    """How long a silent process keeps its shard and its work, in seconds."""
     key_retention: Annotated[float, Meta(ge=60)] = 86_400.0
     """How long an Idempotency-Key is remembered, in seconds."""
     group_max: Annotated[int, Meta(ge=1, le=100_000)] = 5_000
     """Most rows of one group commit."""
     queue_max: Annotated[int, Meta(ge=1)] = 50_000
     """Most rows waiting for a commit; then callers wait."""
+    headers: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=255)], ...], Meta(max_length=16)] = ()
+    """Names of AMQP headers that are remembered of each message, as text of at most 200 characters, so that messages
+    can be found by them."""
+    secrets_file: str = ""
+    """File with the key under which secrets are sealed (AES-256-GCM): 32 octets in base64; several lines: the first one
+    seals, all of them open. Empty: ``secrets.key`` in the data folder, made at the first start. Gateways that share a
+    ledger need the same one."""
+
+
+class RetentionSettings(Settings, frozen=True):
+    """``[retention]``: how long the ledger remembers."""
+
+    history_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
+    """Days after which messages and their events go. What is owed never goes by itself."""
+    statistics_days: Annotated[int, Meta(ge=1, le=3_650)] = 400
+    """Days after which the counts per hour go."""
+    bodies: Literal["never", "until-settled", "days"] = "never"
+    """Whether bodies of messages are kept beyond what is owed, for replays: not; until a consumer has settled the
+    message; for ``body_days``."""
+    body_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
+    """Days after which a body goes; with ``until-settled`` also that of a message which nobody settled."""
+    body_max: Annotated[int, Meta(ge=0, le=64 << 20)] = 1 << 20
+    """Largest body that is kept for replays, in octets."""
+    log_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
+    """Days after which spooled messages go, whether they were read or not. What all cursors of the message log have
+    read goes at once."""
+    log_octets: Annotated[int, Meta(ge=1 << 20, le=1 << 50)] = 10 << 30
+    """How large the message log may be, in octets; what is more goes, the oldest first, whether it was read or not."""
+
+
+class ClusterSettings(Settings, frozen=True):
+    """``[cluster]``: several gateways on one PostgreSQL."""
+
+    host: str = "127.0.0.1"
+    """Address on which the other gateways reach this one."""
+    port: Port = 0
+    """Port for that; 0 takes any free port. With SQLite nobody listens."""
+    url: str = ""
+    """What the others are told; empty: ``http://HOST:PORT`` of the above."""
+    secret_file: str = ""
+    """File with the secret that all of them share, at least 32 octets; empty: one is made and kept in the ledger."""
+
+
+class OutboundSettings(Settings, frozen=True):
+    """``[outbound]``: whom the gateway may call over HTTP (endpoints, tokens)."""
+
+    allow: tuple[str, ...] = ()
+    """Networks (``10.1.0.0/16``) and hosts (``hooks.example``, ``*.hooks.example``) that may be called although they
+    are not public, on any port and without TLS."""
+    ports: tuple[Port, ...] = (443, 8443)
+    """Ports that may be called anywhere else."""
+    plain: bool = False
+    """Whether ``http`` is allowed anywhere else."""
+    requests: Annotated[int, Meta(ge=1, le=1_024)] = 256
+    """Most requests of endpoints at once."""
+    origin: str = ""
+    """The host name that the gateway gives as its own when it asks an endpoint whether it may call (``handshake``);
+    empty: the machine's."""
 
 
 class TlsSettings(Settings, frozen=True):
@@ -178,6 +238,8 @@ class BrokerSettings(Settings, frozen=True):
     over one of them; without that their outcome is unknown."""
     lease_channels: Annotated[int, Meta(ge=1, le=10_000)] = 500
     """Most channels that hold leases."""
+    consume_connections: Annotated[int, Meta(ge=1, le=64)] = 8
+    """Most connections for consumers: a further one is opened when those that there are have no channels left."""
     lease_max: Annotated[float, Meta(ge=10, le=1_500)] = 1_500.0
     """Longest broker lease, extensions included, in seconds; stays below the broker's own delivery time-out."""
     message_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 16 << 20
@@ -203,22 +265,294 @@ class ApiKeySettings(Settings, frozen=True):
     """``publish:BROKER/EXCHANGE``, ``consume:BROKER/QUEUE``, ``admin``; ``*`` stands for any one part."""
 
 
+class SubscriptionFilter(Settings, frozen=True):
+    """``filter`` of a subscription: which messages it wants. All that is given must hold."""
+
+    selector: str = ""
+    """A JMS message selector over headers and properties."""
+    routing_key: str = ""
+    """A pattern for the routing key, as topic exchanges have it: words between dots, ``*`` for one, ``#`` for any
+    number."""
+
+
 class SubscriptionSettings(Settings, frozen=True):
     """``[subscriptions.NAME]``, and the body of ``PUT /v1/subscriptions/{name}``."""
 
     broker: str
     """A broker's name."""
-    queue: str
-    """A queue of that broker."""
-    lease: Literal["broker"] = "broker"
-    """Who holds a message that is out: the broker, unacknowledged."""
+    queue: str = ""
+    """A queue of that broker. With ``exchange``: the name of the own queue; empty: ``gateway.subscription.NAME``."""
+    exchange: str = ""
+    """An exchange: the subscription declares a durable queue of its own and binds it there."""
+    binding_key: str = ""
+    """Routing key of that binding."""
+    arguments: dict[str, str | int | bool] = {}
+    """Arguments of that binding (a headers exchange)."""
+    lease: Literal["broker", "ledger"] = "broker"
+    """Who holds a message that is out: the broker, unacknowledged; or the ledger, which stores it first."""
+    push: str = ""
+    """Name of the endpoint that messages are pushed to; empty: consumers pull."""
+    prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 200
+    """Most messages taken from the queue of which the first attempt is not over (push), or that nobody has pulled yet
+    (``order_key``)."""
+    prefetch_octets: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
+    """Most octets of their bodies."""
+    backlog_max: Annotated[int, Meta(ge=1)] = 100_000
+    """Most messages that the ledger holds for it: those that are out, wait for a retry or are dead. Then nothing more
+    is taken from the queue."""
     ack_deadline_seconds: Annotated[int, Meta(ge=10, le=600)] = 30
     """How long a message is leased unless the pull asks otherwise, in seconds."""
+    max_deliveries: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Most times that a message is handed to a consumer that pulls; then it is dead. 0: no limit. Needs ``lease =
+    "ledger"``."""
+    dead_letter_broker: str = ""
+    """Broker of the dead-letter place; empty: the subscription's own."""
     dead_letter_exchange: str = ""
-    """Where rejected messages go if the broker does not dead-letter by itself, or cannot say whether the queue does;
-    with an empty routing key too, they are only dead-lettered natively."""
+    """Where rejected messages go if the broker does not dead-letter by itself, or cannot say whether the queue does,
+    and where dead ones of the ledger go. With an empty routing key too: rejected ones are only dead-lettered natively,
+    dead ones of the ledger stay there."""
     dead_letter_routing_key: str = ""
     """Routing key at the dead-letter exchange; empty with a default exchange: none."""
+    filter: SubscriptionFilter = SubscriptionFilter()
+    unmatched: Literal["", "dead-letter", "discard"] = ""
+    """What becomes of messages that the filter does not want. Empty: ``discard`` where the queue is the subscription's
+    own, else ``dead-letter``."""
+    order_key: str = ""
+    """``routing_key``, ``property:NAME`` or ``header:NAME``: messages with the same value are handed out one at a time
+    and in order; one without it stands for itself. Needs ``lease = "ledger"``."""
+    paused: bool = False
+    """It takes and hands out nothing until it is resumed."""
+
+
+class EndpointAuth(Settings, frozen=True):
+    """``auth`` of an endpoint: who we say that we are. Secrets are shown to nobody again."""
+
+    kind: Literal["none", "basic", "bearer", "oauth2"] = "none"
+    """``oauth2``: client credentials (RFC 6749 section 4.4)."""
+    user: str = ""
+    """User of ``basic``, client id of ``oauth2``."""
+    secret: str = ""
+    """Password, token or client secret."""
+    secret_file: str = ""
+    """File that holds it instead; only in the configuration file."""
+    token_url: str = ""
+    """Where ``oauth2`` gets its tokens; under the same guard as the endpoint itself."""
+    scope: str = ""
+    """Scope to ask for."""
+
+
+class EndpointTls(Settings, frozen=True):
+    """``tls`` of an endpoint. Texts are PEM; files only in the configuration file."""
+
+    ca: str = ""
+    """Authorities that may sign its certificate; empty: the system's."""
+    ca_file: str = ""
+    """The same, in a file."""
+    cert: str = ""
+    """Client certificate, and the chain behind it."""
+    cert_file: str = ""
+    """The same, in a file."""
+    key: str = ""
+    """Key of the client certificate; empty: it is beside the certificate. Shown to nobody again."""
+    key_file: str = ""
+    """The same, in a file."""
+    server_name: str = ""
+    """Name to verify; empty: the host of the URL."""
+
+
+class EndpointSettings(Settings, frozen=True):
+    """``[endpoints.NAME]``, and the body of ``PUT /v1/endpoints/{name}``: where messages are pushed to."""
+
+    url: str
+    """``https://…``; what may be called is said in ``[outbound]``."""
+    format: Literal["json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch"] = "json"
+    """``json``: an envelope as pull has it; ``raw``: the body as it is, the rest as ``Amqp-*`` headers; CloudEvents 1.0
+    in their three forms."""
+    batch_max: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    """Most messages of one request (``json`` and ``cloudevents-batch``)."""
+    batch_wait: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    """How long a batch waits to be full, in seconds."""
+    headers: dict[str, str] = {}
+    """Headers of each request. Their values are kept and shown like secrets, but for a few that are none."""
+    signing: tuple[Literal["v1", "v1a"], ...] = ("v1",)
+    """Signatures of Standard Webhooks; the keys are made by the gateway. Empty: none."""
+    auth: EndpointAuth = EndpointAuth()
+    tls: EndpointTls = EndpointTls()
+    deadline: Annotated[float, Meta(gt=0, le=300)] = 15.0
+    """For a request: connecting, head and body of the answer together, in seconds."""
+    schedule: tuple[Annotated[float, Meta(ge=0, le=30 * 86_400)], ...] = ()
+    """Pause before each attempt, in seconds, the first included; empty: 0, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h,
+    20 h, 24 h."""
+    concurrency: Annotated[int, Meta(ge=1, le=100)] = 10
+    """Most requests at once."""
+    rate: Annotated[float, Meta(ge=0)] = 0.0
+    """Most requests a second; 0: no limit."""
+    breaker_failures: Annotated[int, Meta(ge=1)] = 5
+    """Failures in a row that open the circuit breaker."""
+    breaker_open_max: Annotated[float, Meta(ge=1)] = 600.0
+    """How long it is open at most, in seconds."""
+    handshake: bool = False
+    """Whether the endpoint must first allow us to call it, by the ``OPTIONS`` request of CloudEvents web hooks."""
+    reply: bool = False
+    """Whether the body of a 2xx answer is published to the message's reply-to."""
+    source: str = ""
+    """``source`` of CloudEvents; empty: ``/brokers/BROKER/queues/QUEUE``."""
+    event_type: str = ""
+    """``type`` of CloudEvents whose message does not say it; empty: ``amqp.message``."""
+    paused: bool = False
+    """It gets nothing until it is resumed."""
+
+
+class BridgeSource(Settings, frozen=True):
+    """``source`` of a bridge: a queue, or an exchange and a binding key with a queue of the bridge's own."""
+
+    broker: str
+    """A broker's name."""
+    queue: str = ""
+    """The queue that is consumed. With ``exchange``: the name of the own queue; empty: ``gateway.bridge.NAME``."""
+    exchange: str = ""
+    """An exchange: the bridge declares a durable queue of its own and binds it there."""
+    binding_key: str = ""
+    """Routing key of that binding."""
+    arguments: dict[str, str | int | bool] = {}
+    """Arguments of that binding (a headers exchange)."""
+
+
+class BridgeTarget(Settings, frozen=True):
+    """``target`` of a bridge."""
+
+    broker: str
+    """A broker's name."""
+    exchange: str = ""
+    """An exchange there; empty: the default exchange."""
+    routing_key: str | None = None
+    """Routing key of what is published. None: kept as it came. ``{routing_key}``, ``{exchange}``, ``{queue}`` and
+    ``{header:NAME}`` are replaced; ``{{`` and ``}}`` are braces."""
+
+
+class BridgePlace(Settings, frozen=True):
+    """``dead_letter`` of a bridge: where poison goes."""
+
+    broker: str = ""
+    """A broker's name; empty: the source's."""
+    exchange: str = ""
+    """An exchange there; empty: the default exchange."""
+    routing_key: str = ""
+    """Routing key; empty with the default exchange: the queue ``gateway.dead.NAME``, which the bridge declares."""
+
+
+class BridgeSettings(Settings, frozen=True):
+    """``[bridges.NAME]``, and the body of ``PUT /v1/bridges/{name}``."""
+
+    source: BridgeSource
+    """Where messages come from."""
+    target: BridgeTarget
+    """Where they go."""
+    mode: Literal["move", "mirror"] = "move"
+    """``move`` takes messages from the source; ``mirror`` leaves them there and copies them."""
+    acknowledge: Literal["on-confirm", "unsafe-on-publish", "unsafe-no-ack"] = "on-confirm"
+    """When the source is told that a message is done with. Only ``on-confirm`` loses nothing."""
+    prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Most messages between source and target at a time."""
+    prefetch_octets: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
+    """Most octets of bodies between source and target at a time."""
+    dead_letter: BridgePlace = BridgePlace()
+    """Where messages go that cannot be forwarded."""
+    on_loss: Literal["strict", "warn", "drop"] = "warn"
+    """What becomes of a message that the target's version cannot carry whole: ``strict`` dead-letters it; ``warn``
+    forwards it, records each loss and logs; ``drop`` forwards it and records each loss."""
+    selector: str = ""
+    """A JMS message selector over headers and properties; messages that do not match are not forwarded."""
+    unmatched: Literal["", "dead-letter", "discard"] = ""
+    """What becomes of those. Empty: ``discard`` where the queue is the bridge's own or keeps its messages (``mirror``),
+    else ``dead-letter``."""
+    set_headers: dict[str, str | int | float | bool] = {}
+    """Headers that each message gets, in place of those of the same name."""
+    remove_headers: tuple[str, ...] = ()
+    """Headers that are taken out."""
+    release_headers: tuple[str, ...] = ()
+    """Headers that brokers act upon (``x-death``, ``CC``, ...) and that are passed on as they are all the same."""
+    strip: bool = False
+    """The last hop: the reserved header is taken off, and with it all that has no other home."""
+    messages_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    """Most messages forwarded a second; 0: no limit."""
+    octets_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    """Most octets of bodies forwarded a second; 0: no limit."""
+    hops_max: Annotated[int, Meta(ge=1, le=100)] = 8
+    """Most bridges that a message may have passed. One that has passed this bridge before is not forwarded again."""
+    dedupe_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = 3_600
+    """How long a forwarded message with an id is remembered, so that its redelivery is dropped; 0: not."""
+    delete_after: Literal["never", "queue-length"] | Annotated[int, Meta(ge=1)] = "never"
+    """When the bridge ends by itself: after as many messages as the source queue held at the start, or this number."""
+    paused: bool = False
+    """It does not run until it is resumed."""
+
+
+class TapSettings(Settings, frozen=True):
+    """``[taps.NAME]``, and the body of ``PUT /v1/taps/{name}``: a queue whose messages go into the message log."""
+
+    broker: str
+    """A broker's name."""
+    queue: str = ""
+    """The queue that is consumed. With ``exchange``: the name of the own queue; empty: ``gateway.tap.NAME``."""
+    exchange: str = ""
+    """An exchange: the tap declares a durable queue of its own and binds it there."""
+    binding_key: str = ""
+    """Routing key of that binding."""
+    arguments: dict[str, str | int | bool] = {}
+    """Arguments of that binding (a headers exchange)."""
+    prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Most messages taken from the queue that are not in the log yet."""
+    prefetch_octets: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
+    """Most octets of their bodies."""
+    until: Literal["never", "depth"] = "never"
+    """``depth``: the tap ends by itself when it has taken as many messages as the queue held when it began, and leaves
+    the rest there."""
+    log_octets: Annotated[int, Meta(ge=0)] = 0
+    """Most octets of the message log that no reader has passed yet. Beyond that this tap takes nothing more. Less than
+    ``retention.log_octets``, beyond which they would go unread; 0: half of that."""
+    dedupe_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = 3_600
+    """How long a message with an id is remembered, so that its redelivery is dropped; 0: not."""
+    dead_letter_broker: str = ""
+    """Broker of the dead-letter place; empty: the tap's own."""
+    dead_letter_exchange: str = ""
+    """Where messages go that the ledger cannot hold; empty: the default exchange."""
+    dead_letter_routing_key: str = ""
+    """Routing key there; empty with the default exchange: the queue ``gateway.dead.tap.NAME``, which the tap declares
+    when it needs it."""
+    paused: bool = False
+    """It takes nothing until it is resumed."""
+
+
+class PipelineSettings(Settings, frozen=True):
+    """``[pipeline]``: what the jobs of ``gateway pipeline`` work with. The service reads none of it."""
+
+    url: str = "http://127.0.0.1:8080"
+    """The gateway that the jobs work for."""
+    api_key_file: str = ""
+    """File that holds the API key, where the gateway has any; the key itself only comes in ``GATEWAY_API_KEY``."""
+    direct: bool = False
+    """Whether logs are read straight from the ledger, at ``ledger.url``, instead of over HTTP."""
+    storage: str = "./gateway-pipeline"
+    """Folder, or URL that Spark knows (``s3a://bucket/gateway``), of archive, rollups, checkpoints and reports."""
+    archive: Literal["parquet", "delta"] = "parquet"
+    """Format of the archive. ``parquet`` needs a file system; ``delta`` needs jars and works on object stores too."""
+    jars: str = ""
+    """Folder of Delta's jars; empty: ``.servers/delta`` where there is one."""
+    scratch: str = ""
+    """Folder for what a run needs only while it lasts; empty: the system's temporary folder."""
+    master: str = "local[*]"
+    """Where Spark runs: ``local[*]``, ``spark://HOST:PORT``, ``k8s://…``; ``spark-submit`` has its own."""
+    memory: Annotated[str, Meta(pattern="^[1-9][0-9]*[mg]$")] = "2g"
+    """Heap of the driver, which with ``local`` is all there is, in mebioctets (``m``) or gibioctets (``g``)."""
+    spark: dict[str, str] = {}
+    """Any other settings of Spark, by their name. They are shown in Spark's own pages: no secrets."""
+    timeout: Annotated[float, Meta(gt=0)] = 60.0
+    """How long the gateway may take for an answer, in seconds."""
+    unavailable_timeout: Seconds = 120.0
+    """How long a job waits for a gateway that was there and went away, in seconds."""
+    rows_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 200_000
+    """Most rows that one task reads at a time."""
 
 
 class Config(Settings, frozen=True):
@@ -234,7 +568,14 @@ class Config(Settings, frozen=True):
     """Least severe lines that are logged."""
     brokers: dict[Name, BrokerSettings] = {}
     api_keys: tuple[ApiKeySettings, ...] = ()
+    outbound: OutboundSettings = OutboundSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    retention: RetentionSettings = RetentionSettings()
     subscriptions: dict[Name, SubscriptionSettings] = {}
+    endpoints: dict[Name, EndpointSettings] = {}
+    bridges: dict[Name, BridgeSettings] = {}
+    taps: dict[Name, TapSettings] = {}
+    pipeline: PipelineSettings = PipelineSettings()
 
 
 class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,6 +637,11 @@ ENVIRONMENT: dict[str, tuple[str, ...]] = {
     "GATEWAY_DATA_DIR": ("data_dir",),
     "GATEWAY_LEDGER_URL": ("ledger", "url"),
     "GATEWAY_LOG_LEVEL": ("log_level",),
+    **{
+        f"GATEWAY_PIPELINE__{field.name.upper()}": ("pipeline", field.name)
+        for field in msgspec.structs.fields(PipelineSettings)
+        if field.name != "spark"
+    },
 }
 """Variable -> setting. ``GATEWAY_CONFIG`` names the file."""
 
@@ -323,7 +669,7 @@ def load(
             raise ConfigurationError(f"{where}: {error}") from None
     for variable, setting in ENVIRONMENT.items():
         if (text := environ.get(variable)) is not None:
-            _assign(document, setting, int(text) if setting[-1] == "port" and text.isdigit() else text)
+            _assign(document, setting, _typed(setting, text))
     for name, value in (overrides or {}).items():
         if value is not None:
             _assign(document, tuple(name.split(".")), value)
@@ -337,11 +683,121 @@ def load(
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: brokers.{name}.url: {error}") from None
     for name, subscription in config.subscriptions.items():
-        if subscription.broker not in config.brokers:
+        if not _known(subscription.broker, config):
             raise ConfigurationError(
                 f"{where}: subscriptions.{name}.broker: there is no broker {subscription.broker!r}"
             )
+    for name, subscription in config.subscriptions.items():
+        if (wrong := check_subscription(subscription)) is not None:
+            raise ConfigurationError(f"{where}: subscriptions.{name}.{wrong}")
+        if subscription.push and subscription.push not in config.endpoints:
+            raise ConfigurationError(
+                f"{where}: subscriptions.{name}.push: there is no endpoint {subscription.push!r} in this file"
+            )
+    for name, bridge in config.bridges.items():
+        _check_bridge(f"{where}: bridges.{name}", bridge, config)
+    for name, tap in config.taps.items():
+        _check_tap(f"{where}: taps.{name}", tap, config)
     return config
+
+
+def check_subscription(subscription: SubscriptionSettings) -> str | None:
+    """What is wrong with a subscription's settings taken together; None: nothing."""
+    if not subscription.queue and not subscription.exchange:
+        return "queue: neither queue nor exchange is given"
+    if not subscription.exchange and (subscription.binding_key or subscription.arguments):
+        return "exchange: binding_key and arguments belong to an exchange"
+    kind, _, name = subscription.order_key.partition(":")
+    if subscription.order_key and (
+        kind not in ("routing_key", "property", "header") or (kind == "routing_key") == bool(name)
+    ):
+        return f"order_key is {subscription.order_key!r}, not routing_key, property:NAME or header:NAME"
+    if subscription.lease == "broker":
+        for setting in ("order_key", "max_deliveries"):
+            if getattr(subscription, setting):
+                return f'{setting} needs lease = "ledger"'
+        filtered = subscription.filter != SubscriptionFilter() and not subscription.push
+        dead = subscription.unmatched == "dead-letter" or not (subscription.unmatched or subscription.exchange)
+        if filtered and dead and not (subscription.dead_letter_exchange or subscription.dead_letter_routing_key):
+            return (
+                "unmatched: what the filter does not want needs a dead-letter place (dead_letter_exchange, "
+                'dead_letter_routing_key), unmatched = "discard" or lease = "ledger"'
+            )
+    queue = subscription.queue
+    dead_letters_to_itself = (
+        subscription.dead_letter_broker in ("", subscription.broker)
+        and not subscription.dead_letter_exchange
+        and subscription.dead_letter_routing_key == queue
+    )
+    if queue and dead_letters_to_itself:
+        return f"dead_letter_routing_key is its own queue {queue!r}: what is dead-lettered there would come again"
+    return None
+
+
+def check_bridge(bridge: BridgeSettings) -> str | None:
+    """What is wrong with a bridge's settings taken together; None: nothing."""
+    source = bridge.source
+    if not source.queue and not source.exchange:
+        return "source: neither queue nor exchange is given"
+    if not source.exchange and (source.binding_key or source.arguments):
+        return "source: binding_key and arguments belong to an exchange"
+    place = bridge.dead_letter
+    if source.queue and (place.broker or source.broker, place.exchange, place.routing_key) == (
+        source.broker, "", source.queue,
+    ):  # fmt: skip
+        return f"dead_letter is the source's own queue {source.queue!r}: what is dead-lettered there would come again"
+    if bridge.mode == "mirror" and bridge.acknowledge != "on-confirm":
+        return f"acknowledge is {bridge.acknowledge!r}, and a mirror takes nothing from its source"
+    return None
+
+
+def check_tap(tap: TapSettings, retention: RetentionSettings) -> str | None:
+    """What is wrong with a tap's settings, taken together and with how long its messages are kept; None: nothing."""
+    if not tap.queue and not tap.exchange:
+        return "queue: neither queue nor exchange is given"
+    if not tap.exchange and (tap.binding_key or tap.arguments):
+        return "exchange: binding_key and arguments belong to an exchange"
+    to_itself = tap.dead_letter_broker in ("", tap.broker) and not tap.dead_letter_exchange
+    if tap.log_octets >= (most := retention.log_octets):
+        return f"log_octets: {tap.log_octets} is not less than retention.log_octets = {most}: messages would go unread"
+    if tap.queue and to_itself and tap.dead_letter_routing_key == tap.queue:
+        return f"dead_letter_routing_key: {tap.queue!r} is its own queue: what is dead-lettered there would come again"
+    return None
+
+
+def _known(broker: str, config: Config) -> bool:
+    return broker in config.brokers or (config.embedded.enabled and broker in LOCAL_BROKERS)
+
+
+def _check_bridge(where: str, bridge: BridgeSettings, config: Config) -> None:
+    if (wrong := check_bridge(bridge)) is not None:
+        raise ConfigurationError(f"{where}.{wrong}")
+    for setting, name in (
+        ("source.broker", bridge.source.broker),
+        ("target.broker", bridge.target.broker),
+        ("dead_letter.broker", bridge.dead_letter.broker or bridge.source.broker),
+    ):
+        if not _known(name, config):
+            raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
+
+
+def _check_tap(where: str, tap: TapSettings, config: Config) -> None:
+    if (wrong := check_tap(tap, config.retention)) is not None:
+        raise ConfigurationError(f"{where}.{wrong}")
+    for setting in ("broker", "dead_letter_broker"):
+        if (name := getattr(tap, setting)) and not _known(name, config):
+            raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
+
+
+def _typed(setting: tuple[str, ...], text: str) -> Any:
+    """A variable's text as the setting's type; the text itself where it is none, and is refused for that later."""
+    kind: Any = Config
+    for name in setting:
+        (kind,) = (field.type for field in msgspec.structs.fields(kind) if field.name == name)
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError:
+        return text
 
 
 def _assign(document: dict[str, Any], setting: tuple[str, ...], value: Any) -> None:

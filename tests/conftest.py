@@ -8,18 +8,25 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx._transports.default
 import hypothesis
 import pytest
 
+from tests.ledgers import PostgresqlLedgers
 from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, Server
 from tests.servers.process import State
 
 hypothesis.settings.register_profile("busy machines", deadline=None)  # what a neighbour takes is no fault of the code
 hypothesis.settings.load_profile("busy machines")
+
+
+# Every client of httpx reads the authorities of all the world, which takes longer than many a test that needs none.
+httpx._transports.default.create_ssl_context = cache(httpx._transports.default.create_ssl_context)
 
 
 def _only_loopback(event: str, arguments: tuple[Any, ...]) -> None:
@@ -86,6 +93,20 @@ def postgresql_url(postgresql: PostgreSQL) -> Iterator[str]:
     url = postgresql.create_database()
     yield url
     postgresql.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def _postgresql_ledgers(postgresql: PostgreSQL) -> Iterator[PostgresqlLedgers]:
+    ledgers = PostgresqlLedgers(postgresql)
+    yield ledgers
+    ledgers.close()
+
+
+@pytest.fixture
+def postgresql_ledger(_postgresql_ledgers: PostgresqlLedgers) -> Iterator[str]:
+    """SQLAlchemy URL of a ledger, up to date and empty."""
+    yield _postgresql_ledgers.take()
+    _postgresql_ledgers.give_back()
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Every check and every test of the project, suite by suite, and a table at the end.
 
-``python tests/suites.py`` runs all of :data:`SUITES`; names as arguments run those; ``--list`` prints the table.
-A suite is one process of its own. Two run at a time, for the machines this is meant for have two cores; a suite
-that measures time or load runs ``alone``. The real servers are started once, beside the suites that do without,
+``python tests/suites.py`` runs all of :data:`SUITES` but those that only run when they are ``asked`` for; names as
+arguments run those; ``--list`` prints the table.
+A suite is one process of its own. As many run at a time as keep two processors busy, for the machines this is meant for
+have two: what mostly waits, for brokers and for time to pass, counts half; a suite that measures time or load runs
+``alone``. The real servers are started once, beside the suites that do without,
 and every suite that needs them finds their addresses through ``GATEWAY_TEST_SERVERS``.
 
 A suite fails if its process fails, if a test fails, if a test is skipped (what is not run is not tested), if no
@@ -31,6 +33,8 @@ SERVERS_START = 180
 """How long the real servers may take to start, in seconds."""
 TESTS_FAILED = 1
 """pytest's exit status where tests failed; any other says that something else went wrong."""
+ROOM = 4
+"""How much may run at a time, in halves of a processor."""
 GRACE = 20
 """How long a suite may take to end when it is told to, in seconds."""
 
@@ -47,7 +51,11 @@ class Suite:
     """Whether it needs the real servers."""
     alone: bool = False
     """Whether nothing may run beside it."""
-    limit: int = 420
+    asked: bool = False
+    """Whether it only runs when it is asked for by its name."""
+    waits: bool = False
+    """Whether it waits for longer than it works: two of these keep a processor busy."""
+    limit: int = 600
     """How long it may take, in seconds."""
     covers: str = ""
     """A package of which its tests must take every branch."""
@@ -76,24 +84,35 @@ SUITES = (
     Suite("style", check=(("ruff", "check", "--no-cache", "."), ("ruff", "format", "--no-cache", "--check", "."))),
     Suite("types", check=(("mypy",),)),
     Suite("layers", check=(("lint-imports", "--no-cache"),)),
-    Suite("kernel", ("test_[!a]*.py",)),
+    Suite("kernel", ("test_[!a]*.py", "notation")),
+    Suite("faults", ("faults/test_*.py",), servers=True, waits=True, limit=1200),
     Suite("wire", ("wire",), covers="gateway.wire"),
     Suite("classic", ("classic",), covers="gateway.classic"),
     Suite("v08", ("v08",), covers="gateway.v08"),
     Suite("v091", ("v091",), covers="gateway.v091"),
     Suite("v010", ("v010",), covers="gateway.v010"),
-    Suite("broker", ("broker",)),
-    Suite("hostile", ("hostile",)),
+    Suite("ledger", ("ledger",), servers=True, limit=1200),
+    Suite("conformance", ("conformance",), servers=True, waits=True, limit=900),
+    Suite("spark", ("pipeline/spark", "pipeline/stream"), servers=True, limit=900, asked=True),
+    Suite("broker", ("broker",), waits=True),
+    Suite("hostile", ("hostile",), waits=True),
     Suite("fuzz", ("fuzz",)),
-    Suite("links", ("transports", "upstreams")),
-    Suite("http", ("core", "api")),
-    Suite("app", ("test_a*.py",), servers=True),
-    Suite("conformance", ("conformance",), servers=True, limit=900),
-    Suite("interop", ("interop", "golden", "servers"), servers=True, limit=900),
-    Suite("ledger", ("ledger",), servers=True),
-    Suite("commands", ("commands",)),
+    Suite("translation", ("translation/test_*.py",)),
+    Suite("translation-live", ("translation/live",), servers=True, waits=True),
+    Suite("links", ("transports", "upstreams"), waits=True),
+    Suite("http", ("core", "api"), servers=True),
+    Suite("outbound", ("outbound", "webhooks"), waits=True),
+    Suite("app", ("test_a*.py",), servers=True, waits=True),
+    Suite("bridge-faults", ("faults/bridges",), servers=True, waits=True, limit=900),
+    Suite("consumer-faults", ("faults/consumers",), servers=True, waits=True, limit=900),
     Suite("benchmarks", ("benchmarks",), servers=True),
-    Suite("faults", ("faults",), servers=True, limit=900),
+    Suite("interop", ("interop", "golden", "servers"), servers=True, waits=True, limit=900),
+    Suite("bridges", ("bridges",), servers=True, waits=True),
+    Suite("cluster", ("cluster",), servers=True, waits=True),
+    Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
+    Suite("taps", ("taps",), servers=True, waits=True),
+    Suite("replays", ("replays",), servers=True, waits=True),
+    Suite("commands", ("commands",), waits=True),
 )
 """In the order in which they start: what is quick to say no comes first, and what is long not last."""
 
@@ -107,6 +126,9 @@ class Result:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
+    """What it and all that it started and waited for took of a processor, in seconds. What the shared servers took for
+    it is not in it."""
     why: str = ""
     """Why it failed, where that is not a test that failed."""
 
@@ -130,6 +152,22 @@ def counts(report: Path) -> tuple[int, int, int]:
 
 RUNNING: set[subprocess.Popen[bytes]] = set()
 """The processes under way, each the leader of a group of its own."""
+
+
+def wait(process: subprocess.Popen[bytes], seconds: float) -> float:
+    """Wait for its end, and leave its status to be asked for; what it and its children took of a processor, in seconds.
+
+    Raises:
+        subprocess.TimeoutExpired: it runs for longer than ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    # Who has ended and was not asked for the status yet can still be read in /proc, children included.
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline:
+            raise subprocess.TimeoutExpired(process.args, seconds)
+        time.sleep(0.05)
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -163,7 +201,8 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
             )
             RUNNING.add(process)
             try:
-                status = process.wait(timeout=max(left, 1))
+                result.cpu += wait(process, max(left, 1))
+                status = process.wait()
             except subprocess.TimeoutExpired:
                 result.why = f"took longer than {suite.limit} s"
                 break
@@ -201,7 +240,7 @@ class Servers:
     def __exit__(self, *exc: object) -> None:
         self._starter.join()
         if self.file.exists():
-            self._command("down")
+            print(f"\n── servers: {self._command('down').stdout.strip()}", flush=True)
 
     def _start(self) -> None:
         began = time.monotonic()
@@ -226,9 +265,14 @@ class Servers:
         )
 
 
+def share(suite: Suite) -> int:
+    """How much of :data:`ROOM` a suite takes."""
+    return 1 if suite.waits else 2
+
+
 class Schedule:
-    """Which suite may start next: in the table's order, two at a time, ``alone`` only when nothing else runs,
-    and none that needs the servers before they are up."""
+    """Which suite may start next: in the table's order, as many at a time as there is room for, ``alone`` only when
+    nothing else runs, and none that needs the servers before they are up."""
 
     def __init__(self, suites: Sequence[Suite], servers: Servers) -> None:
         self._waiting = list(suites)
@@ -251,7 +295,16 @@ class Schedule:
     def _may_start(self, suite: Suite) -> bool:
         if suite.servers and not self._servers.ready.is_set():
             return False
-        return not self._running if suite.alone else not any(other.alone for other in self._running)
+        if suite.alone:
+            return not self._running
+        room = ROOM - sum(share(other) for other in self._running)
+        return share(suite) <= room and not any(other.alone for other in self._running)
+
+    def close(self) -> None:
+        """Nothing more is to start."""
+        with self._changed:
+            self._waiting.clear()
+            self._changed.notify_all()
 
     def ended(self, suite: Suite) -> None:
         """A suite is over."""
@@ -265,6 +318,7 @@ def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
     schedule = Schedule(suites, servers)
     environ = {name: value for name, value in os.environ.items() if name != "COVERAGE_CORE"}
     environ["GATEWAY_TEST_SERVERS"] = str(servers.file)
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     results: dict[str, Result] = {}
     printing = threading.Lock()
 
@@ -286,23 +340,26 @@ def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
 
     with tempfile.TemporaryDirectory(prefix="gateway-suites-") as name:
         folder = Path(name)
-        workers = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+        # Hundreds of processes import the same modules: what one of them has compiled is there for the others.
+        environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(ROOM)]
         for worker in workers:
             worker.start()
         try:
             for worker in workers:
                 worker.join()
         finally:
+            schedule.close()
             for process in list(RUNNING):
                 end(process)
     return [results[suite.name] for suite in suites]
 
 
 def table(results: Sequence[Result]) -> str:
-    """Suites, result, number of tests, seconds; then one plain line with the sums. What is no test and failed
-    (a check, a suite that broke, a skipped test) counts as failed, so that the sums never look better than the
-    table."""
-    rows = [("suite", "result", "tests", "seconds")]
+    """Suites, result, number of tests, seconds by the clock and of a processor; then one plain line with the sums. What
+    is no test and failed (a check, a suite that broke, a skipped test) counts as failed, so that the sums never look
+    better than the table."""
+    rows = [("suite", "result", "tests", "seconds", "cpu")]
     passed = failed = 0
     for result in results:
         bad = result.failed + result.skipped
@@ -313,10 +370,11 @@ def table(results: Sequence[Result]) -> str:
         ]
         said = "ok" if result.ok else ", ".join([*parts, *([result.why] if result.why else [])])
         number = str(result.passed + bad) if result.suite.paths else "-"
-        rows.append((result.suite.name, said, number, f"{result.seconds:.1f}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        rows.append((result.suite.name, said, number, f"{result.seconds:.1f}", f"{result.cpu:.1f}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [
-        f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
+        "  ".join(text.ljust(width) if column < 2 else text.rjust(width) for column, (text, width) in enumerate(pairs))
+        for pairs in (zip(row, widths, strict=True) for row in rows)
     ]
     return "\n".join([*lines, "", f"{passed} passed, {failed} failed"])
 
@@ -330,12 +388,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by_name = {suite.name: suite for suite in SUITES}
     if unknown := [name for name in options.suites if name not in by_name]:
         parser.error(f"there is no suite {unknown[0]!r}; there are {', '.join(by_name)}")
-    chosen = [by_name[name] for name in options.suites] or list(SUITES)
+    chosen = [by_name[name] for name in options.suites] or [suite for suite in SUITES if not suite.asked]
     if options.list:
         for suite in chosen:
             what = ["tests/" + path for path in suite.paths] or [" ".join(command) for command in suite.check]
             print(f"{suite.name:<12} {'servers' if suite.servers else '':<8} {', '.join(what)}")
         return 0
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started is ended
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gateway-servers-") as folder:
         servers = Servers(Path(folder) / "servers.json")

@@ -16,11 +16,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import trustme
 
 from gateway import app as apps
 from gateway.app import App, development, run, running
+from gateway.broker.server import EmbeddedBroker
 from gateway.config import Config, load
 from gateway.errors import ConfigurationError, LedgerUnavailable
+from tests.ledgers import sqlite_ledger
 
 BROKERS = ("local-0-8", "local-0-9-1", "local-0-10")
 
@@ -32,6 +35,7 @@ def configuration(folder: Path, **overrides: Any) -> Config:
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[App]:
+    sqlite_ledger(tmp_path / "data")
     async with running(configuration(tmp_path)) as app:
         yield app
 
@@ -209,11 +213,11 @@ async def test_a_stream_is_answered_while_it_is_sent(app: App) -> None:
     for number in range(3):
         line = msgspec.json.encode({"payload": str(number)}) + b"\n"
         writer.write(b"%x\r\n%b\r\n" % (len(line), line))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while b'"status":200' not in await reader.readline():
                 pass
     writer.write(b"0\r\n\r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while await reader.readline() != b"0\r\n":
             pass
     writer.close()
@@ -248,7 +252,7 @@ async def test_a_head_that_never_ends(app: App) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", app.ports.http)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Large: ")
     writer.write(b"x" * 40_000)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         try:
             assert b"400" in await reader.readline()
         except ConnectionResetError:
@@ -259,7 +263,7 @@ async def test_a_head_that_never_ends(app: App) -> None:
 async def test_a_connection_that_says_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.api.guard.HEAD_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", app.ports.http)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await reader.read() == b""
     writer.close()
 
@@ -388,7 +392,7 @@ async def test_serve_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Sig
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             line = (await process.stdout.readline()).decode()
             ports = json.loads(ports_file.read_text())
             assert line.startswith(f"ready: http http://127.0.0.1:{ports['http']} ")
@@ -405,6 +409,23 @@ async def test_serve_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Sig
             await process.wait()
 
 
+async def test_an_idle_gateway_is_woken_once_a_second_to_write_the_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[int] = []
+    on_tick = apps._Server.on_tick
+
+    async def counted(server: apps._Server, counter: int) -> bool:
+        ticks.append(counter)
+        return await on_tick(server, counter)
+
+    monkeypatch.setattr(apps._Server, "on_tick", counted)
+    async with running(configuration(tmp_path)):
+        await asyncio.sleep(0.3)
+    assert ticks.count(0) == 2  # both ports
+    assert {tick % apps.TICKS for tick in ticks} == {0}
+
+
 async def test_run_fails_before_it_is_ready(tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(ConfigurationError):
@@ -417,3 +438,48 @@ def test_urls_of_ipv6(tmp_path: Path) -> None:
     app = App(config, None, apps.Ports(1, 2, None))  # type: ignore[arg-type]
     assert app.url == "http://[::1]:1"
     assert app.ready_line() == "ready: http http://[::1]:1 ops http://127.0.0.1:2"
+
+
+# -------------------------------------------------------------------------------------------- whom we call
+
+
+async def test_the_gateway_does_not_call_itself(tmp_path: Path) -> None:
+    allow = {"outbound.allow": ["127.0.0.0/8", "localhost"]}
+    async with running(configuration(tmp_path, **allow)) as app, httpx.AsyncClient(base_url=app.url) as client:
+        for port in app.ports.as_dict().values():
+            response = await client.put("/v1/endpoints/self", json={"url": f"http://127.0.0.1:{port}/"})
+            assert (response.status_code, response.json()["code"]) == (422, "address_denied"), response.text
+            assert "this gateway itself" in response.json()["detail"]
+        named = await client.put("/v1/endpoints/named", json={"url": f"http://localhost:{app.ports.http}/"})
+        assert named.status_code == 201, "where a name leads is known when it is called"
+        tested = (await client.post("/v1/endpoints/named:test")).json()
+        assert tested["problem"]["code"] == "address_denied"
+        assert "this gateway itself" in tested["problem"]["detail"]
+
+
+async def test_nor_the_port_of_its_broker_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[EmbeddedBroker] = []
+
+    class Seen(EmbeddedBroker):
+        async def start(self) -> None:
+            await super().start()
+            made.append(self)
+
+    monkeypatch.setattr(apps, "EmbeddedBroker", Seen)
+    pem = tmp_path / "server.pem"
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
+    settings = {"outbound.allow": ["127.0.0.1"], "embedded.tls.port": 0, "embedded.tls.cert_file": str(pem)}
+    async with running(configuration(tmp_path, **settings)) as app, httpx.AsyncClient(base_url=app.url) as client:
+        response = await client.put("/v1/endpoints/self", json={"url": f"https://127.0.0.1:{made[0].tls_port}/"})
+        assert (response.status_code, response.json()["code"]) == (422, "address_denied"), response.text
+
+
+async def test_nobody_is_called_unless_it_is_public_or_listed(
+    app: App, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Loopback is listed where there is no configuration file, but for what listens there for the gateway."""
+    for url in (app.url, app.ops_url, "https://10.0.0.1/", "https://169.254.169.254/", "http://example.com/"):
+        response = await client.put("/v1/endpoints/x", json={"url": url})
+        assert (response.status_code, response.json()["code"]) == (422, "address_denied"), response.text
+    assert (await client.put("/v1/endpoints/x", json={"url": "http://127.0.0.1:1/"})).status_code == 201
+    assert stat.S_IMODE((tmp_path / "data" / "secrets.key").stat().st_mode) == 0o600

@@ -18,6 +18,7 @@ import pytest
 
 from gateway.app import App, development, running
 from gateway.config import load
+from tests.ledgers import sqlite_ledger
 from tests.upstreams.test_hostile import (
     garbage,
     half_a_frame,
@@ -51,6 +52,7 @@ async def app(tmp_path: Path, lies: dict[str, Any]) -> AsyncIterator[App]:
     settings = {
         "http.port": 0, "http.body_max": BODY_MAX, "ops.port": 0, "embedded.port": 0, "data_dir": str(tmp_path), **lies,
     }  # fmt: skip
+    sqlite_ledger(tmp_path)
     async with running(development(load(None, {}, settings))) as app:
         yield app
 
@@ -317,7 +319,7 @@ class TestFarEnds:
     async def check_one(self, client: httpx.AsyncClient, name: str, words: str) -> None:
         async with asyncio.timeout(20):
             while (found := (await client.get(f"/v1/brokers/{name}")).json())["state"] != "down":
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
         assert re.search(words, found["reason"]), found
         response = await client.post(publish_path(name), json={"routing_key": "orders"})
         problem = check(response, 503, "broker_unavailable")

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.app import running
 from gateway.config import load
+from tests.ledgers import sqlite_ledger
 from tests.servers import BrokerJ, RabbitMQ
 
 PEERS = [
@@ -33,6 +34,7 @@ async def client(
     kind, version = request.param
     server: Any = {"rabbitmq": rabbitmq, "brokerj": brokerj}[kind]
     settings = {"http.port": 0, "ops.port": 0, "data_dir": str(tmp_path), "brokers.peer.url": server.url(version)}
+    sqlite_ledger(tmp_path)
     async with running(load(None, {}, settings)) as app, httpx.AsyncClient(base_url=app.url, timeout=30) as client:
         assert await app.gateway.brokers["peer"].wait_up(20)
         yield client

@@ -39,6 +39,15 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ("[brokers.b]\n", "url"),
         ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
         ("[subscriptions.s]\nbroker = 'none'\nqueue = 'q'", "subscriptions.s.broker.*none"),
+        ("[taps.t]\nbroker = 'none'\nqueue = 'q'", "taps.t.broker.*none"),
+        ("[taps.t]\nbroker = 'b'", "taps.t.queue: neither queue nor exchange"),
+        ("[taps.t]\nbroker = 'b'\nqueue = 'q'\nbinding_key = 'k'", "taps.t.exchange: binding_key"),
+        ("[taps.t]\nbroker = 'b'\nqueue = 'q'\ndead_letter_routing_key = 'q'", "taps.t.dead_letter_routing_key: 'q'"),
+        ("[taps.t]\nbroker = 'b'\nqueue = 'q'\nuntil = 'noon'", "until"),
+        (
+            "[retention]\nlog_octets = 2_000_000\n[taps.t]\nbroker = 'b'\nqueue = 'q'\nlog_octets = 2_000_000",
+            "taps.t.log_octets: 2000000 is not less than retention.log_octets = 2000000",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -43,11 +43,11 @@ CHECK = Suite("check", check=(("ruff",),))
 
 
 def test_the_table_adds_up() -> None:
-    text = suites.table([Result(CHECK, seconds=0.25), Result(UNITS, passed=10, seconds=12.3)])
+    text = suites.table([Result(CHECK, seconds=0.25, cpu=0.12), Result(UNITS, passed=10, seconds=12.3, cpu=9.0)])
     assert text.splitlines() == [
-        "suite  result  tests  seconds",
-        "check  ok          -      0.2",
-        "units  ok         10     12.3",
+        "suite  result  tests  seconds  cpu",
+        "check  ok          -      0.2  0.1",
+        "units  ok         10     12.3  9.0",
         "",
         "10 passed, 0 failed",
     ]
@@ -100,6 +100,17 @@ def test_nothing_runs_beside_a_suite_that_wants_to_be_alone(tmp_path: Path) -> N
     assert taken == [second]
 
 
+def test_what_waits_leaves_room_for_others(tmp_path: Path) -> None:
+    busy = [Suite(f"busy {number}") for number in range(3)]
+    waiting = [Suite(f"waiting {number}", waits=True) for number in range(3)]
+    schedule = Schedule([busy[0], waiting[0], busy[1], waiting[1], waiting[2], busy[2]], servers(tmp_path, up=True))
+    assert [schedule.take() for _ in range(3)] == [busy[0], waiting[0], waiting[1]], "there is no room for a busy one"
+    schedule.ended(waiting[0])
+    assert schedule.take() is waiting[2]
+    schedule.ended(busy[0])
+    assert schedule.take() is busy[1]
+
+
 def passing(tmp_path: Path, text: str, limit: int = 60) -> Result:
     module = tmp_path / "test_it.py"
     module.write_text(text, encoding="utf-8")
@@ -125,6 +136,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_counts_are_those_of_pytest(tmp_path: Path, text: str, counts: tuple[int, int, int], why: str) -> None:
     result = passing(tmp_path, text)
+    assert result.cpu > 0
     assert (result.passed, result.failed, result.skipped) == counts
     assert result.why.replace("python3", "python") == why
 
@@ -155,6 +167,7 @@ def test_a_package_that_is_not_covered(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("anywhere")
 def test_a_suite_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    result = passing(tmp_path, "import time\ndef test_a(): time.sleep(60)\n", limit=1)
+    result = passing(tmp_path, "import time\ndef test_a(): time.sleep(600)\n", limit=1)
     assert result.why == "took longer than 1 s"
-    assert result.seconds < 10
+    assert not result.cpu, "nobody can tell"
+    assert result.seconds < 300

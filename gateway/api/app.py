@@ -17,15 +17,42 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from gateway.api import auth, brokers, documents, openapi, publish, subscriptions, timeline, topology
+from gateway.api import (
+    auth,
+    bridges,
+    brokers,
+    deliveries,
+    documents,
+    endpoints,
+    events,
+    log,
+    openapi,
+    publish,
+    replays,
+    runs,
+    scheduled,
+    statistics,
+    subscriptions,
+    taps,
+    timeline,
+    topology,
+    translations,
+    well_known,
+)
 from gateway.api.auth import SCOPES, Doorkeeper, Keys
 from gateway.api.call import Call, problem_response
+from gateway.api.peers import FORWARDED
 from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
 from gateway.api.routing import Route, Router, Scope
+from gateway.bridges import Bridges
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError, Overloaded
-from gateway.telemetry import log
+from gateway.replays import Replays
+from gateway.taps import Taps
+from gateway.telemetry import log as tell
+from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.supervisor import Pushes
 
 HEADERS_MAX: Final = 32_768
 """Most octets of request headers, names and values."""
@@ -38,10 +65,22 @@ async def _openapi(call: Call) -> Response:
 
 ROUTES: Final[tuple[Route, ...]] = (
     *publish.ROUTES,
+    *scheduled.ROUTES,
+    *deliveries.ROUTES,
+    *replays.ROUTES,
     *subscriptions.ROUTES,
+    *bridges.ROUTES,
+    *taps.ROUTES,
+    *endpoints.ROUTES,
     *timeline.ROUTES,
+    *events.ROUTES,
+    *statistics.ROUTES,
+    *log.ROUTES,
+    *runs.ROUTES,
     *brokers.ROUTES,
     *topology.ROUTES,
+    *translations.ROUTES,
+    *well_known.ROUTES,
     *documents.ROUTES,
     Route(
         "GET", "/openapi.json", "openapi", "This document", _openapi, Scope.NONE, {200: ("OpenAPI 3.1.", None)},
@@ -68,9 +107,22 @@ class Api:
         gateway: Gateway,
         http: HttpSettings,
         api_keys: Iterable[ApiKeySettings] = (),
+        bridges: Bridges | None = None,
         routes: Iterable[Route] = ROUTES,
+        *,
+        endpoints: Endpoints | None = None,
+        pushes: Pushes | None = None,
+        replays: Replays | None = None,
+        taps: Taps | None = None,
     ) -> None:
+        """``bridges``, ``taps`` None: there are none to begin with; ``endpoints`` None: there can be none;
+        ``pushes`` None: nothing is pushed; ``replays`` None: nothing is sent once more over HTTP."""
         self._gateway = gateway
+        self._bridges = bridges if bridges is not None else Bridges(gateway, {})
+        self._taps = taps if taps is not None else Taps(gateway, {})
+        self._endpoints = endpoints
+        self._pushes = pushes
+        self._replays = replays if replays is not None else Replays(gateway)
         self._http = http
         self._doorkeeper = Doorkeeper(http, Keys(api_keys))
         self._router = Router(routes)
@@ -100,7 +152,7 @@ class Api:
             except GatewayError as error:
                 response = _problem(error, scope)
             except Exception as error:  # the last line of defence: logged, and answered without its text
-                log("http.failed", logging.ERROR, error, operation=operation)
+                tell("http.failed", logging.ERROR, error, operation=operation)
                 response = problem_response(internal_problem(_path(scope)), {})
             await response(scope, receive, send)
             self._count(operation, response.status_code, started)
@@ -123,13 +175,19 @@ class Api:
         headers = dict(pairs)
         if sum([len(name) + len(value) for name, value in pairs]) > HEADERS_MAX:
             raise ApiProblem("headers_too_large", f"more than {HEADERS_MAX} octets of headers")
-        principal = self._doorkeeper.identify(headers)
+        principal = scope.get(FORWARDED) or self._doorkeeper.identify(headers)
         route, names = self._router.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         needs = SCOPES.get(route.scope)
         if needs is not None:
             kind, name = needs
             auth.require(principal, kind, names.get("broker", ""), names.get(name, ""))
-        return Call(scope, receive, headers, route, names, principal, self._gateway, self._http)
+        return Call(
+            scope, receive, headers, route, names, principal, self._gateway, self._http, self._bridges,
+            self._taps,
+            endpoints=self._endpoints,
+            pushes=self._pushes,
+            replays=self._replays,
+        )  # fmt: skip
 
 
 def _problem(error: GatewayError, scope: AsgiScope) -> Response:

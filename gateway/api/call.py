@@ -7,6 +7,7 @@ and a body that stalls is given up.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -22,9 +23,15 @@ from gateway.api.auth import Principal
 from gateway.api.eager import begin
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem
 from gateway.api.routing import Route
-from gateway.api.values import ValueProblem
+from gateway.bridges import Bridges
 from gateway.config import HttpSettings
 from gateway.core import Gateway
+from gateway.errors import EncodeError
+from gateway.notation.values import ValueProblem
+from gateway.replays import Replays
+from gateway.taps import Taps
+from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.supervisor import Pushes
 
 T = TypeVar("T")
 
@@ -54,6 +61,11 @@ class Call:
     principal: Principal
     gateway: Gateway
     http: HttpSettings
+    bridges: Bridges
+    taps: Taps
+    endpoints: Endpoints | None = None
+    pushes: Pushes | None = None
+    replays: Replays | None = None
     _query: Any = field(default=None)
 
     @property
@@ -80,6 +92,8 @@ class Call:
             return msgspec.convert(pairs, kind, strict=False)
         except msgspec.ValidationError as error:
             raise ApiProblem("invalid_parameter", f"query: {error}") from None
+        except UnicodeEncodeError:  # only names of AMQP may be any octets; a number or a time is looked at as UTF-8
+            raise ApiProblem("invalid_parameter", "query: a value is not percent-encoded UTF-8") from None
 
     # --------------------------------------------------------------------------------------------- body
 
@@ -197,6 +211,14 @@ def invalid_value(problem: ValueProblem) -> ApiProblem:
     )
 
 
+def invalid_setting(error: EncodeError) -> ApiProblem:
+    """What is wrong with a setting; the sentence begins with its dotted name."""
+    setting, colon, _ = str(error).partition(": ")
+    known = colon and setting.replace(".", "").replace("_", "").isalnum()
+    pointer = "/" + setting.replace(".", "/") if known else ""
+    return ApiProblem("invalid_value", str(error), errors=[(pointer, str(error))])
+
+
 def _too_large(limit: int) -> ApiProblem:
     return ApiProblem(
         "body_too_large", f"the body is larger than {limit} octets (http.body_max)", headers={"connection": "close"}
@@ -218,11 +240,19 @@ class JsonAnswer(Response):
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
 
 
+def encode(value: Any) -> bytes:
+    """JSON. What a broker said may hold lone surrogates, which are escaped."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode("ascii")
+
+
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
     if headers:
-        return Response(_encode(value), status, headers, media_type=JSON)
-    return JsonAnswer(_encode(value), status)
+        return Response(encode(value), status, headers, media_type=JSON)
+    return JsonAnswer(encode(value), status)
 
 
 def no_content() -> Response:
@@ -240,7 +270,9 @@ def page_headers(call: Call, cursor: str | None, **query: str | int) -> dict[str
     if cursor is None:
         return {}
     pairs = "&".join(
-        f"{name}={quote(str(value), safe='')}" for name, value in {**query, "cursor": cursor}.items() if value != ""
+        f"{name}={quote(str(value), safe='', errors='surrogateescape')}"
+        for name, value in {**query, "cursor": cursor}.items()
+        if value != ""
     )
     return {"link": f'<{call.path}?{pairs}>; rel="next"'}
 

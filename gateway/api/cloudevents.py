@@ -19,16 +19,13 @@ import msgspec
 
 from gateway.api.problems import ApiProblem
 from gateway.api.raw_body import with_body
-from gateway.api.schemas import MessageProperties
 from gateway.core import Outgoing
+from gateway.notation.cloudevents import PREFIX, REQUIRED, STRUCTURED
+from gateway.notation.messages import MessageProperties
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
 
-STRUCTURED: Final = "application/cloudevents+json"
-BATCH: Final = "application/cloudevents-batch+json"
-PREFIX: Final = "cloudEvents_"
-REQUIRED: Final = ("id", "source", "specversion", "type")
 _NAME: Final = re.compile(r"[a-z0-9]{1,64}\Z")
 
 

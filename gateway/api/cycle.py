@@ -8,10 +8,12 @@ once a second.
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+CUT: Final = "http.response.cut"
+"""Type of a message that is sent in place of the rest of a body: the connection ends, in the middle of the answer."""
 _NOT_IN_HEADERS = re.compile(rb"[\x00\r\n]")
 """What would end a header's value early (RFC 9110 section 5.5)."""
 
@@ -25,6 +27,9 @@ class Cycle(RequestResponseCycle):
 
     async def send(self, message: Any) -> None:
         """Send the head of the answer, or a piece of its body (ASGI)."""
+        if message["type"] == CUT:
+            self._cut()
+            return
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
@@ -73,6 +78,18 @@ class Cycle(RequestResponseCycle):
             octets = b"".join(b"%b: %b\r\n" % pair for pair in headers)
             Cycle._defaults = headers, octets
         return octets
+
+    def _cut(self) -> None:
+        """Nobody is to take what was sent for all of it; who does not read is not waited for."""
+        if self.disconnected or self.response_complete:
+            return
+        self.response_complete = True
+        self.message_event.set()
+        if self.flow.write_paused:
+            self.transport.abort()
+        else:
+            self.transport.close()
+        self.on_response()
 
     def _body(self, body: bytes, more: bool) -> None:
         if self.scope["method"] == "HEAD":

@@ -1,45 +1,38 @@
-"""A message as JSON, and back.
+"""A message from JSON. The other way is :mod:`gateway.notation.messages`.
 
-Towards AMQP: ``delivery_mode`` is 2 unless given; texts that are not UTF-8 come as ``binary`` objects; the header
+``delivery_mode`` is 2 unless given; texts that are not UTF-8 come as ``binary`` objects; the header
 ``x-gateway`` is the gateway's and refused. What is wrong is reported with the JSON pointer of the culprit.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Any, Final
 
-import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
+from gateway.api.later import not_before
 from gateway.api.problems import ApiProblem
-from gateway.api.schemas import (
-    Address,
-    Binary,
-    MessageProperties,
-    PublishMessage,
-    ReceivedMessage,
-)
-from gateway.api.values import ValueProblem, octets_from_json, table_from_json, table_to_json, text_to_json
+from gateway.api.schemas import PublishMessage
 from gateway.core import Outgoing
 from gateway.errors import FrameSyntaxError
-from gateway.fidelity import RESERVED
+from gateway.fidelity import RESERVED, copy_of
 from gateway.message import Message, Properties, ReplyTo
+from gateway.notation.logged import Logged, message_of
+from gateway.notation.messages import TEXTS, Address, Binary, MessageProperties
+from gateway.notation.values import ValueProblem, octets_from_json, table_from_json
 from gateway.values import UINT64_MAX, Table
 
 PERSISTENT: Final = 2
-_SCALARS: Final = ("delivery_mode", "priority", "timestamp")
-_TEXTS: Final = (
-    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
-    "app_id", "cluster_id",
-)  # fmt: skip
 _PLAIN: Final = frozenset({str, type(None)})
 _BINARY_KEPT: Final = frozenset({"correlation_id", "user_id", "app_id"})
 """0-10 carries these as octets; the others are short strings in every version."""
 
 
-def outgoing(item: PublishMessage) -> Outgoing:
+def outgoing(item: PublishMessage, annotated: bool = True) -> Outgoing:
     """The message to publish.
+
+    Args:
+        annotated: whether what is published there gets the gateway's own header.
 
     Raises:
         ApiProblem: invalid_header for the reserved header.
@@ -53,6 +46,38 @@ def outgoing(item: PublishMessage) -> Outgoing:
             raise problem.under("payload") from None
     else:
         body = payload.encode()
+    if isinstance(item.logged, UnsetType):
+        message = _message(item, body)
+    else:
+        message = _logged(item, item.logged, body, annotated)
+    routing_key = item.routing_key
+    if type(routing_key) is not str:
+        routing_key = _text(routing_key, "routing_key")
+    result = Outgoing(routing_key, message, item.mandatory)
+    if not isinstance(item.key, UnsetType):
+        result.key = item.key
+    if item.not_before is not None:
+        if result.key:
+            raise ValueProblem("a message with a key is published at once", "not_before")
+        result.not_before = not_before(item.not_before)
+    return result
+
+
+def _logged(item: PublishMessage, logged: Logged, body: bytes, annotated: bool) -> Message:
+    """A message of the message log, as it is sent once more."""
+    if item.headers or not isinstance(item.properties, UnsetType):
+        raise ValueProblem("it stands in place of properties and headers", "logged")
+    try:
+        message = message_of(logged, body)
+        message.properties  # noqa: B018  # decoded here, so that what is none is told
+    except ValueProblem as problem:
+        raise problem.under("logged") from None
+    except FrameSyntaxError as error:
+        raise ValueProblem(str(error), "logged", "undecodable_properties") from None
+    return copy_of(message, {}, annotated=annotated)
+
+
+def _message(item: PublishMessage, body: bytes) -> Message:
     headers = None
     if item.headers:
         if RESERVED in item.headers:
@@ -65,11 +90,7 @@ def outgoing(item: PublishMessage) -> Outgoing:
             headers = table_from_json(item.headers)
         except ValueProblem as problem:
             raise problem.under("headers") from None
-    properties = _properties(item.properties, headers)
-    routing_key = item.routing_key
-    if type(routing_key) is not str:
-        routing_key = _text(routing_key, "routing_key")
-    return Outgoing(routing_key, Message(body, properties), item.mandatory)
+    return Message(body, _properties(item.properties, headers))
 
 
 def _properties(given: MessageProperties | UnsetType, headers: Table | None) -> Properties:
@@ -88,7 +109,7 @@ def _properties(given: MessageProperties | UnsetType, headers: Table | None) -> 
         given.cluster_id,
     ]
     if not _PLAIN.issuperset(map(type, texts)):
-        texts = [_from_json(value, name) for name, value in zip(_TEXTS, texts, strict=True)]
+        texts = [_from_json(value, name) for name, value in zip(TEXTS, texts, strict=True)]
     (
         content_type,
         content_encoding,
@@ -154,62 +175,3 @@ def _text(value: str | Binary, *path: str) -> str:
         return value
     octets = _octets(value, *path)
     return octets.decode("utf-8", "surrogateescape") if isinstance(octets, bytes) else octets
-
-
-# -------------------------------------------------------------------------------------------------- towards JSON
-
-
-def received(id: str, exchange: str, routing_key: str, message: Message) -> ReceivedMessage:
-    """A message as it came from a queue. The reserved header stays here: the answer says the id by itself.
-
-    Octets that are no property list are shown as they are, in ``undecodable_properties``.
-    """
-    body = message.body
-    try:
-        payload, encoding = body.decode(), "string"
-    except UnicodeDecodeError:
-        payload, encoding = b64encode(body).decode(), "base64"
-    undecodable: Any = UNSET
-    try:
-        properties = message.properties
-    except FrameSyntaxError:
-        properties = Properties()
-        undecodable = b64encode(message.raw.octets if message.raw is not None else b"").decode()
-    headers = properties.headers or {}
-    if RESERVED in headers:
-        headers = {key: value for key, value in headers.items() if key != RESERVED}
-    return ReceivedMessage(
-        id=id,
-        exchange=text_to_json(exchange),
-        routing_key=text_to_json(routing_key),
-        payload=payload,
-        payload_encoding=encoding,  # type: ignore[arg-type]  # one of the two literals above
-        properties=properties_to_json(properties),
-        headers=table_to_json(headers) if headers else {},
-        undecodable_properties=undecodable,
-    )
-
-
-def properties_to_json(properties: Properties) -> MessageProperties:
-    """The properties of the AMQP message, as JSON."""
-    result = MessageProperties()
-    for name in _SCALARS:
-        if (number := getattr(properties, name)) is not None:
-            setattr(result, name, number)
-    for name in _TEXTS:
-        if (value := getattr(properties, name)) is not None:
-            setattr(result, name, _address(value) if isinstance(value, ReplyTo) else _text_out(value))
-    return result
-
-
-def _address(value: ReplyTo) -> Address:
-    return Address(_text_out(value.exchange), _text_out(value.routing_key))
-
-
-def _text_out(value: str | bytes) -> str | Binary:
-    if isinstance(value, bytes):
-        return Binary(b64encode(value).decode())
-    if value.isascii():
-        return value
-    json = text_to_json(value)
-    return json if isinstance(json, str) else msgspec.convert(json, Binary)

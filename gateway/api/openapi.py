@@ -33,7 +33,15 @@ NAMES: Final[Mapping[str, str]] = {
     "exchange": f"Name of an exchange, percent-encoded; `{DEFAULT_EXCHANGE}` is the default exchange.",
     "queue": "Name of a queue, percent-encoded: `:` as %3A, `/` as %2F.",
     "subscription": "Name of a subscription, percent-encoded.",
+    "bridge": "Name of a bridge, percent-encoded.",
+    "tap": "Name of a tap, percent-encoded.",
+    "endpoint": "Name of an endpoint, percent-encoded.",
     "message": "The gateway's id of a message, a UUID.",
+    "scheduled": "The gateway's id of a message that is published later, a UUID.",
+    "delivery": "Id of a delivery, a UUID.",
+    "replay": "Id of a replay.",
+    "cursor": "Name of a cursor of a log, percent-encoded.",
+    "run": "Id of a run of a job.",
     "asset": "Name of a file.",
 }
 """Parameters of paths."""
@@ -43,6 +51,14 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         "However often the request is repeated with this key, its messages are published once, and each repeat gets "
         "the first final answer. Kept for a day.",
         {"type": "string", "minLength": 1, "maxLength": 255},
+    ),
+    "Prefer": (
+        "`respond-async`: answer 202 as soon as the ledger holds the message, and publish it later.",
+        {"type": "string"},
+    ),
+    "Last-Event-ID": (
+        "The id of the last event that came: the stream goes on behind it. Goes before `position`.",
+        {"type": "string", "maxLength": 8000},
     ),
     "If-Match": ("The ETag that was read; or `*`.", {"type": "string"}),
     "Amqp-Routing-Key": ("Routing key of a raw body.", {"type": "string"}),
@@ -68,9 +84,17 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 TAGS: Final[Mapping[str, str]] = {
     "publish": "Messages to brokers.",
     "subscriptions": "Messages from queues, under leases.",
+    "bridges": "From a broker's queue to a broker's exchange.",
+    "taps": "From a broker's queue into the message log.",
+    "endpoints": "Where messages are pushed to.",
     "messages": "What happened to every message.",
+    "deliveries": "What the ledger owes to subscriptions, and what it keeps of dead messages.",
+    "replays": "Messages once more: from the ledger or a queue, to anywhere.",
+    "log": "The logs of events and of messages, by sequence number.",
+    "pipeline": "Runs of the jobs that read them.",
     "brokers": "Named brokers and their state.",
     "topology": "Queues, exchanges and bindings.",
+    "translation": "Messages between versions.",
     "documents": "This description.",
 }
 

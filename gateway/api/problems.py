@@ -60,10 +60,27 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "no_such_resource": ProblemType(404, "There is no such resource", "List what there is."),
     "broker_not_found": ProblemType(404, "There is no such broker", "See /v1/brokers."),
     "subscription_not_found": ProblemType(404, "There is no such subscription", "See /v1/subscriptions."),
+    "no_such_bridge": ProblemType(404, "There is no such bridge", "See /v1/bridges."),
+    "no_such_tap": ProblemType(404, "There is no such tap", "See /v1/taps."),
+    "endpoint_not_found": ProblemType(404, "There is no such endpoint", "List what there is."),
+    "delivery_not_found": ProblemType(
+        404, "There is no such delivery", "It is settled: the message's timeline says how. List what is open or dead."
+    ),
+    "replay_not_found": ProblemType(404, "There is no such replay", "List what there is."),
+    "cursor_not_found": ProblemType(404, "There is no such cursor", "Claim it: that makes it."),
+    "run_not_found": ProblemType(404, "There is no such run", "List what there is."),
     "message_not_found": ProblemType(404, "The ledger knows no such message", "The id is the gateway's, a UUID."),
     "not_found": ProblemType(404, "The broker has no such queue or exchange", "Declare it first."),
     "read_only": ProblemType(409, "Defined by the configuration file", "Change it in the file."),
     "etag_mismatch": ProblemType(412, "The resource was changed in between", "Read it again; repeat with its ETag."),
+    # the logs
+    "log_range_gone": ProblemType(
+        410, "Rows of the log are gone", "Begin behind the range that detail names; see [retention] for what stays."
+    ),
+    "log_range_ahead": ProblemType(409, "The log does not go so far", "Ask `/v1/log/head` how far it goes."),
+    "no_arrow": ProblemType(
+        406, "The service makes no Arrow", "Install amqp-gateway[arrow] there, or accept application/x-ndjson."
+    ),
     # idempotency
     "idempotency_key_reused": ProblemType(422, "The Idempotency-Key belongs to another request", "Use a new key."),
     "idempotency_key_running": ProblemType(409, "The first request is still under way", "Repeat after Retry-After."),
@@ -88,11 +105,43 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "ledger_unavailable": ProblemType(503, "The ledger cannot be written", "Nothing was promised; repeat later."),
     "entries_refused": ProblemType(500, "The ledger cannot hold an event", "See detail; report it."),
     "overloaded": ProblemType(503, "Too much is under way", "Repeat after Retry-After."),
+    "peer_unavailable": ProblemType(
+        503, "The process that has to do it did not answer", "Repeat after Retry-After; another process takes over."
+    ),
+    # a request of the gateway's own
+    "address_denied": ProblemType(422, "The gateway may not call that address", "See detail, and the outbound guard."),
+    "outbound_failed": ProblemType(502, "A request of ours came to no answer", "See detail."),
+    "resolve_failed": ProblemType(502, "The host has no address", "Correct the URL, or the DNS."),
+    "connect_failed": ProblemType(502, "Nobody took the connection", "See detail; repeat later."),
+    "tls_failed": ProblemType(502, "TLS failed", "See detail: a certificate, or a port that speaks no TLS."),
+    "outbound_timeout": ProblemType(504, "The answer did not come in time", "See detail; repeat later."),
+    "answer_cut": ProblemType(502, "The far end hung up", "See detail; repeat later."),
+    "answer_malformed": ProblemType(502, "The answer is no HTTP/1.1", "Correct the server at that URL."),
+    "token_refused": ProblemType(502, "There is no OAuth2 token", "Correct the endpoint's `auth`; see detail."),
+    "answer_head_too_large": ProblemType(502, "The headers of the answer are too large", "See the outbound limits."),
     # what cannot be
     "unsupported": ProblemType(422, "This version or broker has no such thing", "See the capabilities of the broker."),
     "local": ProblemType(422, "This cannot be done", "See detail."),
     "state": ProblemType(409, "The present state forbids it", "See detail."),
     "limit_exceeded": ProblemType(413, "Over a documented limit", "detail names the limit."),
+    # the pipeline: its jobs end with these; only the first is an answer of the API, too
+    "cursor_owned": ProblemType(
+        409, "Somebody else reads under that name", "End the other reader, use another name, or take it over."
+    ),
+    "pipeline": ProblemType(500, "A job failed", "See detail."),
+    "java_missing": ProblemType(500, "There is no Java, or it is too old", "Install what detail names."),
+    "spark_missing": ProblemType(500, "PySpark is not installed", "Install amqp-gateway[spark]."),
+    "service_unreachable": ProblemType(503, "The gateway does not answer", "Start it, or correct pipeline.url."),
+    "service_refused": ProblemType(403, "The gateway said no to a job", "See detail: the key, its scope, or a value."),
+    "bad_filter": ProblemType(422, "That is no filter", "Write one SQL expression over the columns of the archive."),
+    "source_gone": ProblemType(410, "Rows are gone", "Begin the job anew, behind the range that detail names."),
+    "archive_too_new": ProblemType(500, "The archive is of a newer release", "Run the job with that release."),
+    "archive_damaged": ProblemType(
+        500, "The archive is damaged", "Put the file back that detail names, or see docs/archive.md."
+    ),
+    "fingerprint_differs": ProblemType(409, "The id belongs to another job", "Take another id, or the old settings."),
+    "disk_full": ProblemType(507, "No room is left", "Make room, and run the job again: it goes on where it was."),
+    "breaks": ProblemType(409, "Messages are lost, doubled, late or changed", "See the report of the run."),
     "configuration": ProblemType(500, "A setting is wrong", "See the gateway's log."),
     "internal": ProblemType(500, "The gateway failed", "See the gateway's log; the id is in `instance`."),
 }

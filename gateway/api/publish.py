@@ -12,29 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 
 from gateway.api import cloudevents, raw_body
 from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
+from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of
 from gateway.api.results import batch_results
 from gateway.api.routing import Media, Route, Scope
 from gateway.api.schemas import (
+    KEY_MAX,
     BatchResults,
     Published,
     PublishMessage,
     PublishQuery,
     PublishRequest,
     RawBatch,
+    Scheduled,
 )
 from gateway.api.stream import NDJSON, publish_stream
-from gateway.api.values import ValueProblem
 from gateway.core import Answer, KeyedRequest, Outgoing
 from gateway.core import Published as Result
+from gateway.core.outbox import moment
+from gateway.notation.cloudevents import BATCH, STRUCTURED
+from gateway.notation.values import ValueProblem
 
-KEY_MAX: Final = 255
-"""Longest Idempotency-Key, in characters."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(PublishRequest).decode
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -45,7 +49,7 @@ async def publish(call: Call) -> Response:
     media = media_type(call.headers)
     if media in NDJSON:
         if b"idempotency-key" in call.headers:
-            raise ApiProblem("invalid_parameter", "a stream has no Idempotency-Key; send a batch")
+            raise ApiProblem("invalid_parameter", "a stream has no Idempotency-Key; give each message a key")
         return publish_stream(call)
     form = _form(call, media)
     octets = await call.body()
@@ -77,8 +81,11 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]
         _check_batch(call, len(request.messages))
         if request != PublishRequest(messages=request.messages):
             raise ApiProblem("invalid_request", "messages stands alone", errors=[("", "messages stands alone")])
-        return True, [_convert(item) for item in request.messages]
-    return False, [_convert(request)]
+        return True, [_convert(call, item) for item in request.messages]
+    if request.key is not UNSET:
+        text = "the key of a single message is the header Idempotency-Key"
+        raise ApiProblem("invalid_request", text, errors=[("/key", text)])
+    return False, [_convert(call, request)]
 
 
 def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
@@ -96,7 +103,7 @@ def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing |
         except ApiProblem as problem:
             items.append(problem)
         else:
-            items.append(_convert(item))
+            items.append(_convert(call, item))
     return True, items
 
 
@@ -109,9 +116,11 @@ def _check_batch(call: Call, count: int) -> None:
         raise ApiProblem("invalid_request", "messages is empty", errors=[("/messages", "empty")])
 
 
-def _convert(item: PublishMessage) -> Outgoing | ApiProblem:
+def _convert(call: Call, item: PublishMessage) -> Outgoing | ApiProblem:
     try:
-        return outgoing(item)
+        if item.logged is UNSET:
+            return outgoing(item)
+        return outgoing(item, call.gateway.broker(call.names["broker"]).settings.annotate)
     except ValueProblem as problem:
         return invalid_value(problem)
     except ApiProblem as problem:
@@ -138,8 +147,8 @@ def _cloudevent_batch(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | 
 
 
 FORMS: Mapping[str, Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]] = {
-    cloudevents.STRUCTURED: _cloudevent_structured,
-    cloudevents.BATCH: _cloudevent_batch,
+    STRUCTURED: _cloudevent_structured,
+    BATCH: _cloudevent_batch,
 }
 """Content-Type -> how the body becomes messages, besides JSON and NDJSON. What is not here is a raw body."""
 
@@ -154,31 +163,45 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
         raise items[0]
     broker, exchange = call.names["broker"], call.names["exchange"]
     client = call.principal.name
+    later = prefers_later(call)
     key = call.header(b"idempotency-key")
     if key is None:
-        results = await call.gateway.publish(broker, exchange, messages, client) if messages else []
+        results = await publish_each(call, messages, later=later) if messages else []
         if batch:
-            return answer(batch_results(items, results), 207)
+            return answer(batch_results(items, results), 207, APPLIED if later else None)
         error = results[0].error
         if error is not None:
             return problem_response(problem_of(error, call.path, results[0].id), problem_headers(error))
+        if results[0].scheduled:
+            return answer(_scheduled(messages[0], results[0]), 202, _scheduled_headers(results[0], later))
         return answer(_published(results[0]))
     key = _check_key(key)
+    if any(item.key for item in messages):
+        raise ApiProblem("invalid_parameter", "a request has an Idempotency-Key, or its messages have keys, not both")
     request = KeyedRequest(client, key, _fingerprint(call, octets))
-    call.gateway.broker(broker)
+    upstream = call.gateway.broker(broker)
     if not messages:
         return answer(batch_results(items, ()), 207)
+    keeps = all_or_none(messages, later)
 
     def render(results: list[Result]) -> Answer:
         if batch:
-            return Answer(207, _encode(batch_results(items, results)), {"content-type": JSON})
+            return Answer(
+                207, _encode(batch_results(items, results)), {"content-type": JSON, **(APPLIED if later else {})}
+            )
         error = results[0].error
+        if error is None and results[0].scheduled:
+            headers = {"content-type": JSON, **_scheduled_headers(results[0], later)}
+            return Answer(202, _encode(_scheduled(messages[0], results[0])), headers)
         if error is None:
             return Answer(200, _encode(_published(results[0])), {"content-type": JSON})
         problem = problem_of(error, call.path, results[0].id)
         return Answer(problem.status, _encode(problem), {"content-type": PROBLEM_JSON, **problem_headers(error)})
 
-    kept = await call.gateway.publish_keyed(request, broker, exchange, messages, render)
+    if keeps:
+        kept = await call.gateway.outbox.put_keyed(request, upstream, exchange, messages, render)
+    else:
+        kept = await call.gateway.publish_keyed(request, broker, exchange, messages, render)
     headers = {**kept.headers, "idempotent-replayed": "true"} if kept.replayed else kept.headers
     return Response(kept.body, kept.status, headers)
 
@@ -192,7 +215,7 @@ def _check_key(key: str) -> str:
     return text
 
 
-_MEANINGFUL: Final = ("content-type", "content-encoding")
+_MEANINGFUL: Final = ("content-type", "content-encoding", "prefer")
 
 
 def _fingerprint(call: Call, octets: bytes) -> bytes:
@@ -211,6 +234,15 @@ def _published(result: Result) -> Published:
     )
 
 
+def _scheduled(item: Outgoing, result: Result) -> Scheduled:
+    when = UNSET if item.not_before is None else moment(item.not_before)
+    return Scheduled(id=result.id, status="scheduled", not_before=when)
+
+
+def _scheduled_headers(result: Result, later: bool) -> dict[str, str]:
+    return {"location": f"/v1/scheduled/{result.id}", **(APPLIED if later else {})}
+
+
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 
 ROUTES = (
@@ -223,17 +255,18 @@ ROUTES = (
         Scope.PUBLISH,
         {
             200: ("The broker confirmed the message. For NDJSON: one result per line.", Published),
+            202: ("The ledger holds the message, and publishes it later, as was asked.", Scheduled),
             207: ("A batch: one result per message, in order.", BatchResults),
         },
         body=PublishRequest,
         media=(
             Media("application/x-ndjson", "One message per line; answered line by line.", {"type": "string"}),
-            Media(cloudevents.STRUCTURED, "A CloudEvent, published as it is (structured mode).", _OBJECT),
-            Media(cloudevents.BATCH, "CloudEvents, each published by itself.", {"type": "array", "items": _OBJECT}),
+            Media(STRUCTURED, "A CloudEvent, published as it is (structured mode).", _OBJECT),
+            Media(BATCH, "CloudEvents, each published by itself.", {"type": "array", "items": _OBJECT}),
             Media("*/*", "The payload itself; properties in `Amqp-*` headers, or a CloudEvent in `ce-*` headers.", {}),
         ),
         query=PublishQuery,
-        headers=("Idempotency-Key", *raw_body.HEADERS),
+        headers=("Idempotency-Key", "Prefer", *raw_body.HEADERS),
         codes=(
             "malformed_json",
             "invalid_request",

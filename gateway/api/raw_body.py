@@ -11,32 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gateway.api.later import not_before
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
-from gateway.api.schemas import MessageProperties, PublishMessage, PublishQuery
-from gateway.api.values import ValueProblem
+from gateway.api.schemas import PublishMessage, PublishQuery
 from gateway.core import Outgoing
+from gateway.notation.fields import INTEGERS, TEXTS
+from gateway.notation.messages import MessageProperties
+from gateway.notation.values import ValueProblem
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
 
-_TEXTS: Final[Mapping[str, str]] = {
-    "Amqp-Correlation-Id": "correlation_id",
-    "Amqp-Reply-To": "reply_to",
-    "Amqp-Expiration": "expiration",
-    "Amqp-Message-Id": "message_id",
-    "Amqp-Type": "type",
-    "Amqp-User-Id": "user_id",
-    "Amqp-App-Id": "app_id",
-    "Amqp-Cluster-Id": "cluster_id",
-}
-_INTEGERS: Final[Mapping[str, tuple[str, int, int]]] = {
-    "Amqp-Delivery-Mode": ("delivery_mode", 1, 2),
-    "Amqp-Priority": ("priority", 0, 255),
-    "Amqp-Timestamp": ("timestamp", 0, (1 << 64) - 1),
-}
-"""Header -> property, least and greatest value."""
-HEADERS: Final = ("Amqp-Routing-Key", "Amqp-Mandatory", "Amqp-Headers", *_TEXTS, *_INTEGERS)
+HEADERS: Final = ("Amqp-Routing-Key", "Amqp-Mandatory", "Amqp-Headers", *TEXTS, *INTEGERS)
 """Request headers that make a body raw, whatever its Content-Type."""
 _NAMES: Final = frozenset(name.lower().encode() for name in HEADERS)
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -57,11 +44,11 @@ def message(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     if content_encoding:
         properties.content_encoding = content_encoding
     try:
-        for header, name in _TEXTS.items():
+        for header, name in TEXTS.items():
             value = call.header(header.lower().encode())
             if value is not None:
                 setattr(properties, name, value)
-        for header, (name, least, most) in _INTEGERS.items():
+        for header, (name, least, most) in INTEGERS.items():
             value = call.header(header.lower().encode())
             if value is not None:
                 setattr(properties, name, _integer(header, value, least, most))
@@ -92,6 +79,8 @@ def with_body(
     )
     try:
         result = outgoing(item)
+        if query.not_before:
+            result.not_before = not_before(query.not_before)
     except ValueProblem as problem:
         return ApiProblem("invalid_value", f"{problem.pointer}: {problem.detail}", [(problem.pointer, problem.detail)])
     result.message.body = octets

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET
 
 from gateway.api.problems import ApiProblem, as_json, problem_of
 from gateway.api.schemas import BatchResult, BatchResults
@@ -23,8 +26,21 @@ def batch_result(result: Result) -> BatchResult:
     """What became of one message of many."""
     if result.error is not None:
         problem = problem_of(result.error, id=result.id)
-        return BatchResult(status=problem.status, id=result.id, problem=as_json(problem))
-    return BatchResult(status=200, id=result.id, routed=result.routed, durable=result.durable, resent=result.resent)
+        return BatchResult(status=problem.status, id=result.id, key=_key(result), problem=as_json(problem))
+    if result.scheduled:
+        return BatchResult(status=202, id=result.id)
+    return BatchResult(
+        status=200,
+        id=result.id,
+        routed=result.routed,
+        durable=result.durable,
+        resent=result.resent,
+        key=_key(result),
+    )
+
+
+def _key(result: Result) -> Any:
+    return result.key or UNSET
 
 
 def refused(error: GatewayError) -> BatchResult:

@@ -6,12 +6,18 @@ misspelt name is an error and not a silence.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.config import SubscriptionSettings
+from gateway.config import BridgeSettings, EndpointSettings, SubscriptionSettings, TapSettings
+from gateway.notation.logged import Logged
+from gateway.notation.messages import Binary, MessageProperties, ReceivedMessage
+
+KEY_MAX: Final = 255
+"""Longest idempotency key, in characters."""
 
 
 class Input(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -25,42 +31,6 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
 # --------------------------------------------------------------------------------------------- messages
 
 
-class Binary(msgspec.Struct, tag_field="type", tag="binary", forbid_unknown_fields=True):
-    """A text whose octets are not UTF-8."""
-
-    value: str
-    """The octets in base64."""
-
-
-class Address(msgspec.Struct, tag_field="type", tag="address", forbid_unknown_fields=True):
-    """A reply-to that names an exchange (0-10). A plain reply-to is the routing key of the default exchange."""
-
-    exchange: str | Binary = ""
-    routing_key: str | Binary = ""
-
-
-class MessageProperties(Input, omit_defaults=True):
-    """The AMQP properties of a message; what is absent is not set."""
-
-    content_type: str | Binary | None = None
-    content_encoding: str | Binary | None = None
-    delivery_mode: (
-        Annotated[int, Meta(ge=1, le=2, description="1 transient, 2 persistent. Unless given: 2.")] | None
-    ) = None
-    priority: Annotated[int, Meta(ge=0, le=255)] | None = None
-    correlation_id: str | Binary | None = None
-    reply_to: str | Binary | Address | None = None
-    expiration: Annotated[str, Meta(description="Time to live in milliseconds, as decimal digits.")] | Binary | None = (
-        None
-    )
-    message_id: str | Binary | None = None
-    timestamp: Annotated[int, Meta(ge=0, description="Seconds since 1970.")] | None = None
-    type: str | Binary | None = None
-    user_id: str | Binary | None = None
-    app_id: str | Binary | None = None
-    cluster_id: str | Binary | None = None
-
-
 class PublishMessage(Input):
     """One message to publish."""
 
@@ -70,8 +40,17 @@ class PublishMessage(Input):
     properties: MessageProperties | UnsetType = UNSET
     headers: dict[str, Any] = {}
     """AMQP headers. Plain JSON for the plain types, ``{"type": "int8", "value": 3}`` for the rest."""
+    logged: Logged | UnsetType = UNSET
+    """Properties and headers as the column ``properties`` of the message log has them, in place of ``properties`` and
+    ``headers``: the message is published once more, exactly as it was. What is not in them is not set."""
     mandatory: bool = False
     """Whether a message that no queue takes is an error (422 ``unroutable``)."""
+    not_before: datetime | Annotated[float, Meta(ge=0)] | None = None
+    """Publish it then, and not now: RFC 3339 with an offset, or seconds since 1970; at most a year ahead. Answered with
+    202."""
+    key: Annotated[str, Meta(min_length=1, max_length=KEY_MAX, pattern="^[ -~]*$")] | UnsetType = UNSET
+    """An idempotency key of its own, for the lines of a stream and the messages of a batch: however often it is sent
+    under this key, it is published once. Printable ASCII."""
 
 
 class PublishRequest(PublishMessage):
@@ -100,6 +79,16 @@ class Published(Output):
     """It was sent again after an unknown outcome: consumers may see it twice, with the same id."""
 
 
+class Scheduled(Output):
+    """The ledger holds the message, and publishes it later."""
+
+    id: str
+    """The gateway's id of the message: see ``/v1/scheduled/{id}``."""
+    status: Literal["scheduled"]
+    not_before: str | UnsetType = UNSET
+    """When, RFC 3339; where that was asked for."""
+
+
 class BatchResult(Output):
     """What became of one message of a batch or stream."""
 
@@ -109,8 +98,40 @@ class BatchResult(Output):
     routed: bool | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
     resent: bool = False
+    key: Literal["done", "repeated"] | UnsetType = UNSET
+    """Of a message with a key, once its outcome is final: it is of this message; or it is that of an earlier one with
+    the same key, and nothing was published for this one."""
     problem: Any = UNSET
     """The problem (RFC 9457), where the status is not 200."""
+
+
+class ScheduledMessage(Output, omit_defaults=False):
+    """A message that was to be published later."""
+
+    id: str
+    state: str
+    """``scheduled``; ``refused``: the broker would not take it, and it is kept for ``:retry``; else what it became."""
+    broker: str
+    exchange: Any
+    routing_key: Any
+    at: str
+    """When it was taken."""
+    client: str
+    """The name of the API key that published it."""
+    not_before: str | None = None
+    """When it is due; ``null``: now, or it is not to be sent any more."""
+    attempts: int = 0
+    """How often it was handed to the broker, or was about to be."""
+    sending: bool = False
+    """It is on its way just now."""
+    reason: str = ""
+    """What stands in its way, or why it was not taken."""
+
+
+class ScheduledMessages(Output, omit_defaults=False):
+    """A page of them."""
+
+    scheduled: list[ScheduledMessage]
 
 
 class BatchResults(Output):
@@ -119,40 +140,66 @@ class BatchResults(Output):
     results: list[BatchResult]
 
 
-class ReceivedMessage(Output, omit_defaults=False):
-    """A message as it came from a queue."""
-
-    id: str
-    exchange: Any
-    """A string, or a ``binary`` object."""
-    routing_key: Any
-    """A string, or a ``binary`` object."""
-    payload: str
-    payload_encoding: Literal["string", "base64"]
-    """``base64`` where the payload is not UTF-8."""
-    properties: MessageProperties
-    headers: Any
-    undecodable_properties: str | UnsetType = UNSET
-    """Base64 of octets that the broker sent as properties and that are none."""
-
-
 # ------------------------------------------------------------------------------------------ subscriptions
 
 
-class Subscription(Output, omit_defaults=False):
-    """A queue made available to consumers."""
+class Backlog(Output, omit_defaults=False):
+    """What the ledger owes a subscription."""
+
+    waiting: int
+    """Messages that are due, or will be."""
+    out: int
+    """Messages that are out under a lease."""
+    dead: int
+    """Messages that were given up and are kept."""
+    octets: int
+    """Octets of the bodies of all of them."""
+    oldest_at: str | None
+    """When the oldest that is not dead arrived."""
+
+
+class Push(Output, omit_defaults=False):
+    """How things stand with a subscription that is pushed."""
+
+    endpoint: str
+    state: Literal["running", "waiting", "full", "error", "paused", "stopped"]
+    """``waiting``: its endpoint gets nothing; ``full``: the ledger holds ``backlog_max`` messages for it; ``error``:
+    its queue cannot be read; ``stopped``: no process pushes it."""
+    reason: str
+    """Why it is not running."""
+    in_flight: int
+    """Messages in requests that are under way."""
+    held: int
+    """Messages that were taken from queue or ledger, and wait for a request."""
+    waiting: int
+    """Messages that the ledger holds and that are to be pushed."""
+    retrying: int
+    """Those of them that were tried before."""
+    dead: int
+    """Messages that were given up and are kept."""
+    next_attempt_at: str | None
+    """When the next message that waits is due."""
+    last_error: str
+    """Why the last attempt that failed did so."""
+    last_error_at: str | None
+
+
+class Subscription(SubscriptionSettings, frozen=True, kw_only=True):
+    """A queue made available to consumers: its settings, and how things stand."""
 
     name: str
-    broker: str
-    queue: str
-    lease: str
-    ack_deadline_seconds: int
-    dead_letter_exchange: str
-    dead_letter_routing_key: str
     read_only: bool
     """Defined by the configuration file."""
+    state: Literal["active", "paused"]
+    """Whether it takes and hands out messages; ``paused`` says how it began."""
+    reason: str
+    """What stands in the way of its intake, where this process runs one; empty: nothing."""
     leases: int
-    """Messages that are out."""
+    """Messages that are out from this process and held by a broker."""
+    backlog: Backlog | None
+    """What the ledger owes it; ``null`` where the broker holds its leases, and in lists."""
+    push_status: Push | None
+    """``null`` where it is not pushed, and in lists."""
 
 
 class Subscriptions(Output, omit_defaults=False):
@@ -176,7 +223,8 @@ class PulledMessage(Output, omit_defaults=False):
 
     ack_id: str
     delivery_attempt: int
-    """Counted by the broker where it counts; else 1, or 2 for "at least the second"."""
+    """How often it was handed out, this time included. Exact where the ledger holds the lease; else as the broker
+    counts, or 1, or 2 for "at least the second"."""
     redelivered: bool
     """It was handed over before, as the broker says, or as the gateway remembers."""
     resent: bool
@@ -199,12 +247,20 @@ class AckRequest(Input):
     ack_ids: AckIds
 
 
+class ReleaseRequest(Input):
+    """Which leases, and when their messages are handed out again."""
+
+    ack_ids: AckIds
+    delay_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 0
+    """Not before so many seconds from now, a week at most. Needs ``lease = "ledger"``."""
+
+
 class ModifyAckDeadlineRequest(Input):
     """Which leases, and how long from now they last."""
 
     ack_ids: AckIds
-    ack_deadline_seconds: Annotated[int, Meta(ge=0, le=600)]
-    """0 gives the messages back; else 10 to 600."""
+    ack_deadline_seconds: Annotated[int, Meta(ge=0, le=43_200)]
+    """0 gives the messages back; else 10 to 600, and where the ledger holds the lease to 43,200 (12 hours)."""
 
 
 class RejectRequest(Input):
@@ -212,7 +268,8 @@ class RejectRequest(Input):
 
     ack_ids: AckIds
     reason: Annotated[str, Meta(max_length=500)] = ""
-    """For the timeline."""
+    """For the timeline, and for whoever finds the message at the dead-letter place: it is in the reserved header there,
+    its first 200 characters."""
 
 
 class AckResult(Output, omit_defaults=False):
@@ -228,6 +285,215 @@ class AckResults(Output, omit_defaults=False):
     """One result per ack id, in order."""
 
     results: list[AckResult]
+
+
+# ------------------------------------------------------------------------------------------------ bridges
+
+
+class Bridge(Output, omit_defaults=False):
+    """A bridge and how things stand. Its counts begin anew with each start of the gateway."""
+
+    name: str
+    state: Literal["starting", "running", "paused", "draining", "error", "stopped"]
+    """In ``error`` it goes on by itself when what stands in its way is gone."""
+    reason: str
+    """What stands in its way, or why it has stopped."""
+    since: str
+    """When the state last changed."""
+    read_only: bool
+    """Defined by the configuration file."""
+    settings: BridgeSettings
+    """The table of the configuration file."""
+    source_version: str
+    target_version: str
+    """The AMQP versions spoken; empty before the first connection."""
+    taken: int
+    """Messages that came from the source, redeliveries included."""
+    forwarded: int
+    """Confirmed by the target, and recorded."""
+    dead_lettered: int
+    duplicates_dropped: int
+    filtered: int
+    """Not wanted by the selector."""
+    looped: int
+    """Stopped because they had passed this bridge before, or too many."""
+    resent: int
+    """Published although they may have been at the target already; each is marked."""
+    oversized: int
+    """Over the source's ``message_max``, and not read."""
+    losses: dict[str, int]
+    """Name of a loss -> messages forwarded with it."""
+    in_flight: int
+    """Messages taken and not settled yet."""
+    octets: int
+    """Octets of their bodies."""
+    rate: float
+    """Messages forwarded a second, over the last 5 s."""
+    lag: float | None
+    """Seconds from a message's arrival to its acknowledgement, the median of the last ones."""
+    source_messages: int | None
+    """Depth of the source's queue; ``null`` while it is not known."""
+    last_error: str
+    """What was wrong last, also when it is over."""
+
+
+class Tap(Output, omit_defaults=False):
+    """A tap and how things stand. Its counts begin anew with each start of the gateway."""
+
+    name: str
+    state: Literal["starting", "running", "paused", "full", "error", "stopped"]
+    """In ``full`` and ``error`` it goes on by itself when what stands in its way is gone."""
+    reason: str
+    """What stands in its way, or why it has stopped."""
+    since: str
+    """When the state last changed."""
+    read_only: bool
+    """Defined by the configuration file."""
+    settings: TapSettings
+    """The table of the configuration file."""
+    queue: Any
+    """The queue that is consumed: a string, or a ``binary`` object."""
+    version: str
+    """The AMQP version spoken; empty before the first connection."""
+    taken: int
+    """Messages that came from the queue, redeliveries included."""
+    spooled: int
+    """Messages that are in the log, and acknowledged."""
+    redelivered: int
+    """Those of them that are marked: they may be there twice."""
+    duplicates_dropped: int
+    """Redeliveries of what is in the log."""
+    dead_lettered: int
+    """Messages that the ledger cannot hold, at the dead-letter place."""
+    oversized: int
+    """Over the broker's ``message_max``, and not read."""
+    octets: int
+    """Octets of the bodies of what is in the log."""
+    in_flight: int
+    """Messages taken and not settled yet."""
+    depth: int | None
+    """How many messages the queue held when the tap began, with ``until = "depth"``."""
+    left: int | None
+    """How many of these it has still to take."""
+    rate: float
+    """Messages spooled a second, over the last 5 s."""
+    source_messages: int | None
+    """Depth of the queue; ``null`` while it is not known."""
+    last_error: str
+    """What was wrong last, also when it is over."""
+
+
+class Taps(Output, omit_defaults=False):
+    """A page of taps."""
+
+    taps: list[Tap]
+
+
+class Bridges(Output, omit_defaults=False):
+    """A page of bridges."""
+
+    bridges: list[Bridge]
+
+
+Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
+
+
+class CompareRequest(Input):
+    """What to compare."""
+
+    since: Moment | None = None
+    """Where the ledger's window begins; unless given, with its first event."""
+    until: Moment | None = None
+    """Where it ends; unless given, now."""
+    peek: bool = False
+    """Look into the queues too."""
+    limit: Annotated[int, Meta(ge=1, le=65_535)] = 10_000
+    """Most messages of each queue that are looked at."""
+    source_queue: Annotated[str, Meta(max_length=255)] = ""
+    """The queue to look into at the source; unless given, the one that a mirror leaves its messages in."""
+    target_queue: Annotated[str, Meta(max_length=255)] = ""
+    """The queue to look into at the target; unless given, the one that the default exchange leads to."""
+
+
+# ---------------------------------------------------------------------------------------------- endpoints
+
+
+class SigningKey(Output, omit_defaults=False):
+    """A key that signs requests."""
+
+    id: str
+    """Its name; of a ``v1a`` key the ``kid`` at ``/.well-known/webhook-keys``."""
+    scheme: str
+    created_at: str
+    until: str | None
+    """When it stops signing; ``null``: when it is replaced, or when the rotation is finished."""
+    old: bool
+    """There is a newer one."""
+    public_key: str | None
+    """Of a ``v1a`` key: ``whpk_…``."""
+    secret: str | UnsetType = UNSET
+    """Of a ``v1`` key, in the answer in which it was made and never again: ``whsec_…``, for the receiver."""
+
+
+class Endpoint(Output, omit_defaults=False):
+    """Where messages are pushed to."""
+
+    name: str
+    state: Literal["active", "paused", "disabled", "unverified"]
+    reason: str
+    """Why it is not active."""
+    read_only: bool
+    """Defined by the configuration file."""
+    settings: EndpointSettings
+    """The table of the configuration file, with an empty text in place of each secret."""
+    secrets: list[str]
+    """Where those are that are kept: ``auth.secret``, ``tls.key``, ``headers.NAME``."""
+    signing_keys: list[SigningKey]
+    """The newest first."""
+    verified_at: str | None
+    """When it allowed us to call it (``handshake``)."""
+    allowed_rate: float
+    """Most requests a second that it allowed then; 0: any number."""
+
+
+class Endpoints(Output, omit_defaults=False):
+    """A page of endpoints."""
+
+    endpoints: list[Endpoint]
+
+
+class RotateRequest(Input):
+    """Which keys are made anew, and how long the old ones sign beside them."""
+
+    schemes: Annotated[list[Literal["v1", "v1a"]], Meta(max_length=2)] = []
+    """Unless given, all that the endpoint signs with."""
+    overlap_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] | None = 86_400.0
+    """How long the old keys sign; ``null``: until ``finish``."""
+    finish: bool = False
+    """Make none, and take the old ones away now."""
+
+
+class TestResult(Output, omit_defaults=False):
+    """What the endpoint said to a message that was marked as a test."""
+
+    id: str
+    """``webhook-id`` of the request."""
+    delivered: bool
+    """Whether the answer was a success."""
+    status: int | None
+    verdict: str
+    """What it would mean for a message: ``delivered``, ``retry``, ``pause``, ``disable`` …"""
+    reason: str
+    retry_after: str | None
+    content_type: str | None
+    body: str
+    """The first 16 kB of the answer."""
+    body_encoding: Literal["string", "base64"]
+    truncated: bool
+    """There was more."""
+    seconds: float
+    problem: Any = UNSET
+    """Why there is no answer."""
 
 
 # ------------------------------------------------------------------------------------------------ brokers
@@ -424,12 +690,6 @@ class MessageSummary(Output, omit_defaults=False):
     properties: dict[str, Any]
 
 
-class MessageTimeline(MessageSummary, omit_defaults=False):
-    """Everything that is known of a message."""
-
-    events: list[MessageEvent]
-
-
 class Messages(Output, omit_defaults=False):
     """A page of messages, the newest first."""
 
@@ -446,13 +706,14 @@ class PageQuery(Input):
     cursor: Annotated[str, Meta(max_length=1000, description="From the link `rel=next` of the page before.")] = ""
 
 
-class MessagesQuery(PageQuery):
+class ScheduledQuery(PageQuery):
     """Paging and filters."""
 
-    broker: Annotated[str, Meta(description="Only messages of this broker.")] = ""
-    exchange: Annotated[str, Meta(description="Only of this exchange; `amq.default` is the default one.")] | None = None
-    routing_key: Annotated[str, Meta(description="Only with this routing key.")] | None = None
-    state: Annotated[str, Meta(description="Only messages in this state.")] = ""
+    broker: Annotated[str, Meta(description="Only messages for this broker.")] = ""
+    state: Annotated[
+        Literal["", "scheduled", "refused"],
+        Meta(description="Only those that are to be sent, or only those that the broker would not take."),
+    ] = ""
 
 
 class PublishQuery(Input):
@@ -460,6 +721,7 @@ class PublishQuery(Input):
 
     routing_key: Annotated[str, Meta(description="Routing key, for a raw body and CloudEvents.")] = ""
     mandatory: Annotated[bool, Meta(description="As `mandatory` of a message, for a raw body and CloudEvents.")] = False
+    not_before: Annotated[str, Meta(description="As `not_before` of a message, for a raw body and CloudEvents.")] = ""
 
 
 class DeleteQueueQuery(Input):
@@ -487,3 +749,11 @@ class BindingQuery(Input):
 
 SubscriptionBody = SubscriptionSettings
 """The body of a PUT is the table of the configuration file."""
+
+BridgeBody = BridgeSettings
+"""As above, for a bridge."""
+TapBody = TapSettings
+"""As above, for a tap."""
+
+EndpointBody = EndpointSettings
+"""As above, for an endpoint."""

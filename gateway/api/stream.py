@@ -17,13 +17,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.call import Call, decode_json, invalid_value
+from gateway.api.later import prefers_later, publish_each
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
 from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
-from gateway.api.values import ValueProblem
 from gateway.core import Outgoing
 from gateway.errors import GatewayError
+from gateway.notation.values import ValueProblem
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -80,10 +81,11 @@ async def _results(call: Call) -> AsyncGenerator[bytes, None]:
 async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | None]) -> None:
     loop = asyncio.get_running_loop()
     order = f"stream-{id(under_way)}"
+    later = prefers_later(call)
     try:
         async with aclosing(_groups(call)) as groups:
             async for group in groups:
-                task = loop.create_task(_publish(call, group, order), name="stream group")
+                task = loop.create_task(_publish(call, group, order, later), name="stream group")
                 try:
                     await under_way.put(task)
                 except asyncio.CancelledError:
@@ -107,6 +109,7 @@ async def _refuse(problem: ApiProblem) -> list[BatchResult]:
 async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], None]:
     """The messages, in groups of what came together."""
     limit = call.http.body_max
+    annotated = call.gateway.broker(call.names["broker"]).settings.annotate
     begun: list[bytes] = []  # the line that has no end yet
     size = 0
     async with aclosing(call.chunks()) as chunks:
@@ -119,19 +122,19 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
                 lines = b"".join([*begun, chunk[:end]]).split(b"\n")
                 begun, size = [chunk[end + 1 :]], len(chunk) - end - 1
                 for start in range(0, len(lines), GROUP_MAX):
-                    group = [_message(line) for line in lines[start : start + GROUP_MAX] if line.strip()]
+                    group = [_message(line, annotated) for line in lines[start : start + GROUP_MAX] if line.strip()]
                     if group:
                         yield group
             if size > limit:
                 raise ApiProblem("body_too_large", f"a line is longer than {limit} octets (http.body_max)")
     last = b"".join(begun)
     if last.strip():
-        yield [_message(last)]
+        yield [_message(last, annotated)]
 
 
-def _message(line: bytes) -> Outgoing | ApiProblem:
+def _message(line: bytes, annotated: bool) -> Outgoing | ApiProblem:
     try:
-        return outgoing(_decode(line))
+        return outgoing(_decode(line), annotated)
     except ValueProblem as problem:
         return invalid_value(problem)
     except ApiProblem as problem:
@@ -144,14 +147,12 @@ def _message(line: bytes) -> Outgoing | ApiProblem:
         raise
 
 
-async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str) -> list[BatchResult]:
+async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str, later: bool) -> list[BatchResult]:
     messages = [item for item in group if isinstance(item, Outgoing)]
     if not messages:
         return batch_results(group, ()).results
     try:
-        results = await call.gateway.publish(
-            call.names["broker"], call.names["exchange"], messages, call.principal.name, order
-        )
+        results = await publish_each(call, messages, later=later, order=order)
     except GatewayError as error:  # the ledger is away, say: every message of the group shares that
         return [refused(item if isinstance(item, ApiProblem) else error) for item in group]
     return batch_results(group, results).results

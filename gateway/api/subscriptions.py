@@ -15,10 +15,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import auth
-from gateway.api.call import Call, JsonAnswer, answer, if_match, no_content, page_headers
+from gateway.api.brokers import moment
+from gateway.api.call import Call, JsonAnswer, answer, if_match, invalid_setting, no_content, page_headers
 from gateway.api.eager import ends_at_once
-from gateway.api.messages_json import received
+from gateway.api.peers import forward
 from gateway.api.problems import ApiProblem, as_json, problem_of
+from gateway.api.pulled_json import pulled_message
 from gateway.api.routing import NAME_MAX as SHORT_STRING_MAX
 from gateway.api.routing import Route
 from gateway.api.routing import Scope as Needs
@@ -26,25 +28,32 @@ from gateway.api.schemas import (
     AckRequest,
     AckResult,
     AckResults,
+    Backlog,
     ModifyAckDeadlineRequest,
     PageQuery,
-    PulledMessage,
     PullRequest,
     PullResponse,
+    Push,
     RejectRequest,
+    ReleaseRequest,
     Subscription,
     SubscriptionBody,
     Subscriptions,
 )
+from gateway.api.streaming import StreamQuery, stream_answer
 from gateway.core import Gateway, Pulled, Settled
 from gateway.core import Subscription as Found
-from gateway.errors import EtagMismatch
-from gateway.ledger import id_text
+from gateway.core.own_queues import queue_of
+from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
+from gateway.webhooks.states import PushStatus
+from gateway.webhooks.supervisor import KIND as PUSH
 
 NAME_MAX: Final = 128
 """Longest name of a subscription, in characters."""
-_NAMES: Final = {"queue": 1, "dead_letter_exchange": 0, "dead_letter_routing_key": 0}
-"""Names of AMQP among the settings, and the fewest octets that each has."""
+LOOKED_AT: Final = 200
+"""How many are read at a time for those that a caller may see."""
+_NAMES: Final = ("queue", "exchange", "binding_key", "dead_letter_exchange", "dead_letter_routing_key")
+"""Names of AMQP among the settings."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,16 +63,35 @@ _encode = msgspec.json.Encoder().encode
 async def list_subscriptions(call: Call) -> Response:
     """A page of them."""
     query = call.query(PageQuery)
-    page, cursor = await call.gateway.subscriptions.page(query.cursor or None, query.limit)
-    visible = [item for item in page if call.principal.may("consume", item.settings.broker, item.settings.queue)]
+    visible, cursor = await _visible(call, query.cursor or None, query.limit)
     body = Subscriptions(subscriptions=[_describe(call, item) for item in visible])
     return answer(body, headers=page_headers(call, cursor, limit=query.limit))
 
 
+async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[Found], str | None]:
+    """Those whose queue the caller may consume, and the cursor behind them: the name of one of them. There is none
+    where only those follow that the caller may not see."""
+    found: list[Found] = []
+    own: list[Found] = []
+    following, first = cursor, True
+    while (first or following is not None) and len(own) <= limit:
+        page, following = await call.gateway.subscriptions.page(following, max(limit + 1, LOOKED_AT))
+        seen = [item for item in page if call.principal.may("consume", item.settings.broker, _queue(item))]
+        found += [item for item in seen if item.read_only]
+        own += [item for item in seen if not item.read_only]
+        first = False
+    return found + own[:limit], own[limit - 1].name if len(own) > limit else None
+
+
 async def get_subscription(call: Call) -> Response:
-    """One of them, with its ETag."""
+    """One of them, with its ETag. Of one that another process pushes, that one knows more."""
     found = await _find(call)
-    return answer(_describe(call, found), headers={"etag": f'"{found.etag}"'})
+    gateway = call.gateway
+    if found.settings.push and gateway.peers.shared:
+        owner = await gateway.ownership.owner(PUSH, found.name)
+        if owner is not None and gateway.ownership.elsewhere(owner):
+            return await forward(call, owner)
+    return await _answer(call, found)
 
 
 async def put_subscription(call: Call) -> Response:
@@ -72,11 +100,13 @@ async def put_subscription(call: Call) -> Response:
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise ApiProblem("invalid_parameter", f"the name is not 1 to {NAME_MAX} printable characters")
     settings = await call.json(SubscriptionBody)
-    for field, least in _NAMES.items():
+    for field in _NAMES:
         size = len(getattr(settings, field).encode())
-        if not least <= size <= SHORT_STRING_MAX:
-            detail = f"{field} is not {least} to {SHORT_STRING_MAX} octets long"
+        if size > SHORT_STRING_MAX:
+            detail = f"{field} is not 0 to {SHORT_STRING_MAX} octets long"
             raise ApiProblem("invalid_value", detail, errors=[(f"/{field}", detail)])
+    if settings.push and call.endpoints is not None:
+        await call.endpoints.get(settings.push)
     match = if_match(call)
     try:
         found, created = await call.gateway.subscriptions.put(name, settings, match)
@@ -84,7 +114,9 @@ async def put_subscription(call: Call) -> Response:
         if match is None:
             raise ApiProblem("precondition_required", f"{error}; send If-Match to replace them") from None
         raise
-    return answer(_describe(call, found), 201 if created else 200, {"etag": f'"{found.etag}"'})
+    except EncodeError as error:
+        raise invalid_setting(error) from None
+    return await _answer(call, found, 201 if created else 200)
 
 
 async def delete_subscription(call: Call) -> Response:
@@ -93,20 +125,70 @@ async def delete_subscription(call: Call) -> Response:
     return no_content()
 
 
+async def pause(call: Call) -> Response:
+    """Take and hand out nothing."""
+    return await _answer(call, await call.gateway.subscriptions.pause(call.names["subscription"]))
+
+
+async def resume(call: Call) -> Response:
+    """Go on."""
+    return await _answer(call, await call.gateway.subscriptions.resume(call.names["subscription"]))
+
+
 async def _find(call: Call) -> Found:
-    """The subscription of the path, if the caller may consume its queue."""
-    if call.principal is auth.VISITOR:
+    """The subscription of the path, if the caller may consume its queue. Who may not is told the same of one that is
+    not there: a key learns of nothing that it has no scope for."""
+    principal, name = call.principal, call.names["subscription"]
+    if principal is auth.VISITOR:
         raise auth.unauthorized("this needs an API key")
-    found = await call.gateway.subscriptions.get(call.names["subscription"])
-    auth.require(call.principal, "consume", found.settings.broker, found.settings.queue)
-    return found
+    try:
+        found = await call.gateway.subscriptions.get(name)
+    except NoSuchSubscription:
+        if principal.may("consume", "*", "*"):
+            raise
+    else:
+        if principal.may("consume", found.settings.broker, _queue(found)):
+            return found
+    raise ApiProblem(
+        "forbidden", f"the API key {principal.name!r} lacks the scope consume: for the queue of {name!r:.140}"
+    )
 
 
-def _describe(call: Call, found: Found) -> Subscription:
+def _queue(found: Found) -> str:
+    return queue_of(found.name, found.settings)
+
+
+async def _answer(call: Call, found: Found, status: int = 200) -> Response:
+    """The subscription with its backlog, and its ETag."""
+    backlog = None
+    if found.settings.lease == "ledger":
+        owed = await call.gateway.ledger.deliveries.backlog(found.name)
+        oldest = moment(owed.oldest_at / 1e6) if owed.oldest_at is not None else None
+        backlog = Backlog(
+            waiting=owed.waiting, out=owed.out, dead=owed.dead, octets=owed.octets, oldest_at=oldest
+        )  # fmt: skip
+    push = None
+    if found.settings.push and call.pushes is not None:
+        push = _push(await call.pushes.status(found))
+    return answer(_describe(call, found, backlog, push), status, {"etag": f'"{found.etag}"'})
+
+
+def _push(status: PushStatus) -> Push:
+    found = msgspec.structs.asdict(status)
+    for name in ("next_attempt_at", "last_error_at"):
+        found[name] = moment(found[name] / 1e6) if found[name] is not None else None
+    return Push(**{**found, "state": status.state.value})
+
+
+def _describe(call: Call, found: Found, backlog: Backlog | None = None, push: Push | None = None) -> Subscription:
     return Subscription(
         name=found.name,
         read_only=found.read_only,
+        state="paused" if found.paused else "active",
+        reason=call.gateway.intakes.reason(found.name),
         leases=call.gateway.consuming.lease_count(found.name),
+        backlog=backlog,
+        push_status=push,
         **msgspec.structs.asdict(found.settings),
     )
 
@@ -147,7 +229,7 @@ class PullAnswer(JsonAnswer):
     def __init__(self, gateway: Gateway, pulled: Sequence[Pulled]) -> None:
         self._gateway = gateway
         self._pulled = pulled
-        super().__init__(_encode(PullResponse(messages=[_pulled(item) for item in pulled])))
+        super().__init__(_encode(PullResponse(messages=[pulled_message(item) for item in pulled])))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send head and body, look whether somebody is still there, end."""
@@ -162,15 +244,9 @@ class PullAnswer(JsonAnswer):
                 self._gateway.consuming.hand_back(self._pulled, "the caller hung up")
 
 
-def _pulled(item: Pulled) -> PulledMessage:
-    delivery = item.delivery
-    return PulledMessage(
-        ack_id=item.lease.ack_id,
-        delivery_attempt=item.attempt,
-        redelivered=item.redelivered,
-        resent=item.resent,
-        message=received(id_text(item.id), delivery.exchange, delivery.routing_key, delivery.message),
-    )
+async def stream(call: Call) -> Response:
+    """Messages for as long as their reader stays."""
+    return stream_answer(call, await _find(call))
 
 
 # --------------------------------------------------------------------------------------------------- settle
@@ -186,8 +262,8 @@ async def acknowledge(call: Call) -> Response:
 async def release(call: Call) -> Response:
     """Give back."""
     found = await _find(call)
-    request = await call.json(AckRequest)
-    return _results(await call.gateway.consuming.release(found, request.ack_ids))
+    request = await call.json(ReleaseRequest)
+    return _results(await call.gateway.consuming.release(found, request.ack_ids, request.delay_seconds))
 
 
 async def modify_ack_deadline(call: Call) -> Response:
@@ -195,23 +271,23 @@ async def modify_ack_deadline(call: Call) -> Response:
     found = await _find(call)
     request = await call.json(ModifyAckDeadlineRequest)
     if 0 < request.ack_deadline_seconds < 10:
-        detail = "ack_deadline_seconds is neither 0 nor 10 to 600"
+        detail = "ack_deadline_seconds is neither 0 nor at least 10"
         raise ApiProblem("invalid_request", detail, errors=[("/ack_deadline_seconds", detail)])
     return _results(await call.gateway.consuming.modify_deadline(found, request.ack_ids, request.ack_deadline_seconds))
 
 
 async def reject(call: Call) -> Response:
-    """Dead-letter. Where no message at all could be, that is the answer."""
+    """Dead-letter."""
     found = await _find(call)
     request = await call.json(RejectRequest)
-    settled = await call.gateway.consuming.reject(found, request.ack_ids, request.reason)
-    errors = [item.error for item in settled]
-    if errors[0] is not None and all(error is not None and error.code == errors[0].code for error in errors):
-        raise errors[0]
-    return _results(settled)
+    return _results(await call.gateway.consuming.reject(found, request.ack_ids, request.reason))
 
 
 def _results(settled: Sequence[Settled]) -> Response:
+    """One result each. Where all of them failed, and for the same reason, that is the answer."""
+    first = settled[0].error
+    if first is not None and all(item.error is not None and item.error.code == first.code for item in settled):
+        raise first
     results = []
     for item in settled:
         result = AckResult(ack_id=item.ack_id, status=item.status)  # type: ignore[arg-type]  # one of its literals
@@ -240,7 +316,9 @@ ROUTES = (
         "PUT", _PATH, "put_subscription", "Create or replace a subscription", put_subscription, Needs.ADMIN,
         {200: ("It was there, and is now as asked.", Subscription), 201: ("Created.", Subscription)},
         body=SubscriptionBody, headers=("If-Match",),
-        codes=(*_BODY, "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
+        codes=(*_BODY, "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
+               "access_refused",
+               "broker_unavailable", "ledger_unavailable", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter"),
         description="Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not.",
         tag="subscriptions",
@@ -255,23 +333,51 @@ ROUTES = (
         {200: ("What was there; after `wait` seconds perhaps nothing.", PullResponse)},
         body=PullRequest, body_required=False,
         codes=(*_CODES, *_BODY, "broker_not_found", "not_found", "access_refused", "resource_locked",
-               "broker_unavailable", "ledger_unavailable", "overloaded"),
-        description="The broker holds each message unacknowledged until it is settled or its deadline passes.",
+               "broker_unavailable", "ledger_unavailable", "overloaded", "state", "unroutable", "publish_refused",
+               "outcome_unknown"),
+        description=(
+            "With `lease` = `broker` the broker holds each message unacknowledged until it is settled or its deadline "
+            "passes; with `ledger` it is stored first and acknowledged to the broker. 409 `state` while the "
+            "subscription is paused, or where its messages are pushed."
+        ),
+        tag="subscriptions",
+    ),
+    Route(
+        "GET", f"{_PATH}:stream", "stream", "Take messages as they come", stream, Needs.SUBSCRIPTION,
+        {200: ("Server-sent events, or NDJSON where `Accept` asks for it, until the reader hangs up.", None)},
+        query=StreamQuery,
+        codes=(*_CODES, "invalid_parameter", "ledger_unavailable", "overloaded", "state"),
+        description=(
+            "An event `message` for each message, its `id` the ack id; settle them with the ordinary verbs, beside it. "
+            "Not more than `max_outstanding` are out at a time. A comment, or an empty line, after 15 s without a "
+            "message; an event `end` with its reason when the gateway ends the stream. What is not settled goes back "
+            "when it ends."
+        ),
         tag="subscriptions",
     ),
     Route(
         "POST", f"{_PATH}:acknowledge", "acknowledge", "Accept messages", acknowledge, Needs.SUBSCRIPTION, _SETTLED,
-        body=AckRequest, codes=(*_CODES, *_BODY), description="Repeating it is harmless.", tag="subscriptions",
+        body=AckRequest, codes=(*_CODES, *_BODY, "ledger_unavailable"), description="Repeating it is harmless.",
+        tag="subscriptions",
     ),
     Route(
         "POST", f"{_PATH}:modifyAckDeadline", "modify_ack_deadline", "Extend leases", modify_ack_deadline,
-        Needs.SUBSCRIPTION, _SETTLED, body=ModifyAckDeadlineRequest, codes=(*_CODES, *_BODY),
-        description="All extensions of a lease together end at the broker's `lease_max`, 25 minutes unless set lower.",
+        Needs.SUBSCRIPTION, _SETTLED, body=ModifyAckDeadlineRequest,
+        codes=(*_CODES, *_BODY, "unsupported", "ledger_unavailable"),
+        description=(
+            "All extensions of a lease that a broker holds end together at the broker's `lease_max`, 25 minutes unless "
+            "set lower. A lease that the ledger holds may be extended for as long as it takes."
+        ),
         tag="subscriptions",
     ),
     Route(
         "POST", f"{_PATH}:release", "release", "Give messages back", release, Needs.SUBSCRIPTION, _SETTLED,
-        body=AckRequest, codes=(*_CODES, *_BODY), tag="subscriptions",
+        body=ReleaseRequest, codes=(*_CODES, *_BODY, "unsupported", "ledger_unavailable"),
+        description=(
+            "At once, or, where the ledger holds the lease, after `delay_seconds`. A message that has used up "
+            "`max_deliveries` is dead."
+        ),
+        tag="subscriptions",
     ),
     Route(
         "POST", f"{_PATH}:reject", "reject", "Dead-letter messages", reject, Needs.SUBSCRIPTION, _SETTLED,
@@ -279,9 +385,23 @@ ROUTES = (
         codes=(*_CODES, *_BODY, "unsupported", "unroutable", "publish_refused", "outcome_unknown",
                "broker_unavailable"),
         description=(
-            "By the broker where it can; else a copy goes to the subscription's dead-letter place and is confirmed "
-            "before the message is accepted. Where neither can be: 422 `unsupported`, and the lease goes on."
+            "With a reason, a copy with it goes to the subscription's dead-letter place and is confirmed before the "
+            "message is accepted; without, the broker dead-letters it where it can. Where neither can be: 422 "
+            "`unsupported`, and the lease goes on. Where the ledger holds the lease and no place takes the message, it "
+            "stays there as dead."
         ),
         tag="subscriptions",
+    ),
+    Route(
+        "POST", f"{_PATH}:pause", "pause_subscription", "Pause a subscription", pause, Needs.ADMIN,
+        {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"),
+        description=(
+            "It takes and hands out nothing until it is resumed, also after a restart; what is out may be settled."
+        ),
+        tag="subscriptions",
+    ),
+    Route(
+        "POST", f"{_PATH}:resume", "resume_subscription", "Let a subscription go on", resume, Needs.ADMIN,
+        {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"), tag="subscriptions",
     ),
 )  # fmt: skip

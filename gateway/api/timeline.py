@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from starlette.responses import Response
 
+from gateway.api import story
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
-from gateway.api.problems import ApiProblem
+from gateway.api.events import microseconds
+from gateway.api.history_schemas import Advice, MessagesQuery, MessageTimeline, OwedDelivery
+from gateway.api.problems import ApiProblem, printable
 from gateway.api.routing import Route, Scope
-from gateway.api.schemas import MessageEvent, Messages, MessagesQuery, MessageSummary, MessageTimeline
-from gateway.api.values import text_to_json
-from gateway.ledger import Event, MessageFilter, State, StoredMessage, id_text
+from gateway.api.schemas import MessageEvent, Messages, MessageSummary
+from gateway.ledger import Delivery, DeliveryFilter, Event, MessageFilter, State, StoredMessage, id_text
+from gateway.notation.values import text_to_json
+
+OWED_MAX: Final = 100
+"""Most deliveries of one message that are shown."""
+_PROPERTIES: Final = ("message_id", "correlation_id", "type", "content_type")
 
 
 async def list_messages(call: Call) -> Response:
@@ -20,30 +28,77 @@ async def list_messages(call: Call) -> Response:
     query = call.query(MessagesQuery)
     if query.state and query.state not in _STATES:
         raise ApiProblem("invalid_parameter", f"state is not one of {', '.join(sorted(_STATES))}")
-    where = MessageFilter(
+    try:
+        page, cursor = await call.gateway.messages(_filter(query), query.cursor or None, query.limit)
+    except ValueError as error:
+        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+    given: dict[str, str | int] = {}
+    for name in MessagesQuery.__struct_fields__:
+        value = getattr(query, name)
+        if name != "cursor" and value is not None:
+            given[name] = value.isoformat() if isinstance(value, datetime) else value
+    body = Messages(messages=[MessageSummary(**_summary(message)) for message in page])
+    return answer(body, headers=page_headers(call, cursor, **given))
+
+
+def _filter(query: MessagesQuery) -> MessageFilter:
+    """Raises ApiProblem (invalid_parameter)."""
+    properties = {name: value for name in _PROPERTIES if (value := getattr(query, name))}
+    header, equals, value = query.header.partition("=")
+    if query.header and not (header and equals):
+        raise ApiProblem("invalid_parameter", f"header: {query.header!r:.80} is not NAME=VALUE")
+    return MessageFilter(
         broker=query.broker or None,
         exchange=None if query.exchange is None else "" if query.exchange == "amq.default" else query.exchange,
         routing_key=query.routing_key,
+        client=query.client or None,
+        origin=query.origin or None,
         state=State(query.state) if query.state else None,
+        since=None if query.since is None else microseconds(query.since),
+        until=None if query.until is None else microseconds(query.until),
+        subscription=query.subscription or None,
+        endpoint=query.endpoint or None,
+        bridge=query.bridge or None,
+        properties=properties or None,
+        headers={header: value} if header else None,
     )
-    try:
-        page, cursor = await call.gateway.messages(where, query.cursor or None, query.limit)
-    except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
-    filters = {
-        "broker": query.broker,
-        "exchange": query.exchange or "",
-        "routing_key": query.routing_key or "",
-        "state": query.state,
-    }
-    body = Messages(messages=[MessageSummary(**_summary(message)) for message in page])
-    return answer(body, headers=page_headers(call, cursor, limit=query.limit, **filters))
 
 
 async def get_message(call: Call) -> Response:
     """Everything that is known of one."""
     timeline = await call.gateway.timeline(call.names["message"])
-    return answer(MessageTimeline(**_summary(timeline.message), events=[_event(event) for event in timeline.events]))
+    message, events = timeline.message, timeline.events
+    holding = await _holding(call, message.id)
+    return answer(
+        MessageTimeline(
+            **_summary(message),
+            events=[_event(event) for event in events],
+            owed=[_owed(delivery) for delivery in holding.deliveries],
+            body_kept=holding.body,
+            story=story.story(message, events),
+            now=story.now(message, events, holding),
+            advice=[Advice(what=step.what, command=step.command) for step in story.advice(message, events, holding)],
+            related=story.related(message, events),
+        )
+    )
+
+
+async def _holding(call: Call, message_id: bytes) -> story.Holding:
+    ledger = call.gateway.ledger
+    deliveries, _ = await ledger.deliveries.page(DeliveryFilter(message_id=message_id), None, OWED_MAX)
+    in_doubt, body = await ledger.history.keeps(message_id)
+    return story.Holding(deliveries, await ledger.outbox.get(message_id), in_doubt, body)
+
+
+def _owed(delivery: Delivery) -> OwedDelivery:
+    return OwedDelivery(
+        id=id_text(delivery.id),
+        subscription=printable(delivery.subscription),
+        state=story.delivery_state(delivery),
+        attempt=delivery.attempt,
+        due_at=moment(delivery.due_at / 1e6),
+        reason=delivery.reason,
+    )
 
 
 def _summary(message: StoredMessage) -> dict[str, Any]:
@@ -80,7 +135,12 @@ _STATES = frozenset(state.value for state in State)
 ROUTES = (
     Route(
         "GET", "/v1/messages", "list_messages", "List messages", list_messages, Scope.ADMIN,
-        {200: ("A page, the newest first.", Messages)}, query=MessagesQuery, codes=("invalid_parameter",),
+        {200: ("A page, the newest first.", Messages)}, query=MessagesQuery,
+        codes=("invalid_parameter", "ledger_unavailable"),
+        description=(
+            "With a filter a page may have fewer messages than `limit`, or none, and a next page all the same: at most "
+            "50,000 messages are looked at for each."
+        ),
         tag="messages",
     ),
     Route(

@@ -14,7 +14,6 @@ from gateway.api.call import Call, answer, invalid_value, no_content, page_heade
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import DEFAULT_EXCHANGE, NAME_MAX, Route, Scope
 from gateway.api.schemas import (
-    Binary,
     Binding,
     BindingQuery,
     Bindings,
@@ -31,8 +30,9 @@ from gateway.api.schemas import (
     QueueSettings,
     RemovedMessages,
 )
-from gateway.api.values import ValueProblem, octets_from_json, table_from_json, table_to_json, text_to_json
 from gateway.core.topology import BINDING, EXCHANGE, QUEUE, BindingPlace
+from gateway.notation.messages import Binary
+from gateway.notation.values import ValueProblem, octets_from_json, table_from_json, table_to_json, text_to_json
 from gateway.values import Table
 
 

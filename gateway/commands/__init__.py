@@ -4,7 +4,7 @@ This module knows the verbs and their one-line help, and nothing else: a verb's 
 is used, and what it needs when it runs, so that ``gateway --help`` costs no more than the interpreter and click.
 
 What a verb found is printed on stdout, what it has to say about it on stderr. The exit status says how it went:
-:data:`EXIT_STATUS`.
+:data:`~gateway.exits.EXIT_STATUS`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,23 @@ from typing import Any, NoReturn
 import click
 
 from gateway import __version__, errors
+from gateway.exits import (
+    DIFFERENT,
+    DONE,
+    EXIT_STATUS,
+    FAILED,
+    NOT_FOUND,
+    PARTLY_DONE,
+    REFUSED,
+    UNREACHABLE,
+    USAGE,
+    exit_status,
+)
+
+__all__ = [
+    "DIFFERENT", "DONE", "EXIT_STATUS", "FAILED", "NOT_FOUND", "PARTLY_DONE", "REFUSED", "UNREACHABLE",
+    "USAGE", "VERBS", "Failure", "Verbs", "cli", "exit_status", "main",
+]  # fmt: skip
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("gateway.commands.serve:serve", "Run the gateway."),
@@ -28,38 +45,23 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "queues": ("gateway.commands.resources:queues", "Declare, show, purge and delete a broker's queues."),
     "publish": ("gateway.commands.publish:publish", "Publish one message, and wait until it is safe."),
     "pull": ("gateway.commands.pull:pull", "Take messages from a subscription or a queue."),
+    "subscriptions": ("gateway.commands.subscriptions:subscriptions", "Show, put, pause and delete subscriptions."),
+    "explain": ("gateway.commands.explain:explain", "Say what a message becomes in another version."),
+    "bridges": ("gateway.commands.bridges:bridges", "Show, put, steer, compare and delete bridges between brokers."),
+    "bridge": ("gateway.commands.bridge:bridge", "Watch a bridge at work."),
+    "taps": ("gateway.commands.taps:taps", "Show, put, pause and delete taps into the message log."),
+    "endpoints": ("gateway.commands.endpoints:endpoints", "Show, put, test, steer and delete webhook endpoints."),
+    "replay": ("gateway.commands.replay:replay", "Send messages once more, and watch it."),
+    "dlq": ("gateway.commands.dlq:dlq", "Show, redrive and purge dead messages."),
     "messages": ("gateway.commands.messages:messages", "Show what the ledger knows, newest first."),
-    "why": ("gateway.commands.messages:why", "Show what happened to one message."),
+    "why": ("gateway.commands.why:why", "Say what happened to one message, and what can be done."),
+    "tail": ("gateway.commands.tail:tail", "Follow what happens to all messages."),
+    "pipeline": (
+        "gateway.pipeline.cli:pipeline",
+        "Archive, count, compare and replay messages, on Spark.",
+    ),
 }
 """Verb -> where it is, what it does. In the order in which somebody new would need them."""
-
-DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, PARTLY_DONE = range(7)
-EXIT_STATUS: Mapping[int, str] = {
-    DONE: "done",
-    FAILED: "failed",
-    USAGE: "wrong usage, or a wrong setting",
-    NOT_FOUND: "not found",
-    REFUSED: "refused",
-    UNREACHABLE: "unreachable",
-    PARTLY_DONE: "partly done",
-}
-"""What each exit status means."""
-
-EXIT_OF_ERROR: Mapping[type[errors.GatewayError], int] = {
-    errors.ConfigurationError: USAGE,
-    errors.LocalError: REFUSED,
-    errors.NotFound: NOT_FOUND,
-    errors.RemoteError: REFUSED,
-    errors.Unroutable: REFUSED,
-    errors.PublishRefused: REFUSED,
-    errors.LimitExceeded: REFUSED,
-    errors.AuthenticationFailed: REFUSED,
-    errors.BrokerUnavailable: UNREACHABLE,
-    errors.LedgerUnavailable: UNREACHABLE,
-    errors.Overloaded: UNREACHABLE,
-    errors.NoSuchResource: NOT_FOUND,
-}
-"""The exit status of an error, by the nearest class; FAILED for the rest."""
 
 
 class Failure(click.ClickException):
@@ -72,11 +74,6 @@ class Failure(click.ClickException):
     def show(self, file: Any = None) -> None:
         """Print the text, as every message on stderr looks."""
         click.echo(f"gateway: {self.message}", err=True)
-
-
-def exit_status(kind: type[errors.GatewayError]) -> int:
-    """The exit status of a class of errors."""
-    return next((EXIT_OF_ERROR[cls] for cls in kind.__mro__ if cls in EXIT_OF_ERROR), FAILED)
 
 
 class Verbs(click.Group):
@@ -106,7 +103,8 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except errors.GatewayError as error:
-            raise Failure(str(error), exit_status(type(error))) from error
+            text = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
+            raise Failure(text, exit_status(type(error))) from error
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

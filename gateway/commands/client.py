@@ -1,4 +1,4 @@
-"""What every verb that talks to a running gateway shares: its options, one HTTP exchange, and how to print.
+"""What every verb that talks to a running gateway shares: its options and one HTTP exchange.
 
 An answer that is no success becomes a :class:`~gateway.commands.Failure` here, once, with the problem's sentence,
 its advice and the exit status of :func:`status_of`.
@@ -6,17 +6,23 @@ its advice and the exit status of :func:`status_of`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import click
 
 from gateway.commands import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, Failure
+from gateway.terminal import note, print_json, print_table, printable
 
 if TYPE_CHECKING:
     import httpx
+
+__all__ = [
+    "DEFAULT_URL", "TIMEOUT", "Client", "client_options", "note", "print_json", "print_table", "printable",
+    "problem_text", "segment", "status_of", "unreachable",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,21 +83,70 @@ class Client:
         Raises:
             Failure: the gateway cannot be reached, or answered with a problem.
         """
+        return self._decoded(self._exchange(method, path, body, headers, query, wait))
+
+    def pages(self, path: str, query: Mapping[str, str]) -> Iterator[Any]:
+        """The pages of a list, one exchange each.
+
+        Raises:
+            Failure: as in ``ask``.
+        """
+        answer = self._exchange("GET", path, None, None, query, 0.0)
+        while True:
+            yield self._decoded(answer)
+            following = answer.links.get("next", {}).get("url")
+            if following is None:
+                return
+            answer = self._exchange("GET", following, None, None, None, 0.0)
+
+    @contextmanager
+    def stream(
+        self, path: str, headers: Mapping[str, str], query: Mapping[str, str], silence: float
+    ) -> Iterator[Iterator[str]]:
+        """The lines of an answer that goes on, as they come.
+
+        Raises:
+            Failure: the gateway answered with a problem.
+            httpx.TransportError: it cannot be reached, is gone, or said nothing for ``silence`` seconds.
+        """
         import httpx
 
+        timeout = httpx.Timeout(silence, connect=TIMEOUT)
+        with (
+            httpx.Client(transport=self._transport, trust_env=False, timeout=timeout) as client,
+            client.stream("GET", self.url + path, headers=self._headers(headers), params=query) as answer,
+        ):
+            if not answer.is_success:
+                answer.read()
+                self._decoded(answer)  # raises what is wrong
+            yield answer.iter_lines()
+
+    def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         sent = dict(headers or {})
         if self._api_key:
             sent["authorization"] = f"Bearer {self._api_key}"
+        return sent
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        query: Mapping[str, str] | None,
+        wait: float,
+    ) -> httpx.Response:
+        import httpx
+
         try:
             with httpx.Client(transport=self._transport, trust_env=False, timeout=TIMEOUT + wait) as client:
-                answer = client.request(method, self.url + path, json=body, headers=sent, params=query)
+                return client.request(method, self.url + path, json=body, headers=self._headers(headers), params=query)
         except httpx.TimeoutException:
             raise Failure(f"no answer from {self.url} in {TIMEOUT + wait:.0f} s", FAILED) from None
         except httpx.ConnectError as error:
-            raise Failure(f"{self.url} cannot be reached: {error}. Is `gateway serve` running?", UNREACHABLE) from None
+            raise unreachable(self.url, error) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Failure(f"{self.url}: {str(error) or type(error).__name__}", UNREACHABLE) from None
-        return self._decoded(answer)
 
     def _decoded(self, answer: httpx.Response) -> Any:
         try:
@@ -102,6 +157,11 @@ class Client:
             return value
         problem = value if isinstance(value, dict) else {}
         raise Failure(problem_text(answer.status_code, problem), status_of(answer.status_code))
+
+
+def unreachable(url: str, error: Exception) -> Failure:
+    """Nobody is there."""
+    return Failure(f"{url} cannot be reached: {error}. Is `gateway serve` running?", UNREACHABLE)
 
 
 def problem_text(status: int, problem: Mapping[str, Any]) -> str:
@@ -120,31 +180,3 @@ def problem_text(status: int, problem: Mapping[str, Any]) -> str:
 def segment(name: str) -> str:
     """A name as one segment of a path. The default exchange, whose name is empty, is ``amq.default``."""
     return quote(name.encode("utf-8", "surrogateescape"), safe="") or "amq.default"
-
-
-def print_json(value: Any) -> None:
-    """The answer, as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Columns, as wide as they need to be. Control characters are shown, not sent to the terminal."""
-    lines = [tuple(heads), *(tuple(printable(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    for number, line in enumerate(lines):
-        text = "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        click.echo(click.style(text, bold=True) if number == 0 else text)
-
-
-def printable(value: Any) -> str:
-    """One cell: nothing that moves the cursor or breaks the line."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
-
-
-def note(text: str) -> None:
-    """Something to say about the work, on stderr."""
-    click.echo(text, err=True)

@@ -27,7 +27,7 @@ from gateway.commands.client import Client, print_json, segment
 from gateway.commands.messages import print_timeline
 
 VERSIONS = ("0-8", "0-9-1", "0-10")
-START_TIMEOUT = 30.0
+START_TIMEOUT = 60.0
 """How long the gateway may take to start, in seconds."""
 STOP_TIMEOUT = 30.0
 """How long it may take to stop, in seconds."""
@@ -154,14 +154,16 @@ def gateway_of_our_own() -> Iterator[str]:
             process.wait()
 
 
-def wait_for_ports(process: subprocess.Popen[bytes], ports_file: Path) -> dict[str, int]:
+def wait_for_ports(
+    process: subprocess.Popen[bytes], ports_file: Path, seconds: float = START_TIMEOUT
+) -> dict[str, int]:
     """The ports, once the gateway is ready."""
-    deadline = time.monotonic() + START_TIMEOUT
+    deadline = time.monotonic() + seconds
     while not ports_file.exists() or not ports_file.stat().st_size:
         if process.poll() is not None:
             raise Failure(f"the gateway ended with status {process.returncode} while it started")
         if time.monotonic() > deadline:
-            raise Failure(f"the gateway was not ready in {START_TIMEOUT:.0f} s")
+            raise Failure(f"the gateway was not ready in {seconds:.0f} s")
         time.sleep(0.02)
     ports: dict[str, int] = json.loads(ports_file.read_text(encoding="utf-8"))
     return ports

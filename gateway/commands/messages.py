@@ -1,4 +1,4 @@
-"""``gateway messages`` and ``gateway why ID``: what the ledger knows."""
+"""``gateway messages``: what the ledger knows."""
 
 from __future__ import annotations
 
@@ -7,21 +7,63 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, print_json, print_table, printable, segment
+from gateway.commands.bridges import moment
+from gateway.commands.client import Client, client_options, note, print_json, print_table, printable
+
+PAGES_SAID = 20
+"""Pages after which it is said that a search takes long."""
+TIME_HELP = "RFC 3339, or how long ago (90s, 2h, 1d)."
+FILTERS: Mapping[str, tuple[str, str]] = {
+    "broker": ("NAME", "Only messages of this broker."),
+    "state": ("STATE", "Only messages in this state."),
+    "exchange": ("NAME", "Only of this exchange; `amq.default` is the default one."),
+    "routing-key": ("KEY", "Only with this routing key."),
+    "subscription": ("NAME", "Only what this subscription had to do with."),
+    "endpoint": ("NAME", "Only what this endpoint had to do with."),
+    "bridge": ("NAME", "Only what this bridge had to do with."),
+    "client": ("NAME", "Only what this API key published."),
+    "origin": ("ORIGIN", "Only what came in by http, broker, bridge or replay."),
+    "message-id": ("ID", "Only with this message-id, the publisher's."),
+    "correlation-id": ("ID", "Only with this correlation-id."),
+    "type": ("TYPE", "Only with this type."),
+    "content-type": ("TYPE", "Only with this content-type."),
+    "header": ("NAME=VALUE", "Only with this header, of those that the ledger keeps (ledger.headers)."),
+    "since": ("TIME", f"Only messages made then or later: {TIME_HELP}"),
+    "until": ("TIME", "Only messages made before that."),
+}
+"""Option -> what it takes, and what it does."""
+
+
+def _filter_options(function: Any) -> Any:
+    for name, (metavar, text) in reversed(list(FILTERS.items())):
+        function = click.option(f"--{name}", metavar=metavar, help=text)(function)
+    return function
 
 
 @click.command(short_help="Show what the ledger knows, newest first.")
-@click.option("--broker", metavar="NAME", help="Only messages of this broker.")
-@click.option("--state", metavar="STATE", help="Only messages in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
+@_filter_options
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many at most.")
 @client_options
-def messages(broker: str | None, state: str | None, limit: int, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show the messages that the ledger knows, the newest first."""
-    given = {"broker": broker, "state": state, "limit": str(limit)}
+def messages(limit: int, url: str, api_key: str | None, as_json: bool, **filters: str | None) -> None:
+    """Show the messages that the ledger knows, the newest first.
+
+    \b
+    Examples:
+      gateway messages --state dead --since 1d
+      gateway messages --subscription billing --header tenant=7
+    """
+    given = {name: moment(value) if name in ("since", "until") else value for name, value in filters.items()}
     query = {name: value for name, value in given.items() if value}
-    answer = Client(url, api_key).ask("GET", "/v1/messages", query=query)
+    found: list[dict[str, Any]] = []
+    pages = Client(url, api_key).pages("/v1/messages", {**query, "limit": str(min(limit, 1000))})
+    for number, page in enumerate(pages, 1):
+        found += page["messages"]
+        if len(found) >= limit:
+            break
+        if number % PAGES_SAID == 0:
+            note(f"{len(found)} found so far; looking further back (--since bounds that)")
     if as_json:
-        print_json(answer)
+        print_json({"messages": found[:limit]})
         return
     print_table(
         ("ID", "AT", "STATE", "BROKER", "EXCHANGE", "ROUTING KEY", "OCTETS"),
@@ -35,22 +77,9 @@ def messages(broker: str | None, state: str | None, limit: int, url: str, api_ke
                 row["routing_key"],
                 row["size"],
             )
-            for row in answer["messages"]
+            for row in found[:limit]
         ),
     )
-
-
-@click.command(short_help="Show what happened to one message.")
-@click.argument("id")
-@client_options
-def why(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show the timeline of the message ID: everything that happened to it, and the state it is in."""
-    answer = Client(url, api_key).ask("GET", f"/v1/messages/{segment(id)}")
-    if as_json:
-        print_json(answer)
-        return
-    click.echo(f"{answer['id']} is {answer['state']}.")
-    print_timeline(answer)
 
 
 def print_timeline(message: Mapping[str, Any]) -> None:

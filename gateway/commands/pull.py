@@ -5,6 +5,7 @@ A message is acknowledged after it was printed and flushed, so that a pipe that 
 
 from __future__ import annotations
 
+import json
 import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import click
 
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.client import Client, client_options, note, print_json, printable, segment
+from gateway.commands.follow import follow as follow_stream
 
 
 @click.command(short_help="Take messages from a subscription or a queue.")
@@ -29,30 +31,46 @@ from gateway.commands.client import Client, client_options, note, print_json, pr
     help="Seconds to wait for the first message.",
 )
 @click.option("--ack/--no-ack", default=True, show_default=True, help="Acknowledge them, or give them back.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until it is interrupted, or --max is reached.")
 @client_options
+@click.pass_context
 def pull(
+    context: click.Context,
     source: tuple[str, ...],
     maximum: int,
     wait: float,
     ack: bool,
+    follow: bool,
     url: str,
     api_key: str | None,
     as_json: bool,
 ) -> None:
     """Take messages from SUBSCRIPTION, or from QUEUE of BROKER, and print them.
 
-    They are acknowledged once they are printed; with --no-ack they go back to their queue.
+    They are acknowledged once they are printed; with --no-ack they go back to their queue. With --follow and --json
+    each message is a line of its own.
 
     \b
     Examples:
       gateway pull billing --wait 5
+      gateway pull billing --follow --json
       gateway pull local-0-10 orders --max 100 --json
     """
     if len(source) > 2:
         raise click.UsageError("pull takes the name of a subscription, or a broker and a queue")
+    if follow and not ack:
+        raise click.UsageError("--no-ack gives messages back: with --follow they would come again and again")
     client = Client(url, api_key)
     with subscription(client, source) as name:
         path = f"/v1/subscriptions/{segment(name)}"
+        if follow:
+            given = context.get_parameter_source("maximum") is not click.core.ParameterSource.DEFAULT
+            show = print_line if as_json else print_message
+            follow_stream(
+                client, path, show, lambda ids: settle(client, path, "acknowledge", ids, quiet=True),
+                maximum if given else None,
+            )  # fmt: skip
+            return
         answer = client.ask("POST", f"{path}:pull", body={"max_messages": maximum, "wait": wait}, wait=wait)
         pulled = answer["messages"]
         if as_json:
@@ -83,19 +101,25 @@ def subscription(client: Client, source: tuple[str, ...]) -> Iterator[str]:
         client.ask("DELETE", path, headers={"if-match": "*"})
 
 
-def settle(client: Client, path: str, verb: str, ack_ids: list[str]) -> None:
-    """Acknowledge or release; what could not be is a failure."""
+def settle(client: Client, path: str, verb: str, ack_ids: list[str], *, quiet: bool = False) -> None:
+    """Acknowledge or release; what could not be is a failure. ``quiet``: success is not told."""
     answer = client.ask("POST", f"{path}:{verb}", body={"ack_ids": ack_ids})
     failed = [result for result in answer["results"] if result["status"] != "SUCCESS"]
     done = len(ack_ids) - len(failed)
     said = f"{done} {'acknowledged' if verb == 'acknowledge' else 'given back'}"
     if not failed:
-        note(said)
+        if not quiet:
+            note(said)
         return
     reasons = ", ".join(sorted({result["status"] for result in failed}))
     raise Failure(
         f"{said}, {len(failed)} not ({reasons}); the broker delivers those again", PARTLY_DONE if done else FAILED
     )
+
+
+def print_line(item: Mapping[str, Any]) -> None:
+    """One message as a line of JSON."""
+    click.echo(json.dumps(item, ensure_ascii=False))
 
 
 def print_message(item: Mapping[str, Any]) -> None:

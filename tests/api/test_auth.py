@@ -24,8 +24,9 @@ PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
 
 def path_of(template: str) -> str:
     return template.format(
-        broker="fake", exchange="ex", queue="orders", subscription="s", message="m", asset="start.js"
-    )
+        broker="fake", exchange="ex", queue="orders", subscription="s", bridge="b", message="m", asset="start.js",
+        endpoint="e", delivery="d", replay="r", scheduled="x", tap="t", cursor="c", run="u",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ async def test_every_route_needs_a_key_and_its_scope(route: Any, client_with_key
     problem(await client.request(route.method, path, headers={"authorization": "Bearer wrong"}), 401, "unauthorized")
     response = await client.request(route.method, path)
     if route.scope is Scope.KEY:
-        assert response.status_code == 200
+        assert response.status_code not in {401, 403}
     else:
         problem(response, 403, "forbidden")
 
@@ -70,6 +71,46 @@ async def test_scopes_are_per_object(client_with_keys: Callable[..., Any]) -> No
     problem(await client.post("/v1/subscriptions/theirs:pull", json={}), 403, "forbidden")
     listed = (await client.get("/v1/subscriptions")).json()["subscriptions"]
     assert [item["name"] for item in listed] == ["mine"]
+
+
+async def test_a_key_does_not_learn_whether_a_subscription_is_there(client_with_keys: Callable[..., Any]) -> None:
+    client = client_with_keys("consume:fake/orders")
+    settings = {"broker": "fake", "queue": "other"}
+    made = await client.put("/v1/subscriptions/there", json=settings, headers={"x-api-key": "other-secret"})
+    assert made.status_code == 201
+    for method, verb, body in (
+        ("GET", "", {}), ("GET", ":stream", {}), ("POST", ":pull", {}), ("POST", ":acknowledge", {"ack_ids": ["x"]}),
+    ):  # fmt: skip
+        told = []
+        for name in ("there", "gone"):
+            answer = await client.request(method, f"/v1/subscriptions/{name}{verb}", json=body)
+            found = problem(answer, 403, "forbidden")
+            told.append({**found, "detail": found["detail"].replace(name, "NAME"), "instance": ""})
+        assert told[0] == told[1]
+        assert "other" not in told[0]["detail"], "nor where it leads"
+    for scope in ("consume:*/*", "admin"):
+        problem(await client_with_keys(scope).get("/v1/subscriptions/gone"), 404, "subscription_not_found")
+
+
+async def test_pages_of_subscriptions_name_no_others(client_with_keys: Callable[..., Any]) -> None:
+    client = client_with_keys("consume:fake/orders")
+    admin = {"x-api-key": "other-secret"}
+    for name in ("a", "mine-1", "n", "mine-2", "o", "mine-3", "z"):
+        settings = {"broker": "fake", "queue": "orders" if name.startswith("mine") else "other"}
+        assert (await client.put(f"/v1/subscriptions/{name}", json=settings, headers=admin)).status_code == 201
+
+    async def pages(headers: dict[str, str]) -> list[list[str]]:
+        found = []
+        url: str | None = "/v1/subscriptions?limit=2"
+        while url:
+            response = await client.get(url, headers=headers)
+            found.append([item["name"] for item in response.json()["subscriptions"]])
+            url = response.links.get("next", {}).get("url")
+            assert url is None or url.endswith(f"cursor={found[-1][-1]}")
+        return found
+
+    assert await pages({}) == [["mine-1", "mine-2"], ["mine-3"]]
+    assert await pages(admin) == [["a", "mine-1"], ["mine-2", "mine-3"], ["n", "o"], ["z"]]
 
 
 async def test_who_published_is_in_the_ledger(client_with_keys: Callable[..., Any], gateway: Gateway) -> None:

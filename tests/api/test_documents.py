@@ -36,7 +36,7 @@ async def test_fields_have_their_descriptions(client: httpx.AsyncClient) -> None
     schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
     assert schemas["Published"]["properties"]["resent"]["description"].startswith("It was sent again")
     assert "minutes" not in schemas["Queue"]["properties"]["messages"]
-    assert schemas["SubscriptionSettings"]["properties"]["queue"]["description"] == "A queue of that broker."
+    assert schemas["SubscriptionSettings"]["properties"]["queue"]["description"].startswith("A queue of that broker.")
 
 
 async def test_every_code_of_a_route_is_a_problem() -> None:

@@ -348,7 +348,7 @@ async def test_an_unknown_outcome_is_not_final(client: httpx.AsyncClient, upstre
 
 
 async def test_a_late_confirm(client: httpx.AsyncClient, upstream: FakeUpstream, gateway: Gateway) -> None:
-    gateway.confirm_timeout = 0.05
+    gateway.confirm_timeout = 1.0  # in which the key is claimed, too
     upstream.held = []
     problem(await client.post(PATH, json={}, headers={"idempotency-key": "k"}), 504, "outcome_unknown")
 

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from gateway.api.app import Api
-from gateway.config import HttpSettings
+from gateway.config import HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
@@ -54,16 +55,14 @@ async def settle(client: httpx.AsyncClient, verb: str, *ack_ids: str, **more: An
 async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
     created = await client.put(BILLING, json=ORDERS)
     assert created.status_code == 201
-    assert created.json() == {
-        "name": "billing",
-        **ORDERS,
-        "lease": "broker",
-        "ack_deadline_seconds": 30,
-        "dead_letter_exchange": "",
-        "dead_letter_routing_key": "",
-        "read_only": False,
-        "leases": 0,
-    }
+    body = created.json()
+    names = ("name", "read_only", "state", "reason", "leases", "backlog", "push_status")
+    standing = {name: body.pop(name) for name in names}
+    assert standing == {
+        "name": "billing", "read_only": False, "state": "active", "reason": "", "leases": 0, "backlog": None,
+        "push_status": None,
+    }  # fmt: skip
+    assert body == msgspec.to_builtins(SubscriptionSettings(**ORDERS))
     etag = created.headers["etag"]
     assert (await client.get(BILLING)).headers["etag"] == etag
     assert (await client.put(BILLING, json=ORDERS)).status_code == 200
@@ -83,8 +82,18 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        ({"broker": "fake"}, 422, "invalid_request"),
-        ({**ORDERS, "lease": "ledger"}, 422, "invalid_request"),
+        ({"broker": "fake"}, 422, "invalid_value"),
+        ({**ORDERS, "lease": "nobody"}, 422, "invalid_request"),
+        ({**ORDERS, "max_deliveries": 3}, 422, "invalid_value"),
+        ({**ORDERS, "order_key": "routing_key"}, 422, "invalid_value"),
+        ({**ORDERS, "lease": "ledger", "order_key": "property:nonsense"}, 422, "invalid_value"),
+        ({**ORDERS, "lease": "ledger", "order_key": "nonsense"}, 422, "invalid_value"),
+        ({**ORDERS, "lease": "ledger", "filter": {"selector": "a >"}}, 422, "invalid_value"),
+        ({**ORDERS, "filter": {"selector": "a = 1"}}, 422, "invalid_value"),
+        ({**ORDERS, "dead_letter_routing_key": "orders"}, 422, "invalid_value"),
+        ({**ORDERS, "binding_key": "k"}, 422, "invalid_value"),
+        ({**ORDERS, "dead_letter_broker": "missing"}, 404, "broker_not_found"),
+        ({"broker": "fake", "exchange": "missing"}, 404, "not_found"),
         ({**ORDERS, "ack_deadline_seconds": 9}, 422, "invalid_request"),
         ({**ORDERS, "ack_deadline_seconds": 601}, 422, "invalid_request"),
         ({**ORDERS, "nonsense": 1}, 422, "invalid_request"),
@@ -245,7 +254,9 @@ async def test_forged_foreign_and_lost_ack_ids(client: httpx.AsyncClient, upstre
         ("acknowledge", {"ack_ids": []}),
         ("acknowledge", {"ack_ids": [1]}),
         ("modifyAckDeadline", {"ack_ids": ["x"], "ack_deadline_seconds": 5}),
-        ("modifyAckDeadline", {"ack_ids": ["x"], "ack_deadline_seconds": 601}),
+        ("modifyAckDeadline", {"ack_ids": ["x"], "ack_deadline_seconds": 43_201}),
+        ("release", {"ack_ids": ["x"], "delay_seconds": -1}),
+        ("release", {"ack_ids": ["x"], "delay_seconds": 604_801}),
         ("reject", {"ack_ids": ["x"], "reason": "x" * 501}),
     ],
 )
@@ -330,7 +341,7 @@ async def test_a_poll_ends_when_its_caller_is_gone(
     task = asyncio.create_task(Api(gateway, HttpSettings())(caller.scope(), caller.receive, caller.send))
     await asyncio.sleep(0.05)
     caller.gone.set()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(15):
         await task
     await publish(client, "1")
     assert len(await pull(client)) == 1
@@ -346,7 +357,7 @@ async def test_messages_that_cannot_be_written_as_json_go_back(
         raise TypeError("a fault of ours")
 
     await publish(client, "1", "2")
-    monkeypatch.setattr("gateway.api.subscriptions.received", fail)
+    monkeypatch.setattr("gateway.api.pulled_json.received", fail)
     problem(await client.post(f"{BILLING}:pull", json={"max_messages": 2}), 500, "internal")
     assert [settlement for settlement, _ in upstream.settled] == [Settlement.RELEASE, Settlement.RELEASE]
     assert len(upstream.queues["orders"].ready) == 2

@@ -5,8 +5,11 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from gateway.core import Gateway
+from gateway.ledger import Entry, Kind, MessageFilter, MessageIds, Owed, id_text, parse_id
 from tests.api.conftest import problem
 
+new_id = MessageIds()
 PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
 
 
@@ -52,6 +55,80 @@ async def test_the_list(client: httpx.AsyncClient) -> None:
     ) == 1
 
 
+async def test_names_that_are_no_utf_8(client: httpx.AsyncClient) -> None:
+    message = {"routing_key": {"type": "binary", "value": "/w=="}}
+    made = (await client.post(PUBLISH, json={"messages": [message, message]})).json()["results"]
+    seen = []
+    url: str | None = "/v1/messages?limit=1&routing_key=%FF"
+    while url:
+        response = await client.get(url)
+        seen += [item["id"] for item in response.json()["messages"]]
+        url = response.links.get("next", {}).get("url")
+    assert seen == [item["id"] for item in made[::-1]]
+
+
+async def test_what_a_broker_said_may_be_no_utf_8(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    identity = (await client.post(PUBLISH, json={"routing_key": "orders"})).json()["id"]
+    message_id = parse_id(identity)
+    await gateway.ledger.record([Entry(message_id, Kind.RELEASED, 1, "fake", "0-9-1", {"text": "\udcff"})])
+    events = (await client.get(f"/v1/messages/{identity}")).json()["events"]
+    assert [event["detail"] for event in events if event["kind"] == "released"] == [{"text": "\udcff"}]
+
+
 @pytest.mark.parametrize("query", ["state=nonsense", "cursor=nonsense", "limit=0"])
 async def test_bad_queries(client: httpx.AsyncClient, query: str) -> None:
+    problem(await client.get(f"/v1/messages?{query}"), 422, "invalid_parameter")
+
+
+async def test_every_filter(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    body = {"routing_key": "orders", "properties": {"message_id": "m-1", "type": "t", "correlation_id": "c"}}
+    identity = (await client.post(PUBLISH, json=body)).json()["id"]
+    await client.post(PUBLISH, json={"routing_key": "orders"})
+    (message,), _ = await gateway.messages(MessageFilter(properties={"type": "t"}), None, 10)
+    detail = {"subscription": "billing", "endpoint": "shop", "bridge": "east"}
+    await gateway.ledger.record([Entry(message.id, Kind.ATTEMPT_FAILED, message.at, "fake", "0-9-1", detail)])
+
+    async def ids(**query: str) -> list[str]:
+        return [item["id"] for item in (await client.get("/v1/messages", params=query)).json()["messages"]]
+
+    for name, value in {
+        "subscription": "billing", "endpoint": "shop", "bridge": "east", "state": "retrying", "message_id": "m-1",
+        "type": "t", "correlation_id": "c",
+    }.items():  # fmt: skip
+        assert await ids(**{name: value}) == [identity], name
+        assert await ids(**{name: "dead" if name == "state" else "other"}) == [], name
+    assert len(await ids(origin="http")) == 2
+    assert await ids(origin="bridge") == []
+    assert await ids(client="nobody") == []
+    assert await ids(header="tenant=7", content_type="x") == []
+    assert len(await ids(since="2026-01-01T00:00:00Z")) == 2
+    assert await ids(until="2026-01-01T00:00:00+01:00") == []
+    query = {"limit": "1", "origin": "http", "since": "2026-01-01T00:00:00Z", "type": "", "routing_key": "orders"}
+    first = await client.get("/v1/messages", params=query)
+    second = await client.get(first.links["next"]["url"])
+    assert [item["id"] for item in second.json()["messages"]] == [identity]
+
+
+async def test_what_is_owed_and_what_can_be_done(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    identity = (await client.post(PUBLISH, json={"routing_key": "orders", "payload": "x"})).json()["id"]
+    found = (await client.get(f"/v1/messages/{identity}")).json()
+    assert (found["owed"], found["body_kept"], found["related"], len(found["story"])) == ([], False, [], 2)
+    assert found["now"] == "It is at the broker fake; nobody took it through the gateway yet."
+    delivery = new_id()
+    owed = Owed(
+        id=delivery, message_id=parse_id(identity), subscription="billing", at=1, payload=b"x", size=1, dead=True,
+        reason={"reason": "no such order"}, attempt=2,
+    )  # fmt: skip
+    await gateway.ledger.deliveries.store([owed])
+    found = (await client.get(f"/v1/messages/{identity}")).json()
+    (item,) = found["owed"]
+    assert (item["id"], item["subscription"], item["state"]) == (id_text(delivery), "billing", "dead")
+    assert (item["attempt"], item["reason"]) == (2, {"reason": "no such order"})
+    assert found["body_kept"] is True
+    assert found["now"].startswith("It is dead for the subscription billing, after 2 attempts")
+    assert found["advice"][0]["command"] == f"gateway dlq redrive {id_text(delivery)}"
+
+
+@pytest.mark.parametrize("query", ["header=tenant", "header==7", "since=yesterday", "until=2026-01-01T00:00:00"])
+async def test_bad_filters(client: httpx.AsyncClient, query: str) -> None:
     problem(await client.get(f"/v1/messages?{query}"), 422, "invalid_parameter")

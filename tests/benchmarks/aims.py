@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.benchmarks.rows import OURS, Row, quotient
 
 BATCH = 1_000
 """Messages of a batch."""
+LEDGER_LEASE = f"{OURS}, ledger lease"
+"""The client that is us, where the ledger holds what is out and not the broker."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One row of ours, and what is wanted of it: so many microseconds, times per second, or times another row."""
+    """One row of ours, and what is wanted of it: microseconds, times per second, octets, or times another row."""
 
     work: str
     wanted: str
@@ -21,7 +23,7 @@ class Aim:
     least: float = 0.0
     most: float = float("inf")
     measure: str = "rate"
-    """``rate`` or ``microseconds``."""
+    """``rate``, ``microseconds`` or ``memory``."""
     peer: str = ""
     """The client of the same work that is compared with; our rate over its rate, its CPU over ours."""
     base: str = ""
@@ -59,8 +61,31 @@ AIMS: Sequence[Aim] = (
     _times("HTTP publish, 64 connections", 3, "management"),
     Aim(f"HTTP publish, batches of {BATCH:,}, 1 connection", "20,000 messages/s", least=20_000),
     Aim(f"HTTP publish, batches of {BATCH:,}, 4 connections", "20,000 messages/s", least=20_000),
-    _times("HTTP pull and ack, 1 at a time", 10, "management get"),
-    _times("HTTP pull and ack, 100 at a time", 10, "management get"),
+    *(
+        replace(_times(f"HTTP pull and ack, {number} at a time", 10, "management get"), client=client)
+        for number in (1, 100)
+        for client in (OURS, LEDGER_LEASE)
+    ),
+    *(
+        replace(_times(f"webhooks, {at_once} at once", 2, "httpx"), client=client)
+        for at_once in (10, 64)
+        for client in (OURS, LEDGER_LEASE)
+    ),
+    _times("POST to an endpoint, 1 caller", 2, "httpx"),
+    _times("POST to an endpoint, 64 callers", 2, "httpx"),
+    _times("bridge: RabbitMQ to RabbitMQ", 1.5, "Shovel"),
+    _times("bridge: RabbitMQ to RabbitMQ", 1.5, "Shovel over TCP"),
+    Aim(
+        "bridge: 1,000,000 messages queued",
+        "flat: memory at most 1.25 × that of 10,000",
+        most=1.25,
+        measure="memory",
+        base="bridge: 10,000 messages queued",
+    ),
+    *(
+        Aim(f"one more idle subscription, {what}", "at most 20 kB", most=20_000, measure="memory")
+        for what in ("pulled", "pushed")
+    ),
     *(
         Aim(
             f"{work}, 10,000 queues",
@@ -95,6 +120,8 @@ class Verdict:
             found = f"{self.found:.2f} ×"
         elif aim.measure == "microseconds":
             found = f"{self.found:.1f} µs"
+        elif aim.measure == "memory":
+            found = f"{self.found / 1_000:.1f} kB"
         else:
             found = f"{self.found:,.0f}/s"
         return f"{'met' if self.met else 'MISSED'}: {found}"

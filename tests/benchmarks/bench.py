@@ -117,9 +117,9 @@ class Bench:
     # ------------------------------------------------------------------------------------------ gateway
 
     @contextmanager
-    def gateway(self, brokers: Mapping[str, str] | None = None) -> Iterator[Running]:
+    def gateway(self, brokers: Mapping[str, str] | None = None, settings: str = "") -> Iterator[Running]:
         """A gateway in a process of its own, with a SQLite ledger, and with these brokers (name -> URL) or, where
-        there are none, with its embedded broker."""
+        there are none, with its embedded broker. ``settings`` is TOML, put behind them."""
         with tempfile.TemporaryDirectory(prefix="gateway-", dir=self.folder) as name:
             folder = Path(name)
             ports, log = folder / "ports.json", folder / "log"
@@ -127,7 +127,8 @@ class Bench:
             command += ["--http-port", "0", "--ops-port", "0", "--amqp-port", "0", "--ports-file", str(ports)]
             if brokers is not None:
                 config = folder / "gateway.toml"
-                config.write_text("".join(f'[brokers.{each}]\nurl = "{url}"\n' for each, url in brokers.items()))
+                tables = [f'[brokers.{each}]\nurl = "{url}"\n' for each, url in brokers.items()]
+                config.write_text("".join([*tables, settings]))
                 command += ["--config", str(config)]
             with log.open("wb") as output:
                 process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=output, stdout=output)

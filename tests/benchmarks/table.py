@@ -11,6 +11,7 @@ HEADINGS = ("work", "client", "per second", "CPU µs", "p50 ms", "p99 ms", "memo
 LEFT = frozenset({"work", "client", "aim", "found"})
 LEGEND = """\
 per second, CPU µs: of one message, publish, commit or call; CPU of the client's process alone (management: of RabbitMQ)
+with the broker's CPU: of the client's process and of RabbitMQ, in which Shovel runs
 memory: of the process at its largest, or of one more of what the row counts
 faster, lighter: the first client of the same work has so many times its rate, and takes so many times less CPU"""
 

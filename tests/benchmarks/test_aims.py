@@ -6,7 +6,7 @@ import pytest
 
 from tests.benchmarks.aims import AIMS, Aim, verdicts
 from tests.benchmarks.rows import OURS, Row, Sample
-from tests.benchmarks.sections import codec, growth, link, publish, pull, versions
+from tests.benchmarks.sections import bridge, codec, growth, link, memory, outbound, publish, pull, push, versions
 from tests.benchmarks.sections.memory import BROKER, CLIENT
 
 
@@ -17,6 +17,8 @@ def rows(ours: Sample, theirs: Sample) -> list[Row]:
 CASES = {
     "CPU, met": (Aim("work", "", most=15, measure="microseconds"), "met: 10.0 µs"),
     "CPU, missed": (Aim("work", "", most=9, measure="microseconds"), "MISSED: 10.0 µs"),
+    "memory, met": (Aim("work", "", most=20_000, measure="memory"), "met: 19.5 kB"),
+    "memory, missed": (Aim("work", "", most=19_000, measure="memory"), "MISSED: 19.5 kB"),
     "rate, met": (Aim("work", "", least=50), "met: 50/s"),
     "rate, missed": (Aim("work", "", least=51), "MISSED: 50/s"),
     "the rate of a peer, met": (Aim("work", "", least=2, peer="peer"), "met: 2.00 ×"),
@@ -29,7 +31,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_an_aim_is_met_or_missed(name: str) -> None:
     aim, said = CASES[name]
-    found = verdicts(rows(Sample(100, 2.0, 0.001), Sample(100, 4.0, 0.003)), [aim])
+    found = verdicts(rows(Sample(100, 2.0, 0.001, memory=19_500), Sample(100, 4.0, 0.003)), [aim])
     assert [str(each) for each in found["work", OURS]] == [said]
 
 
@@ -65,11 +67,25 @@ def test_every_aim_is_of_a_row_that_there_is() -> None:
         ),
         *((publish.single(connections), OURS) for connections in publish.CONNECTIONS),
         *((publish.batches(connections), OURS) for connections in publish.BATCH_CONNECTIONS),
-        *((pull.work(count), OURS) for count in pull.COUNTS),
+        *((pull.work(count), client) for count in pull.COUNTS for client in pull.LEASES),
+        *((push.work(at_once), client) for at_once in push.CONCURRENCY for client in pull.LEASES),
+        *((memory.idle(what), OURS) for what in memory.IDLE),
+        *((outbound.work(callers), OURS) for callers in outbound.CALLERS),
         *((growth.name(key, growth.QUEUES[-1]), client) for key in growth.WORKS for client in (CLIENT, BROKER)),
+        (bridge.MOVE, OURS),
+        (bridge.queued(bridge.QUEUED[-1]), OURS),
     }
     assert {(aim.work, aim.client) for aim in AIMS} <= names
-    bases = {growth.name(key, growth.QUEUES[0]) for key in growth.WORKS}
+    bases = {growth.name(key, growth.QUEUES[0]) for key in growth.WORKS} | {bridge.queued(bridge.QUEUED[0])}
     assert {aim.base for aim in AIMS if aim.base} <= bases
-    peers = {"pamqp", link.GO, publish.MANAGEMENT, pull.GET, f"{OURS} 0-9-1"}
+    peers = {
+        "pamqp",
+        link.GO,
+        publish.MANAGEMENT,
+        pull.GET,
+        outbound.HTTPX,
+        bridge.SHOVEL,
+        bridge.SHOVEL_TCP,
+        f"{OURS} 0-9-1",
+    }
     assert {aim.peer for aim in AIMS if aim.peer} == peers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -54,6 +55,21 @@ def test_what_this_process_costs() -> None:
     assert found.cpu == pytest.approx(watch.cpu, abs=0.05)
     assert watch.seconds >= 0.09
     assert 1 << 20 < clock.resident() <= clock.largest() * 1.01
+
+
+def test_the_loop_is_the_first_thread_of_a_process() -> None:
+    before = clock.cpu_of(os.getpid()), clock.cpu_of_loop(os.getpid())
+
+    def compute() -> None:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    whole, loop = clock.cpu_of(os.getpid()) - before[0], clock.cpu_of_loop(os.getpid()) - before[1]
+    assert whole - loop == pytest.approx(0.2, abs=0.05)
 
 
 # ----------------------------------------------------------------------------------------- load generator

@@ -14,7 +14,7 @@ from tests.benchmarks import golang, pamqp_codec
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.programs import ROOT
 from tests.benchmarks.rows import OURS, ClientFailed, Row, Sample
-from tests.benchmarks.sections import SECTIONS, codec, cost, link
+from tests.benchmarks.sections import SECTIONS, bridge, codec, cost, link, outbound
 from tests.servers import BrokerJ, PostgreSQL, RabbitMQ
 
 
@@ -77,6 +77,11 @@ def test_go_sources_that_cannot_be_built_say_so(tmp_path: Path, monkeypatch: pyt
         golang.build(tmp_path)
 
 
+def test_outbound_beside_httpx(bench: Bench) -> None:
+    clients = [OURS, outbound.UNDER_HTTPX, outbound.HTTPX]
+    assert works(outbound.run(bench)) == {outbound.work(callers): clients for callers in outbound.CALLERS}
+
+
 @pytest.mark.broker
 def test_a_message_that_is_left_over_is_no_success(
     bench: Bench, rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +93,7 @@ def test_a_message_that_is_left_over_is_no_success(
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("section", ["versions", "publish", "pull", "ledger", "memory", "growth", "cost"])
+@pytest.mark.parametrize("section", ["versions", "publish", "pull", "push", "ledger", "memory", "growth", "cost"])
 def test_sections_on_real_servers(
     section: str, bench: Bench, rabbitmq: RabbitMQ, brokerj: BrokerJ, postgresql: PostgreSQL
 ) -> None:
@@ -98,6 +103,46 @@ def test_sections_on_real_servers(
     assert found
     assert not {queue for queue in rabbitmq.queues() - before if queue.startswith("bench-")}
     assert len(bench.versions()) == 3
+
+
+@pytest.mark.broker
+def test_bridges_beside_shovel_and_across_versions(bench: Bench, rabbitmq: RabbitMQ, brokerj: BrokerJ) -> None:
+    bench.rabbitmq, bench.brokerj = rabbitmq, brokerj
+    before = rabbitmq.queues()
+    found = works(bridge.run(bench))
+    clients = [OURS, bridge.SHOVEL, bridge.SHOVEL_TCP]
+    assert found == {
+        bridge.MOVE: clients,
+        bridge.TOGETHER: clients,
+        bridge.COST: [bridge.ALL, bridge.LEDGER, bridge.LINK, bridge.TRANSLATION, bridge.BRIDGE],
+        **{bridge.TO_0_10.format(version): [OURS] for version in ("0-8", "0-9-1")},
+        **{bridge.queued(number): [OURS] for number in bridge.QUICK_QUEUED},
+    }
+    assert not {queue for queue in rabbitmq.queues() - before if queue.startswith(bridge.PREFIX)}
+    assert not rabbitmq.api("GET", "parameters/shovel")
+    assert not [policy for policy in rabbitmq.api("GET", "policies") if policy["name"].startswith(bridge.PREFIX)]
+
+
+@pytest.mark.broker
+def test_a_bridge_that_moves_nothing_is_no_success(
+    bench: Bench, rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "STALLED", 0.1)
+    monkeypatch.setattr(bridge, "PATIENCE", 0.1)
+    url = rabbitmq.url("0-9-1")
+    with bridge.queues(url, url, 3) as (source, target):
+        with pytest.raises(ClientFailed, match="0 of 3 messages came, and no more"):
+            bridge.moved(url, target, 3)
+        with pytest.raises(ClientFailed, match="3 messages were left at the source"):
+            bridge.emptied(url, source)
+    assert not {source, target} & rabbitmq.queues()
+
+
+def test_the_cpu_of_a_bridge_is_split() -> None:
+    whole = Sample(1_000, 1.0, 0.070)
+    found = bridge.split(whole, 0.020, Sample(500, 1.0, 0.0125), Sample(2_000, 1.0, 0.010))
+    shares = {name: round(sample.microseconds or 0, 3) for name, sample in found.items()}
+    assert shares == {"all": 70.0, "ledger": 20.0, "link": 25.0, "translation": 5.0, "bridge": 20.0}
 
 
 def test_the_cost_is_split_into_what_each_layer_adds() -> None:

@@ -34,13 +34,15 @@ def gateway() -> Iterator[str]:
 
 
 class Canned(HTTPServer):
-    """A server that answers everything with one answer, and remembers what it was asked."""
+    """A server that answers everything alike, and remembers what it was asked."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), CannedHandler)
         self.status = 200
         self.body = b"{}"
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self.body_of: Callable[[], bytes] = lambda: self.body
+        """What it answers next, where that changes."""
 
     @property
     def url(self) -> str:
@@ -62,11 +64,12 @@ class CannedHandler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.asked.append((self.command, self.path, headers, body))
+        answer = self.server.body_of()
         self.send_response(self.server.status)
         self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(self.server.body)))
+        self.send_header("content-length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(self.server.body)
+        self.wfile.write(answer)
 
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815  # the names that http.server calls
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -55,8 +56,16 @@ def test_publish_pull_and_why(ask: Gateway, queue: str, version: str) -> None:
 
     told = ask("why", id)
     assert told.stdout.splitlines()[0] == f"{id} is acknowledged."
-    kinds = [line.split()[1] for line in told.stdout.splitlines()[2:]]
-    assert kinds[-3:] == ["confirmed", "delivered", "acknowledged"]
+    assert told.stdout.splitlines()[1].startswith("It is done: the consumer of pull-")
+    said = [line.partition("  ")[2] for line in told.stdout.splitlines()[3:]]
+    assert [line.split(" ", 3)[:3] for line in said] == [
+        ["The", "gateway", "took"],
+        ["The", "broker", f"local-{version}"],
+        ["It", "was", "handed"],
+        ["The", "consumer", "was"],
+    ]
+    kinds = [line.split()[1] for line in ask("why", id, "--events").stdout.splitlines()[-4:]]
+    assert kinds == ["accepted", "confirmed", "delivered", "acknowledged"]
     assert id in ask("messages", "--broker", f"local-{version}").stdout
 
 
@@ -100,3 +109,40 @@ def test_what_is_wrong_is_told(ask: Gateway, arguments: list[str], status: int, 
     result = ask(*arguments)
     assert f"[{code}]" in result.stderr
     assert result.exit_code == status
+
+
+def test_why_over_a_bridge_and_versions(
+    ask: Gateway, queue: str, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """One timeline: published in 0-8, bridged, and taken in 0-10."""
+    target, bridge = unique_name("target"), unique_name("bridge")
+    assert ask("queues", "declare", "local-0-10", target).exit_code == 0
+    settings = tmp_path / "bridge.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "source": {"broker": "local-0-8", "queue": queue},
+                "target": {"broker": "local-0-10", "exchange": "", "routing_key": target},
+            }
+        )
+    )
+    assert ask("bridges", "put", bridge, str(settings)).exit_code == 0
+    id = ask("publish", "local-0-8", "amq.default", queue, "over").stdout.strip()
+    try:
+        pulled = ask("pull", "local-0-10", target, "--wait", "10")
+        assert pulled.stdout.startswith(id), pulled.output
+    finally:
+        assert ask("bridges", "delete", bridge, "--yes").exit_code == 0
+    told = ask("why", id).stdout
+    for part in (
+        "The gateway took it, to publish it to the default exchange of local-0-8",
+        "The broker local-0-8 (0-8) confirmed it",
+        f"The bridge published it at the default exchange of local-0-10, routing key '{target}', where it was",
+        f"confirmed. [bridge {bridge}]",
+        "It was handed to a consumer (attempt 1).",
+        "The consumer was done with it",
+        "It is done: the consumer of pull-",
+    ):
+        assert part in told, told
+    (found,) = json.loads(ask("messages", "--bridge", bridge, "--json").stdout)["messages"]
+    assert found["id"] == id

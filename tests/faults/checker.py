@@ -86,18 +86,26 @@ class Reception:
     """The broker says that it tried before."""
     resent: bool = False
     """The gateway says that it may have been published twice."""
+    attempt: int = 0
+    """How often it was handed out, as the gateway counts; 0: it does not say."""
+    delivery: str = ""
+    """A name that all attempts of one delivery have (``webhook-id``); "": there is none."""
+    forgotten: bool = False
+    """Nobody could know that it is a repeat: the broker has forgotten that it handed the message out."""
     elsewhere: bool = False
     """Taken by a client of the broker, past the gateway, so that the ledger cannot know of it."""
     since: float = 0.0
     """When it was handed over, on one clock for all consumers."""
     until: float | None = None
     """When the consumer sent its acknowledgement; None: never."""
+    ends: float | None = None
+    """When the lease ends by itself, at the earliest; None: not that anybody knew."""
     settled: Settled = Settled.NO
 
     @property
     def marked(self) -> bool:
         """It says of itself that it may be a repeat."""
-        return self.redelivered or self.resent
+        return self.redelivered or self.resent or self.attempt > 1
 
 
 class History:
@@ -149,6 +157,8 @@ class Verdict:
     """Receptions beyond the first."""
     marked: int = 0
     """Of those, the ones that carry a mark."""
+    forgotten: int = 0
+    """Of those without one, those of which nobody could know."""
     recovered: int = 0
     """Unknown outcomes that did arrive."""
     unknown: int = 0
@@ -160,6 +170,12 @@ class Verdict:
     def valid(self) -> bool:
         """Whether everything that must hold does."""
         return not self.problems
+
+    def problem(self, text: str, culprits: Sequence[str]) -> None:
+        """Note what must not be, and those that it was found of, if there are any."""
+        if culprits:
+            more = f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else ""
+            self.problems.append(f"{len(culprits)} {text}: {', '.join(culprits[:SHOWN])}{more}")
 
 
 _NOT_THERE: Final = frozenset({"not_sent", "refused", "unroutable", "unknown"})
@@ -206,7 +222,8 @@ def check(history: History, states: Mapping[str, str] | None = None) -> Verdict:
         verdict.recovered += publish.outcome is not Outcome.ACKNOWLEDGED
         repeats = len(receptions) - 1
         verdict.duplicated += repeats
-        verdict.marked += min(repeats, sum(reception.marked for reception in receptions))
+        verdict.marked += min(repeats, _marks(receptions))
+        verdict.forgotten += sum(reception.forgotten for reception in receptions)
         changed += [id for reception in receptions if reception.digest != publish.digest]
     verdict.lost = [
         id for id, publish in history.publishes.items() if publish.outcome is Outcome.ACKNOWLEDGED and id not in by_id
@@ -217,35 +234,44 @@ def check(history: History, states: Mapping[str, str] | None = None) -> Verdict:
         if not any(reception.settled in (Settled.ACKED, Settled.UNCLEAR) for reception in receptions)
     ]
 
-    def problem(text: str, culprits: Sequence[str]) -> None:
-        if culprits:
-            more = f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else ""
-            verdict.problems.append(f"{len(culprits)} {text}: {', '.join(culprits[:SHOWN])}{more}")
-
-    problem("lost", verdict.lost)
-    problem("unexpected", verdict.unexpected)
-    problem("changed on the way", changed)
-    problem("received, never settled, and not delivered again", gone)
-    problem("out in two leases at once", _overlaps(by_id))
-    unmarked = verdict.duplicated - verdict.marked
-    if unmarked:
+    verdict.problem("lost", verdict.lost)
+    verdict.problem("unexpected", verdict.unexpected)
+    verdict.problem("changed on the way", changed)
+    verdict.problem("received, never settled, and not delivered again", gone)
+    verdict.problem("out in two leases at once", _overlaps(by_id))
+    unmarked = verdict.duplicated - verdict.marked - verdict.forgotten
+    if unmarked > 0:
         verdict.problems.append(f"{unmarked} repeats without a mark")
     if states is not None:
-        problem("with another state in the ledger than observed", _disagreements(history, states))
+        verdict.problem("with another state in the ledger than observed", _disagreements(history, states))
     return verdict
+
+
+def _marks(receptions: Sequence[Reception]) -> int:
+    """How many of them can be known for repeats: they say so, or have the name of a delivery that came before."""
+    seen: set[str] = set()
+    marks = 0
+    for reception in receptions:
+        marks += reception.marked or reception.delivery in seen
+        if reception.delivery:
+            seen.add(reception.delivery)
+    return marks
 
 
 def _overlaps(by_id: Mapping[str, Iterable[Reception]]) -> list[str]:
     """Messages that two consumers held at the same time, and both settled with success. Two copies of a message that
-    was sent again are two messages."""
+    was sent again are two messages, and so are two that the gateway gave different ids."""
     found = []
     for id, receptions in by_id.items():
         held = sorted(
-            (reception.since, reception.until, reception.resent)
+            (reception.gateway_id, reception.since, reception.until, reception.resent)
             for reception in receptions
             if reception.settled is Settled.ACKED and reception.until is not None
         )
-        if any(later[0] < earlier[1] and not (earlier[2] or later[2]) for earlier, later in pairwise(held)):
+        if any(
+            later[0] == earlier[0] and later[1] < earlier[2] and not (earlier[3] or later[3])
+            for earlier, later in pairwise(held)
+        ):
             found.append(id)
     return found
 
@@ -313,10 +339,10 @@ def row(name: str, broker: str, verdict: Verdict, seconds: float) -> tuple[str, 
     return (name, broker, *(f"{number:,}" for number in numbers), f"{seconds:.0f}")
 
 
-def table(rows: Iterable[Sequence[str]]) -> str:
+def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
     """The rows under their heads, as a Markdown table."""
-    lines = [COLUMNS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    lines = [columns, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     rule = ["-" * widths[0], "-" * widths[1], *("-" * (width - 1) + ":" for width in widths[2:])]
     padded = [
         [

@@ -45,7 +45,9 @@ from tests.faults import checker
 from tests.faults.checker import History, NotDrained, Outcome, Reception, Settled, Verdict, digest
 from tests.faults.http import Answer, Http, NoAnswer, NotSent
 from tests.faults.load import Load, Shape
+from tests.faults.nursery import Forked
 from tests.faults.proxy import Direction, Proxy, Toxic
+from tests.ledgers import sqlite_ledger
 from tests.servers import BrokerJ, RabbitMQ
 from tests.servers.process import HOST, ROOT, Server, free_port
 
@@ -86,13 +88,17 @@ class GatewayProcess:
         self.port = free_port()
         self.ops_port = free_port()
         self.starts = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        tables = _merge({"http": {"port": self.port}, "ops": {"port": self.ops_port}}, tables)
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.config = folder / "gateway.toml"
-        self.config.write_text(_toml(tables), encoding="utf-8")
+        self.configure(tables)
         self._log = folder / "gateway.log"
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
         self._environ["PYTHONPATH"] = str(GATEWAY_ROOT)
+
+    def configure(self, tables: Mapping[str, Any]) -> None:
+        """Write the configuration file, for the next start."""
+        tables = _merge({"http": {"port": self.port}, "ops": {"port": self.ops_port}}, tables)
+        self.config.write_text(_toml(tables), encoding="utf-8")
 
     def run(self, *arguments: str) -> None:
         """One command of the gateway's, ``migrate`` for instance, with this configuration.
@@ -100,12 +106,18 @@ class GatewayProcess:
         Raises:
             GatewayFailed: it ended with another status than 0.
         """
-        command = [sys.executable, "-m", "gateway", *arguments, "--config", str(self.config)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        if done.returncode:
-            raise GatewayFailed(f"gateway {' '.join(arguments)} ended with {done.returncode}: {done.stdout[-2000:]}")
+        status = self._spawn(*arguments).wait(START_TIMEOUT)
+        if status:
+            raise GatewayFailed(f"gateway {' '.join(arguments)} ended with {status}: {self.log()[-2000:]}")
+
+    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        """The gateway's command line as a process; one of another checkout cannot be forked off what runs here."""
+        arguments = (*arguments, "--config", str(self.config))
+        if GATEWAY_ROOT == ROOT:
+            return Forked(arguments, self.folder, self._environ, self._log)
+        command = [sys.executable, "-m", "gateway", *arguments]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(command, cwd=self.folder, env=self._environ, stdout=log, stderr=log)
 
     def start(self, wait: bool = True) -> None:
         """Start it; with ``wait`` return once it answers ``/livez``.
@@ -114,9 +126,7 @@ class GatewayProcess:
             GatewayFailed: it does not come up.
         """
         self.starts += 1
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=self.folder, env=self._environ, stdout=log, stderr=log)
+        self.process = self._spawn("serve")
         if wait:
             self.wait_live()
 
@@ -302,6 +312,8 @@ class Run:
         tables: dict[str, Any] = {"data_dir": str(self.folder / "data"), "brokers": {BROKER: {"url": url}}}
         if self._ledger_url:
             tables["ledger"] = {"url": self._ledger_url}
+        else:
+            sqlite_ledger(self.folder / "data")
         for name, value in self._settings.items():
             table = tables
             *path, last = name.split(".")

@@ -109,6 +109,12 @@ class Http:
             self.close()
         return Answer(int(first.split()[1]), headers, body)
 
+    def reset(self) -> None:
+        """Give the connection up as a process does that is killed: what was not read makes it a reset."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self.close()
+
     def close(self) -> None:
         """Give the connection up."""
         if self._writer is not None:

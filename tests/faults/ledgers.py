@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from tests.faults.proxy import Proxy
+from tests.ledgers import sqlite_ledger
 from tests.servers import PostgreSQL
 from tests.servers.process import HOST
 
@@ -80,6 +81,10 @@ class SqliteFile(Place):
         self.folder = Path(tempfile.mkdtemp(prefix="gateway-ledger-"))
         self.file = self.folder / "ledger.db"
         self.url = f"sqlite:///{self.file}"
+
+    def __enter__(self) -> SqliteFile:
+        sqlite_ledger(self.folder)
+        return self
 
     def __exit__(self, *exc: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -30,6 +30,7 @@ from gateway.errors import (
 from gateway.message import Message, Properties
 from gateway.upstreams import PublishReceipt, Upstream, UpstreamState
 from tests.faults.poison import DENIED_KEY, PEERS, Denied, bound, check, drain, messages
+from tests.ledgers import sqlite_ledger
 from tests.servers import RabbitMQ
 from tests.upstreams.fake import until
 
@@ -253,6 +254,7 @@ async def client(peer: Peer, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]
         "brokers.peer.reconnect_min": 0.05,
     }
     limits = httpx.Limits(max_connections=50)
+    sqlite_ledger(tmp_path)
     async with (
         running(load(None, {}, settings)) as app,
         httpx.AsyncClient(base_url=app.url, timeout=60, limits=limits) as client,

@@ -78,6 +78,9 @@ async def test_java_reads_what_the_gateway_published(upstream: Upstream, java: J
     got = one(java, queue)
     assert about_the_ttl(got.pop("expiration") - time.time() * 1000)  # absolute, on this broker
     where = {"exchange": "", "routing_key": queue, "redelivered": False}
+    (reserved,) = [entry for entry in got["headers"] if entry[0] == RESERVED]
+    got["headers"].remove(reserved)
+    assert "properties" in dict(reserved[1][1]), "that the expiration was a time to live"
     assert got == {"body": samples.BODY, **samples.java_classic(written=False), **where}
 
 
@@ -138,6 +141,7 @@ async def test_what_0_10_has_no_field_for_comes_back(upstream: Upstream, java: J
     got = one(java, queue)
     headers = dict(got["headers"])
     assert headers.pop("n") == ["Integer", 3]
+    assert headers.pop("x-jms-type") == ["String", sent.type]
     assert list(headers) == ["x-gateway"]
     assert got["reply_to"] == [None, "answers"]
     assert got["correlation_id"] == base64("correlation é".encode())

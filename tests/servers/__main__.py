@@ -26,10 +26,14 @@ def up(path: Path, kinds: list[str]) -> None:
 
 
 def down(path: Path) -> None:
-    """End them and remove the file."""
+    """End them and remove the file; says what they took of a processor."""
+    took = []
     for kind, state in json.loads(path.read_text()).items():
-        KINDS[kind](State.from_json(state)).adopt().stop()
+        server = KINDS[kind](State.from_json(state)).adopt()
+        took.append(f"{kind} {server.cpu_seconds:.0f} s")
+        server.stop()
     path.unlink()
+    print("took of a processor: " + ", ".join(took))
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install what the tests on real servers need: RabbitMQ, PostgreSQL, Java 17 and Maven as packages of the system,
-# Apache Qpid Broker-J and the Java client of the tests below .servers/. Safe to repeat, and quick when all is there.
+# Apache Qpid Broker-J, the Java client of the tests and the jars of Delta Lake below .servers/. Safe to repeat, and
+# quick when all is there.
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -52,6 +53,7 @@ fetch() {
 
 fetch tests/servers/brokerj/pom.xml "$servers/brokerj"
 fetch tests/java/pom.xml "$servers/java/lib"
+deploy/spark/jars.sh "$servers/delta"
 
 # ----------------------------------------------------------------------------------------------- Java client
 

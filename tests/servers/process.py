@@ -108,6 +108,12 @@ def tree(root: ProcessId) -> list[ProcessId]:
     return found
 
 
+def cpu_seconds(processes: Sequence[ProcessId]) -> float:
+    """What they, and children of theirs that have ended, took of a processor so far."""
+    stats = [stat for process in processes if alive(process) and (stat := _stat(process.pid)) is not None]
+    return sum(int(ticks) for stat in stats for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
 def send_signal(processes: Sequence[ProcessId], number: int) -> None:
     """Signal each that still runs."""
     for process in processes:
@@ -291,6 +297,11 @@ class Server:
         """Go on after :meth:`pause`."""
         self._must_be_owned()
         send_signal(tree(self.state.processes[self.main])[::-1], signal.SIGCONT)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What its processes took of a processor so far, since they were started last."""
+        return cpu_seconds([process for root in self.state.processes.values() for process in tree(root)])
 
     def log(self) -> str:
         """What it printed so far."""

@@ -5,7 +5,9 @@ Independent clients (pika; Qpid's Java client) talk to real brokers through a re
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +19,8 @@ import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.interop.octets import properties as property_list
+from tests.interop.raw import Octets
 from tests.servers import BrokerJ, RabbitMQ, Server, started
 from tests.servers.judge import Judge, JudgeConnection, octets
 from tests.servers.process import HOST
@@ -222,6 +226,17 @@ def pika_is_refused(port: int) -> None:
     other.close()
 
 
+def pika_publishes_no_number(port: int) -> None:
+    """A header that holds the double NaN: connection.close 541."""
+    connection = _pika(port)
+    channel = connection.channel()
+    try:
+        channel.basic_publish("", "golden-nowhere", b"no number", Octets(property_list(headers=[("a", "d", math.nan)])))
+        connection.process_data_events(1)
+    except (pika.exceptions.AMQPConnectionError, pika.exceptions.ConnectionClosedByBroker):
+        pass  # the close that is to be recorded
+
+
 def pika_may_not_enter(port: int, **login: str) -> None:
     """A login that is refused."""
     try:
@@ -244,6 +259,19 @@ def java_publishes_and_consumes(connection: JudgeConnection, message: dict[str, 
         assert len(taken) == 3, taken
         again = connection.consume("golden", 3)
         assert [message["redelivered"] for message in again] == [True] * 3, again
+    connection.delete("golden")
+    connection.close()
+
+
+def java_publishes_packed(connection: JudgeConnection, native: bool) -> None:
+    """Publish a packed body with the content-encoding gzip, and in 0-10 one that is none; consume: the bodies come
+    unpacked, or empty, and without the encoding."""
+    connection.declare("golden", durable=True)
+    bodies = [gzip.compress(b"golden", mtime=0), *([b"no gzip"] if native else [])]
+    messages = [{"body": octets(body), "content_encoding": "gzip"} for body in bodies]
+    connection.publish("", "golden", *messages)
+    taken = connection.consume("golden", len(bodies))
+    assert [message["body"] for message in taken] == [b"golden", *([b""] if native else [])], taken
     connection.delete("golden")
     connection.close()
 
@@ -277,6 +305,7 @@ def main() -> int:
         for name, talk in (
             ("rabbitmq-0-9-1", pika_publishes_and_gets),
             ("rabbitmq-0-9-1-refused", pika_is_refused),
+            ("rabbitmq-0-9-1-refused-float", pika_publishes_no_number),
         ):
             record(name, rabbitmq, "0-9-1", by_pika, talk, talk.__doc__ or "")
         record(
@@ -311,6 +340,12 @@ def main() -> int:
                 java_publishes_and_consumes(judge.connect(version, port, "default"), message)
 
             record(f"brokerj-{version}", brokerj, version, by_java, talk_java, about)
+
+            def talk_packed(port: int, version: str = version) -> None:
+                java_publishes_packed(judge.connect(version, port, "default"), version == "0-10")
+
+            packed = java_publishes_packed.__doc__ or ""
+            record(f"brokerj-{version}-gzip", brokerj, version, by_java, talk_packed, packed)
             for step, syntax, short in JMS_STEPS:
 
                 def talk_jms(port: int, version: str = version, step: str = step, syntax: str = syntax) -> None:

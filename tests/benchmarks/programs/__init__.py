@@ -23,9 +23,12 @@ PROGRAMS: Mapping[str, str] = {
     "aiormq": "uvloop, as many coroutines as the window that publish; one basic.ack per message, not waited for",
     "aio_pika": "uvloop, as many coroutines as the window that publish; one message.ack() per message",
     "load": "HTTP requests, each answered before the next on its connection",
+    "outbound": "POSTs to an endpoint: our transport, ours under httpx, or httpx as it comes",
+    "endpoint": "the endpoint: takes any request, counts it and answers 200",
     "ledger": "writers of the ledger, each with one record on its way",
     "core": "our own layers one on top of the other, without HTTP",
     "holder": "opens connections and channels and holds them",
+    "bridge": "the parts of a bridge, each by itself",
     "queues": "our link: publishes to many queues, and takes it all back",
 }
 """Name -> what it does and how; module of this package with the function ``main``."""

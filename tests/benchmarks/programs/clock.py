@@ -49,7 +49,16 @@ def watched(pid: int) -> Iterator[Watched]:
 
 def cpu_of(pid: int) -> float:
     """CPU seconds of a process so far, user and system, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return _spent(f"/proc/{pid}/stat")
+
+
+def cpu_of_loop(pid: int) -> float:
+    """Those of its first thread alone, in which the event loop runs."""
+    return _spent(f"/proc/{pid}/task/{pid}/stat")
+
+
+def _spent(path: str) -> float:
+    fields = Path(path).read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK
 
 

@@ -1,7 +1,7 @@
 """Publishes through our layers, one on top of the other, without HTTP: so that differences are what a layer costs.
 
 ``link``: a channel of a link. ``upstream``: the broker by name, with its windows, lanes and time-outs. ``core``: ids,
-annotations, events and answers, with a ledger that keeps nothing. ``ledger``: the same with the real one.
+annotations, events and answers, with a ledger that keeps no events. ``ledger``: the same with the real one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway import __version__
 from gateway.app import COLLECTOR
 from gateway.config import BrokerSettings, LedgerSettings
 from gateway.core import Gateway, Outgoing
-from gateway.ledger import Ledger
+from gateway.ledger import Entry, InboxRow, Ledger
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
@@ -27,22 +27,12 @@ from tests.benchmarks.programs import gateway as link
 from tests.benchmarks.programs.clock import Stopwatch, largest
 
 
-class Nothing:
-    """A ledger that keeps nothing: what the core does by itself."""
+class Forgetful(Ledger):
+    """A ledger that keeps no events: what the core does by itself."""
 
-    healthy = True
-    on_takeover: Callable[[], None] | None = None
-
-    async def record(self, entries: Sequence[Any]) -> list[int]:
+    async def record(self, entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> list[int]:
         """Forget them."""
         return [0] * len(entries)
-
-    async def resolve_in_doubt(self, limit: int = 1_000) -> list[Any]:
-        """There was nothing before."""
-        return []
-
-    async def close(self) -> None:
-        """There is nothing to close."""
 
 
 Send = Callable[[], Awaitable[None]]
@@ -92,9 +82,8 @@ async def through_upstream(job: dict[str, Any]) -> Stopwatch:
 
 async def through_core(job: dict[str, Any]) -> Stopwatch:
     """As the HTTP API calls it."""
-    ledger: Any = Nothing()
-    if job["stage"] == "ledger":
-        ledger = await Ledger.open(job["ledger"], LedgerSettings(), owner="bench", migrate=True)
+    kind = Ledger if job["stage"] == "ledger" else Forgetful
+    ledger = await kind.open(job["ledger"], LedgerSettings(), owner="bench", migrate=True)
     upstream = Upstream("rabbit", BrokerSettings(url=job["url"]))
     gateway = Gateway(ledger, {"rabbit": upstream}, Metrics(__version__), ack_key=b"x" * 32)
     await gateway.start()

@@ -6,7 +6,20 @@ from collections.abc import Callable, Mapping
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.rows import Row
-from tests.benchmarks.sections import codec, cost, growth, ledger, link, memory, publish, pull, versions
+from tests.benchmarks.sections import (
+    bridge,
+    codec,
+    cost,
+    growth,
+    ledger,
+    link,
+    memory,
+    outbound,
+    publish,
+    pull,
+    push,
+    versions,
+)
 
 Section = Callable[[Bench], list[Row]]
 
@@ -16,6 +29,9 @@ SECTIONS: Mapping[str, Section] = {
     "versions": versions.run,
     "publish": publish.run,
     "pull": pull.run,
+    "push": push.run,
+    "bridge": bridge.run,
+    "outbound": outbound.run,
     "ledger": ledger.run,
     "memory": memory.run,
     "growth": growth.run,

@@ -1,0 +1,256 @@
+"""``/v1/endpoints``: where messages are pushed to. Secrets come in and are not shown again; the key of a ``v1``
+signature is shown once, in the answer in which it was made."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from random import random
+from time import time
+from typing import Final
+
+from msgspec import UNSET
+from starlette.responses import Response
+
+from gateway.api.brokers import moment
+from gateway.api.call import Call, answer, if_match, invalid_setting, no_content, page_headers
+from gateway.api.problems import ApiProblem, as_json, printable, problem_of
+from gateway.api.routing import Route, Scope
+from gateway.api.schemas import Endpoint, EndpointBody, Endpoints, PageQuery, RotateRequest, SigningKey, TestResult
+from gateway.errors import EncodeError, EtagMismatch, Unsupported
+from gateway.webhooks import checks, endpoints
+from gateway.webhooks.keys import HeldKey
+from gateway.webhooks.schedule import Ruling, Schedule, Verdict
+from gateway.webhooks.sender import Outcome
+
+NAME_MAX: Final = 128
+"""Longest name of an endpoint, in characters."""
+
+
+def _all(call: Call) -> endpoints.Endpoints:
+    if call.endpoints is None:
+        raise Unsupported("this gateway pushes nothing")
+    return call.endpoints
+
+
+# ------------------------------------------------------------------------------------------------- settings
+
+
+async def list_endpoints(call: Call) -> Response:
+    """A page of them."""
+    query = call.query(PageQuery)
+    page, cursor = await _all(call).page(query.cursor or None, query.limit)
+    return answer(
+        Endpoints(endpoints=[_describe(found) for found in page]),
+        headers=page_headers(call, cursor, limit=query.limit),
+    )
+
+
+async def get_endpoint(call: Call) -> Response:
+    """One of them, with its ETag."""
+    return _answer(await _all(call).get(call.names["endpoint"]))
+
+
+async def put_endpoint(call: Call) -> Response:
+    """Create or replace."""
+    name = call.names["endpoint"]
+    if not 0 < len(name) <= NAME_MAX or not name.isprintable():
+        raise ApiProblem("invalid_parameter", f"the name is not 1 to {NAME_MAX} printable characters")
+    settings = await call.json(EndpointBody)
+    match = if_match(call)
+    try:
+        found, created, made = await _all(call).put(name, settings, match)
+    except EtagMismatch as error:
+        if match is None:
+            raise ApiProblem("precondition_required", f"{error}; send If-Match to replace them") from None
+        raise
+    except EncodeError as error:
+        raise invalid_setting(error) from None
+    return _answer(found, 201 if created else 200, made)
+
+
+async def delete_endpoint(call: Call) -> Response:
+    """Delete."""
+    await _all(call).delete(call.names["endpoint"], if_match(call))
+    return no_content()
+
+
+# --------------------------------------------------------------------------------------------------- verbs
+
+
+async def pause_endpoint(call: Call) -> Response:
+    """Nothing more, for now."""
+    return _answer(await _all(call).pause(call.names["endpoint"]))
+
+
+async def resume_endpoint(call: Call) -> Response:
+    """Go on."""
+    return _answer(await _all(call).resume(call.names["endpoint"]))
+
+
+async def enable_endpoint(call: Call) -> Response:
+    """It is not gone after all."""
+    return _answer(await _all(call).enable(call.names["endpoint"]))
+
+
+async def verify_endpoint(call: Call) -> Response:
+    """Ask whether we may call it."""
+    return _answer(await _all(call).verify(call.names["endpoint"]))
+
+
+async def rotate_endpoint(call: Call) -> Response:
+    """New signing keys."""
+    request = await call.json(RotateRequest)
+    found, made = await _all(call).rotate(
+        call.names["endpoint"], request.schemes, overlap=request.overlap_seconds, finish=request.finish
+    )
+    return _answer(found, 200, made)
+
+
+async def test_endpoint(call: Call) -> Response:
+    """Send a message that says that it is a test."""
+    outcome = await _all(call).test(call.names["endpoint"])
+    return answer(_result(outcome))
+
+
+def _result(outcome: Outcome) -> TestResult:
+    ruling = _ruling(outcome)
+    try:
+        body, encoding = outcome.body.decode(), "string"
+    except UnicodeDecodeError:
+        body, encoding = b64encode(outcome.body).decode(), "base64"
+    return TestResult(
+        id=outcome.id,
+        delivered=ruling.verdict is Verdict.DELIVERED,
+        status=outcome.status,
+        verdict=ruling.verdict.value,
+        reason=printable(ruling.why),
+        retry_after=outcome.retry_after,
+        content_type=outcome.content_type,
+        body=body,
+        body_encoding=encoding,  # type: ignore[arg-type]  # one of the two literals above
+        truncated=outcome.truncated,
+        seconds=round(outcome.seconds, 6),
+        problem=as_json(problem_of(outcome.error)) if outcome.error is not None else UNSET,
+    )
+
+
+def _ruling(outcome: Outcome) -> Ruling:
+    """What a first attempt that ended so would mean."""
+    if outcome.undeliverable:
+        return Ruling(Verdict.UNDELIVERABLE, outcome.undeliverable[0])
+    if outcome.error is not None:
+        return Schedule().after_error(1, outcome.error, random)
+    assert outcome.status is not None
+    return Schedule().after_status(1, outcome.status, outcome.retry_after, time(), random)
+
+
+# -------------------------------------------------------------------------------------------------- answers
+
+
+def _answer(found: endpoints.Endpoint, status: int = 200, made: Sequence[HeldKey] = ()) -> Response:
+    headers = {"etag": f'"{found.etag}"'}
+    if made:
+        headers["cache-control"] = "no-store"  # there is a secret in it
+    return answer(_describe(found, made), status, headers)
+
+
+def _describe(found: endpoints.Endpoint, made: Sequence[HeldKey] = ()) -> Endpoint:
+    settings, secrets = checks.take_out(found.settings)
+    new = {key.id for key in made}
+    return Endpoint(
+        name=found.name,
+        state=found.state.value,
+        reason=printable(found.reason),
+        read_only=found.read_only,
+        settings=settings,
+        secrets=sorted(secrets),
+        signing_keys=[_key(key, key.id in new) for key in found.keys],
+        verified_at=_moment(found.verified_at),
+        allowed_rate=found.allowed_rate,
+    )
+
+
+def _key(key: HeldKey, new: bool) -> SigningKey:
+    return SigningKey(
+        id=key.id,
+        scheme=key.scheme,
+        created_at=moment(key.at),
+        until=_moment(key.until),
+        old=key.old,
+        public_key=str(key.public) if key.public is not None else None,
+        secret=str(key.key) if new and key.public is None else UNSET,
+    )
+
+
+def _moment(at: float | None) -> str | None:
+    return None if at is None else moment(at)
+
+
+_PATH: Final = "/v1/endpoints/{endpoint}"
+_CODES: Final = ("endpoint_not_found", "ledger_unavailable")
+_BODY: Final = ("malformed_json", "invalid_request", "unsupported_media_type")
+_STATE: Final = {200: ("The endpoint, as it is now.", Endpoint)}
+
+ROUTES = (
+    Route(
+        "GET", "/v1/endpoints", "list_endpoints", "List endpoints", list_endpoints, Scope.ADMIN,
+        {200: ("A page, by name.", Endpoints)}, query=PageQuery, codes=("invalid_parameter",), tag="endpoints",
+    ),
+    Route(
+        "GET", _PATH, "get_endpoint", "Read an endpoint", get_endpoint, Scope.ADMIN,
+        {200: ("The endpoint without its secrets; its ETag is in the header.", Endpoint)}, codes=_CODES,
+        tag="endpoints",
+    ),
+    Route(
+        "PUT", _PATH, "put_endpoint", "Create or replace an endpoint", put_endpoint, Scope.ADMIN,
+        {200: ("It was there, and is now as asked.", Endpoint),
+         201: ("Created. The keys of `v1` signatures are in this answer and in no other.", Endpoint)},
+        body=EndpointBody, headers=("If-Match",),
+        codes=(*_BODY, "invalid_value", "address_denied", "read_only", "precondition_required", "etag_mismatch",
+               "invalid_parameter", "limit_exceeded", "ledger_unavailable"),
+        description=(
+            "Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. A secret "
+            "that is an empty text stays as it is, unless it would go to another place than before: then it must be "
+            "given again. Files cannot be named here."
+        ),
+        tag="endpoints",
+    ),
+    Route(
+        "DELETE", _PATH, "delete_endpoint", "Delete an endpoint", delete_endpoint, Scope.ADMIN,
+        {204: ("Deleted, with its keys. What is owed to it waits.", None)}, headers=("If-Match",),
+        codes=(*_CODES, "read_only", "etag_mismatch", "invalid_parameter"), tag="endpoints",
+    ),
+    Route(
+        "POST", f"{_PATH}:pause", "pause_endpoint", "Pause an endpoint", pause_endpoint, Scope.ADMIN, _STATE,
+        codes=_CODES, description="It gets nothing until it is resumed; its messages wait.", tag="endpoints",
+    ),
+    Route(
+        "POST", f"{_PATH}:resume", "resume_endpoint", "Let an endpoint go on", resume_endpoint, Scope.ADMIN, _STATE,
+        codes=_CODES, tag="endpoints",
+    ),
+    Route(
+        "POST", f"{_PATH}:enable", "enable_endpoint", "Enable an endpoint that was disabled", enable_endpoint,
+        Scope.ADMIN, _STATE, codes=_CODES, description="After it had answered 410.", tag="endpoints",
+    ),
+    Route(
+        "POST", f"{_PATH}:verify", "verify_endpoint", "Ask an endpoint whether it may be called", verify_endpoint,
+        Scope.ADMIN, {200: ("The endpoint; if it does not allow it, `reason` says what it answered.", Endpoint)},
+        codes=(*_CODES, "address_denied", "overloaded", "outbound_failed", "resolve_failed", "connect_failed",
+               "tls_failed", "outbound_timeout", "answer_cut", "answer_malformed", "answer_head_too_large"),
+        description="The `OPTIONS` request of CloudEvents web hooks.", tag="endpoints",
+    ),
+    Route(
+        "POST", f"{_PATH}:rotate", "rotate_endpoint", "Change the signing keys of an endpoint", rotate_endpoint,
+        Scope.ADMIN, {200: ("The endpoint. New keys of `v1` are in this answer and in no other.", Endpoint)},
+        body=RotateRequest, body_required=False, codes=(*_CODES, *_BODY, "unsupported", "state"),
+        description="New and old keys sign together until the overlap is over, or `finish` is asked for.",
+        tag="endpoints",
+    ),
+    Route(
+        "POST", f"{_PATH}:test", "test_endpoint", "Send a test message", test_endpoint, Scope.ADMIN,
+        {200: ("What the endpoint said, or why there is no answer.", TestResult)}, codes=_CODES,
+        description="Signed like any other and marked as a test, whatever state the endpoint is in. It is not retried.",
+        tag="endpoints",
+    ),
+)  # fmt: skip

@@ -1,0 +1,211 @@
+"""``/v1/events``: everything that happens, as it happens; server-sent events, or NDJSON where ``Accept`` says so.
+
+The id of an event is the position behind it. Whoever comes back with ``Last-Event-ID`` misses nothing and gets nothing
+twice. When nothing happens for :data:`IDLE` seconds the stream says so, with the position that it has reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from gateway.api.brokers import moment
+from gateway.api.call import Call, encode
+from gateway.api.history_schemas import EventsQuery, FeedEvent, FeedLine
+from gateway.api.problems import ApiProblem
+from gateway.api.routing import Route
+from gateway.api.routing import Scope as Needs
+from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of
+from gateway.core import Gateway
+from gateway.errors import LedgerUnavailable, Overloaded
+from gateway.ledger import Event, EventFilter, Kind, id_text, parse_id
+from gateway.telemetry import log
+
+IDLE: Final = 15.0
+"""How long a stream may say nothing, in seconds."""
+STUCK: Final = 60.0
+"""How long a client may take nothing of what is sent, in seconds."""
+LOOK: Final = 0.5
+"""How often it is looked whether the gateway shuts down, in seconds."""
+FOLLOWERS_MAX: Final = 256
+"""Most streams at once."""
+POSITION_MAX: Final = 8_000
+"""Longest position that a client may come back with, in characters."""
+PAGE: Final = 1_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_position = msgspec.json.Decoder(dict[str, int]).decode
+
+
+async def stream_events(call: Call) -> Response:
+    """The stream."""
+    query = call.query(EventsQuery)
+    where = EventFilter(
+        kinds=kinds_of(query.kind),
+        broker=query.broker or None,
+        message_id=_message(query.message),
+        subscription=query.subscription or None,
+        endpoint=query.endpoint or None,
+        bridge=query.bridge or None,
+    )
+    history = call.gateway.ledger.history
+    if history.followers >= FOLLOWERS_MAX:
+        raise Overloaded(f"{FOLLOWERS_MAX} streams of events are open")
+    given = call.header(b"last-event-id") or query.position
+    if given:
+        position = position_of(given)
+    elif query.since is not None:
+        position = await history.position_at(microseconds(query.since))
+    else:
+        position = await history.end()
+    form = form_of(call)
+    if call.scope["method"] == "HEAD":
+        return Response(media_type=form.media_type)
+    stream = EventStream(call.gateway, form, position, where, follow=query.follow)
+    return LiveAnswer(form, stream.pieces, STUCK)
+
+
+class EventStream:
+    """What is sent, until the client or the gateway ends it."""
+
+    def __init__(
+        self, gateway: Gateway, form: Form, position: Mapping[str, int], where: EventFilter, *, follow: bool
+    ) -> None:
+        self._gateway = gateway
+        self._form = form
+        self._position = dict(position)
+        self._where = where
+        self._follow = follow
+
+    async def pieces(self, gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
+        """Octets, until ``gone`` is done."""
+        if self._follow:
+            yield self._moved()
+        try:
+            async with aclosing(self._pages()) as pages:
+                while (page := await self._next(pages, gone)) is not None:
+                    octets = self._octets(*page)
+                    if octets:
+                        yield octets
+        except LedgerUnavailable as error:  # the client comes back to where it was
+            log("events.cut_off", reason=str(error))
+
+    async def _pages(self) -> AsyncGenerator[tuple[list[Event], dict[str, int]], None]:
+        history = self._gateway.ledger.history
+        if self._follow:
+            async with aclosing(history.follow(self._position, self._where, IDLE)) as pages:
+                async for page in pages:
+                    yield page
+            return
+        reached, end = self._position, await history.end()
+        while any(reached.get(shard, 0) < last for shard, last in end.items()):
+            found, reached = await history.events_after(reached, PAGE, self._where)
+            yield found, reached
+
+    async def _next(self, pages: AsyncGenerator[Any, None], gone: asyncio.Future[None]) -> Any:
+        """The next page; None: there is none, or nobody who wants it."""
+        waiting = asyncio.ensure_future(anext(pages, None))
+        try:
+            while not waiting.done() and not gone.done() and not self._gateway.draining:
+                await asyncio.wait({waiting, gone}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done() and not gone.done():
+                return waiting.result()
+            return None
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+                await asyncio.wait({waiting})
+
+    def _octets(self, found: list[Event], reached: Mapping[str, int]) -> bytes:
+        position = self._position
+        parts = []
+        for event in found:
+            position[str(event.shard)] = event.sequence
+            if self._form is NDJSON:
+                line = encode(FeedLine(**_fields(event), position=position))
+                parts.append(self._form.event("", "message", line))
+            else:
+                parts.append(
+                    self._form.event(encode(position).decode(), "message", encode(FeedEvent(**_fields(event))))
+                )
+        ahead = reached != position
+        self._position = dict(reached)
+        if self._follow and (ahead or not found):
+            parts.append(self._moved())
+        return b"".join(parts)
+
+    def _moved(self) -> bytes:
+        """Nothing more, up to here. An ``id`` without data moves the position that a client comes back with."""
+        position = encode(self._position)
+        return encode({"position": self._position}) + b"\n" if self._form is NDJSON else b":\nid: %b\n\n" % position
+
+
+def kinds_of(text: str) -> frozenset[Kind] | None:
+    """Kinds of event, with commas between them; None for none of them. Raises ApiProblem (invalid_parameter)."""
+    try:
+        return frozenset(Kind(each.strip()) for each in text.split(",")) if text else None
+    except ValueError as error:
+        raise ApiProblem("invalid_parameter", f"kind: {error}; there are {', '.join(Kind)}") from None
+
+
+def position_of(text: str) -> dict[str, int]:
+    """A position as it was sent. Raises ApiProblem (invalid_parameter)."""
+    if len(text) > POSITION_MAX:
+        raise ApiProblem("invalid_parameter", f"a position of {len(text)} characters, the limit is {POSITION_MAX}")
+    try:
+        found = _position(text.encode("utf-8", "surrogateescape"))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = {"": 0}
+    return check_position(found, text)
+
+
+def check_position(position: dict[str, int], text: str) -> dict[str, int]:
+    """The position, which was sent as ``text``. Raises ApiProblem (invalid_parameter)."""
+    if not all(shard.isdecimal() and shard.isascii() and 0 <= last < 1 << 63 for shard, last in position.items()):
+        raise ApiProblem("invalid_parameter", f'{text!r:.80} is no position, such as {{"0":812}}')
+    return position
+
+
+def microseconds(time: datetime) -> int:
+    """A time in microseconds since 1970."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _message(text: str) -> bytes | None:
+    try:
+        return parse_id(text) if text else None
+    except ValueError:
+        raise ApiProblem("invalid_parameter", f"message: {text!r:.60} is no id of a message") from None
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {
+        "id": id_text(event.message_id),
+        "shard": event.shard,
+        "sequence": event.sequence,
+        "at": moment(event.at / 1e6),
+        "kind": event.kind.value,
+        "broker": event.broker,
+        "version": event.version,
+        "detail": event.detail,
+    }
+
+
+ROUTES = (
+    Route(
+        "GET", "/v1/events", "stream_events", "Follow what happens", stream_events, Needs.ADMIN,
+        {200: ("`text/event-stream`, or `application/x-ndjson` where `Accept` asks for that.", None)},
+        query=EventsQuery, headers=("Last-Event-ID",), codes=("invalid_parameter", "ledger_unavailable"),
+        description=(
+            "Events of all messages. The id of each is the position behind it: a client that comes back with it as "
+            "`Last-Event-ID` misses nothing and gets nothing twice. Within a shard events are in their order. Nothing "
+            "for 15 s: a comment (an object with `position` alone in NDJSON)."
+        ),
+        tag="messages",
+    ),
+)  # fmt: skip

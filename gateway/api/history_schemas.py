@@ -1,0 +1,155 @@
+"""JSON of what the ledger tells: messages, events, counts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from gateway.api.schemas import Input, MessageEvent, MessageSummary, Output, PageQuery
+
+Time = Annotated[datetime, Meta(tz=True)]
+"""RFC 3339, with its offset."""
+
+
+class MessagesQuery(PageQuery):
+    """Paging and filters."""
+
+    broker: Annotated[str, Meta(description="Only messages of this broker.")] = ""
+    exchange: Annotated[str, Meta(description="Only of this exchange; `amq.default` is the default one.")] | None = None
+    routing_key: Annotated[str, Meta(description="Only with this routing key.")] | None = None
+    state: Annotated[str, Meta(description="Only messages in this state.")] = ""
+    client: Annotated[str, Meta(description="Only what this API key published.")] = ""
+    origin: Annotated[str, Meta(description="Only what came in by `http`, `broker`, `bridge` or `replay`.")] = ""
+    subscription: Annotated[str, Meta(description="Only what this subscription had to do with.")] = ""
+    endpoint: Annotated[str, Meta(description="Only what this endpoint had to do with.")] = ""
+    bridge: Annotated[str, Meta(description="Only what this bridge had to do with.")] = ""
+    since: Annotated[Time | None, Meta(description="Only messages made then or later (RFC 3339).")] = None
+    until: Annotated[Time | None, Meta(description="Only messages made before that.")] = None
+    message_id: Annotated[str, Meta(description="Only with this `message_id`, the publisher's.")] = ""
+    correlation_id: Annotated[str, Meta(description="Only with this `correlation_id`.")] = ""
+    type: Annotated[str, Meta(description="Only with this `type`.")] = ""
+    content_type: Annotated[str, Meta(description="Only with this `content_type`.")] = ""
+    header: Annotated[
+        str,
+        Meta(description="Only with this header, `NAME=VALUE`; of headers that the ledger keeps (`ledger.headers`)."),
+    ] = ""
+
+
+class OwedDelivery(Output, omit_defaults=False):
+    """A delivery that the ledger owes to a subscription."""
+
+    id: str
+    subscription: str
+    state: str
+    """``waiting``, ``out`` (a consumer has it) or ``dead``."""
+    attempt: int
+    """How often it was handed out or tried."""
+    due_at: str
+    """When it is handed out or tried next; of one that is out, when that ends."""
+    reason: dict[str, Any]
+    """Why it is not done yet."""
+
+
+class Advice(Output, omit_defaults=False):
+    """Something that can be done."""
+
+    what: str
+    command: str
+    """On the command line; empty: there is no command for it."""
+
+
+class MessageTimeline(MessageSummary, omit_defaults=False):
+    """Everything that is known of a message."""
+
+    events: list[MessageEvent]
+    owed: list[OwedDelivery]
+    """What the ledger owes to subscriptions."""
+    body_kept: bool
+    """The ledger has the body, so that it can be replayed."""
+    story: list[str]
+    """What happened, a sentence for each event."""
+    now: str
+    """Where it is now, and why."""
+    advice: list[Advice]
+    """What can be done about it."""
+    related: list[str]
+    """Ids of other messages that the events name: replies, copies that a replay sent."""
+
+
+class EventsQuery(Input):
+    """Where to begin, and filters."""
+
+    kind: Annotated[str, Meta(description="Only these kinds of event, with commas between them.")] = ""
+    broker: Annotated[str, Meta(description="Only events at this broker.")] = ""
+    message: Annotated[str, Meta(description="Only of the message with this id of the gateway's.")] = ""
+    subscription: Annotated[str, Meta(description="Only of this subscription.")] = ""
+    endpoint: Annotated[str, Meta(description="Only of this endpoint.")] = ""
+    bridge: Annotated[str, Meta(description="Only of this bridge.")] = ""
+    position: Annotated[
+        str,
+        Meta(
+            max_length=8_000,
+            description="Begin behind this position, as `Last-Event-ID` has it; `{}` is the beginning of the history. "
+            "Without any: what happens from now on.",
+        ),
+    ] = ""
+    since: Annotated[Time | None, Meta(description="Begin with what happened then or later.")] = None
+    follow: Annotated[bool, Meta(description="Go on with what comes. Else it ends with what there is.")] = True
+
+
+class FeedEvent(MessageEvent, omit_defaults=False):
+    """An event of the feed."""
+
+    id: str
+    """The message's."""
+
+
+class FeedLine(FeedEvent, omit_defaults=False):
+    """An event in NDJSON."""
+
+    position: dict[str, int]
+    """The position behind it."""
+
+
+class StatisticsQuery(PageQuery):
+    """Paging, filters, and what counts are told apart by."""
+
+    cursor: Annotated[str, Meta(max_length=4_000, description="From the link `rel=next` of the page before.")] = ""
+    by: Annotated[
+        str,
+        Meta(
+            description="What the counts of an hour are told apart by, with commas: `kind`, `broker`, `subscription`, "
+            "`endpoint`, `bridge`; empty: nothing."
+        ),
+    ] = "kind,broker"
+    since: Annotated[Time | None, Meta(description="Only this hour and later ones.")] = None
+    until: Annotated[Time | None, Meta(description="Only hours before that.")] = None
+    kind: Annotated[str, Meta(description="Only these kinds of event, with commas between them.")] = ""
+    broker: Annotated[str, Meta(description="Only events at this broker.")] = ""
+    subscription: Annotated[str, Meta(description="Only of this subscription.")] = ""
+    endpoint: Annotated[str, Meta(description="Only of this endpoint.")] = ""
+    bridge: Annotated[str, Meta(description="Only of this bridge.")] = ""
+
+
+class HourCount(Output, omit_defaults=False):
+    """A count of an hour. What was not told apart is empty."""
+
+    hour: str
+    """When the hour began, RFC 3339, UTC."""
+    kind: str
+    broker: str
+    subscription: str
+    """``(other)``: of those for which the hour had no room."""
+    endpoint: str
+    bridge: str
+    events: int
+    octets: int
+    """Of the bodies of their messages."""
+
+
+class HourCounts(Output, omit_defaults=False):
+    """A page of counts, the newest hour first."""
+
+    hours: list[HourCount]

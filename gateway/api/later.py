@@ -1,0 +1,101 @@
+"""Publishes that are asked for later: ``Prefer: respond-async``, and ``not_before``.
+
+Both are answered with 202 as soon as the ledger holds the message (:mod:`gateway.core.outbox`). The preference
+(RFC 7240) is for the whole request, ``not_before`` for a message; a batch may have some with it and some without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from time import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gateway.api.problems import ApiProblem
+from gateway.core import Outgoing
+from gateway.core import Published as Result
+from gateway.core.outbox import YEAR
+from gateway.errors import GatewayError
+from gateway.notation.values import ValueProblem
+
+if TYPE_CHECKING:
+    from gateway.api.call import Call
+
+ASYNC: Final = "respond-async"
+APPLIED: Final[Mapping[str, str]] = {"preference-applied": ASYNC}
+
+
+def prefers_later(call: Call) -> bool:
+    """Whether the caller does not want to wait for the broker."""
+    value = call.header(b"prefer")
+    return value is not None and any(
+        preference.split(";")[0].strip().lower() == ASYNC for preference in value.split(",")
+    )
+
+
+def not_before(given: datetime | float | str) -> int:
+    """A time as a message names it, in microseconds since 1970.
+
+    Raises:
+        ValueProblem: it is none, or more than a year ahead.
+    """
+    if isinstance(given, str):
+        try:
+            given = float(given) if given.replace(".", "", 1).isdecimal() else msgspec.convert(given, datetime)
+        except (ValueError, msgspec.ValidationError):
+            raise ValueProblem(f"{given!r:.40} is neither RFC 3339 nor seconds since 1970", "not_before") from None
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueProblem("the time has no offset from UTC", "not_before")
+        given = given.timestamp()
+    if given > time() + YEAR:
+        raise ValueProblem(f"more than a year ({YEAR // 86_400} days) ahead", "not_before")
+    return int(given * 1_000_000)
+
+
+async def publish_each(
+    call: Call, messages: Sequence[Outgoing], *, later: bool, order: str | None = None
+) -> list[Result]:
+    """Keep those that are for later, and publish the others; one result each, in order.
+
+    Raises:
+        GatewayError: nothing was kept, nor sent.
+    """
+    gateway, broker, exchange, client = call.gateway, call.names["broker"], call.names["exchange"], call.principal.name
+    if later and any(item.key for item in messages):
+        raise ApiProblem("invalid_parameter", f"`Prefer: {ASYNC}`: a message with a key is published at once")
+    delayed = [item for item in messages if later or item.not_before is not None]
+    if not delayed:
+        return await gateway.publish(broker, exchange, messages, client, order)
+    upstream = gateway.broker(broker)
+    if len(delayed) == len(messages):
+        return await gateway.outbox.put(upstream, exchange, messages, client)
+    at_once = [item for item in messages if item.not_before is None]
+    kept = iter(await gateway.outbox.put(upstream, exchange, delayed, client))
+    try:
+        published = await gateway.publish(broker, exchange, at_once, client, order)
+    except GatewayError as error:  # that of some; the others are kept already
+        published = [Result(item.text, error, routed=False) for item in at_once]
+    sent = iter(published)
+    return [next(sent) if item.not_before is None else next(kept) for item in messages]
+
+
+def all_or_none(messages: Sequence[Any], later: bool) -> bool:
+    """Whether a request with an Idempotency-Key is for later. Its answer is kept as a whole, so that it is for now or
+    for later as a whole.
+
+    Raises:
+        ApiProblem: some of it is, and some is not.
+    """
+    delayed = sum(item.not_before is not None for item in messages)
+    if later or delayed == 0:
+        return later
+    if delayed == len(messages):
+        return True
+    raise ApiProblem(
+        "invalid_parameter",
+        f"{delayed} of {len(messages)} messages have not_before; with an Idempotency-Key all or none may, or send "
+        "`Prefer: respond-async`",
+    )

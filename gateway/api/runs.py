@@ -1,0 +1,143 @@
+"""``/v1/pipeline/runs``: what jobs of the pipeline tell of themselves, so that a run that is done is not done again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from gateway.api.brokers import moment
+from gateway.api.call import Call, answer, page_headers
+from gateway.api.events import microseconds
+from gateway.api.problems import ApiProblem
+from gateway.api.routing import NAME_MAX, Route, Scope
+from gateway.api.schemas import Input, Output, PageQuery
+from gateway.ledger import Run
+
+DETAIL_MAX: Final = 65_536
+"""Largest detail of a run, in octets of JSON."""
+Time = Annotated[datetime, Meta(tz=True)]
+"""RFC 3339, with its offset."""
+
+
+class RunRequest(Input):
+    """What a job tells of a run."""
+
+    job: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+    state: Literal["running", "done", "failed"]
+    started_at: Time
+    ended_at: Time | None = None
+    fingerprint: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    """Of the job's settings; the same id with another one is another run."""
+    detail: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Counts, ranges, reasons: at most 64 KiB."""
+
+
+class PipelineRun(Output, omit_defaults=False):
+    """A run of a job."""
+
+    id: str
+    job: str
+    state: str
+    started_at: str
+    ended_at: str | None
+    fingerprint: str
+    detail: dict[str, Any]
+    updated_at: str
+    """When it was heard of last."""
+
+
+class PipelineRuns(Output, omit_defaults=False):
+    """A page of runs."""
+
+    runs: list[PipelineRun]
+
+
+class RunsQuery(PageQuery):
+    """Paging and filters."""
+
+    job: Annotated[str, Meta(description="Only runs of this job.")] = ""
+    state: Annotated[Literal["", "running", "done", "failed"], Meta(description="Only runs in this state.")] = ""
+
+
+async def put_run(call: Call) -> Response:
+    """Remember a run."""
+    run_id = call.names["run"]
+    request = await call.json(RunRequest)
+    for what, text in (("the id of the run", run_id), ("job", request.job), ("fingerprint", request.fingerprint)):
+        if not text.isprintable() or (not text and what != "fingerprint"):
+            raise ApiProblem("invalid_parameter", f"{what} is not printable characters")
+    size = len(msgspec.json.encode(request.detail))
+    if size > DETAIL_MAX:
+        raise ApiProblem("limit_exceeded", f"detail is {size} octets of JSON; the limit is {DETAIL_MAX}")
+    run = Run(
+        id=run_id,
+        job=request.job,
+        state=request.state,
+        started_at=microseconds(request.started_at),
+        ended_at=0 if request.ended_at is None else microseconds(request.ended_at),
+        fingerprint=request.fingerprint,
+        detail=request.detail,
+    )
+    logs = call.gateway.ledger.log
+    created = await logs.put_run(run)
+    return answer(describe(await logs.get_run(run_id)), 201 if created else 200)
+
+
+async def get_run(call: Call) -> Response:
+    """One of them."""
+    return answer(describe(await call.gateway.ledger.log.get_run(call.names["run"])))
+
+
+async def list_runs(call: Call) -> Response:
+    """A page of them, the newest first."""
+    query = call.query(RunsQuery)
+    try:
+        page, cursor = await call.gateway.ledger.log.list_runs(
+            query.job or None, query.state or None, query.cursor or None, query.limit
+        )
+    except ValueError as error:
+        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+    headers = page_headers(call, cursor, limit=query.limit, job=query.job, state=query.state)
+    return answer(PipelineRuns(runs=[describe(run) for run in page]), headers=headers)
+
+
+def describe(run: Run) -> PipelineRun:
+    """A run as JSON."""
+    return PipelineRun(
+        id=run.id,
+        job=run.job,
+        state=run.state,
+        started_at=moment(run.started_at / 1e6),
+        ended_at=moment(run.ended_at / 1e6) if run.ended_at else None,
+        fingerprint=run.fingerprint,
+        detail=run.detail,
+        updated_at=moment(run.updated_at / 1e6),
+    )
+
+
+_PATH: Final = "/v1/pipeline/runs/{run}"
+
+ROUTES = (
+    Route(
+        "GET", "/v1/pipeline/runs", "list_pipeline_runs", "List runs of jobs", list_runs, Scope.ADMIN,
+        {200: ("A page, the newest first.", PipelineRuns)}, query=RunsQuery,
+        codes=("invalid_parameter", "ledger_unavailable"), tag="pipeline",
+    ),
+    Route(
+        "GET", _PATH, "get_pipeline_run", "Read a run of a job", get_run, Scope.ADMIN,
+        {200: ("The run.", PipelineRun)}, codes=("run_not_found", "ledger_unavailable"), tag="pipeline",
+    ),
+    Route(
+        "PUT", _PATH, "put_pipeline_run", "Tell of a run of a job", put_run, Scope.ADMIN,
+        {200: ("It is remembered, in place of what was told before.", PipelineRun), 201: ("It is new.", PipelineRun)},
+        body=RunRequest,
+        codes=("malformed_json", "invalid_request", "invalid_parameter", "unsupported_media_type", "limit_exceeded",
+               "state", "ledger_unavailable"),
+        description="A run that is done is not overwritten (409 `state`); to tell the same again is no error.",
+        tag="pipeline",
+    ),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""``/v1/scheduled``: publishes that the ledger holds, and what became of them.
+
+A caller sees and steers what its own API key has published; ``admin`` sees all.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from gateway.api.call import Call, answer, no_content, page_headers
+from gateway.api.problems import ApiProblem, printable
+from gateway.api.routing import Route, Scope
+from gateway.api.schemas import ScheduledMessage, ScheduledMessages, ScheduledQuery
+from gateway.core.outbox import Scheduled, moment
+from gateway.errors import NoSuchMessage
+from gateway.ledger import Kind, OutboxFilter, Promised, State, Timeline, id_text, parse_id
+from gateway.notation.values import text_to_json
+
+
+async def list_scheduled(call: Call) -> Response:
+    """A page, by when they are due."""
+    query = call.query(ScheduledQuery)
+    where = OutboxFilter(
+        broker=query.broker or None,
+        client=None if call.principal.admin else call.principal.name,
+        dead=None if query.state == "" else query.state == "refused",
+    )
+    try:
+        page, cursor = await call.gateway.outbox.page(where, query.cursor or None, query.limit)
+    except ValueError as error:
+        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+    shown = [_row(row, call.gateway.outbox.waits_for(row)) for row in page]
+    headers = page_headers(call, cursor, limit=query.limit, broker=query.broker, state=query.state)
+    return answer(ScheduledMessages(scheduled=shown), headers=headers)
+
+
+async def get_scheduled(call: Call) -> Response:
+    """How things stand with one."""
+    found = await _find(call)
+    return answer(_describe(found))
+
+
+async def cancel_scheduled(call: Call) -> Response:
+    """Take one back."""
+    found = await _find(call)
+    await call.gateway.outbox.cancel(found.id, call.principal.name)
+    return no_content()
+
+
+async def retry_scheduled(call: Call) -> Response:
+    """Send one again that the broker would not take."""
+    found = await _find(call)
+    await call.gateway.outbox.retry(found.id)
+    return answer(_describe(await _find(call)))
+
+
+async def _find(call: Call) -> Scheduled:
+    """The one that the path names, if it is the caller's to see.
+
+    Raises:
+        NoSuchMessage: there is none, or it is another's.
+    """
+    text = call.names["scheduled"]
+    missing = NoSuchMessage(f"nothing was scheduled under the id {text!r:.60}")
+    try:
+        found = await call.gateway.outbox.get(parse_id(text))
+    except (ValueError, NoSuchMessage):
+        raise missing from None
+    if not call.principal.admin and found.client != call.principal.name:
+        raise missing
+    return found
+
+
+def _describe(found: Scheduled) -> ScheduledMessage:
+    if found.row is not None:
+        return _row(found.row, found.waits_for, id_text(found.id))
+    assert found.timeline is not None
+    message = found.timeline.message
+    state, reason = _ended(found.timeline)
+    return ScheduledMessage(
+        id=id_text(found.id),
+        state=state.value,
+        broker=message.broker,
+        exchange=text_to_json(message.exchange),
+        routing_key=text_to_json(message.routing_key),
+        at=moment(message.at),
+        client=message.client,
+        reason=reason,
+    )
+
+
+def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
+    return ScheduledMessage(
+        id=id or id_text(row.message_id),
+        state=State.REFUSED.value if row.dead else State.SCHEDULED.value,
+        broker=row.broker,
+        exchange=text_to_json(row.exchange),
+        routing_key=text_to_json(row.routing_key),
+        at=moment(row.at),
+        client=row.client,
+        not_before=None if row.dead else row.reason.get("not_before"),
+        attempts=row.attempt,
+        sending=row.claimed,
+        reason=printable(waits_for or str(row.reason.get("text", ""))),
+    )
+
+
+def _ended(timeline: Timeline) -> tuple[State, str]:
+    """The outcome of the publish, whatever consumers did since; and why, where it is none to be glad of."""
+    state, reason = State.SCHEDULED, ""
+    for event in timeline.events:
+        found = OUTCOMES.get(event.kind)
+        if found is not None:
+            state, reason = found, str(event.detail.get("text", ""))
+    return state, reason
+
+
+OUTCOMES = {
+    Kind.CONFIRMED: State.CONFIRMED,
+    Kind.UNROUTABLE: State.UNROUTABLE,
+    Kind.REFUSED: State.REFUSED,
+    Kind.NOT_SENT: State.NOT_SENT,
+    Kind.CANCELLED: State.CANCELLED,
+    Kind.SCHEDULED: State.SCHEDULED,
+}
+"""Event of a publish that was to be sent later -> what it is after that."""
+
+_PATH = "/v1/scheduled/{scheduled}"
+_CODES = ("message_not_found", "ledger_unavailable")
+
+ROUTES = (
+    Route(
+        "GET", "/v1/scheduled", "list_scheduled", "List what is to be published later", list_scheduled, Scope.KEY,
+        {200: ("A page, by when they are due; those that ended well are not there any more.", ScheduledMessages)},
+        query=ScheduledQuery, codes=("invalid_parameter", "ledger_unavailable"),
+        description="Without `admin`: what the same API key has published.", tag="publish",
+    ),
+    Route(
+        "GET", _PATH, "get_scheduled", "See what becomes of a message that is published later", get_scheduled,
+        Scope.KEY, {200: ("As it stands, or as it ended.", ScheduledMessage)}, codes=_CODES, tag="publish",
+    ),
+    Route(
+        "DELETE", _PATH, "cancel_scheduled", "Take back a message that is to be published later", cancel_scheduled,
+        Scope.KEY, {204: ("It is not published.", None)}, codes=(*_CODES, "state"),
+        description="409 `state` where it is on its way to the broker, or there.", tag="publish",
+    ),
+    Route(
+        "POST", f"{_PATH}:retry", "retry_scheduled", "Send again what the broker did not take", retry_scheduled,
+        Scope.KEY, {200: ("It is to be sent, now.", ScheduledMessage)}, codes=(*_CODES, "state"),
+        description="For one that was refused for good, after what was wrong has been put right.", tag="publish",
+    ),
+)  # fmt: skip

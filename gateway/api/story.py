@@ -1,0 +1,306 @@
+"""What happened to a message, in words: a sentence for each event, where it is now and why, and what can be done.
+
+:data:`SAYS` has a sentence for each kind of event; what it says beside that comes from the event's detail
+(:data:`ADDS`), whoever wrote it. :data:`ENDS` has, for each state, where the message is then. What the ledger owes of
+it (a delivery, a publish of later) is looser than the state: a message may be acknowledged by one subscription and wait
+for another, so what is owed is told first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.ledger import Delivery, Event, Kind, Promised, State, StoredMessage, id_text, parse_id
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What the ledger owes and keeps of a message."""
+
+    deliveries: Sequence[Delivery] = ()
+    outbox: Promised | None = None
+    in_doubt: bool = False
+    """A publish is without its outcome."""
+    body: bool = False
+
+
+class Step(NamedTuple):
+    """Something that can be done, and its command."""
+
+    what: str
+    command: str = ""
+
+
+SAYS: Final[Mapping[Kind, str]] = {
+    Kind.ACCEPTED: "The gateway took it, to publish it{to}.",
+    Kind.RESENT: "It was sent to the broker again, since the outcome was unknown: it may be there twice{marked}.",
+    Kind.CONFIRMED: "The broker {broker} confirmed it: it is safe there.",
+    Kind.UNROUTABLE: "No queue of the broker {broker} took it, and the broker kept nothing.",
+    Kind.REFUSED: "The broker {broker} refused it.",
+    Kind.NOT_SENT: "It was not sent to the broker {broker}.",
+    Kind.UNKNOWN: "It was sent to the broker {broker}, and no outcome came: it may or may not be there.",
+    Kind.RECEIVED: "The gateway first met it at the broker {broker}; it did not come in here.",
+    Kind.DELIVERED: "It was handed to a consumer{attempt}.",
+    Kind.EXTENDED: "The consumer asked for more time{seconds}.",
+    Kind.ACKNOWLEDGED: "The consumer was done with it{attempt}.",
+    Kind.RELEASED: "It was given back, to be delivered again.",
+    Kind.REJECTED: "The consumer refused it.",
+    Kind.DEAD_LETTERED: "It was published to the dead-letter place{place} and confirmed there.",
+    Kind.LEASE_EXPIRED: "The consumer said nothing in time, and it was given back.",
+    Kind.LEASE_LOST: "The channel that held it died; the broker delivers it again.",
+    Kind.FORWARDED: "The bridge published it{place}, where it was confirmed.",
+    Kind.REDUCED: "What the version there cannot carry was left out: {losses}.",
+    Kind.DUPLICATE_DROPPED: "It was delivered once more after it had been taken over, and was dropped.",
+    Kind.FILTERED: "It was discarded, since the filter does not want it.",
+    Kind.LOOPED: "The bridge discarded it, so that it does not go round in circles.",
+    Kind.STORED: "The ledger took it over from the broker {broker}, which is done with it: it is owed from here.",
+    Kind.SPOOLED: "A tap took it from the broker {broker}, which is done with it, into the message log.",
+    Kind.ATTEMPT_FAILED: "An attempt to push it failed{attempt}{status}.",
+    Kind.DEAD: "It was given up{attempt}; the ledger keeps it.",
+    Kind.REVIVED: "Somebody had it tried again.",
+    Kind.PURGED: "Somebody deleted what the ledger had of it.",
+    Kind.REPLIED: "The endpoint's answer was published to its reply-to{place}.",
+    Kind.REPLAYED: "A replay sent it once more{place}.",
+    Kind.SCHEDULED: "The ledger took it, to publish it later{to}{not_before}.",
+    Kind.CANCELLED: "Somebody took it back before it was published.",
+}
+"""Kind -> a sentence; what is in braces comes from the event and its message, and may be nothing."""
+
+ADDS: Final[tuple[tuple[str, str], ...]] = (
+    ("subscription", "subscription {}"),
+    ("queue", "queue {}"),
+    ("endpoint", "endpoint {}"),
+    ("bridge", "bridge {}"),
+    ("tap", "tap {}"),
+    ("replay", "replay {}"),
+    ("client", "by {}"),
+    ("reason", "reason: {}"),
+    ("error", "error: {}"),
+    ("text", "{}"),
+    ("dead_letter_place", "the dead-letter place: {}"),
+    ("retry_in", "next attempt in {} s"),
+    ("next", "next attempt at {}"),
+)
+"""Member of a detail -> how it is told behind the sentence."""
+
+ENDS: Final[Mapping[State, str]] = {
+    State.ACCEPTED: "It is on its way to the broker {broker}; the outcome is not there yet.",
+    State.CONFIRMED: "It is at the broker {broker}; nobody took it through the gateway yet.",
+    State.UNROUTABLE: "It is nowhere: no queue of the broker {broker} is bound for it.",
+    State.REFUSED: "It is nowhere: the broker {broker} would not have it.",
+    State.NOT_SENT: "It is nowhere: it never left the gateway.",
+    State.UNKNOWN: "It may be at the broker {broker}, or lost on the way there; nobody can tell from here.",
+    State.RECEIVED: "It is at the broker {broker}.",
+    State.DELIVERED: "A consumer of {subscription} has it, and has not settled it yet.",
+    State.ACKNOWLEDGED: "It is done: the consumer of {subscription} acknowledged it.",
+    State.RELEASED: "It is at the broker {broker}, waiting for its next delivery.",
+    State.REJECTED: "The consumer of {subscription} refused it: it is dead-lettered if the queue does that, else gone.",
+    State.DEAD_LETTERED: "It is in the dead-letter place.",
+    State.FORWARDED: "A bridge took it to the broker {broker}; nobody took it there through the gateway yet.",
+    State.DISCARDED: "It is gone: it was discarded.",
+    State.STORED: "The ledger holds it.",
+    State.SPOOLED: "It is in the message log, until retention takes it.",
+    State.RETRYING: "The push to {endpoint} is tried again.",
+    State.DEAD: "It is dead: given up, and kept by the ledger.",
+    State.REPLAYED: "It was sent once more by a replay.",
+    State.SCHEDULED: "The ledger holds it, to publish it later.",
+    State.CANCELLED: "It is nowhere: it was taken back before it was published.",
+}
+"""State -> where the message is, if nothing of it is owed."""
+
+ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
+    State.CONFIRMED: (Step("See what is in the broker's queues.", "gateway queues list {broker}"),),
+    State.UNROUTABLE: (
+        Step("Bind a queue for it, and publish it again.", "gateway queues list {broker}"),
+        Step("Publish with `mandatory` to be told at once."),
+    ),
+    State.REFUSED: (Step("See what the broker said above; publish it again when that is mended."),),
+    State.NOT_SENT: (Step("See whether the broker is there, and publish it again.", "gateway brokers {broker}"),),
+    State.UNKNOWN: (Step("Publish it again with the same Idempotency-Key: it gets the same id, and is marked."),),
+    State.DELIVERED: (Step("Wait for the consumer, or for the end of its lease.", "gateway tail --message {id}"),),
+    State.RELEASED: (Step("Take it.", "gateway pull {subscription}"),),
+    State.FORWARDED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
+    State.DEAD_LETTERED: (Step("Send it back from its queue.", "gateway dlq redrive --help"),),
+}
+"""State -> what can be done, if nothing of it is owed."""
+
+REPLAY: Final = Step(
+    "Send it once more, from the body that the ledger keeps.", "gateway replay messages --message {id}"
+)
+COPIES: Final = ("reply_id", "id", "origin_id")
+"""Members of a detail that name another message."""
+
+
+def story(message: StoredMessage, events: Sequence[Event]) -> list[str]:
+    """A sentence for each event."""
+    return [sentence(message, event) for event in events]
+
+
+def sentence(message: StoredMessage, event: Event) -> str:
+    """What an event says."""
+    detail = event.detail
+    version = event.version or message.version
+    words = {
+        "broker": f"{event.broker or message.broker}{f' ({version})' if version else ''}",
+        "to": f" to {_place(message.broker, message.exchange, message.routing_key)}"
+        + (f", from {printable(message.client)}" if message.client else ""),
+        "attempt": f" (attempt {detail['attempt']})" if "attempt" in detail else "",
+        "status": f" with HTTP status {detail['status']}" if "status" in detail else "",
+        "seconds": f", {detail['seconds']} s from then" if "seconds" in detail else "",
+        "not_before": f", not before {detail['not_before']}" if "not_before" in detail else "",
+        "place": _target(event),
+        "losses": _losses(detail),
+        "marked": " (marked)",
+    }
+    said = SAYS[event.kind].format_map(words)
+    more = [how.format(printable(detail[name])) for name, how in ADDS if detail.get(name) not in (None, "")]
+    return f"{said} [{'; '.join(more)}]" if more else said
+
+
+def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> str:
+    """Where it is, and why."""
+    if holding.outbox is not None:
+        row = holding.outbox
+        why = f" The last attempt failed: {_reason(row.reason)}." if _reason(row.reason) else ""
+        if row.dead:
+            return f"The ledger holds it, and the broker {row.broker} would not take it.{why}"
+        return f"The ledger holds it, to publish it to {row.broker} at {_time(row.due_at)}.{why}"
+    if holding.deliveries:
+        return " ".join(map(_owed, holding.deliveries))
+    if message.state is None:
+        return "Nothing is known of what happened to it."
+    said = ENDS[message.state].format_map(_words(message, events))
+    if holding.in_doubt:
+        said += " Its outcome is owed to the caller who repeats its Idempotency-Key."
+    return said
+
+
+def advice(message: StoredMessage, events: Sequence[Event], holding: Holding) -> list[Step]:
+    """What can be done about it."""
+    words = _words(message, events)
+    steps: list[Step] = []
+    if holding.outbox is not None:
+        path = f"/v1/scheduled/{words['id']}"
+        steps.append(Step(f"Send it again: POST {path}:retry") if holding.outbox.dead else Step("Wait for it."))
+        steps.append(Step(f"Take it back: DELETE {path}"))
+    for delivery in holding.deliveries:
+        steps += _delivery_steps(delivery)
+    if not holding.deliveries and holding.outbox is None and message.state is not None:
+        steps += [Step(step.what, step.command.format_map(words)) for step in ADVICE.get(message.state, ())]
+    if holding.body:
+        steps.append(Step(REPLAY.what, REPLAY.command.format_map(words)))
+    return [step for step in steps if not step.command.endswith(" ?")]
+
+
+def related(message: StoredMessage, events: Sequence[Event]) -> list[str]:
+    """Ids of other messages that the events name, each once."""
+    found: dict[str, None] = {}
+    for event in events:
+        for name in COPIES:
+            value = event.detail.get(name)
+            if isinstance(value, str):
+                try:
+                    other = parse_id(value)
+                except ValueError:
+                    continue
+                if other != message.id:
+                    found[id_text(other)] = None
+    return list(found)
+
+
+def delivery_state(delivery: Delivery) -> str:
+    """``waiting``, ``out`` or ``dead``."""
+    return "dead" if delivery.dead else "out" if delivery.out and delivery.due_in > 0 else "waiting"
+
+
+def printable(value: Any) -> str:
+    """A value as text in which nothing moves a cursor."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+# ---------------------------------------------------------------------------------------------------- pieces
+
+
+def _words(message: StoredMessage, events: Sequence[Event]) -> dict[str, str]:
+    """What the last events say of where it is."""
+    words = {"id": id_text(message.id), "broker": message.broker, "subscription": "?", "endpoint": "?", "bridge": "?"}
+    for event in events:
+        words["broker"] = event.broker or words["broker"]
+        for name in ("subscription", "endpoint", "bridge"):
+            if isinstance(event.detail.get(name), str):
+                words[name] = printable(event.detail[name])
+    return words
+
+
+def _owed(delivery: Delivery) -> str:
+    name = printable(delivery.subscription)
+    why = f" The last time: {_reason(delivery.reason)}." if _reason(delivery.reason) else ""
+    state = delivery_state(delivery)
+    if state == "dead":
+        return f"It is dead for the subscription {name}, after {_times(delivery.attempt)}; the ledger keeps it.{why}"
+    if state == "out":
+        return f"A consumer of {name} has it (attempt {delivery.attempt}), until {_time(delivery.due_at)}.{why}"
+    when = "at once" if delivery.due_in <= 0 else f"at {_time(delivery.due_at)}"
+    return f"The ledger owes it to the subscription {name}, after {_times(delivery.attempt)}; next {when}.{why}"
+
+
+def _delivery_steps(delivery: Delivery) -> list[Step]:
+    name, key = printable(delivery.subscription), id_text(delivery.id)
+    if delivery.dead:
+        return [
+            Step("Have it tried again.", f"gateway dlq redrive {key}"),
+            Step("See what is in it.", f"gateway dlq show {key}"),
+            Step("Give it up for good.", f"gateway dlq purge {key}"),
+        ]
+    return [
+        Step("See how the subscription does.", f"gateway subscriptions get {name}"),
+        Step("See what happens to it.", f"gateway tail --subscription {name}"),
+    ]
+
+
+def _target(event: Event) -> str:
+    """Where something was published to."""
+    detail = event.detail
+    place = detail.get("place")
+    there = place if isinstance(place, Mapping) else detail
+    broker = there.get("broker") or there.get("target") or there.get("to") or event.broker
+    if isinstance(there.get("url"), str):
+        return f" to {printable(there['url'])}"
+    if "exchange" not in there and "routing_key" not in there:
+        return ""
+    resent = ", sent a second time after an unknown outcome" if detail.get("resent") else ""
+    return f" at {_place(broker, there.get('exchange', ''), there.get('routing_key', ''))}{resent}"
+
+
+def _place(broker: Any, exchange: Any, routing_key: Any) -> str:
+    """A place of a broker."""
+    where = f"exchange {printable(exchange)!r}" if exchange else "the default exchange"
+    return f"{where} of {printable(broker)}, routing key {printable(routing_key)!r}"
+
+
+def _losses(detail: Mapping[str, Any]) -> str:
+    losses = detail.get("losses")
+    if not isinstance(losses, list):
+        return "?"
+    named = [f"{each.get('name', '?')} ({each.get('field', '?')})" for each in losses if isinstance(each, Mapping)]
+    return printable(", ".join(named) or "?")
+
+
+def _reason(reason: Mapping[str, Any]) -> str:
+    """What a row says of its last attempt."""
+    said = [printable(reason[name]) for name in ("reason", "error", "text") if reason.get(name)]
+    if reason.get("status"):
+        said.append(f"HTTP status {printable(reason['status'])}")
+    return ", ".join(said)
+
+
+def _times(number: int) -> str:
+    return {0: "no attempt", 1: "one attempt"}.get(number, f"{number} attempts")
+
+
+def _time(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

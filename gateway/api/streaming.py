@@ -1,0 +1,148 @@
+"""Answers that go on: server-sent events, or NDJSON for who asks for it by ``Accept``.
+
+::
+
+    id: ACK_ID                          {"ack_id": "…", "delivery_attempt": 1, …}
+    event: message                      {"ack_id": "…", "delivery_attempt": 1, …}
+    data: {"ack_id": "…", …}
+                                        (an empty line: still there)
+    :                                   {"end": "the gateway is shutting down"}
+
+    event: end
+    data: {"reason": "…"}
+
+``GET …:stream`` pulls for as long as its reader stays, and its reader settles on the side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.call import Call
+from gateway.api.pulled_json import pulled_message
+from gateway.core.pulled import Pulled
+from gateway.core.streams import Stream
+from gateway.core.subscriptions import Subscription
+
+NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How events are written."""
+
+    media_type: str
+    event: Callable[[str, str, bytes], bytes]
+    """Of its id, its name and its JSON."""
+    heartbeat: bytes
+    end: Callable[[str], bytes]
+    """Of why it ends."""
+
+
+def _sse(id: str, name: str, data: bytes) -> bytes:
+    head = f"id: {id}\nevent: {name}\n" if id else f"event: {name}\n"
+    return b"%bdata: %b\n\n" % (head.encode(), data)
+
+
+SSE: Final = Form("text/event-stream", _sse, b":\n\n", lambda reason: _sse("", "end", _encode({"reason": reason})))
+NDJSON: Final = Form(
+    "application/x-ndjson", lambda id, name, data: data + b"\n", b"\n", lambda reason: _encode({"end": reason}) + b"\n"
+)
+
+
+def form_of(call: Call) -> Form:
+    """NDJSON where ``Accept`` names it, else server-sent events."""
+    accept = (call.header(b"accept") or "").lower()
+    return NDJSON if any(kind in accept for kind in NDJSON_TYPES) else SSE
+
+
+class LiveAnswer(Response):
+    """An answer whose pieces come as they come. A reader that does not read stops them; one that hangs up ends them."""
+
+    def __init__(
+        self,
+        form: Form,
+        pieces: Callable[[asyncio.Future[None]], AsyncGenerator[bytes, None]],
+        patience: float | None = None,
+    ) -> None:
+        """``pieces`` gets what is done when the reader is gone, and ends soon after that. A reader that takes nothing
+        for ``patience`` seconds is cut off; None: it is waited for."""
+        self._pieces = pieces
+        self._patience = patience
+        super().__init__(media_type=form.media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head, and then the pieces."""
+        gone = asyncio.get_running_loop().create_task(disconnected(receive), name="disconnect")
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with aclosing(self._pieces(gone)) as pieces:
+                async for piece in pieces:
+                    async with asyncio.timeout(self._patience):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the caller hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What a stream may be asked for."""
+
+    max_outstanding: Annotated[int, Meta(ge=1, le=1000)] = 100
+    """Most messages that are out and not settled; then the stream waits."""
+    ack_deadline_seconds: Annotated[int, Meta(ge=10, le=600)] | None = None
+    """How long each message is leased; unless given, as the subscription says."""
+
+
+def stream_answer(call: Call, subscription: Subscription) -> Response:
+    """The stream of a subscription's messages."""
+    query = call.query(StreamQuery)
+    gateway = call.gateway
+    gateway.consuming.check(subscription)
+    form = form_of(call)
+    if call.scope["method"] == "HEAD":  # nobody would read what is pulled for it
+        return Response(media_type=form.media_type)
+
+    async def pieces(gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
+        stream = Stream(
+            gateway.consuming,
+            gateway.subscriptions,
+            gateway.ledger,
+            subscription,
+            query.max_outstanding,
+            query.ack_deadline_seconds,
+            gone,
+            shared=gateway.peers.shared,
+        )
+        try:
+            yield form.heartbeat  # so that the reader knows that it is heard
+            async with aclosing(stream.batches()) as batches:
+                async for batch in batches:
+                    yield b"".join([_event(form, item) for item in batch]) if batch else form.heartbeat
+            yield form.end(stream.reason)
+        finally:
+            stream.close()
+
+    return LiveAnswer(form, pieces)
+
+
+def _event(form: Form, item: Pulled) -> bytes:
+    message: Any = pulled_message(item)
+    return form.event(item.lease.ack_id, "message", _encode(message))

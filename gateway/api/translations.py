@@ -1,0 +1,173 @@
+"""``/v1/translations:explain``: what a message becomes in another version, field by field, without sending it."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from gateway.api.call import Call, answer, invalid_value
+from gateway.api.messages_json import outgoing
+from gateway.api.problems import ApiProblem
+from gateway.api.routing import Route, Scope
+from gateway.api.schemas import Input, Output, PublishMessage
+from gateway.errors import BrokerUnavailable
+from gateway.message import Message
+from gateway.notation.messages import MessageProperties, properties_to_json, property_to_json
+from gateway.notation.values import ValueProblem, table_to_json, value_to_json
+from gateway.session import Version
+from gateway.translation import FieldReceipt, Target, target_of
+
+VERSIONS: Final = {version.value: version for version in Version}
+DIALECT_OF: Final = {"": None, "rabbitmq": "rabbitmq", "qpid": "qpid"}
+"""Product in a request -> dialect of the classic versions."""
+
+
+class ExplainRequest(Input):
+    """A message, and where it goes: either ``to`` or ``broker``."""
+
+    message: PublishMessage
+    source: str = msgspec.field(name="from", default="")
+    """A version, or the name of a broker: the message is looked at as it comes from there."""
+    to: Literal["", "0-8", "0-9-1", "0-10"] = ""
+    """The version that it goes to."""
+    product: Literal["", "rabbitmq", "qpid"] = ""
+    """The broker's product; empty: RabbitMQ, for 0-10 Broker-J."""
+    broker: str = ""
+    """The broker that it goes to, as its connection was negotiated."""
+    release_headers: Annotated[list[str], Meta(max_length=100)] = msgspec.field(default_factory=list)
+    """Headers that brokers act upon and that are passed on as they are."""
+    strip: bool = False
+    """The reserved header is left out."""
+
+
+class FieldResult(Output):
+    """What becomes of one field."""
+
+    field: str
+    """A property, or the path of a header: `headers/a/b`."""
+    value: Any
+    result: Literal["same", "mapped", "carried", "lost"]
+    """`same`: as it was. `mapped`: another value or type, and the original is restored on the way back. `carried`: only
+    in the reserved header, and restored on the way back. `lost`: not restored."""
+    becomes: Any = None
+    """What an application there finds in that place; absent: nothing."""
+    why: str = ""
+
+
+class LossResult(Output):
+    """One thing that is lost."""
+
+    name: str
+    """A name of the table of losses (docs/translation.md)."""
+    field: str
+    detail: str
+
+
+class TranslatedMessage(Output):
+    """The message as an application there finds it, with the reserved header."""
+
+    payload: str
+    payload_encoding: Literal["string", "base64"]
+    properties: MessageProperties
+    headers: dict[str, Any] | list[Any] = msgspec.field(default_factory=dict)
+
+
+class Explained(Output):
+    """What becomes of the message."""
+
+    to: str
+    """The version."""
+    product: str
+    """`rabbitmq`, `qpid`, `published`; `other` for a 0-10 that is not Broker-J's."""
+    fields: list[FieldResult]
+    losses: list[LossResult]
+    message: TranslatedMessage | None = None
+    """Absent where it cannot be sent."""
+
+
+async def explain(call: Call) -> Response:
+    """A dry run."""
+    request = await call.json(ExplainRequest)
+    target = _target(call, request)
+    try:
+        message = outgoing(request.message).message
+    except ValueProblem as problem:
+        raise invalid_value(problem.under("message")) from None
+    if request.source:
+        message = _from(call, request.source).there_and_back(message)
+    found = target.explain(message, release=frozenset(request.release_headers), leave_out=request.strip)
+    sent = request.message
+    return answer(
+        Explained(
+            to=target.version.value,
+            product=target.product,
+            fields=[_field(item) for item in found.fields],
+            losses=[LossResult(name=loss.name, field=loss.field, detail=loss.detail) for loss in found.losses],
+            message=_message(found.message, sent) if found.message is not None else None,
+        )
+    )
+
+
+def _target(call: Call, request: ExplainRequest) -> Target:
+    if bool(request.to) == bool(request.broker):
+        raise ApiProblem("invalid_request", "either to or broker says where the message goes", errors=[("/to", "one")])
+    if request.broker:
+        return _of_broker(call, request.broker)
+    return _of_version(request.to, request.product)
+
+
+def _from(call: Call, source: str) -> Target:
+    return _of_version(source, "") if source in VERSIONS else _of_broker(call, source)
+
+
+def _of_broker(call: Call, name: str) -> Target:
+    upstream = call.gateway.broker(name)
+    if upstream.target is None:
+        raise BrokerUnavailable(f"broker {name}: {upstream.reason}; what it can carry is known once it was connected")
+    return upstream.target
+
+
+def _of_version(name: str, product: str) -> Target:
+    version = VERSIONS[name]
+    if version is Version.V0_10 and product == "rabbitmq":
+        raise ApiProblem("invalid_request", "RabbitMQ does not speak 0-10", errors=[("/product", "rabbitmq")])
+    return target_of(version, product, dialect=DIALECT_OF[product], clock=time)
+
+
+def _field(item: FieldReceipt) -> FieldResult:
+    to_json = value_to_json if item.field.startswith("headers/") else property_to_json
+    return FieldResult(
+        field=item.field,
+        value=to_json(item.value),
+        result=item.result,
+        becomes=None if item.becomes is None else to_json(item.becomes),
+        why=item.why,
+    )
+
+
+def _message(message: Message, sent: PublishMessage) -> TranslatedMessage:
+    properties = message.properties
+    return TranslatedMessage(
+        payload=sent.payload,
+        payload_encoding=sent.payload_encoding,
+        properties=properties_to_json(properties),
+        headers=table_to_json(properties.headers or {}),
+    )
+
+
+ROUTES: Final = (
+    Route(
+        "POST", "/v1/translations:explain", "explain_translation", "Say what a message becomes in another version",
+        explain, Scope.KEY, {200: ("Field by field: same, mapped, carried or lost, and why.", Explained)},
+        body=ExplainRequest,
+        codes=(
+            "unsupported_media_type", "malformed_json", "invalid_request", "invalid_value", "invalid_header",
+            "broker_not_found", "broker_unavailable",
+        ),
+        tag="translation",
+    ),
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""``gateway bridge NAME``: a bridge at work, as one line.
+
+On a terminal the line is drawn over and over; elsewhere there is one line for each interval. With a condition
+(``--until-empty``, ``--count``) it ends when that holds, so that a script can wait.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Any
+
+import click
+
+from gateway.commands import FAILED, Failure
+from gateway.commands.bridges import bridge_path, lag_text
+from gateway.commands.client import Client, client_options, printable
+
+ERASE = "\r\x1b[K"
+"""To the beginning of the line, and clear it."""
+WIDTH = 120
+"""Columns of a terminal that does not tell."""
+
+
+@click.command(short_help="Watch a bridge at work.")
+@click.argument("name")
+@click.option("--once", is_flag=True, help="Show how it stands, and end.")
+@click.option(
+    "--until-empty",
+    is_flag=True,
+    help="End when its source is empty and nothing is on its way, or when it has stopped.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End when N messages were forwarded since the gateway started.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Give up after so long: exit status 1.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often it is asked.",
+)
+@client_options
+def bridge(
+    name: str,
+    once: bool,
+    until_empty: bool,
+    count: int | None,
+    timeout: float | None,
+    interval: float,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Watch the bridge NAME: what it has done, its rate, its lag, its losses.
+
+    It ends with Ctrl-C, when the bridge has stopped, or when what the options ask for holds. With --json each line is a
+    JSON object as `GET /v1/bridges/NAME` answers.
+
+    \b
+    Examples:
+      gateway bridge orders
+      gateway bridge orders --until-empty --timeout 600
+      gateway bridge orders --json | jq .forwarded
+    """
+    client = Client(url, api_key)
+    screen = Screen(as_json)
+    deadline = None if timeout is None else monotonic() + timeout
+    empty_at: int | None = None
+    try:
+        while True:
+            found = client.ask("GET", bridge_path(name))
+            screen.show(found)
+            if once or (count is not None and found["forwarded"] >= count):
+                return
+            if found["state"] == "stopped":
+                if count is not None:
+                    raise Failure(f"{name} has stopped: {found['reason'] or 'the gateway is closing'}", FAILED)
+                return
+            if until_empty:
+                # Twice, with nothing taken in between: what is between broker and gateway is seen by neither.
+                empty = is_empty(found)
+                if empty and empty_at == found["taken"]:
+                    return
+                empty_at = found["taken"] if empty else None
+            pause = interval if deadline is None else min(interval, deadline - monotonic())
+            if pause <= 0:
+                raise Failure(f"{name}: what was waited for did not happen in {timeout:g} s", FAILED)
+            sleep(pause)
+    except KeyboardInterrupt:
+        if until_empty or count is not None:
+            raise
+    finally:
+        screen.close()
+
+
+def is_empty(found: Mapping[str, Any]) -> bool:
+    """Whether its source is empty and nothing is on its way. A mirror never empties its source."""
+    return bool(found["source_messages"] == 0 and found["in_flight"] == 0)
+
+
+class Screen:
+    """Where the line goes."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._redraws = not as_json and self.is_terminal()
+        self._drawn = False
+
+    @staticmethod
+    def is_terminal() -> bool:
+        """Whether somebody looks."""
+        return sys.stdout.isatty()
+
+    def show(self, found: Mapping[str, Any]) -> None:
+        """The line of now."""
+        if self._as_json:
+            click.echo(json.dumps(found, ensure_ascii=False))
+        elif self._redraws:
+            columns = shutil.get_terminal_size((WIDTH, 24)).columns
+            click.echo(ERASE + line(found)[: columns - 1], nl=False, color=True)  # no colour, but kept like one
+            self._drawn = True
+        else:
+            click.echo(line(found))
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """The last line stays."""
+        if self._drawn:
+            click.echo()
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """How a bridge stands, in one line."""
+    left = found["source_messages"]
+    parts = [
+        f"{printable(found['name'])} {found['state']}",
+        f"done {found['forwarded']:,}",
+        f"rate {found['rate']:,.0f}/s",
+        f"lag {lag_text(found['lag'])}",
+        f"losses {sum(found['losses'].values()):,}",
+        f"left {'-' if left is None else f'{left:,}'}",
+    ]
+    parts += [
+        f"{name} {found[field]:,}"
+        for name, field in (
+            ("in flight", "in_flight"),
+            ("dead-lettered", "dead_lettered"),
+            ("duplicates dropped", "duplicates_dropped"),
+            ("filtered", "filtered"),
+            ("looped", "looped"),
+            ("resent", "resent"),
+            ("oversized", "oversized"),
+        )
+        if found[field]
+    ]
+    if found["reason"]:
+        parts.append(printable(found["reason"]))
+    return "  ".join(parts)

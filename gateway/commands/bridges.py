@@ -1,0 +1,280 @@
+"""``gateway bridges``: from broker to broker, put, watched over, compared and ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from gateway.commands import DIFFERENT, Failure
+from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.settings import pages, put, read_settings
+from gateway.terminal import ago
+
+COMPARE_WAIT = 600.0
+"""How long a comparison may take, in seconds."""
+DIGITS = 16
+"""How much of a digest is shown."""
+
+
+@click.group(short_help="Show, put, steer, compare and delete bridges between brokers.")
+def bridges() -> None:
+    """Show, put, steer, compare and delete bridges between brokers.
+
+    `gateway bridge NAME` watches one at work.
+    """
+
+
+def bridge_path(name: str) -> str:
+    """Where the API has a bridge."""
+    return f"/v1/bridges/{segment(name)}"
+
+
+@bridges.command("list")
+@client_options
+def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
+    """List the bridges and how they stand."""
+    client = Client(url, api_key)
+    found = pages(client, "/v1/bridges", "bridges")
+    if as_json:
+        print_json({"bridges": found})
+        return
+    print_table(
+        ("NAME", "STATE", "FROM", "TO", "DONE", "RATE", "LAG", "LEFT", "LOSSES", "REASON"),
+        (
+            (
+                row["name"],
+                row["state"],
+                source_text(row["settings"]["source"]),
+                target_text(row["settings"]["target"]),
+                row["forwarded"],
+                f"{row['rate']:.0f}/s",
+                lag_text(row["lag"]),
+                row["source_messages"],
+                sum(row["losses"].values()),
+                row["reason"] or "-",
+            )
+            for row in found
+        ),
+    )
+
+
+@bridges.command("get")
+@click.argument("name")
+@client_options
+def get_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Show everything about the bridge NAME. Its settings are what `put` takes."""
+    print_bridge(Client(url, api_key).ask("GET", bridge_path(name)), as_json)
+
+
+@bridges.command("put")
+@click.argument("name")
+@click.argument("file", type=click.File("rb"))
+@click.option("--replace", is_flag=True, help="Replace other settings of a bridge that is there.")
+@client_options
+def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | None, as_json: bool) -> None:
+    """Create the bridge NAME with the settings in FILE, or leave it as it is if it has them.
+
+    FILE is JSON, or TOML as in the configuration file: the settings themselves, or with [bridges.NAME] before them.
+    `-` is the standard input.
+
+    \b
+    Example:
+      gateway bridges put orders - <<END
+      source = {broker = "old", queue = "orders"}
+      target = {broker = "new", exchange = "shop", routing_key = "orders"}
+      END
+    """
+    settings = read_settings(file.read(), name)
+    found = put(Client(url, api_key), bridge_path(name), settings, replace)
+    if as_json:
+        print_json(found)
+    else:
+        settings = found["settings"]
+        note(f"{name}: from {source_text(settings['source'])} to {target_text(settings['target'])}")
+
+
+@bridges.command("delete")
+@click.argument("name")
+@click.confirmation_option("--yes", prompt="Delete it?", help="Do not ask.")
+@client_options
+def delete_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Delete the bridge NAME. What it has not forwarded stays at its source."""
+    Client(url, api_key).ask("DELETE", bridge_path(name))
+    if as_json:
+        print_json({})
+    else:
+        note("deleted")
+
+
+@bridges.command("pause")
+@click.argument("name")
+@client_options
+def pause_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Let the bridge NAME take nothing more, until it is resumed."""
+    print_state(Client(url, api_key).ask("POST", bridge_path(name) + ":pause"), as_json)
+
+
+@bridges.command("resume")
+@click.argument("name")
+@client_options
+def resume_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Let the bridge NAME run (again)."""
+    print_state(Client(url, api_key).ask("POST", bridge_path(name) + ":resume"), as_json)
+
+
+@bridges.command("drain")
+@click.argument("name")
+@client_options
+def drain_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Let the bridge NAME forward what its source has, and stop."""
+    print_state(Client(url, api_key).ask("POST", bridge_path(name) + ":drain"), as_json)
+
+
+@bridges.command("compare")
+@click.argument("name")
+@click.option(
+    "--since", metavar="TIME", help="The ledger's window begins here: RFC 3339, or how long ago (90s, 2h, 1d)."
+)
+@click.option("--until", metavar="TIME", help="And ends here.")
+@click.option("--peek", is_flag=True, help="Look into the queues too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 65_535),
+    default=10_000,
+    show_default=True,
+    help="Most messages of each queue that are looked at.",
+)
+@click.option("--source-queue", metavar="QUEUE", help="The queue to look into at the source.")
+@click.option("--target-queue", metavar="QUEUE", help="The queue to look into at the target.")
+@client_options
+def compare_bridge(
+    name: str,
+    since: str | None,
+    until: str | None,
+    peek: bool,
+    limit: int,
+    source_queue: str | None,
+    target_queue: str | None,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Compare both sides of the bridge NAME; the exit status is 7 if they differ.
+
+    From the ledger: what it took, and what it forwarded. With --peek also what the queues hold; a broker that cannot
+    show messages has them taken and given back, which marks them as redelivered.
+    """
+    given = {
+        "since": moment(since),
+        "until": moment(until),
+        "source_queue": source_queue,
+        "target_queue": target_queue,
+    }
+    body: dict[str, Any] = {"peek": peek, "limit": limit} | {name: value for name, value in given.items() if value}
+    report = Client(url, api_key).ask("POST", bridge_path(name) + ":compare", body=body, wait=COMPARE_WAIT)
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report)
+    sys.stdout.flush()
+    if not report["equal"]:
+        raise Failure(f"the sides of the bridge {name!r} differ", DIFFERENT)
+
+
+# ---------------------------------------------------------------------------------------------------- pieces
+
+
+def moment(text: str | None) -> str | None:
+    """A time as the API takes it: as it is, or so long ago."""
+    at = ago(text or "")
+    return text if at is None else at.isoformat()
+
+
+def source_text(source: Mapping[str, Any]) -> str:
+    """Where a bridge takes from."""
+    if source["exchange"]:
+        key = f" {source['binding_key']}" if source["binding_key"] else ""
+        return f"{source['broker']} exchange {source['exchange']}{key}"
+    return f"{source['broker']} {source['queue']}"
+
+
+def target_text(target: Mapping[str, Any]) -> str:
+    """Where a bridge publishes to."""
+    key = "" if target["routing_key"] is None else f" {target['routing_key']}"
+    return f"{target['broker']} {target['exchange'] or '(default)'}{key}"
+
+
+def lag_text(lag: float | None) -> str:
+    """A lag in the unit that reads best."""
+    if lag is None:
+        return "-"
+    return f"{lag * 1000:.1f} ms" if lag < 1 else f"{lag:.1f} s"
+
+
+def print_bridge(bridge: Mapping[str, Any], as_json: bool) -> None:
+    """Everything about a bridge."""
+    if as_json:
+        print_json(bridge)
+        return
+    shown = dict(bridge)
+    settings = shown.pop("settings")
+    shown["lag"] = lag_text(shown["lag"])
+    shown["losses"] = ", ".join(f"{name} {count}" for name, count in shown["losses"].items()) or "-"
+    print_table(
+        ("FIELD", "VALUE"), ((name.replace("_", " "), "-" if value == "" else value) for name, value in shown.items())
+    )
+    print_json(settings)
+
+
+def print_state(bridge: Mapping[str, Any], as_json: bool) -> None:
+    """What a bridge does now."""
+    if as_json:
+        print_json(bridge)
+    else:
+        note(f"{bridge['name']} is {bridge['state']}")
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """A comparison as tables."""
+    print_sides(report["ledger"])
+    for kind in ("reduced", "dead_lettered", "filtered", "looped", "duplicates_dropped"):
+        if report[kind]:
+            click.echo(f"{kind.replace('_', ' ')}: {report[kind]}")
+    if report["queues"] is not None:
+        click.echo()
+        print_sides(report["queues"])
+
+
+def print_sides(sides: Mapping[str, Any]) -> None:
+    """Two sides beside each other, and what differs."""
+    one, other = sides["source"], sides["target"]
+    print_table(
+        ("", side_text(one), side_text(other), "EQUAL"),
+        ((row["name"], short(row["source"]), short(row["target"]), row["equal"]) for row in sides["rows"]),
+    )
+    for side in (one, other):
+        if not side["complete"]:
+            click.echo(f"{side['what']} holds more than was looked at (--limit)")
+    if sides["differences"]:
+        counts = {name: sides[name] for name in ("missing", "extra", "changed") if sides[name]}
+        click.echo(", ".join(f"{count} {name}" for name, count in counts.items()))
+        print_table(
+            ("MESSAGE", "OCTETS", "AT THE SOURCE", "AT THE TARGET"),
+            (
+                (each["id"] or "(no id)", each["octets"], short(each["source"]), short(each["target"]))
+                for each in sides["differences"]
+            ),
+        )
+
+
+def side_text(side: Mapping[str, Any]) -> str:
+    """The head of a side's column."""
+    return printable(f"{side['what']} ({side['broker']}, {side['how']})")
+
+
+def short(value: Any) -> Any:
+    """A digest's beginning; anything else as it is."""
+    return value[:DIGITS] if isinstance(value, str) else value

@@ -1,0 +1,236 @@
+"""``gateway endpoints``: where messages are pushed to, put, tested, steered and deleted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from gateway.commands import REFUSED, Failure
+from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.settings import exists, pages, read_settings
+
+TEST_WAIT = 300.0
+"""How long a test may take, in seconds: the longest deadline of an endpoint."""
+
+
+@click.group(short_help="Show, put, test, steer and delete webhook endpoints.")
+def endpoints() -> None:
+    """Show, put, test, steer and delete the endpoints that messages are pushed to.
+
+    A subscription pushes to an endpoint that it names in `push`.
+    """
+
+
+def endpoint_path(name: str) -> str:
+    """Where the API has an endpoint."""
+    return f"/v1/endpoints/{segment(name)}"
+
+
+@endpoints.command("list")
+@client_options
+def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
+    """List the endpoints and how they stand."""
+    found = pages(Client(url, api_key), "/v1/endpoints", "endpoints")
+    if as_json:
+        print_json({"endpoints": found})
+        return
+    print_table(
+        ("NAME", "STATE", "URL", "FORMAT", "SIGNED", "AUTH", "REASON"),
+        (
+            (
+                row["name"],
+                row["state"],
+                row["settings"]["url"],
+                row["settings"]["format"],
+                " ".join(row["settings"]["signing"]) or "-",
+                row["settings"]["auth"]["kind"],
+                row["reason"] or "-",
+            )
+            for row in found
+        ),
+    )
+
+
+@endpoints.command("get")
+@click.argument("name")
+@client_options
+def get_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Show everything about the endpoint NAME but its secrets. Its settings are what `put` takes."""
+    print_endpoint(Client(url, api_key).ask("GET", endpoint_path(name)), as_json)
+
+
+@endpoints.command("put")
+@click.argument("name")
+@click.argument("file", type=click.File("rb"))
+@click.option("--replace", is_flag=True, help="Replace other settings of an endpoint that is there.")
+@client_options
+def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | None, as_json: bool) -> None:
+    """Create the endpoint NAME with the settings in FILE, or leave it as it is if it has them.
+
+    FILE is JSON, or TOML as in the configuration file: the settings themselves, or with [endpoints.NAME] before them.
+    `-` is the standard input. Secrets that are empty stay as they are. The keys of new signatures are printed now and
+    never again.
+
+    \b
+    Example:
+      gateway endpoints put shop - <<END
+      url = "https://shop.example/hooks"
+      signing = ["v1"]
+      END
+    """
+    settings = read_settings(file.read(), name, "endpoints")
+    client = Client(url, api_key)
+    path = endpoint_path(name)
+    headers = {"if-match": "*"} if replace and exists(client, path) else {}
+    found = client.ask("PUT", path, body=settings, headers=headers)
+    if as_json:
+        print_json(found)
+    else:
+        note(f"{name} is {found['state']}: {printable(found['settings']['url'])}")
+        print_secrets(found["signing_keys"])
+
+
+@endpoints.command("delete")
+@click.argument("name")
+@click.confirmation_option("--yes", prompt="Delete it?", help="Do not ask.")
+@client_options
+def delete_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Delete the endpoint NAME with its keys. What is owed to it waits until there is one of this name again."""
+    Client(url, api_key).ask("DELETE", endpoint_path(name))
+    if as_json:
+        print_json({})
+    else:
+        note("deleted")
+
+
+@endpoints.command("test")
+@click.argument("name")
+@client_options
+def try_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Send a message that is marked as a test to the endpoint NAME; the exit status is 4 unless it takes it."""
+    found = Client(url, api_key).ask("POST", endpoint_path(name) + ":test", wait=TEST_WAIT)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(field.replace("_", " "), value) for field, value in found.items() if field not in ("problem", "body")]
+        print_table(("FIELD", "VALUE"), [*rows, ("body", found["body"] or "-")])
+    sys.stdout.flush()
+    if not found["delivered"]:
+        raise Failure(f"the endpoint {name!r} did not take it: {printable(found['reason'])}", REFUSED)
+
+
+@endpoints.command("pause")
+@click.argument("name")
+@client_options
+def pause_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Let the endpoint NAME get nothing more, until it is resumed. Its messages wait."""
+    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":pause"), as_json)
+
+
+@endpoints.command("resume")
+@click.argument("name")
+@client_options
+def resume_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Let the endpoint NAME get messages (again)."""
+    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":resume"), as_json)
+
+
+@endpoints.command("enable")
+@click.argument("name")
+@client_options
+def enable_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Enable the endpoint NAME, which had said that it is gone (410)."""
+    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":enable"), as_json)
+
+
+@endpoints.command("verify")
+@click.argument("name")
+@client_options
+def verify_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Ask the endpoint NAME whether the gateway may call it (the handshake of CloudEvents web hooks)."""
+    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":verify", wait=TEST_WAIT), as_json)
+
+
+@endpoints.command("rotate")
+@click.argument("name")
+@click.option("--scheme", "schemes", type=click.Choice(["v1", "v1a"]), multiple=True, help="Only keys of this scheme.")
+@click.option(
+    "--overlap",
+    type=click.FloatRange(0, 31_536_000),
+    default=86_400.0,
+    show_default=True,
+    help="How long the old keys sign beside the new ones, in seconds.",
+)
+@click.option("--until-finish", is_flag=True, help="Let the old keys sign until --finish.")
+@click.option("--finish", is_flag=True, help="Make no new keys, and take the old ones away now.")
+@client_options
+def rotate_endpoint(
+    name: str,
+    schemes: Sequence[str],
+    overlap: float,
+    until_finish: bool,
+    finish: bool,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Make new signing keys for the endpoint NAME. They are printed now and never again."""
+    body = {"schemes": list(schemes), "overlap_seconds": None if until_finish else overlap, "finish": finish}
+    found = Client(url, api_key).ask("POST", endpoint_path(name) + ":rotate", body=body)
+    if as_json:
+        print_json(found)
+    else:
+        print_keys(found["signing_keys"])
+        print_secrets(found["signing_keys"])
+
+
+# ---------------------------------------------------------------------------------------------------- pieces
+
+
+def print_endpoint(endpoint: Mapping[str, Any], as_json: bool) -> None:
+    """Everything about an endpoint."""
+    if as_json:
+        print_json(endpoint)
+        return
+    shown = dict(endpoint)
+    settings, keys = shown.pop("settings"), shown.pop("signing_keys")
+    shown["secrets"] = ", ".join(shown["secrets"]) or "-"
+    print_table(
+        ("FIELD", "VALUE"), ((name.replace("_", " "), "-" if value == "" else value) for name, value in shown.items())
+    )
+    if keys:
+        click.echo()
+        print_keys(keys)
+        click.echo()
+    print_json(settings)
+
+
+def print_keys(keys: Sequence[Mapping[str, Any]]) -> None:
+    """Signing keys, without what is secret."""
+    print_table(
+        ("KEY", "SCHEME", "CREATED", "UNTIL", "OLD", "PUBLIC KEY"),
+        (
+            (key["id"], key["scheme"], key["created_at"], key["until"], key["old"], key["public_key"] or "-")
+            for key in keys
+        ),
+    )
+
+
+def print_secrets(keys: Sequence[Mapping[str, Any]]) -> None:
+    """The keys that are shown this once, for the receiver."""
+    for key in keys:
+        if "secret" in key:
+            click.echo(key["secret"])
+            note(f"the key {key['id']} of {key['scheme']} is shown this once; give it to the receiver")
+
+
+def print_state(endpoint: Mapping[str, Any], as_json: bool) -> None:
+    """How an endpoint stands now."""
+    if as_json:
+        print_json(endpoint)
+    else:
+        why = f": {printable(endpoint['reason'])}" if endpoint["reason"] else ""
+        note(f"{endpoint['name']} is {endpoint['state']}{why}")

@@ -1,0 +1,61 @@
+"""What the verbs share that put resources: settings in a file, resources by pages."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import click
+
+from gateway.commands import NOT_FOUND, Failure
+from gateway.commands.client import Client
+
+PAGE = 100
+
+
+def read_settings(octets: bytes, name: str, table: str = "bridges") -> dict[str, Any]:
+    """The settings in a file, JSON or TOML: by themselves, or as ``[TABLE.NAME]``."""
+    try:
+        text = octets.decode()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"not UTF-8: {error}", param_hint="FILE") from None
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"neither JSON nor TOML: {error}", param_hint="FILE") from None
+    if isinstance(found.get(table), dict):
+        if name not in found[table]:
+            raise click.BadParameter(f"there is no [{table}.{name}] in it", param_hint="FILE")
+        found = found[table][name]
+    settings: dict[str, Any] = found
+    return settings
+
+
+def put(client: Client, path: str, settings: dict[str, Any], replace: bool) -> Any:
+    """Create a resource at that path; ``replace``: or replace the one that is there. What it is now."""
+    headers = {"if-match": "*"} if replace and exists(client, path) else {}
+    return client.ask("PUT", path, body=settings, headers=headers)
+
+
+def exists(client: Client, path: str) -> bool:
+    """Whether there is a resource at that path."""
+    try:
+        client.ask("GET", path)
+    except Failure as failure:
+        if failure.exit_code == NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def pages(client: Client, path: str, key: str) -> list[dict[str, Any]]:
+    """All resources of a list that is paged by name; ``key`` is where the answer has them."""
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page = client.ask("GET", path, query={"limit": str(PAGE)} | ({"cursor": cursor} if cursor else {}))[key]
+        found += page
+        if len(page) < PAGE:
+            return found
+        cursor = page[-1]["name"]

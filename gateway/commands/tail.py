@@ -1,0 +1,141 @@
+"""``gateway tail``: what happens, as it happens.
+
+It remembers how far it has come, by the id of each event. When the connection drops it comes back with that, as often
+as it takes, and so misses nothing and shows nothing twice. An event counts when it is there as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from time import sleep
+from typing import Any, NamedTuple
+
+import click
+
+from gateway.commands import UNREACHABLE, Failure
+from gateway.commands.bridges import moment
+from gateway.commands.client import Client, client_options, note, printable, unreachable
+from gateway.commands.messages import TIME_HELP, detail_text
+
+SILENCE = 45.0
+"""How long the gateway may say nothing, in seconds; it speaks every 15."""
+PAUSE_MIN, PAUSE_MAX = 0.2, 5.0
+"""Pause before it is tried to come back, in seconds; doubled each time."""
+
+
+@click.command(short_help="Follow what happens to all messages.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of event. May be repeated.")
+@click.option("--broker", metavar="NAME", help="Only at this broker.")
+@click.option("--subscription", metavar="NAME", help="Only of this subscription.")
+@click.option("--endpoint", metavar="NAME", help="Only of this endpoint.")
+@click.option("--bridge", metavar="NAME", help="Only of this bridge.")
+@click.option("--message", metavar="ID", help="Only of this message.")
+@click.option("--since", metavar="TIME", help=f"Begin with what happened then: {TIME_HELP}")
+@click.option("--all", "everything", is_flag=True, help="Begin with the oldest event that the ledger has.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Go on with what comes.")
+@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@client_options
+def tail(
+    kinds: tuple[str, ...],
+    since: str | None,
+    everything: bool,
+    follow: bool,
+    count: int | None,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Show what happens to all messages, as it happens: a line for each event, or with --json an object.
+
+    It comes back by itself when the connection drops, misses nothing and shows nothing twice.
+
+    \b
+    Examples:
+      gateway tail --kind dead --kind attempt_failed
+      gateway tail --bridge east --since 10m --json
+    """
+    given = {**filters, "kind": ",".join(kinds), "since": moment(since), "follow": str(follow).lower()}
+    if everything:
+        given["position"] = "{}"
+    query = {name: value for name, value in given.items() if value}
+    left = count
+    with suppress(KeyboardInterrupt):  # how one ends what does not end
+        for event in events(Client(url, api_key), query, follow):
+            click.echo(json.dumps(event, ensure_ascii=False) if as_json else line(event))
+            sys.stdout.flush()
+            if left is not None:
+                left -= 1
+                if not left:
+                    return
+
+
+class Received(NamedTuple):
+    """A block of a stream of server-sent events."""
+
+    id: str | None
+    data: str
+
+
+def events(client: Client, query: dict[str, str], follow: bool) -> Iterator[Any]:
+    """Events, over as many connections as it takes.
+
+    Raises:
+        Failure: nobody was there to begin with, or the gateway answered with a problem.
+    """
+    import httpx
+
+    reached = ""
+    pause = PAUSE_MIN
+    while True:
+        headers = {"accept": "text/event-stream"} | ({"last-event-id": reached} if reached else {})
+        try:
+            with client.stream("/v1/events", headers, query, SILENCE) as lines:
+                for block in blocks(lines):
+                    if block.id is not None:
+                        reached, pause = block.id, PAUSE_MIN
+                    if block.data:
+                        yield json.loads(block.data)
+            if not follow:
+                return
+            why = "the gateway ended it"
+        except httpx.TransportError as error:
+            if not reached:
+                raise unreachable(client.url, error) from None
+            why = str(error) or type(error).__name__
+        except Failure as failure:
+            if not reached or failure.exit_code != UNREACHABLE:
+                raise
+            why = failure.message
+        if not reached:
+            raise Failure("the gateway ended the stream before it began", UNREACHABLE)
+        note(f"connection lost ({why}); coming back")
+        sleep(pause)
+        pause = min(pause * 2, PAUSE_MAX)
+
+
+def blocks(lines: Iterable[str]) -> Iterator[Received]:
+    """The blocks of a stream; one that is cut off is none."""
+    id: str | None = None
+    data: list[str] = []
+    for text in lines:
+        name, _, value = text.partition(":")
+        value = value.removeprefix(" ")
+        if not text:
+            if id is not None or data:
+                yield Received(id, "\n".join(data))
+            id, data = None, []
+        elif name == "id":
+            id = value
+        elif name == "data":
+            data.append(value)
+
+
+def line(event: Any) -> str:
+    """An event as a line."""
+    where = printable(event["broker"] or "-")
+    kind = click.style(f"{event['kind']:<17}", bold=True)
+    return f"{event['at']}  {event['id']}  {kind}  {where}  {detail_text(event['detail'])}"

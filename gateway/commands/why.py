@@ -1,0 +1,62 @@
+"""``gateway why ID``: what happened to one message, in words, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from gateway.commands import NOT_FOUND, Failure
+from gateway.commands.client import Client, client_options, print_json, printable, segment
+from gateway.commands.messages import print_timeline
+
+RELATED_MAX = 20
+"""Most other messages that are looked up."""
+
+
+@click.command(short_help="Say what happened to one message, and what can be done.")
+@click.argument("id")
+@click.option("--events", is_flag=True, help="Show the events as they are recorded, too.")
+@client_options
+def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> None:
+    """Say what happened to the message ID, where it is now and why, and what can be done about it.
+
+    A message keeps its id over bridges and versions, so that all of its way is told; of replies and of copies that
+    carry another id, one line each.
+    """
+    client = Client(url, api_key)
+    answer = client.ask("GET", f"/v1/messages/{segment(id)}")
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(click.style(f"{answer['id']} is {answer['state'] or 'in no state'}.", bold=True))
+    click.echo(printable(answer["now"]))
+    click.echo()
+    for event, said in zip(answer["events"], answer["story"], strict=True):
+        click.echo(f"{event['at']}  {printable(said)}")
+    if events:
+        click.echo()
+        print_timeline(answer)
+    if answer["related"]:
+        click.echo()
+        for other in answer["related"][:RELATED_MAX]:
+            click.echo(_related(client, other))
+    if answer["advice"]:
+        click.echo()
+        click.echo(click.style("What can be done", bold=True))
+        for step in answer["advice"]:
+            click.echo(f"  {printable(step['what'])}")
+            if step["command"]:
+                click.echo(f"    {printable(step['command'])}")
+
+
+def _related(client: Client, other: str) -> str:
+    """Another message in a line."""
+    try:
+        found: Mapping[str, Any] = client.ask("GET", f"/v1/messages/{segment(other)}")
+    except Failure as failure:
+        if failure.exit_code != NOT_FOUND:
+            raise
+        return f"{other}: the ledger knows nothing of it (yet, or any more)."
+    return f"{other} is {found['state'] or 'in no state'}. {printable(found['now'])}"

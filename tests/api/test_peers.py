@@ -1,0 +1,209 @@
+"""The port for other processes: sealed requests over real HTTP, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from gateway.api.auth import Grant, Principal
+from gateway.api.peers import FORWARDED, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
+from gateway.app import _listen, _port, _serving
+from gateway.core.peers import Peers, SettleRequest
+from gateway.errors import LedgerUnavailable, PeerUnavailable
+from gateway.telemetry import Metrics
+from tests.core.test_ownership import FakeLedger, Rows
+
+SECRET = b"s" * 32
+
+
+class Stub:
+    """An API that says what it was asked."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        body = (await receive())["body"]
+        answer = {"path": scope["raw_path"].decode(), "body": body.decode(), "by": scope[FORWARDED].name}
+        await JSONResponse(answer, 201, {"etag": '"e"'})(scope, receive, send)
+
+
+class Place:
+    """Two processes; the second one has an open port."""
+
+    def __init__(self) -> None:
+        rows = Rows()
+        ledgers: list[Any] = [FakeLedger(rows, shard) for shard in (0, 1)]
+        self.one, self.two = (
+            Peers(ledger, Metrics("test"), name=f"host:{ledger.shard}", secret=SECRET) for ledger in ledgers
+        )
+        self.api = Stub()
+        self.url = ""
+        self.rows = rows
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        async with httpx.AsyncClient() as client:
+            return await client.post(self.url + path, content=body, headers=headers)
+
+    def sealed(self, path: str, body: bytes) -> dict[str, str]:
+        return self.one.seal.headers("POST", path, self.one.me.id, self.two.me.id, body)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    place = Place()
+    async with AsyncExitStack() as stack:
+        listener = _listen("127.0.0.1", 0, "cluster")
+        stack.callback(listener.close)
+        place.url = f"http://127.0.0.1:{_port(listener)}"
+        place.two.reached_at(place.url)
+        for peers, shard in ((place.one, 0), (place.two, 1)):
+            place.rows.peers[shard] = peers.describe(shard, 1, frozenset())
+        await stack.enter_async_context(_serving(PeerPort(place.two, place.api, 1_000), listener, 1.0))
+        yield place
+        await place.one.close()
+        await place.two.close()
+
+
+async def test_a_call_is_answered_for_its_principal(place: Place) -> None:
+    request = CallRequest(
+        "POST", b"/v1/bridges/b%2F1:pause", b"x=1", {"if-match": '"e"'}, b"body", "ann", False, [("consume", "b", "*")]
+    )
+    answer = await ask(place.one, place.two.me, request, 5.0)
+    assert answer.status == 201
+    assert msgspec.json.decode(answer.body) == {"path": "/v1/bridges/b%2F1:pause", "body": "body", "by": "ann"}
+    assert (b"etag", b'"e"') in answer.headers
+    (scope,) = place.api.scopes
+    assert scope[FORWARDED] == Principal("ann", False, (Grant("consume", "b", "*"),))
+    assert (scope["method"], scope["query_string"], scope["headers"]) == ("POST", b"x=1", [(b"if-match", b'"e"')])
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer secret"}, {"x-api-key": "secret"}])
+async def test_nobody_comes_in_without_a_seal(place: Place, headers: dict[str, str]) -> None:
+    for path in ("/peer/call", "/peer/settle", "/peer/tell"):
+        assert (await place.post(path, b"", headers)).status_code == 403
+    assert place.api.scopes == []
+    for path in ("/", "/v1/bridges", "/metrics", "/peer/none", "/peer/call/"):
+        assert (await place.post(path, b"", headers)).status_code == 404
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"{place.url}/peer/tell")).status_code == 404
+
+
+async def test_a_request_that_is_sent_again_is_refused(place: Place) -> None:
+    heard: list[Any] = []
+    place.two.listen("t", heard.append)
+    body = msgspec.msgpack.encode({"topic": "t", "news": {"name": "n"}})
+    headers = place.sealed("/peer/tell", body)
+    assert [(await place.post("/peer/tell", body, headers)).status_code for _ in range(3)] == [200, 403, 403]
+    assert heard == [{"name": "n"}]
+
+
+async def test_what_is_sealed_and_senseless_is_a_bad_request(place: Place) -> None:
+    for path in ("/peer/call", "/peer/settle", "/peer/tell"):
+        assert (await place.post(path, b"\xc1", place.sealed(path, b"\xc1"))).status_code == 400
+
+
+async def test_a_body_over_the_limit_is_refused(place: Place) -> None:
+    body = bytes(1_000 + (1 << 16) + 1)
+    assert (await place.post("/peer/call", body, place.sealed("/peer/call", body))).status_code == 413
+
+
+async def test_all_are_told_and_who_is_away_is_no_trouble(place: Place) -> None:
+    heard: list[Any] = []
+    place.two.listen("work", heard.append)
+    gone = msgspec.structs.replace(place.two.me, id=b"gone" * 2, shard=9, url="http://127.0.0.1:1")
+    place.one.found([place.one.me, place.two.me, gone])
+    place.one.tell("work", {"kind": "bridge"})
+    async with asyncio.timeout(30):
+        while not heard or place.one._telling:
+            await asyncio.sleep(0.01)
+    assert heard == [{"kind": "bridge"}]
+
+
+async def test_leases_are_settled_by_who_holds_them(place: Place) -> None:
+    asked: list[Any] = []
+
+    async def settle_here(verb: str, subscription: str, ack_ids: Any, **arguments: Any) -> list[tuple[str, str]]:
+        asked.append((verb, subscription, list(ack_ids), arguments))
+        return [(ack_id, "SUCCESS") for ack_id in ack_ids]
+
+    place.two.settle_here = settle_here
+    owner = place.two.me.id
+    assert await place.one.settle(owner, "extend", "s", ["a", "b"], seconds=20) == [("a", "SUCCESS"), ("b", "SUCCESS")]
+    assert asked == [("extend", "s", ["a", "b"], {"seconds": 20})]
+    place.two.settle_here = None
+    assert await place.one.settle(owner, "release", "s", ["a"]) == [("a", "LEASE_LOST")]
+
+    async def failing(*_: Any, **__: Any) -> list[tuple[str, str]]:
+        raise LedgerUnavailable("the ledger is away")
+
+    place.two.settle_here = failing
+    with pytest.raises(PeerUnavailable, match="the ledger is away"):
+        await place.one.settle(owner, "release", "s", ["a"])
+
+
+async def test_a_process_that_is_gone_or_is_another_now_is_an_error(place: Place) -> None:
+    away = msgspec.structs.replace(place.two.me, url="http://127.0.0.1:1")
+    with pytest.raises(PeerUnavailable, match="host:1"):
+        await place.one.request(away, "/peer/tell", b"")
+    other = msgspec.structs.replace(place.two.me, id=b"another!")
+    with pytest.raises(PeerUnavailable, match="for another process"):
+        await place.one.request(other, "/peer/tell", b"")
+    stranger: Any = Peers(place.one._ledger, Metrics("test"), secret=b"t" * 32)
+    with pytest.raises(PeerUnavailable, match="not sealed by our secret"):
+        await stranger.request(place.two.me, "/peer/tell", b"")
+    await stranger.close()
+    value = place.one._metrics.registry.get_sample_value
+    assert value("amqpgw_cluster_requests_total", {"verb": "tell", "outcome": "failed"}) == 2
+
+
+async def test_an_answer_whose_seal_is_nonsense_is_an_error(place: Place) -> None:
+    """A stranger has taken the port."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await Response(b"", 200, {"x-peer-seal": "\xe9"})(scope, receive, send)
+
+    listener = _listen("127.0.0.1", 0, "cluster")
+    async with _serving(answer, listener, 1.0):
+        taken = msgspec.structs.replace(place.two.me, url=f"http://127.0.0.1:{_port(listener)}")
+        with pytest.raises(PeerUnavailable, match="not sealed by our secret"):
+            await place.one.request(taken, "/peer/tell", b"")
+    listener.close()
+
+
+async def test_too_much_at_once_is_refused(place: Place) -> None:
+    begun = 0
+    going = asyncio.Event()
+
+    async def slow(*_: Any, **__: Any) -> list[tuple[str, str]]:
+        nonlocal begun
+        begun += 1
+        await going.wait()
+        return []
+
+    place.two.settle_here = slow
+    body = msgspec.msgpack.encode(SettleRequest("release", "s", ["a"]))
+    tasks = [
+        asyncio.create_task(place.post("/peer/settle", body, place.sealed("/peer/settle", body)))
+        for _ in range(RUNNING_MAX)
+    ]
+    async with asyncio.timeout(20):
+        while begun < RUNNING_MAX:
+            await asyncio.sleep(0.01)
+    refused = await place.post("/peer/settle", body, place.sealed("/peer/settle", body))
+    assert refused.status_code == 503
+    going.set()
+    assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
+
+
+def test_an_answer_survives_the_way() -> None:
+    answer = CallAnswer(204, [(b"link", b"<x>")], b"")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=CallAnswer) == answer

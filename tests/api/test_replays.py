@@ -1,0 +1,207 @@
+"""``/v1/replays`` and ``/v1/deliveries``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.api.app import Api
+from gateway.config import HttpSettings
+from gateway.ledger import Kind, id_text
+from tests.api.conftest import problem
+from tests.replays.conftest import House
+
+MESSAGES = {"source": {"messages": {"broker": "fake"}}}
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    house = House(tmp_path)
+    await house.fake.declare_queue("orders")
+    await house.other.declare_queue("orders")
+    await house.start()
+    yield house
+    await house.stop()
+
+
+@pytest.fixture
+async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(Api(house.gateway, HttpSettings(), replays=house.replays))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+async def ended(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while True:
+            found: dict[str, Any] = (await client.get(f"/v1/replays/{id}")).json()
+            if found["state"] in ("done", "failed", "cancelled"):
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_asked_for_watched_and_asked_for_again(client: httpx.AsyncClient, house: House) -> None:
+    await house.known(3)
+    answer = await client.post("/v1/replays", json={"id": "r1", **MESSAGES})
+    assert (answer.status_code, answer.headers["location"]) == (201, "/v1/replays/r1")
+    found = await ended(client, "r1")
+    assert (found["state"], found["sent"], found["total"], found["refused"]) == ("done", 3, 3, {})
+    assert found["request"] == {"id": "r1", **MESSAGES}
+    again = await client.post("/v1/replays", json={"id": "r1", **MESSAGES})
+    assert (again.status_code, again.json()["runs"]) == (200, 2)
+    other = {"id": "r1", **MESSAGES, "rate": 1}
+    problem(await client.post("/v1/replays", json=other), 409, "state")
+    named = (await client.post("/v1/replays", json=MESSAGES)).json()["id"]
+    assert {each["id"] for each in (await client.get("/v1/replays")).json()["replays"]} == {"r1", named}
+    page = await client.get("/v1/replays?limit=1")
+    assert 'rel="next"' in page.headers["link"]
+
+
+async def test_steered(client: httpx.AsyncClient, house: House) -> None:
+    await house.known(50)
+    await client.post("/v1/replays", json={"id": "r1", **MESSAGES, "rate": 4})
+    assert (await client.post("/v1/replays/r1:pause")).status_code == 200
+    await house.until("r1", lambda job: job.state == "paused")
+    assert (await client.post("/v1/replays/r1:resume")).status_code == 200
+    assert (await client.post("/v1/replays/r1:cancel")).status_code == 200
+    assert (await ended(client, "r1"))["state"] == "cancelled"
+    problem(await client.post("/v1/replays/r1:resume"), 409, "state")
+    problem(await client.post("/v1/replays/r2:resume"), 404, "replay_not_found")
+    problem(await client.get("/v1/replays/r2"), 404, "replay_not_found")
+
+
+async def test_refused(client: httpx.AsyncClient, house: House) -> None:
+    without = await house.known(2, kept=False)
+    await client.post("/v1/replays", json={"id": "r1", **MESSAGES})
+    assert (await ended(client, "r1"))["refused"] == {"no_body": 2}
+    found = await client.get("/v1/replays/r1/refused")
+    assert [each["id"] for each in found.json()["refused"]] == [id_text(each) for each in without]
+    assert "link" not in found.headers
+    problem(await client.get("/v1/replays/r1/refused?cursor=x"), 422, "invalid_parameter")
+
+
+@pytest.mark.parametrize("query", ["since=%FF", "until=%FF", "limit=%FF", "newest=%FF", "state=%FF", "message=%FF"])
+async def test_a_query_that_is_no_utf_8(client: httpx.AsyncClient, query: str) -> None:
+    problem(await client.get(f"/v1/deliveries?{query}"), 422, "invalid_parameter")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "pointer"),
+    [
+        ({}, "invalid_request", ""),
+        ({"source": {}}, "invalid_value", "/source"),
+        ({"source": {"messages": {}, "deliveries": {}}}, "invalid_value", "/source"),
+        ({"source": {"messages": {"state": "lost"}}}, "invalid_value", "/source/messages/state"),
+        ({"source": {"messages": {"ids": ["x"]}}}, "invalid_value", "/source/messages/ids"),
+        ({**MESSAGES, "id": "a b"}, "invalid_request", "/id"),
+        ({**MESSAGES, "id": "a\n"}, "invalid_request", "/id"),
+        ({**MESSAGES, "rate": -1}, "invalid_request", "/rate"),
+        ({**MESSAGES, "target": {"url": "x", "endpoint": "y"}}, "invalid_value", "/target/url"),
+        ({"source": {"queue": {"broker": "fake", "queue": ""}}}, "invalid_request", "/source/queue/queue"),
+    ],
+)
+async def test_wrong_bodies_point_at_the_culprit(
+    client: httpx.AsyncClient, body: dict[str, Any], code: str, pointer: str
+) -> None:
+    found = problem(await client.post("/v1/replays", json=body), 422, code)
+    assert found["errors"][0]["pointer"] == pointer
+
+
+async def test_what_it_names_must_be_there(client: httpx.AsyncClient) -> None:
+    nowhere = {**MESSAGES, "target": {"broker": "none"}}
+    problem(await client.post("/v1/replays", json=nowhere), 404, "broker_not_found")
+    queue = {"source": {"queue": {"broker": "fake", "queue": "none"}}}
+    problem(await client.post("/v1/replays", json=queue), 404, "not_found")
+    problem(await client.post("/v1/replays", json={**queue, "dry_run": True}), 404, "not_found")
+
+
+async def test_a_dry_run(client: httpx.AsyncClient, house: House) -> None:
+    await house.known(12)
+    answer = await client.post("/v1/replays", json={**MESSAGES, "dry_run": True})
+    found = answer.json()
+    assert (answer.status_code, found["count"], found["complete"], len(found["sample"])) == (200, 12, True, 10)
+    assert (await client.get("/v1/replays")).json() == {"replays": []}
+
+
+# -------------------------------------------------------------------------------------------- deliveries
+
+
+async def test_listed_and_read(client: httpx.AsyncClient, house: House) -> None:
+    dead = await house.dead(2)
+    alive = await house.dead(1, alive=True)
+    rows = (await client.get("/v1/deliveries")).json()["deliveries"]
+    assert [row["id"] for row in rows] == [id_text(each) for each in [*dead, *alive]]
+    assert [row["state"] for row in rows] == ["dead", "dead", "waiting"]
+    assert (rows[0]["due_in"], rows[0]["reason"], rows[0]["octets"]) == (None, {"text": "too many deliveries"}, 6)
+    first = await client.get("/v1/deliveries?state=dead&subscription=billing&limit=1&newest=true")
+    assert [row["id"] for row in first.json()["deliveries"]] == [id_text(dead[1])]
+    second = await client.get(first.links["next"]["url"])
+    assert [row["id"] for row in second.json()["deliveries"]] == [id_text(dead[0])]
+    of = (await client.get(f"/v1/deliveries?message={rows[1]['message_id']}")).json()["deliveries"]
+    assert of == [rows[1]]
+    read = (await client.get(f"/v1/deliveries/{rows[0]['id']}")).json()
+    assert (read["message"]["payload"], read["message"]["exchange"]) == ("dead 0", "shop")
+    for query in ("message=x", "since=yesterday", "state=lost", "cursor=zz"):
+        problem(await client.get(f"/v1/deliveries?{query}"), 422, "invalid_parameter")
+    for id in ("x", "01980000-0000-7000-8000-000000000000"):
+        problem(await client.get(f"/v1/deliveries/{id}"), 404, "delivery_not_found")
+
+
+async def test_one_is_retried(client: httpx.AsyncClient, house: House) -> None:
+    (only,) = await house.dead(1)
+    woken: list[str] = []
+    house.gateway.on_owed.append(woken.append)
+    path = f"/v1/deliveries/{id_text(only)}"
+    row = await client.post(f"{path}:retry")
+    assert (row.status_code, row.json()["state"], row.json()["attempts"]) == (200, "waiting", 0)
+    assert woken == ["billing"]
+    found = await house.ledger.deliveries.get(only)
+    assert found is not None
+    assert await house.kinds(found.message_id) == [Kind.STORED, Kind.REVIVED]
+    assert (await client.post(f"{path}:retry")).status_code == 200  # one that waits does not wait any more
+    await house.ledger.deliveries.claim("billing", 1, 30.0)
+    problem(await client.post(f"{path}:retry"), 409, "state")
+
+
+async def test_one_is_purged(client: httpx.AsyncClient, house: House) -> None:
+    (only,) = await house.dead(1)
+    found = await house.ledger.deliveries.get(only)
+    assert found is not None
+    assert (await client.post(f"/v1/deliveries/{id_text(only)}:purge")).status_code == 204
+    problem(await client.post(f"/v1/deliveries/{id_text(only)}:purge"), 404, "delivery_not_found")
+    timeline = await house.ledger.timeline(found.message_id)
+    assert timeline is not None
+    assert timeline.events[-1].detail == {"subscription": "billing", "client": "anonymous"}
+
+
+async def test_one_is_sent_elsewhere(client: httpx.AsyncClient, house: House) -> None:
+    (only,) = await house.dead(1)
+    target = {"broker": "other", "exchange": "amq.default", "routing_key": "orders"}
+    answer = await client.post(f"/v1/deliveries/{id_text(only)}:replay", json={"target": target})
+    assert answer.status_code == 201
+    assert (await ended(client, answer.json()["id"]))["sent"] == 1
+    assert [message.body for _, _, message in house.other.published] == [b"dead 0"]
+    assert await house.ledger.deliveries.get(only) is None
+
+
+async def test_many_are_retried_and_purged(client: httpx.AsyncClient, house: House, monkeypatch: Any) -> None:
+    monkeypatch.setattr("gateway.api.deliveries.PART", 3)
+    monkeypatch.setattr("gateway.api.deliveries.BULK_MAX", 6)
+    await house.dead(8)
+    asked = {"filter": {"subscription": "billing"}}
+    dry = (await client.post("/v1/deliveries:retry", json={**asked, "dry_run": True})).json()
+    assert (dry["count"], dry["more"], len(dry["sample"])) == (8, False, 8)
+    assert (await client.post("/v1/deliveries:retry", json=asked)).json() == {"count": 6, "more": True, "sample": []}
+    assert (await client.post("/v1/deliveries:retry", json=asked)).json() == {"count": 2, "more": False, "sample": []}
+    assert (await client.post("/v1/deliveries:purge", json=asked)).json()["count"] == 0  # none of them is dead now
+    alive = {**asked, "alive": True}
+    assert (await client.post("/v1/deliveries:purge", json={**alive, "dry_run": True})).json()["count"] == 8
+    assert (await client.post("/v1/deliveries:purge", json=alive)).json() == {"count": 6, "more": True, "sample": []}
+    assert (await client.post("/v1/deliveries:purge", json=alive)).json()["count"] == 2
+    assert (await client.post("/v1/deliveries:purge", json={"filter": {"subscription": "none"}})).json()["count"] == 0
+    problem(await client.post("/v1/deliveries:purge", json={}), 422, "invalid_request")

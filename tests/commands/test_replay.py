@@ -1,0 +1,182 @@
+"""``gateway replay`` and ``gateway dlq``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from gateway import commands
+from gateway.commands.progress import bar, replay_line
+from tests.commands.conftest import Canned, Run
+
+Gateway = Callable[..., Result]
+JOB: dict[str, Any] = {
+    "id": "r1", "state": "done", "reason": "", "asked_at": "2026-11-21T00:00:00Z", "total": 4, "found": 4, "sent": 3,
+    "skipped": 1, "refused": {}, "resent": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def ask(run: Run, gateway: str, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    """A verb on the gateway that runs."""
+    monkeypatch.setenv("GATEWAY_URL", gateway)
+    return run
+
+
+@pytest.fixture
+def queues(ask: Gateway, unique_name: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    """A queue and its dead-letter queue, with five dead messages in it."""
+    name = unique_name("orders")
+    dead = f"{name}.dead"
+    arguments = json.dumps({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead, "x-message-ttl": 1})
+    assert ask("queues", "declare", "local-0-9-1", dead).exit_code == 0
+    assert ask("queues", "declare", "local-0-9-1", name, "--arguments", arguments).exit_code == 0
+    for number in range(5):
+        assert ask("publish", "local-0-9-1", "amq.default", name, f"m{number}").exit_code == 0
+    for _ in range(200):
+        if json.loads(ask("queues", "show", "local-0-9-1", dead, "--json").stdout)["messages"] == 5:
+            break
+    yield name, dead
+    for each in (name, dead):
+        ask("queues", "delete", "local-0-9-1", each, "--yes")
+
+
+def test_a_dead_letter_queue_is_shown_and_driven_to_another_queue(
+    ask: Gateway, queues: tuple[str, str], unique_name: Callable[[str], str]
+) -> None:
+    name, dead = queues
+    other = unique_name("other")
+    assert ask("queues", "declare", "local-0-10", other).exit_code == 0
+    where = ("--broker", "local-0-9-1", "--queue", dead)
+    listed = ask("dlq", "list", *where)
+    assert listed.exit_code == 0, listed.output
+    assert f"local-0-9-1: {name}" in listed.stdout
+    assert listed.stderr == "5 messages; nothing was sent\n"
+    assert "5" in ask("dlq", "show", *where).stdout
+    to = ("--to-broker", "local-0-10", "--to-exchange", "amq.default", "--to-routing-key", other)
+    redriven = ask("dlq", "redrive", *where, *to, "--id", f"redrive-{dead}")
+    assert redriven.exit_code == 0, redriven.output
+    assert redriven.stderr.splitlines()[-1].endswith("done  5 of 5  sent 5")
+    assert ask("dlq", "redrive", *where, *to, "--id", f"redrive-{dead}").exit_code == 0  # nothing twice
+    pulled = ask("pull", "local-0-10", other, "--max", "20", "--json")
+    assert [each["message"]["payload"] for each in json.loads(pulled.stdout)["messages"]] == [f"m{n}" for n in range(5)]
+    shown = ask("replay", "show", f"redrive-{dead}", "--json")
+    assert json.loads(shown.stdout)["runs"] == 2
+    assert f"redrive-{dead}" in ask("replay", "list").stdout
+    assert ask("dlq", "purge", *where, "--yes").stderr.startswith("done; 0 messages")
+
+
+def test_what_is_not_sent_is_named(ask: Gateway, queues: tuple[str, str]) -> None:
+    _, dead = queues
+    to = ("--to-exchange", "amq.default", "--to-routing-key", "no-such-queue")
+    result = ask("replay", "queue", "local-0-9-1", dead, *to, "--id", dead)
+    assert result.exit_code == commands.PARTLY_DONE
+    assert "5 messages were not sent" in result.stderr
+    refused = ask("replay", "show", dead, "--refused")
+    assert refused.stdout.count("unroutable") == 5
+    assert len(json.loads(ask("replay", "show", dead, "--refused", "--json").stdout)["refused"]) == 5
+
+
+def test_messages_without_bodies(ask: Gateway, queues: tuple[str, str]) -> None:
+    name, _ = queues
+    result = ask("replay", "messages", "--broker", "local-0-9-1", "--routing-key", name, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("the ledger does not keep its body") == 5
+    assert result.stderr.splitlines()[-1] == "5 messages; nothing was sent"
+
+
+def test_nothing_of_that_name(ask: Gateway) -> None:
+    for verb in ("show", "watch", "pause", "resume", "cancel"):
+        assert ask("replay", verb, "none").exit_code == commands.NOT_FOUND
+    assert ask("dlq", "show", "none").exit_code == commands.NOT_FOUND
+    assert ask("dlq", "list").exit_code == 0
+    assert ask("dlq", "redrive").exit_code == 0
+    assert ask("dlq", "purge", "--dry-run").stderr == "0 dead messages; nothing was deleted\n"
+    assert ask("dlq", "purge", "--yes").stderr == "0 deleted\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dlq", "list", "--broker", "b"),
+        ("dlq", "list", "--queue", "q"),
+        ("dlq", "redrive", "--broker", "b", "--queue", "q", "--since", "1h"),
+        ("dlq", "redrive", "x", "--broker", "b", "--queue", "q"),
+        ("dlq", "show"),
+    ],
+)
+def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == commands.USAGE
+
+
+# --------------------------------------------------------------------------------------------- what is asked
+
+
+def test_filters_and_target_as_the_api_has_them(run: Run, canned: Canned) -> None:
+    canned.answer(201, JOB)
+    given = (
+        "--exchange",
+        "amq.default",
+        "--since",
+        "2026-01-01T00:00:00Z",
+        "--message",
+        "a",
+        "--rate",
+        "5",
+        "--detach",
+    )
+    result = run("replay", "messages", *given, "--to-url", "https://x.example", "--url", canned.url)
+    assert (result.exit_code, result.stdout) == (0, "r1\n")
+    assert canned.asked[0][3] == {
+        "source": {"messages": {"exchange": "amq.default", "since": "2026-01-01T00:00:00Z", "ids": ["a"]}},
+        "target": {"url": "https://x.example"},
+        "rate": 5.0,
+        "dry_run": False,
+    }
+    run("dlq", "redrive", "a", "b", "--url", canned.url)
+    run("dlq", "redrive", "--subscription", "billing", "--url", canned.url)
+    sources = [body["source"] for _, _, _, body in canned.asked if body]
+    assert sources[1:] == [{"deliveries": {"ids": ["a", "b"]}}, {"deliveries": {"subscription": "billing"}}]
+
+
+def test_a_replay_is_watched_to_its_end(run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.commands.replay.LOOK_EVERY", 0.0)
+    states = iter([("running", 1), ("running", 2), ("failed", 2)])
+
+    def body() -> bytes:
+        state, found = next(states)
+        return json.dumps({**JOB, "state": state, "found": found, "reason": "no such exchange"}).encode()
+
+    canned.body_of = body
+    result = run("replay", "watch", "r1", "--url", canned.url, "--json")
+    assert result.exit_code == commands.FAILED
+    assert [json.loads(line)["found"] for line in result.stdout.splitlines()] == [1, 2, 2]
+    assert "is failed: no such exchange" in result.stderr
+
+
+def test_steering(run: Run, canned: Canned) -> None:
+    canned.answer(200, JOB)
+    for verb in ("pause", "resume", "cancel"):
+        assert run("replay", verb, "a/b", "--url", canned.url).exit_code == 0
+        assert canned.asked[-1][:2] == ("POST", f"/v1/replays/a%2Fb:{verb}")
+
+
+def test_purging_goes_on_until_nothing_is_left(run: Run, canned: Canned) -> None:
+    parts = iter([{"count": 2, "more": True, "sample": []}, {"count": 1, "more": False, "sample": []}])
+    canned.body_of = lambda: json.dumps(next(parts)).encode()
+    result = run("dlq", "purge", "--subscription", "billing", "--yes", "--json", "--url", canned.url)
+    assert json.loads(result.stdout) == {"count": 3}
+    assert run("dlq", "purge", "--url", canned.url, input="n\n").exit_code == 1
+
+
+# ------------------------------------------------------------------------------------------------- the line
+
+
+def test_the_line() -> None:
+    line = replay_line({**JOB, "refused": {"no_body": 2}, "resent": 1, "reason": "a\nb"})
+    assert line == f"{bar(4, 4)}  r1  done  4 of 4  sent 3  skipped 1  refused 2  resent 1  a\\nb"
+    assert replay_line({**JOB, "total": None, "skipped": 0}) == "r1  done  4  sent 3"
