@@ -1,0 +1,200 @@
+"""The constants and domains of the draft, by the names that its definition gives them, and the properties of content.
+
+The lists of properties belong to the classes that are not served. ``message`` has its own as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.classic.constants import Constant, Error
+
+FRAMES: Final = (
+    Constant("frame-request", 9),
+    Constant("frame-response", 10),
+    Constant("frame-method", 1),
+    Constant("frame-header", 2),
+    Constant("frame-body", 3),
+    Constant("frame-oob-method", 4),
+    Constant("frame-oob-header", 5),
+    Constant("frame-oob-body", 6),
+    Constant("frame-trace", 7),
+    Constant("frame-heartbeat", 8),
+    Constant("frame-min-size", 4096),
+    Constant("frame-end", 206),
+)
+"""Types of frames, the smallest frame that both sides must take, and the octet behind each."""
+
+REPLIES: Final = (
+    Constant("reply-success", 200),
+    Constant("not-delivered", 310, Error.SOFT),
+    Constant("content-too-large", 311, Error.SOFT),
+    Constant("no-route", 312, Error.SOFT),
+    Constant("no-consumers", 313, Error.SOFT),
+    Constant("connection-forced", 320, Error.HARD),
+    Constant("invalid-path", 402, Error.HARD),
+    Constant("access-refused", 403, Error.SOFT),
+    Constant("not-found", 404, Error.SOFT),
+    Constant("resource-locked", 405, Error.SOFT),
+    Constant("precondition-failed", 406, Error.SOFT),
+    Constant("frame-error", 501, Error.HARD),
+    Constant("syntax-error", 502, Error.HARD),
+    Constant("command-invalid", 503, Error.HARD),
+    Constant("channel-error", 504, Error.HARD),
+    Constant("resource-error", 506, Error.HARD),
+    Constant("not-allowed", 530, Error.HARD),
+    Constant("not-implemented", 540, Error.HARD),
+    Constant("internal-error", 541, Error.HARD),
+    Constant("invalid-argument", 542, Error.HARD),
+)
+"""Reply codes."""
+
+XA: Final = (
+    Constant("xa-ok", 0),
+    Constant("xa-rbrollback", 1),
+    Constant("xa-rbtimeout", 2),
+    Constant("xa-heurhaz", 3),
+    Constant("xa-heurcom", 4),
+    Constant("xa-heurrb", 5),
+    Constant("xa-heurmix", 6),
+    Constant("xa-rdonly", 7),
+)
+"""What became of a branch of a transaction."""
+
+TABLE_TYPES: Final[Mapping[str, int]] = {
+    "field-table-octet": 0x00,
+    "field-table-signed-byte": 0x01,
+    "field-table-unsigned-byte": 0x02,
+    "field-table-char": 0x04,
+    "field-table-boolean": 0x08,
+    "field-table-two-octets": 0x10,
+    "field-table-signed-short": 0x11,
+    "field-table-unsigned-short": 0x12,
+    "field-table-four-octets": 0x20,
+    "field-table-signed-int": 0x21,
+    "field-table-unsigned-int": 0x22,
+    "field-table-float": 0x23,
+    "field-table-utf32-char": 0x27,
+    "field-table-eight-octets": 0x30,
+    "field-table-signed-long": 0x31,
+    "field-table-unsigned-long": 0x32,
+    "field-table-double": 0x33,
+    "field-table-datetime": 0x38,
+    "field-table-sixteen-octets": 0x40,
+    "field-table-uuid": 0x48,
+    "field-table-thirty-two-octets": 0x50,
+    "field-table-sixty-four-octets": 0x60,
+    "field-table-128-octets": 0x70,
+    "field-table-short-binary": 0x80,
+    "field-table-short-string": 0x84,
+    "field-table-short-utf8-string": 0x85,
+    "field-table-short-utf16-string": 0x86,
+    "field-table-short-utf32-string": 0x87,
+    "field-table-binary": 0x90,
+    "field-table-string": 0x94,
+    "field-table-utf8-string": 0x95,
+    "field-table-utf16-string": 0x96,
+    "field-table-utf32-string": 0x97,
+    "field-table-long-binary": 0xA0,
+    "field-table-long-string": 0xA4,
+    "field-table-long-utf8-string": 0xA5,
+    "field-table-long-utf16-string": 0xA6,
+    "field-table-long-utf32-string": 0xA7,
+    "field-table-table": 0xA8,
+    "field-table-sequence": 0xA9,
+    "field-table-array": 0xAA,
+    "field-table-five-octets": 0xC0,
+    "field-table-decimal": 0xC8,
+    "field-table-nine-octets": 0xD0,
+    "field-table-long-decimal": 0xD8,
+    "field-table-void": 0xF0,
+}
+"""The octet in front of a value in a field table."""
+
+DOMAINS: Final[Mapping[str, str]] = {
+    "access-ticket": "short",
+    "class-id": "short",
+    "method-id": "short",
+    "consumer-tag": "shortstr",
+    "delivery-tag": "longlong",
+    "exchange-name": "shortstr",
+    "known-hosts": "shortstr",
+    "message-id": "uuid",
+    "no-ack": "bit",
+    "no-local": "bit",
+    "path": "shortstr",
+    "peer-properties": "table",
+    "queue-name": "shortstr",
+    "redelivered": "bit",
+    "rfc1982-long": "long",
+    "reply-code": "short",
+    "reply-text": "shortstr",
+    "duration": "longlong",
+    "offset": "longlong",
+    "reference": "longstr",
+    "destination": "shortstr",
+    "reject-code": "short",
+    "reject-text": "shortstr",
+    "security-token": "longstr",
+    "xid": "longstr",
+    "detached-lifetime": "long",
+    "session-id": "uuid",
+    "bit": "bit",
+    "octet": "octet",
+    "short": "short",
+    "long": "long",
+    "longlong": "longlong",
+    "shortstr": "shortstr",
+    "longstr": "longstr",
+    "timestamp": "timestamp",
+    "table": "table",
+    "uuid": "uuid",
+    "content": "content",
+    "rfc1982-long-set": "rfc1982-long-set",
+}
+"""Domain -> type."""
+
+PROPERTIES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "basic": (
+        ("content-type", "shortstr"),
+        ("content-encoding", "shortstr"),
+        ("headers", "table"),
+        ("delivery-mode", "octet"),
+        ("priority", "octet"),
+        ("correlation-id", "shortstr"),
+        ("reply-to", "shortstr"),
+        ("expiration", "shortstr"),
+        ("message-id", "shortstr"),
+        ("timestamp", "timestamp"),
+        ("type", "shortstr"),
+        ("user-id", "shortstr"),
+        ("app-id", "shortstr"),
+    ),
+    "file": (
+        ("content-type", "shortstr"),
+        ("content-encoding", "shortstr"),
+        ("headers", "table"),
+        ("priority", "octet"),
+        ("reply-to", "shortstr"),
+        ("message-id", "shortstr"),
+        ("filename", "shortstr"),
+        ("timestamp", "timestamp"),
+        ("cluster-id", "shortstr"),
+    ),
+    "stream": (
+        ("content-type", "shortstr"),
+        ("content-encoding", "shortstr"),
+        ("headers", "table"),
+        ("priority", "octet"),
+        ("timestamp", "timestamp"),
+    ),
+    "tunnel": (
+        ("headers", "table"),
+        ("proxy-name", "shortstr"),
+        ("data-name", "shortstr"),
+        ("durable", "octet"),
+        ("broadcast", "octet"),
+    ),
+}
+"""Class -> names and types of its content's properties, in the order of the wire."""
