@@ -16,9 +16,9 @@ from gateway.classic import methods as m
 from gateway.classic.client_channel import ClientChannel, handlers
 from gateway.classic.confirms import NACK_PATIENCE
 from gateway.classic.connection import ClassicSession, Phase
-from gateway.classic.dialect import choose
+from gateway.classic.dialect import choose, refused_method
 from gateway.classic.translate import Translator
-from gateway.errors import EncodeError, FrameSyntaxError, StateError
+from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Closed, CloseReason, Operation
 from gateway.sasl import Mechanism, SaslError
 from gateway.sasl import choose as choose_mechanism
@@ -59,6 +59,10 @@ class ClassicClient(ClassicSession[ClientChannel]):
         super().__init__(config.limits)
         self.config = config
         self.serial = 0
+        self.login = config.user
+        """Who we are; empty: only the server knows."""
+        self.secrets: list[int] = []
+        """Serials of connection.update-secret without an answer."""
         self.may_nack = False
         """The broker knows basic.nack."""
         self.may_nack_many = False
@@ -82,12 +86,23 @@ class ClassicClient(ClassicSession[ClientChannel]):
             return channel.send(operation)
         if type(operation) is o.OpenChannel:
             return self._open_channel(operation.channel)
-        if type(operation) is not o.Close:
+        if not isinstance(operation, o.Close | o.UpdateSecret):
             raise StateError(f"channel {operation.channel} is not open: no {type(operation).__name__}")
         if operation.channel:
-            raise StateError("close concerns channel 0")
+            raise StateError(f"{type(operation).__name__} concerns channel 0")
+        if isinstance(operation, o.UpdateSecret):
+            return self._update_secret(operation)
         self._close(operation)
         self.serial += 1
+        return self.serial
+
+    def _update_secret(self, operation: o.UpdateSecret) -> int:
+        if not self.dialect.update_secret:
+            raise Unsupported("connection.update-secret: this broker has no such thing")
+        secret = operation.secret.encode("utf-8", "surrogateescape")
+        self.send_method(0, m.ConnectionUpdateSecret(secret, operation.reason))
+        self.serial += 1
+        self.secrets.append(self.serial)
         return self.serial
 
     def _open_channel(self, number: int) -> int:
@@ -175,11 +190,13 @@ class ClassicClient(ClassicSession[ClientChannel]):
                 offered = " ".join(self.capabilities.mechanisms)
                 raise SaslError(f"none of the mechanisms offered ({offered}) may be used on this connection")
             self._mechanism = mechanism
+            self.login = mechanism.login
             response = mechanism.start()
         except SaslError as error:
             self.end(Closed(0, CloseReason.AUTHENTICATION, 403, str(error)))
             return
         self._expected = m.ConnectionTune
+        self.translator = Translator(self.dialect, self.tables, self.login, self.config.wall_clock)
         self.send_method(0, m.ConnectionStartOk(self._client_properties(), mechanism.name, response))
 
     def _client_properties(self) -> Table:
@@ -219,7 +236,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         known.absolute_expiration = dialect.absolute_expiration
         known.transient_overtakes = dialect.transient_overtakes
         known.durable_storage = _text(properties, DURABLE_PROPERTY) != "false"
-        self.translator = Translator(dialect, self.tables, self.config.user, self.config.wall_clock)
+        known.update_secret = dialect.update_secret
         self.handlers = handlers(dialect)
 
     def secured(self, method: m.ConnectionSecure) -> None:
@@ -254,7 +271,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         self.send_method(0, m.ConnectionTuneOk(channel_max, frame_max, heartbeat))
         self.negotiated(channel_max, frame_max, heartbeat)
         try:
-            self.send_method(0, m.ConnectionOpen(self.config.virtual_host, "", True))
+            self.send_method(0, m.ConnectionOpen(self.config.virtual_host, "", self.config.insist))
         except EncodeError as error:
             self.end(Closed(0, CloseReason.AUTHENTICATION, 530, str(error)))
             return
@@ -264,13 +281,22 @@ class ClassicClient(ClassicSession[ClientChannel]):
         """connection.open-ok."""
         self._expect(method)
         self.opened()
-        self.emit(o.Opened(0, self.config.user, self.config.virtual_host))
+        self.emit(o.Opened(0, self.login, self.config.virtual_host))
 
     def redirected(self, method: m.ConnectionRedirect) -> None:
-        """connection.redirect of 0-8: where to go is for people to decide."""
+        """connection.redirect of 0-8: whether to go there is not for a session to decide. Its list of known hosts has
+        no syntax in the definition; spaces and commas are in use."""
         if self.phase is not Phase.HANDSHAKE or self._expected is not m.ConnectionOpenOk:
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
-        self.end(Closed(0, CloseReason.PEER, 0, f"redirected to {method.host}"))
+        hosts = (method.host, *method.known_hosts.replace(",", " ").split())
+        self.end(Closed(0, CloseReason.PEER, 0, f"redirected to {method.host}", redirect=hosts))
+
+    def secret_updated(self, method: m.ConnectionUpdateSecretOk) -> None:
+        """connection.update-secret-ok."""
+        if not self.secrets:
+            raise FrameSyntaxError("update-secret-ok where no update-secret was sent", 503)
+        serial = self.secrets.pop(0)
+        self.emit(o.Done(0, serial, serial))
 
     def closed_by_peer(self, method: m.ConnectionClose | m.ConnectionClose08) -> None:
         """connection.close of the broker."""
@@ -281,10 +307,11 @@ class ClassicClient(ClassicSession[ClientChannel]):
         if self.phase is Phase.HANDSHAKE and method.reply_code in REFUSALS:
             reason = CloseReason.AUTHENTICATION
         key = method.class_id_ << 16 | method.method_id_
+        text = refused_method(self.dialect, method.reply_code, method.reply_text, key)
         failed = [channel for channel in self.channels.values() if channel.asked_with(key) is not None]
         if len(failed) == 1:
-            failed[0].fail_request(key, method.reply_code, method.reply_text)
-        self.end(Closed(0, reason, method.reply_code, method.reply_text))
+            failed[0].fail_request(key, method.reply_code, text)
+        self.end(Closed(0, reason, method.reply_code, text))
 
     def closed_by_us(self, method: m.ConnectionCloseOk | m.ConnectionCloseOk08) -> None:
         """connection.close-ok."""
@@ -349,6 +376,7 @@ CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicClient, Any], None]]]
     m.ConnectionClose08: ClassicClient.closed_by_peer,
     m.ConnectionCloseOk: ClassicClient.closed_by_us,
     m.ConnectionCloseOk08: ClassicClient.closed_by_us,
+    m.ConnectionUpdateSecretOk: ClassicClient.secret_updated,
     m.ConnectionBlocked: ClassicClient.blocked,
     m.ConnectionUnblocked: ClassicClient.unblocked,
 }

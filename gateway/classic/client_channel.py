@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway import operations as o
 from gateway.classic import methods as m
 from gateway.classic.assembler import SMALL_HEADER
-from gateway.classic.client_requests import ASK, Asked, done
+from gateway.classic.client_requests import ASK, Asked, done, need
 from gateway.classic.confirms import Pending, Remembered, Window
 from gateway.classic.connection import BaseChannel, Handler
-from gateway.classic.dialect import Dialect
+from gateway.classic.dialect import Dialect, refused_method
 from gateway.classic.frames import BASIC, BODY, FRAME_END, HEADER, METHOD, OVERHEAD, content_frames, method_frame
 from gateway.classic.splice import SEAM
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
@@ -82,7 +82,8 @@ class ClientChannel(BaseChannel):
 
     __slots__ = (
         "_body_small", "_header_small", "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame",
-        "commit_tag", "committing", "consumers", "dirty", "held", "mode", "nacked_at", "newest", "out", "outstanding",
+        "commit_tag", "committing", "consumers", "dirty", "flowing", "held", "mode", "nacked_at", "newest", "out",
+        "outstanding",
         "requests", "serial", "session", "state", "ticket", "window",
     )  # fmt: skip
 
@@ -130,6 +131,8 @@ class ClientChannel(BaseChannel):
         self.close_frame: bytes | None = None
         """A channel.close that waits for the last commit."""
         self.nacked_at = 0.0
+        self.flowing = True
+        """Deliveries were asked for last, not told to stop (channel.flow)."""
 
     # --------------------------------------------------------------------------------------------- sending
 
@@ -253,9 +256,37 @@ class ClientChannel(BaseChannel):
         """channel.flow; it has no outcome, so its answer is passed over."""
         if not self.session.dialect.flow_from_client:
             raise Unsupported("channel.flow: this broker closes the connection over it (540)")
+        self.flowing = operation.active
         self.write(m.ChannelFlow(operation.active))
-        self.serial += 1
-        return self.serial
+        self.serial = serial = self.serial + 1
+        self.requests.append(Asked(0, operation, m.ChannelFlow.key, (m.ChannelFlowOk,), _nothing))
+        return serial
+
+    def recover(self, operation: o.Recover) -> int:
+        """basic.recover. What it gives back must be told from what comes again: Broker-J sends that before recover-ok,
+        and not every recover has an answer. So where it may be, the channel is stopped before: what came until flow-ok
+        is given back, and nothing comes then until recover is done."""
+        dialect = self.session.dialect
+        answered = not operation.asynchronous and dialect.recover_ok is not None
+        if not dialect.flow_from_client:
+            need(answered, "basic.recover that is not answered, where a client may not stop the channel")
+            return self.ask(operation)
+        stop = m.ChannelFlow(False)
+        self.write(stop)
+        self.requests.append(Asked(0, operation, stop.key, (m.ChannelFlowOk,), _stopped))
+        if answered:
+            serial = self.ask(operation)
+        else:
+            self.serial = serial = self.serial + 1
+            self.write(m.BasicRecoverAsync(operation.requeue))
+        go_on = m.ChannelFlow(self.flowing)
+        self.write(go_on)
+        self.requests.append(
+            Asked(0, operation, go_on.key, (m.ChannelFlowOk,), _nothing)
+            if answered
+            else Asked(serial, operation, m.BasicRecoverAsync.key, (m.ChannelFlowOk,), done)
+        )
+        return serial
 
     def consume(self, operation: o.Consume) -> int:
         """basic.consume; a tag names one consumer of the channel."""
@@ -517,6 +548,15 @@ class ClientChannel(BaseChannel):
             )
         )  # fmt: skip
 
+    def flow_answered(self, method: m.ChannelFlowOk) -> None:
+        """channel.flow-ok; one that answers nothing is let be, as ever."""
+        if any(m.ChannelFlowOk in asked.answers for asked in self.requests):
+            self.answer(method)
+
+    def alerted(self, method: m.ChannelAlert) -> None:
+        """channel.alert of the broker."""
+        self.session.emit(o.Alert(self.number, method.reply_code, method.reply_text, method.details))
+
     def asked_to_stop(self, method: m.ChannelFlow) -> None:
         """channel.flow of the broker."""
         self.write(m.ChannelFlowOk(method.active))
@@ -532,9 +572,11 @@ class ClientChannel(BaseChannel):
     def closed_by_peer(self, method: m.ChannelClose) -> None:
         """channel.close of the broker."""
         self.session.out.append(method_frame(self.number, m.ChannelCloseOk().encode()))
-        self.fail_request(method.class_id_ << 16 | method.method_id_, method.reply_code, method.reply_text)
+        key = method.class_id_ << 16 | method.method_id_
+        text = refused_method(self.session.dialect, method.reply_code, method.reply_text, key)
+        self.fail_request(key, method.reply_code, text)
         self.session.forget(self)
-        self.session.emit(o.ChannelClosed(self.number, method.reply_code, method.reply_text))
+        self.session.emit(o.ChannelClosed(self.number, method.reply_code, text))
 
     def closed_by_us(self, method: m.ChannelCloseOk) -> None:
         """channel.close-ok."""
@@ -569,12 +611,21 @@ def _committed(channel: ClientChannel, serial: int, request: None, method: m.Met
         channel.touch()
 
 
+def _nothing(channel: ClientChannel, serial: int, request: Any, method: m.Method) -> None:
+    """Flow has no outcome."""
+
+
+def _stopped(channel: ClientChannel, serial: int, request: o.Recover, method: m.Method) -> None:
+    channel.outstanding.clear()
+
+
 SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], int]]] = {
     **dict.fromkeys(ASK, ClientChannel.ask),
     o.OpenChannel: ClientChannel.open_twice,
     o.Publish: ClientChannel.publish,
     o.Settle: ClientChannel.settle,
     o.Flow: ClientChannel.flow,
+    o.Recover: ClientChannel.recover,
     o.Consume: ClientChannel.consume,
     o.SelectConfirm: ClientChannel.select,
     o.TxSelect: ClientChannel.select,
@@ -620,8 +671,8 @@ HANDLERS: Final[Mapping[type[m.Method], Handler]] = {
             (m.BasicCancel, ClientChannel.cancelled),
             (m.AccessRequestOk, ClientChannel.answer),
             (m.ChannelFlow, ClientChannel.asked_to_stop),
-            (m.ChannelFlowOk, lambda channel, method: None),
-            (m.ChannelAlert, lambda channel, method: None),
+            (m.ChannelFlowOk, ClientChannel.flow_answered),
+            (m.ChannelAlert, ClientChannel.alerted),
             (m.ChannelClose, ClientChannel.closed_by_peer),
             (m.ChannelCloseOk, ClientChannel.closed_by_us),
         )

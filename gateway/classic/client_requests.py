@@ -56,7 +56,7 @@ def _opened(channel: ClientChannel, serial: int, request: o.OpenChannel, method:
     if not channel.session.dialect.access_request:
         done(channel, serial, request, method)
         return
-    ticket = m.AccessRequest("/data")
+    ticket = m.AccessRequest(channel.session.config.realm)
     channel.write(ticket)
     channel.requests.append(Asked(serial, request, ticket.key, (m.AccessRequestOk,), _granted))
 
@@ -92,12 +92,12 @@ def _delete_exchange(channel: ClientChannel, request: o.DeleteExchange) -> m.Met
 
 
 def _bind_exchange(channel: ClientChannel, request: o.BindExchange) -> m.Method:
-    _need(channel.session.capabilities.exchange_bindings, "exchange.bind")
+    need(channel.session.capabilities.exchange_bindings, "exchange.bind")
     return m.ExchangeBind(0, request.destination, request.source, request.routing_key, False, request.arguments)
 
 
 def _unbind_exchange(channel: ClientChannel, request: o.UnbindExchange) -> m.Method:
-    _need(channel.session.capabilities.exchange_bindings, "exchange.unbind")
+    need(channel.session.capabilities.exchange_bindings, "exchange.unbind")
     return m.ExchangeUnbind(0, request.destination, request.source, request.routing_key, False, request.arguments)
 
 
@@ -116,8 +116,8 @@ with that key."""
 
 
 def _query_binding(channel: ClientChannel, request: o.QueryBinding) -> m.Method:
-    _need(channel.session.dialect.query_binding, "exchange.bound")
-    _need(not request.arguments, "exchange.bound with arguments")
+    need(channel.session.dialect.query_binding, "exchange.bound")
+    need(not request.arguments, "exchange.bound with arguments")
     return m.ExchangeBound(request.exchange, request.routing_key or "", request.queue)
 
 
@@ -151,7 +151,7 @@ def _bind_queue(channel: ClientChannel, request: o.BindQueue) -> m.Method:
 
 
 def _unbind_queue(channel: ClientChannel, request: o.UnbindQueue) -> m.Method:
-    _need(channel.session.dialect.unbind_queue, "queue.unbind")
+    need(channel.session.dialect.unbind_queue, "queue.unbind")
     return m.QueueUnbind(channel.ticket, request.queue, request.exchange, request.routing_key, request.arguments)
 
 
@@ -171,7 +171,7 @@ def _removed(channel: ClientChannel, serial: int, request: Any, method: m.QueueP
 
 
 def _qos(channel: ClientChannel, request: o.Qos) -> m.Method:
-    _need(channel.session.dialect.prefetch_size or not request.prefetch_size, "basic.qos with a prefetch size")
+    need(channel.session.dialect.prefetch_size or not request.prefetch_size, "basic.qos with a prefetch size")
     return m.BasicQos(request.prefetch_size, request.prefetch_count, request.whole_channel)
 
 
@@ -179,12 +179,12 @@ def _consume(channel: ClientChannel, request: o.Consume) -> m.Method:
     dialect = channel.session.dialect
     arguments: Table = request.arguments
     if not request.acquired:
-        _need(dialect.browse, "a consumer that does not acquire")
+        need(dialect.browse, "a consumer that does not acquire")
         arguments = {**arguments, "x-filter-no-consume": True}
     common = (channel.ticket, request.queue, request.consumer_tag, request.no_local, request.no_ack, request.exclusive)
     if dialect.consume_arguments:
         return m.BasicConsume(*common, False, arguments)
-    _need(not arguments, "basic.consume with arguments")
+    need(not arguments, "basic.consume with arguments")
     return m.BasicConsume08(*common, False)
 
 
@@ -212,13 +212,13 @@ def _got_nothing(channel: ClientChannel, serial: int, request: o.Get, method: m.
 
 def _recover(channel: ClientChannel, request: o.Recover) -> m.Method:
     dialect = channel.session.dialect
-    _need(dialect.recover_ok is not None, "basic.recover that is answered")
-    _need(dialect.recover_without_requeue or request.requeue, "basic.recover without requeue")
+    need(dialect.recover_without_requeue or request.requeue, "basic.recover without requeue")
     return dialect.recover(request.requeue)
 
 
 def _recovered(channel: ClientChannel, serial: int, request: o.Recover, method: m.Method) -> None:
-    channel.outstanding.clear()
+    if not channel.session.dialect.flow_from_client:  # else that was done when the channel had stopped
+        channel.outstanding.clear()
     done(channel, serial, request, method)
 
 
@@ -230,7 +230,8 @@ def _transaction_over(channel: ClientChannel, serial: int, request: Any, method:
     done(channel, serial, request, method)
 
 
-def _need(there: bool, what: str) -> None:
+def need(there: bool, what: str) -> None:
+    """Raise :class:`~gateway.errors.Unsupported` for what is not there."""
     if not there:
         raise Unsupported(f"{what}: this broker has no such thing")
 

@@ -349,10 +349,7 @@ class ClassicSession(Generic[C]):
                         continue
                     handler = handlers.get(key)
                     if handler is None:
-                        known = self.dialect.methods.get(key)
-                        if known is not None:
-                            raise FrameSyntaxError(f"{known.name} has no place on channel {number}", 503)
-                        raise FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF}", 540)
+                        raise self._without_handler(number, key)
                     after = handler(channel, data, start + 4, end)
                     if after is not None:
                         at = after
@@ -373,6 +370,15 @@ class ClassicSession(Generic[C]):
             return size
         self._need = 7
         return at
+
+    def _without_handler(self, number: int, key: int) -> FrameSyntaxError:
+        """What to say of a method that nothing here takes."""
+        known = self.dialect.methods.get(key)
+        if known is None:
+            return FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF}", 540)
+        if known.class_id in self.dialect.unserved:
+            return FrameSyntaxError(f"{known.title} is not served", 540)
+        return FrameSyntaxError(f"{known.name} has no place on channel {number}", 503)
 
     def _stray_content(self, number: int) -> None:
         raise FrameSyntaxError(f"content on channel {number}, which is not open", 504)

@@ -35,6 +35,8 @@ class Dialect:
     """Name of the encoding of content properties: octets pass untouched between sessions where it is equal."""
     alike: frozenset[str] = frozenset()
     """Names of encodings that are equal but for the property cluster-id."""
+    unserved: frozenset[int] = frozenset()
+    """Numbers of the classes in ``methods`` that no session serves: 540 answers them."""
     tags: Mapping[str, str] = field(default_factory=lambda: RABBITMQ_TAGS)
     """Tags of field tables."""
     recover: type[m.BasicRecover] | type[m.BasicRecoverAsync] = m.BasicRecover
@@ -61,6 +63,8 @@ class Dialect:
     """False: the server answers 540."""
     flow_from_client: bool = True
     """False: the server answers 540 to channel.flow."""
+    update_secret: bool = False
+    """connection.update-secret."""
     nack_before_return: bool = False
     """A publish that cannot be routed is refused first and returned next, not returned and acknowledged."""
     release_many: bool = True
@@ -88,6 +92,18 @@ class Dialect:
     """The property exists."""
     capabilities_table: bool = True
     """Properties hold a table of capabilities, in both directions."""
+
+
+NOT_IMPLEMENTED: Final = 540
+
+
+def refused_method(dialect: Dialect, code: int, text: str, key: int) -> str:
+    """The text of a peer's close. One with 540 names the method that the peer does not have, whether or not the peer
+    wrote it down in words."""
+    method = dialect.methods.get(key)
+    if code != NOT_IMPLEMENTED or method is None or method.title in text:
+        return text
+    return f"{method.title}: {text}"
 
 
 def table_of(*groups: Iterable[type[m.Method]]) -> Mapping[int, type[m.Method]]:

@@ -8,6 +8,14 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from gateway.classic.constants import (
+    REPLIES,
+    REPLIES_OF_0_8,
+    REPLIES_OF_0_9_1,
+    REPLIES_OF_RABBITMQ,
+    SPARED,
+    Error,
+)
 from gateway.errors import FrameSyntaxError
 
 METHOD: Final = 1
@@ -65,31 +73,13 @@ def content_frames(channel: int, method: bytes, properties: bytes, body: bytes, 
     return buffers
 
 
-REPLY_CODES: Final = {
-    200: "REPLY_SUCCESS",
-    311: "CONTENT_TOO_LARGE",
-    312: "NO_ROUTE",
-    313: "NO_CONSUMERS",
-    320: "CONNECTION_FORCED",
-    402: "INVALID_PATH",
-    403: "ACCESS_REFUSED",
-    404: "NOT_FOUND",
-    405: "RESOURCE_LOCKED",
-    406: "PRECONDITION_FAILED",
-    501: "FRAME_ERROR",
-    502: "SYNTAX_ERROR",
-    503: "COMMAND_INVALID",
-    504: "CHANNEL_ERROR",
-    505: "UNEXPECTED_FRAME",
-    506: "RESOURCE_ERROR",
-    530: "NOT_ALLOWED",
-    540: "NOT_IMPLEMENTED",
-    541: "INTERNAL_ERROR",
-}
+_REPLIES = sorted((*REPLIES, *REPLIES_OF_0_8, *REPLIES_OF_0_9_1, *REPLIES_OF_RABBITMQ), key=lambda reply: reply.value)
+
+REPLY_CODES: Final = {reply.value: reply.name.upper().replace("-", "_") for reply in _REPLIES}
 """Reply codes and the names by which servers begin their texts."""
 
-CONNECTION_CODES: Final = frozenset({320, 402, 501, 502, 503, 504, 505, 530, 540, 541})
-"""Those that end the connection; the others end a channel (0-9-1 section 1.3)."""
+CONNECTION_CODES: Final = frozenset(reply.value for reply in _REPLIES if reply.error is Error.HARD) - SPARED
+"""Those that end the connection; the others end a channel (0-9-1 section 1.2)."""
 
 
 def reply_text(code: int, text: str) -> str:

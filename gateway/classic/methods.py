@@ -8,9 +8,10 @@ reserved and 0 in 0-9-1.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
-from typing import ClassVar, TypeVar, dataclass_transform
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final, TypeVar, dataclass_transform
 
 from gateway.wire.declare import Declared, declared
 from gateway.wire.types import Bit, FieldTable, Long, LongLong, LongStr, Octet, Short, ShortStr
@@ -27,18 +28,41 @@ class Method(Declared):
     method_id: ClassVar[int]
     key: ClassVar[int]
     """``class_id << 16 | method_id``, as the two stand on the wire."""
+    title: ClassVar[str]
+    """Class and method as the specification writes them: ``basic.get-ok``."""
+    content: ClassVar[bool] = False
+    """A content header and a body follow."""
+    replies: ClassVar[tuple[type[Method], ...]] = ()
+    """Which methods answer it. A dialect has those of them that are in its ``methods``."""
 
 
 @dataclass_transform(frozen_default=True)
-def method(class_id: int, method_id: int) -> Callable[[type[_T]], type[_T]]:
-    """Declare a method with its numbers."""
+def method(
+    class_id: int, method_id: int, *, answers: Iterable[type[Method]] = (), content: bool = False
+) -> Callable[[type[_T]], type[_T]]:
+    """Declare a method with its numbers. ``answers``: which methods it is a synchronous reply to; it becomes one of
+    their :attr:`Method.replies`."""
 
     def make(cls: type[_T]) -> type[_T]:
         made = declared(prefix=struct.pack(">HH", class_id, method_id))(cls)
         made.class_id, made.method_id, made.key = class_id, method_id, class_id << 16 | method_id
+        made.title = titled(made.__name__)
+        made.content = content
+        made.replies = ()
+        for asked in answers:
+            asked.replies = (*asked.replies, made)
         return made
 
     return make
+
+
+_WORD: Final = re.compile(r"[A-Z][a-z]*")
+
+
+def titled(name: str) -> str:
+    """``BasicGetOk`` as ``basic.get-ok``. A version at the end (``ConnectionClose08``) is no part of it."""
+    first, *others = (word.lower() for word in _WORD.findall(name))
+    return f"{first}.{'-'.join(others)}"
 
 
 # ---------------------------------------------------------------------------------------------- connection
@@ -55,7 +79,7 @@ class ConnectionStart(Method):
     locales: LongStr = b"en_US"
 
 
-@method(10, 11)
+@method(10, 11, answers=(ConnectionStart,))
 class ConnectionStartOk(Method):
     """Client: properties, the mechanism chosen and its first response."""
 
@@ -72,7 +96,7 @@ class ConnectionSecure(Method):
     challenge: LongStr
 
 
-@method(10, 21)
+@method(10, 21, answers=(ConnectionSecure,))
 class ConnectionSecureOk(Method):
     """Client: the response to it."""
 
@@ -88,7 +112,7 @@ class ConnectionTune(Method):
     heartbeat: Short
 
 
-@method(10, 31)
+@method(10, 31, answers=(ConnectionTune,))
 class ConnectionTuneOk(Method):
     """Client: the limits both will keep."""
 
@@ -106,14 +130,14 @@ class ConnectionOpen(Method):
     insist: Bit = False
 
 
-@method(10, 41)
+@method(10, 41, answers=(ConnectionOpen,))
 class ConnectionOpenOk(Method):
     """Server: the connection is open."""
 
     known_hosts: ShortStr = ""
 
 
-@method(10, 50)
+@method(10, 50, answers=(ConnectionOpen,))
 class ConnectionRedirect(Method):
     """Server, 0-8: try another host."""
 
@@ -131,7 +155,7 @@ class ConnectionClose(Method):
     method_id_: Short = 0
 
 
-@method(10, 51)
+@method(10, 51, answers=(ConnectionClose,))
 class ConnectionCloseOk(Method):
     """The answer to it."""
 
@@ -146,7 +170,7 @@ class ConnectionClose08(Method):
     method_id_: Short = 0
 
 
-@method(10, 61)
+@method(10, 61, answers=(ConnectionClose08,))
 class ConnectionCloseOk08(Method):
     """connection.close-ok under 0-8's number."""
 
@@ -171,7 +195,7 @@ class ConnectionUpdateSecret(Method):
     reason: ShortStr
 
 
-@method(10, 71)
+@method(10, 71, answers=(ConnectionUpdateSecret,))
 class ConnectionUpdateSecretOk(Method):
     """The answer to it."""
 
@@ -186,14 +210,14 @@ class ChannelOpen(Method):
     out_of_band: ShortStr = ""
 
 
-@method(20, 11)
+@method(20, 11, answers=(ChannelOpen,))
 class ChannelOpenOk(Method):
     """Server, 0-9-1."""
 
     channel_id: LongStr = b""
 
 
-@method(20, 11)
+@method(20, 11, answers=(ChannelOpen,))
 class ChannelOpenOk08(Method):
     """Server, 0-8: without the argument."""
 
@@ -205,7 +229,7 @@ class ChannelFlow(Method):
     active: Bit
 
 
-@method(20, 21)
+@method(20, 21, answers=(ChannelFlow,))
 class ChannelFlowOk(Method):
     """The answer to it."""
 
@@ -231,7 +255,7 @@ class ChannelClose(Method):
     method_id_: Short = 0
 
 
-@method(20, 41)
+@method(20, 41, answers=(ChannelClose,))
 class ChannelCloseOk(Method):
     """The answer to it."""
 
@@ -248,7 +272,7 @@ class AccessRequest(Method):
     read: Bit = True
 
 
-@method(30, 11)
+@method(30, 11, answers=(AccessRequest,))
 class AccessRequestOk(Method):
     """Server, 0-8: the ticket."""
 
@@ -271,7 +295,7 @@ class ExchangeDeclare(Method):
     arguments: FieldTable
 
 
-@method(40, 11)
+@method(40, 11, answers=(ExchangeDeclare,))
 class ExchangeDeclareOk(Method):
     pass
 
@@ -284,7 +308,7 @@ class ExchangeDelete(Method):
     nowait: Bit
 
 
-@method(40, 21)
+@method(40, 21, answers=(ExchangeDelete,))
 class ExchangeDeleteOk(Method):
     pass
 
@@ -298,7 +322,7 @@ class ExchangeBound(Method):
     queue: ShortStr
 
 
-@method(40, 23)
+@method(40, 23, answers=(ExchangeBound,))
 class ExchangeBoundOk(Method):
     """Server, Qpid: 0, or what was missing."""
 
@@ -318,7 +342,7 @@ class ExchangeBind(Method):
     arguments: FieldTable
 
 
-@method(40, 31)
+@method(40, 31, answers=(ExchangeBind,))
 class ExchangeBindOk(Method):
     pass
 
@@ -333,7 +357,7 @@ class ExchangeUnbind(Method):
     arguments: FieldTable
 
 
-@method(40, 51)
+@method(40, 51, answers=(ExchangeUnbind,))
 class ExchangeUnbindOk(Method):
     pass
 
@@ -353,7 +377,7 @@ class QueueDeclare(Method):
     arguments: FieldTable
 
 
-@method(50, 11)
+@method(50, 11, answers=(QueueDeclare,))
 class QueueDeclareOk(Method):
     queue: ShortStr
     message_count: Long
@@ -370,7 +394,7 @@ class QueueBind(Method):
     arguments: FieldTable
 
 
-@method(50, 21)
+@method(50, 21, answers=(QueueBind,))
 class QueueBindOk(Method):
     pass
 
@@ -382,7 +406,7 @@ class QueuePurge(Method):
     nowait: Bit
 
 
-@method(50, 31)
+@method(50, 31, answers=(QueuePurge,))
 class QueuePurgeOk(Method):
     message_count: Long
 
@@ -396,7 +420,7 @@ class QueueDelete(Method):
     nowait: Bit
 
 
-@method(50, 41)
+@method(50, 41, answers=(QueueDelete,))
 class QueueDeleteOk(Method):
     message_count: Long
 
@@ -412,7 +436,7 @@ class QueueUnbind(Method):
     arguments: FieldTable
 
 
-@method(50, 51)
+@method(50, 51, answers=(QueueUnbind,))
 class QueueUnbindOk(Method):
     pass
 
@@ -427,7 +451,7 @@ class BasicQos(Method):
     global_: Bit
 
 
-@method(60, 11)
+@method(60, 11, answers=(BasicQos,))
 class BasicQosOk(Method):
     pass
 
@@ -459,7 +483,7 @@ class BasicConsume08(Method):
     nowait: Bit
 
 
-@method(60, 21)
+@method(60, 21, answers=(BasicConsume, BasicConsume08))
 class BasicConsumeOk(Method):
     consumer_tag: ShortStr
 
@@ -472,12 +496,12 @@ class BasicCancel(Method):
     nowait: Bit = False
 
 
-@method(60, 31)
+@method(60, 31, answers=(BasicCancel,))
 class BasicCancelOk(Method):
     consumer_tag: ShortStr
 
 
-@method(60, 40)
+@method(60, 40, content=True)
 class BasicPublish(Method):
     """Client; content follows."""
 
@@ -488,7 +512,7 @@ class BasicPublish(Method):
     immediate: Bit
 
 
-@method(60, 50)
+@method(60, 50, content=True)
 class BasicReturn(Method):
     """Server: a message that could not be routed; content follows."""
 
@@ -498,7 +522,7 @@ class BasicReturn(Method):
     routing_key: ShortStr
 
 
-@method(60, 60)
+@method(60, 60, content=True)
 class BasicDeliver(Method):
     """Server: a message for one of the channel's consumers; content follows."""
 
@@ -516,7 +540,7 @@ class BasicGet(Method):
     no_ack: Bit
 
 
-@method(60, 71)
+@method(60, 71, answers=(BasicGet,), content=True)
 class BasicGetOk(Method):
     """Server: the message; content follows."""
 
@@ -527,7 +551,7 @@ class BasicGetOk(Method):
     message_count: Long
 
 
-@method(60, 72)
+@method(60, 72, answers=(BasicGet,))
 class BasicGetEmpty(Method):
     cluster_id: ShortStr = ""
 
@@ -553,7 +577,7 @@ class BasicRecoverAsync(Method):
     requeue: Bit
 
 
-@method(60, 101)
+@method(60, 101, answers=(BasicRecoverAsync,))
 class BasicRecoverOk08(Method):
     """Server, Qpid's 0-8."""
 
@@ -563,7 +587,7 @@ class BasicRecover(Method):
     requeue: Bit
 
 
-@method(60, 111)
+@method(60, 111, answers=(BasicRecover,))
 class BasicRecoverOk(Method):
     pass
 
@@ -585,7 +609,7 @@ class ConfirmSelect(Method):
     nowait: Bit = False
 
 
-@method(85, 11)
+@method(85, 11, answers=(ConfirmSelect,))
 class ConfirmSelectOk(Method):
     pass
 
@@ -595,7 +619,7 @@ class TxSelect(Method):
     pass
 
 
-@method(90, 11)
+@method(90, 11, answers=(TxSelect,))
 class TxSelectOk(Method):
     pass
 
@@ -605,7 +629,7 @@ class TxCommit(Method):
     pass
 
 
-@method(90, 21)
+@method(90, 21, answers=(TxCommit,))
 class TxCommitOk(Method):
     pass
 
@@ -615,7 +639,7 @@ class TxRollback(Method):
     pass
 
 
-@method(90, 31)
+@method(90, 31, answers=(TxRollback,))
 class TxRollbackOk(Method):
     pass
 

@@ -30,7 +30,7 @@ USER_ID: Final = FLAG["user_id"]
 CLUSTER_ID: Final = FLAG["cluster_id"]
 
 
-_TYPES: Final[Mapping[str, FieldType]] = {
+TYPES: Final[Mapping[str, FieldType]] = {
     **dict.fromkeys(ORDER, ShortString()),
     "headers": TableType(),
     "delivery_mode": Integer("B"),
@@ -49,7 +49,7 @@ def _misfit(properties: Properties, error: Exception) -> EncodeError:
     """Which property could not be encoded, found after the fact."""
     for name in ORDER:
         value = getattr(properties, name)
-        if value is not None and (reason := _TYPES[name].misfit(value)) is not None:
+        if value is not None and (reason := TYPES[name].misfit(value)) is not None:
             return EncodeError(f"{name}: {reason}")
     return EncodeError(f"properties: {error}")
 
@@ -66,7 +66,7 @@ def _compile_encode(text: str, unless_text: list[str]) -> Callable[[Properties, 
             out.line(f"flags |= {flag}")
             if name == "headers":
                 out.line("parts.append(tables.encode(v))")
-            elif isinstance(kind := _TYPES[name], Integer):
+            elif isinstance(kind := TYPES[name], Integer):
                 out.line(f"parts.append({out.name('pack', struct.Struct('>' + kind.code).pack)}(v))")
             else:
                 out.line(f"v = v.encode({text})")
@@ -89,7 +89,7 @@ def _compile_encode(text: str, unless_text: list[str]) -> Callable[[Properties, 
 def _emit_read(out: Emitter, name: str) -> None:
     if name == "headers":
         out.line("made.headers, at = tables.read(octets, at, len(octets))")
-    elif isinstance(kind := _TYPES[name], Integer):
+    elif isinstance(kind := TYPES[name], Integer):
         layout = struct.Struct(">" + kind.code)
         if layout.size == 1:
             out.line(f"made.{name} = octets[at]")

@@ -19,7 +19,7 @@ from gateway.classic.server_channel import ServerChannel, handlers
 from gateway.classic.translate import Translator
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Closed, CloseReason, Operation
-from gateway.sasl import read_amqplain, read_plain
+from gateway.sasl import SaslError, ServerMechanism, offered_mechanisms, server_mechanism
 from gateway.session import PROTOCOL_HEADERS, Confirms, Role, ServerConfig
 from gateway.values import Table
 
@@ -35,8 +35,6 @@ SERVER_CAPABILITIES: Final[Table] = {
 }
 """What clients of 0-9-1 are told that we can."""
 
-MECHANISMS: Final = b"PLAIN AMQPLAIN"
-
 
 class ClassicServer(ClassicSession[ServerChannel]):
     """A server session of 0-8 or 0-9-1. The protocol header is the first thing it receives."""
@@ -47,6 +45,9 @@ class ClassicServer(ClassicSession[ServerChannel]):
         super().__init__(config.limits)
         self.config = config
         self.user = ""
+        self.waits = False
+        """The client reads a connection.close that refuses its login."""
+        self._mechanism: ServerMechanism | None = None
         self.places: dict[bytes, tuple[str, str, bool, bool]] = {}
         """The octets of basic.publish methods seen lately -> what they say. A client may have 2,047 channels, and
         publish to as many places on each, so they share it."""
@@ -119,7 +120,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
             properties["capabilities"] = {**SERVER_CAPABILITIES, **(offered if isinstance(offered, dict) else {})}
         else:
             properties[CONFIRMS_PROPERTY] = "true"
-        self.send_method(0, m.ConnectionStart(*self.dialect.start_version, properties, MECHANISMS))
+        mechanisms = " ".join(offered_mechanisms(self.config, tables=True)).encode()
+        self.send_method(0, m.ConnectionStart(*self.dialect.start_version, properties, mechanisms))
         return len(header)
 
     def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
@@ -181,24 +183,38 @@ class ClassicServer(ClassicSession[ServerChannel]):
         )  # fmt: skip
         known.consumer_cancel_notify = hears.get("consumer_cancel_notify") is True
         known.absolute_expiration = self.dialect.absolute_expiration
-        self._log_in(method, waits=hears.get("authentication_failure_close") is True)
-
-    def _log_in(self, method: m.ConnectionStartOk, waits: bool) -> None:
-        login = None
-        if method.mechanism == "PLAIN":
-            login = read_plain(method.response)
-        elif method.mechanism == "AMQPLAIN":
-            login = read_amqplain(self.tables.read_entries(method.response))
-        else:
+        waits = hears.get("authentication_failure_close") is True
+        self.waits = waits or not self.dialect.capabilities_table or self.dialect.browse
+        self._mechanism = server_mechanism(method.mechanism, self.config, self.tables.read_entries)
+        if self._mechanism is None:
             raise FrameSyntaxError(f"there is no mechanism {method.mechanism!r:.80} here", 503)
-        if login is None or not self.config.authenticate(*login):
-            text = f"Login was refused using authentication mechanism {method.mechanism}."
+        self._log_in(self._mechanism, method.response)
+
+    def secured(self, method: m.ConnectionSecureOk) -> None:
+        """connection.secure-ok: the response to a challenge."""
+        self._expect(method)
+        assert self._mechanism is not None
+        self._log_in(self._mechanism, method.response)
+
+    def _log_in(self, mechanism: ServerMechanism, response: bytes) -> None:
+        try:
+            challenge = mechanism.respond(response)
+        except SaslError:
+            challenge = None
+        if challenge is not None:
+            self._expected = m.ConnectionSecureOk
+            self.send_method(0, m.ConnectionSecure(challenge))
+            return
+        if mechanism.user is None:
+            (name,) = self.capabilities.mechanisms
+            text = f"Login was refused using authentication mechanism {name}."
             ending = Closed(0, CloseReason.AUTHENTICATION, 403, text)
             self.close(403, text, 0, ending)
-            if not waits and self.dialect.capabilities_table and not self.dialect.browse:
+            if not self.waits:
                 self.end(ending)
             return
-        self.user = login[0]
+        self.user = mechanism.user
+        self._mechanism = None
         limits = self.limits
         self._expected = m.ConnectionTuneOk
         self.send_method(0, m.ConnectionTune(limits.channel_max, limits.frame_max, int(limits.heartbeat)))
@@ -226,9 +242,20 @@ class ClassicServer(ClassicSession[ServerChannel]):
             text = f"vhost {name} not found"
             self.close(530, text, method.key, Closed(0, CloseReason.AUTHENTICATION, 530, text))
             return
+        if hosts := self._elsewhere(method):
+            self.send_method(0, m.ConnectionRedirect(hosts[0], " ".join(hosts[1:])))
+            self.end(Closed(0, CloseReason.LOCAL, 0, f"redirected to {hosts[0]}", redirect=hosts))
+            return
         self.opened()
         self.send_method(0, m.ConnectionOpenOk())
         self.emit(o.Opened(0, self.user, name))
+
+    def _elsewhere(self, method: m.ConnectionOpen) -> tuple[str, ...]:
+        """Where the client is to go instead; none: it stays. 0-9-1 has no word for it."""
+        redirect = self.config.redirect
+        if redirect is None or method.insist or m.ConnectionRedirect not in self.dialect.methods.values():
+            return ()
+        return redirect(self.user, method.virtual_host)
 
     def closed_by_peer(self, method: m.ConnectionClose | m.ConnectionClose08) -> None:
         """connection.close of the client."""
@@ -265,6 +292,7 @@ SENDERS: Final[Mapping[type[Operation], Callable[[ClassicServer, Any], None]]] =
 
 CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicServer, Any], None]]] = {
     m.ConnectionStartOk: ClassicServer.started,
+    m.ConnectionSecureOk: ClassicServer.secured,
     m.ConnectionTuneOk: ClassicServer.tuned,
     m.ConnectionOpen: ClassicServer.open_requested,
     m.ConnectionClose: ClassicServer.closed_by_peer,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 RECENT_MAX: Final = 256
 """How many requests without outcome are remembered, should one of them fail."""
+TICKET: Final = 1
+"""What access.request grants."""
 PLACES_MAX: Final = 256
 """How many decoded basic.publish methods a session keeps, for all its channels."""
 
@@ -156,8 +158,17 @@ class ServerChannel(BaseChannel):
         self.session.emit(o.Flow(self.number, method.active, serial=serial))
 
     def access(self, method: m.AccessRequest) -> None:
-        """access.request of 0-8: everyone gets the same ticket."""
-        self.write(m.AccessRequestOk(1))
+        """access.request of 0-8: everyone gets the same ticket to the one realm that there is, and whatever ticket a
+        method brings is good enough. Nobody can have the realm for itself."""
+        realm = method.realm
+        if realm.startswith("/admin"):
+            self.fail(402, f"there is no realm '{realm}'", method.key)
+        elif not realm.startswith("/data"):
+            raise FrameSyntaxError(f"a realm begins with /data or /admin, not {realm!r:.80}", 403)
+        elif method.exclusive:
+            self.fail(403, f"exclusive access to realm '{realm}'", method.key)
+        else:
+            self.write(m.AccessRequestOk(TICKET))
 
     def close_requested(self, method: m.ChannelClose) -> None:
         """channel.close of the client."""
@@ -267,6 +278,12 @@ class ServerChannel(BaseChannel):
         self.write(m.ChannelFlow(operation.active))
         return 0
 
+    def alert(self, operation: o.Alert) -> int:
+        """channel.alert, to a client of 0-8."""
+        if m.ChannelAlert in self.session.dialect.methods.values():
+            self.write(m.ChannelAlert(operation.code, reply_text(operation.code, operation.text), operation.details))
+        return 0
+
     def cancelled(self, operation: o.Cancelled) -> int:
         """basic.cancel, to a client that can hear it. Qpid's is told by a basic.cancel-ok that it did not ask for:
         it waits for that at the end of a browser."""
@@ -336,6 +353,7 @@ SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int]]] 
     o.Returned: ServerChannel.returned,
     o.Got: ServerChannel.got,
     o.Flow: ServerChannel.ask_flow,
+    o.Alert: ServerChannel.alert,
     o.Cancelled: ServerChannel.cancelled,
     o.Failed: ServerChannel.failed,
     o.CloseChannel: ServerChannel.close,

@@ -167,7 +167,12 @@ class ClassicSeam:
                 if octets[inside - 1] != _TABLE:
                     return None
                 inside_entries = _strings(octets, inside + 4, end)
-                others = [octets[b:a] for key, b, _, a in inside_entries if str(key, "utf-8") not in entries]
+                others = []
+                for key, begin, tag, after in inside_entries:
+                    if str(key, "utf-8") not in entries:
+                        others.append(octets[begin:after])
+                    elif octets[tag] != _STRING:
+                        return None  # whether it is what its tag says, only the decoder finds out
                 added = b"".join((*others, added))
                 kept = octets[start:found] + octets[end:stop]
             size = len(kept) + len(_HEAD) + 4 + len(added)

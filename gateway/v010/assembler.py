@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
-from gateway.v010.commands import TRANSFER
+from gateway.v010.commands import COMMANDS
 from gateway.v010.frames import (
     BODY,
     COMMAND,
@@ -30,7 +30,7 @@ from gateway.v010.frames import (
     WHOLE,
 )
 
-_TRANSFER = TRANSFER.to_bytes(2, "big")
+_WITH_CONTENT = frozenset(code.to_bytes(2, "big") for code, kind in COMMANDS.items() if kind.header is not None)
 
 
 class Content(NamedTuple):
@@ -181,7 +181,7 @@ class Assembler:
             assembly.header = octets
         else:
             assembly.command = octets
-            if not assembly.segment_flag and (kind == CONTROL or octets[:2] != _TRANSFER):
+            if not assembly.segment_flag and (kind == CONTROL or octets[:2] not in _WITH_CONTENT):
                 raise FrameSyntaxError(f"content behind {octets[:2].hex()}, which has none")
 
     def _release(self, assembly: _Open) -> None:

@@ -15,6 +15,7 @@ from gateway.v010 import controls as k
 from gateway.v010.client_channel import ClientChannel
 from gateway.v010.connection import Connection, Phase
 from gateway.v010.frames import FRAME_MAX, FRAME_MIN, PROTOCOL_HEADER
+from gateway.v010.hosts import read_hosts
 from gateway.values import Table
 
 LOCALE: Final = "en_US"
@@ -52,27 +53,35 @@ class ClientSession(Connection[ClientChannel]):
             raise StateError(f"the connection is in phase {self.phase.value}: no {type(operation).__name__}")
         if type(operation) is not OpenChannel:
             raise StateError(f"channel {operation.channel} is not open: no {type(operation).__name__}")
-        return self._open_channel(operation.channel)
+        return self._open_channel(operation)
 
     def _send_close(self, operation: Close) -> int:
         if self.phase not in (Phase.HANDSHAKE, Phase.OPEN):
             raise StateError(f"the connection is in phase {self.phase.value}: no Close")
         for channel in self.channels.values():
             channel.flush()
+            channel.forgo()
         self.close(operation.code, operation.text, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
         return 1
 
-    def _open_channel(self, number: int) -> int:
+    def _open_channel(self, operation: OpenChannel) -> int:
+        number = operation.channel
         highest = min(self.capabilities.channel_max, 0x10000)
         if not 1 <= number <= highest:
             raise StateError(f"channel {number} is not within 1..{highest}")
         if number - 1 in self.channels:
             raise StateError(f"channel {number} is open")
+        state = operation.state
+        if state is not None:
+            if not isinstance(state, ClientChannel) or not state.held or state.attached:
+                raise StateError(f"channel {number}: that is no state of a session that is detached")
+            self.channels[number - 1] = state
+            return state.reattach(self, number - 1)
         if self.config.random_octets is None:
             raise Unsupported("0-10 needs ClientConfig.random_octets, for the name of the session")
         self._attached += 1
         name = f"{UUID(bytes=self.config.random_octets(16), version=4)}.{self._attached}".encode()
-        self.channels[number - 1] = ClientChannel(self, number - 1, name)
+        self.channels[number - 1] = ClientChannel(self, number - 1, name, operation.timeout)
         return 1
 
     # -------------------------------------------------------------------------------------------- handshake
@@ -103,6 +112,7 @@ class ClientSession(Connection[ClientChannel]):
             if mechanism is None:
                 self._give_up(f"no mechanism in common: the server has {', '.join(start.mechanisms) or 'none'}")
                 return
+            self.user = mechanism.login
             response = mechanism.start()
             # Broker-J drops a connection whose properties hold an empty table.
             client_properties = {name: value for name, value in config.client_properties.items() if value != {}}
@@ -143,9 +153,10 @@ class ClientSession(Connection[ClientChannel]):
         self.send_control(0, k.ConnectionTuneOk(channel_max, frame_max, heartbeat))
         self.negotiated(channel_max, frame_max, heartbeat)
         # The default virtual host has no name in 0-10; "/" is what the classic versions call it.
-        name = self.config.virtual_host
+        config = self.config
+        name = config.virtual_host
         try:
-            self.send_control(0, k.ConnectionOpen("" if name == "/" else name))
+            self.send_control(0, k.ConnectionOpen("" if name == "/" else name, None, config.insist))
         except EncodeError as error:
             self._give_up(str(error))
             return
@@ -155,13 +166,15 @@ class ClientSession(Connection[ClientChannel]):
         self._expect("open-ok")
         self.awaited = ""
         self.opened()
-        self.events.append(Opened(0, self.config.user, self.config.virtual_host))
+        self.events.append(Opened(0, self.user, self.config.virtual_host))
 
     def _redirect(self, redirect: k.ConnectionRedirect) -> None:
         self._expect("open-ok")
-        text = f"the server sends its clients to {redirect.host}"
-        self.close(k.CONNECTION_FORCED, "redirected", Closed(0, CloseReason.PEER, k.CONNECTION_FORCED, text))
-        self.end(Closed(0, CloseReason.PEER, k.CONNECTION_FORCED, text))
+        text = f"redirected to {redirect.host}"
+        hosts = (redirect.host, *read_hosts(redirect.known_hosts, self.limits))
+        closed = Closed(0, CloseReason.PEER, k.CONNECTION_FORCED, text, redirect=hosts)
+        self.close(k.CONNECTION_FORCED, "redirected", closed)
+        self.end(closed)
 
     def _give_up(self, text: str) -> None:
         closed = Closed(0, CloseReason.AUTHENTICATION, 403, text)
@@ -214,6 +227,7 @@ def learn(properties: Table, mechanisms: tuple[str, ...]) -> Capabilities:
         native_dead_letter=True,
         query_binding=True,
         browse=True,
+        distributed=True,
         unknown_exchange_reported=not qpid,
         counts_unacked=qpid,
         redeclare_checked=not qpid,

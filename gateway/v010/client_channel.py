@@ -17,19 +17,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from gateway import operations as o
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.v010 import commands as c
-from gateway.v010.attached import CACHED_MAX, Attached, Transfer
+from gateway.v010.attached import CACHED_MAX, Attached, Transfer, failure
+from gateway.v010.client_dtx import CHECKS_DTX
 from gateway.v010.client_requests import REQUESTS, Step, consuming
-from gateway.v010.codes import DETACH_REPLY_CODES, NO_CONSUMERS, NO_ROUTE, reply
+from gateway.v010.codes import DETACH_REPLY_CODES, NO_CONSUMERS, NO_ROUTE
 from gateway.v010.controls import (
     DETACH_CODES,
     SessionAttach,
     SessionAttached,
     SessionCommandPoint,
     SessionDetach,
+    SessionFlush,
     SessionRequestTimeout,
+    SessionTimeout,
 )
 from gateway.v010.execution import RangeSet, unwrap, unwrap_ranges, within
 from gateway.v010.frames import HEADER_SIZE
+from gateway.v010.replay import Replay
 from gateway.v010.subscription import Subscription
 from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, read_message, write_header
 
@@ -46,21 +50,33 @@ class ClientChannel(Attached):
     """See the module."""
 
     __slots__ = (
-        "_completions", "_failure", "_has_settled", "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping",
-        "attaching", "closing", "committing", "confirming", "emit", "outstanding", "peer_credit", "peer_mode",
-        "pending", "prefetch", "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
+        "_asked", "_attach_serial", "_completions", "_detaching", "_failure", "_granted", "_greeted", "_has_settled",
+        "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping", "attaching", "closing", "committing",
+        "confirming", "distributed", "emit", "outstanding", "peer_credit", "peer_mode", "pending", "prefetch",
+        "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
     )  # fmt: skip
 
     session: ClientSession
 
-    def __init__(self, session: ClientSession, wire: int, name: bytes) -> None:
+    def __init__(self, session: ClientSession, wire: int, name: bytes, timeout: int = 0) -> None:
         super().__init__(session, wire, name)
+        self._asked = timeout
+        self._granted: int | None = None
+        """What the broker made of it; None: it has not said."""
+        self._attach_serial = 1
+        """The OpenChannel that is under way."""
+        self._greeted = False
+        self._detaching = False
+        if timeout:
+            self.keep = Replay(session.limits.spool_max)
         self.emit = session.events.append
         self.serial = 1
         self.attaching = True
         self.closing = False
         self.confirming = False
         self.transacted = False
+        self.distributed = False
+        """Behind dtx.select."""
         self.committing = False
         """A commit or rollback is under way: nothing may be sent."""
         self.pending: dict[int, int | Step] = {}
@@ -91,8 +107,69 @@ class ClientChannel(Attached):
         """Where in ``out`` the last publish begins."""
         self._tags = 0
         self.tell(SessionAttach(name))
-        self.tell(SessionRequestTimeout(0))
+        self.tell(SessionRequestTimeout(timeout))
         self.tell(SessionCommandPoint(0, 0))
+
+    # ----------------------------------------------------------------------------- outliving the connection
+
+    @property
+    def attached(self) -> bool:
+        """To a connection that is not over."""
+        return self.session.channels.get(self.wire) is self
+
+    def reattach(self, session: ClientSession, wire: int) -> int:
+        """Go on with the session on another channel; the serial of that. By force: the broker may not know yet that
+        the old connection is gone."""
+        self.move(session, wire)
+        self.emit = session.events.append
+        self.attaching = True
+        self._sync = None
+        self._prefixes.clear()
+        self.serial = self._attach_serial = self.serial + 1
+        self.tell(SessionAttach(self.name, True))
+        return self.serial
+
+    def part(self) -> None:
+        """See :class:`~gateway.v010.connection.Attachment`."""
+        if not self.closing and (self.resumed or not self.attaching):
+            super().part()
+
+    def forgo(self) -> None:
+        """The session is to end with its channel."""
+        if self.timeout:
+            self.timeout = 0
+            self.tell(SessionRequestTimeout(0))
+
+    def detach(self, operation: o.Detach) -> None:
+        """session.detach, behind what is to be said; deliveries that are on their way still come."""
+        if not self.timeout:
+            raise StateError(f"channel {self.number} was opened without a timeout: its session ends with it")
+        self.flush()
+        self.tell(SessionDetach(self.name))
+        self.committing = self._detaching = True
+
+    def unknown(self) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        text = "not-found: the broker does not know the session any more"
+        self.timeout = 0
+        self._give_up(404, text)
+
+    def _give_up(self, code: int, text: str) -> None:
+        """The session cannot be used; it ends."""
+        self.attaching = False
+        self._failure = (code, text)
+        self.emit(o.Failed(self.number, self._attach_serial, self._attach_serial, code, text))
+        self.tell(SessionRequestTimeout(0))
+        self.tell(SessionDetach(self.name))
+        self.failed = True
+
+    def back(self) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        self._ready()
+
+    def _ready(self) -> None:
+        self.attaching = False
+        self.emit(o.Done(self.number, self._attach_serial, self._attach_serial))
 
     # ---------------------------------------------------------------------------------------------- sending
 
@@ -123,7 +200,8 @@ class ClientChannel(Attached):
 
     def _check_state(self, kind: type) -> None:
         if self.closing or self.failed or self.committing:
-            state = "closing" if self.closing else "failed" if self.failed else "committing"
+            waiting = "detaching" if self._detaching else "committing"
+            state = "closing" if self.closing else "failed" if self.failed else waiting
             raise StateError(f"channel {self.number} is {state}: no {kind.__name__}")
 
     def write(self, command: c.Command, sync: bool = False) -> int:
@@ -134,6 +212,7 @@ class ClientChannel(Attached):
 
     def ask(self, command: c.Command, step: Step, sync: bool = True) -> None:
         """Queue a command whose completion or result is awaited."""
+        step.code = command.code
         self.pending[self.write(command, sync)] = step
 
     def publish(self, operation: o.Publish) -> int:
@@ -150,9 +229,13 @@ class ClientChannel(Attached):
         exchange = operation.exchange if qpid else None
         header = write_header(message, operation.routing_key, flags, exchange or None, session.user, qpid)
         prefix = self._prefixes.get(operation.exchange) or self._prefix(operation.exchange)
+        keep = self.keep
+        if keep is not None and keep.full:
+            raise StateError(f"channel {self.number}: {len(keep)} commands are not complete, of {keep.octets} octets")
         if self.peer_credit is not None:
             self._spend()
-        self._sync = len(self.out)
+        if not self.held:
+            self._sync = len(self.out)
         number = self.transfer(prefix, header, message.body)
         self.serial = serial = self.serial + 1
         self.pending[number] = serial
@@ -282,6 +365,7 @@ class ClientChannel(Attached):
         goes stays in its queue, and nobody gets it nor can purge it."""
         if self._settled:
             self._write_settled()
+        self.forgo()
         if self._has_settled:
             self.ask(c.ExecutionSync(), Step(0, operation, _detach_now))
         else:
@@ -380,7 +464,7 @@ class ClientChannel(Attached):
 
     def rejected(self, number: int, command: c.MessageReject) -> None:
         """message.reject of publishes."""
-        code, text = _REJECT_CODES.get(command.reject_code, (0, ""))
+        code, text = _REJECT_CODES.get(command.code_, (0, ""))
         for publish in self._under_way(unwrap_ranges(command.transfers, self.sent)):
             serial = self.pending[publish]
             if not isinstance(serial, int):
@@ -406,11 +490,10 @@ class ClientChannel(Attached):
         """A command failed, and the session with it."""
         if self._completions:
             self._complete()
-        code, text = self._failure = reply(command.error_code, command.description)
+        step = None if command.command_id is None else self.pending.get(unwrap(command.command_id, self.sent))
+        sent = 0 if step is None else c.TRANSFER if isinstance(step, int) else step.code
+        code, text = self._failure = failure(command, sent)
         self.failed = True
-        if command.command_id is None:
-            return
-        step = self.pending.get(unwrap(command.command_id, self.sent))
         if step is not None:
             serial = step if isinstance(step, int) else step.serial
             self.emit(o.Failed(self.number, serial, serial, code, text))
@@ -446,16 +529,43 @@ class ClientChannel(Attached):
     # ------------------------------------------------------------------------------------------ the session
 
     def _attached(self, control: SessionAttached) -> None:
-        if self.attaching:
-            self.attaching = False
-            self.emit(o.Done(self.number, 1, 1))
+        if not self.attaching:
+            return
+        if self.resumed:
+            self.tell(SessionRequestTimeout(self._asked))
+            self.tell(SessionFlush(expected=True, completed=True))
+        elif not self._asked:
+            self._ready()
+        else:
+            self._greeted = True
+            self._open_for_long()
+
+    def _timeout(self, control: SessionTimeout) -> None:
+        """How long the broker keeps the session."""
+        if not self._asked or self.closing or self.failed:
+            return
+        self.timeout = self._granted = self._asked if control.timeout is None else min(control.timeout, self._asked)
+        if self.attaching and not self.resumed:
+            self._open_for_long()
+
+    def _open_for_long(self) -> None:
+        """Both answers are needed: that the session is attached, and that it is kept."""
+        if not self._greeted or self._granted is None:
+            return
+        if self._granted:
+            self._ready()
+        else:
+            self._give_up(540, "not-implemented: session.request-timeout: the broker keeps no session that is detached")
 
     def detached(self, code: int, asked: bool) -> None:
         """See :class:`~gateway.v010.attached.Attached`."""
         if self._completions:
             self._complete()
         self.session.detach(self.wire)
-        if self._failure is not None:
+        if self._detaching and code == 0 and self.timeout:
+            self._detaching = self.committing = False
+            self.part()
+        elif self._failure is not None:
             self.emit(o.ChannelClosed(self.number, *self._failure))
         elif self.closing:
             self.emit(o.ChannelClosed(self.number, 200, "", False))
@@ -493,6 +603,7 @@ SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]]
     o.Settle: ClientChannel.settle,
     o.Flow: ClientChannel.flow,
     o.CloseChannel: ClientChannel.close,
+    o.Detach: ClientChannel.detach,
 }
 """What has no command of its own to wait for."""
 
@@ -513,8 +624,9 @@ def _detach_now(channel: ClientChannel, step: Step) -> None:
 
 
 def _check_select(channel: ClientChannel, request: o.Request) -> None:
-    if channel.confirming or channel.transacted:
-        mode = "confirm" if channel.confirming else "transacted"
+    distributed = channel.distributed and type(request) is o.TxSelect
+    if channel.confirming or channel.transacted or distributed:
+        mode = "confirm" if channel.confirming else "dtx" if distributed else "transacted"
         raise StateError(f"channel {channel.number} is in mode {mode} already")
     if type(request) is o.SelectConfirm:
         channel.confirming = True
@@ -541,5 +653,6 @@ CHECKS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] 
     o.TxCommit: _check_transaction,
     o.TxRollback: _check_transaction,
     o.Qos: _note_prefetch,
+    **CHECKS_DTX,
 }
 """What must hold, or is to be noted, before a request is sent."""

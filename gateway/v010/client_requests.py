@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import operations as o
 from gateway.v010 import commands as c
-from gateway.v010.structs import ExchangeBoundResult, ExchangeQueryResult, QueueQueryResult
+from gateway.v010.client_dtx import QUERIES_DTX, SIMPLE_DTX
+from gateway.v010.structs import ExchangeBoundResult, ExchangeQueryResult, MessageResumeResult, QueueQueryResult
 from gateway.v010.subscription import Subscription
 from gateway.values import Table, Typed
 
@@ -32,7 +33,7 @@ NO_LOCAL: Final = "x-qpid-no-local"
 class Step:
     """A command under way."""
 
-    __slots__ = ("complete", "request", "result", "serial")
+    __slots__ = ("code", "complete", "request", "result", "serial")
 
     def __init__(
         self,
@@ -43,6 +44,8 @@ class Step:
     ) -> None:
         self.serial = serial
         """The request that fails with it."""
+        self.code = 0
+        """Of the command."""
         self.request = request
         self.complete = complete
         """Called when the command is complete; None: that says nothing."""
@@ -112,6 +115,7 @@ SIMPLE: Final[Mapping[type[o.Request], tuple[Callable[[Any], c.Command], Callabl
     o.DeleteQueue: (lambda request: c.QueueDelete(request.queue, request.if_unused, request.if_empty), _removed),
     o.SelectConfirm: (lambda request: c.ExecutionSync(), done),
     o.Qos: (lambda request: c.ExecutionSync(), done),
+    **{request: (build, done) for request, build in SIMPLE_DTX.items()},
 }
 """Request -> command, and what its completion means. SelectConfirm and Qos ask nothing of the broker; a sync makes
 them take their turn."""
@@ -189,6 +193,7 @@ QUERIES: Final[
         ),
         _binding_found,
     ),
+    **QUERIES_DTX,
 }
 """Request -> command, and what its result means."""
 
@@ -217,6 +222,22 @@ def declare_queue(channel: ClientChannel, request: o.DeclareQueue, serial: int) 
         sync=False,
     )
     channel.ask(c.QueueQuery(name), Step(serial, o.QueryQueue(request.channel, name), None, _queue_found))
+
+
+def resume(channel: ClientChannel, request: o.Resume, serial: int) -> None:
+    """message.resume. Broker-J completes it, and does nothing else."""
+    channel.ask(c.MessageResume(request.destination, request.resume_id), Step(serial, request, _unanswered, _resumed))
+
+
+def _resumed(channel: ClientChannel, step: Step, value: bytes | None) -> None:
+    offset = MessageResumeResult.decode(value, channel.session.limits).offset
+    channel.emit(o.Resumed(channel.number, step.serial, step.serial, offset or 0))
+
+
+def _unanswered(channel: ClientChannel, step: Step) -> None:
+    if step.result is not None:
+        text = "not-implemented: message.resume: the broker has not answered it"
+        channel.emit(o.Failed(channel.number, step.serial, step.serial, 540, text))
 
 
 # ----------------------------------------------------------------------------------------------- consuming
@@ -338,5 +359,6 @@ REQUESTS: Final[Mapping[type[o.Request], Callable[[ClientChannel, Any, int], Non
     o.TxCommit: tx_commit,
     o.TxRollback: tx_rollback,
     o.Recover: recover,
+    o.Resume: resume,
 }
 """Everything with an outcome that is not a publish. Publish, Settle, Flow and CloseChannel are the channel's."""

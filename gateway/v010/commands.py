@@ -2,87 +2,83 @@
 
 A command travels on the command track and has an id that nobody writes: it is counted, from the session's
 command point. Each starts with the session header, whose one bit ``sync`` asks for completion at once. The
-classes below read like the specification; :data:`COMMANDS` finds them by class and code, and a class that is
-not in it is answered with ``not-implemented``. ``message.transfer`` alone is followed by a header and a body
-segment.
+classes below read like the specification; those of dtx, file and stream are in modules of their own.
+:data:`COMMANDS` finds all of them by class and code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Final, TypeVar, dataclass_transform
+from typing import Final
 
-from gateway.errors import FrameSyntaxError
-from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.v010.fields import (
-    Bit,
-    Fields,
-    Map,
-    SequenceNo,
-    SequenceSet,
-    Str8,
-    Str16,
-    Struct32,
-    Uint8,
-    Uint16,
-    Uint32,
-    Uint64,
-    declare,
+from gateway.v010.domains import (
+    AcceptMode,
+    AcquireMode,
+    Commands,
+    CreditUnit,
+    Destination,
+    ErrorCode,
+    ExchangeName,
+    FlowMode,
+    QueueName,
+    RejectCode,
+    ResumeId,
 )
-
-
-class Command(Fields):
-    """Anything on the command track."""
-
-    __slots__ = ()
-    code: ClassVar[int] = 0
-    """Class in the high octet, command in the low one."""
-
-    def encode(self, sync: bool = False) -> bytes:
-        """The whole command segment. Raises :class:`~gateway.errors.EncodeError`."""
-        return b"%b\x01%c%b" % (self.code.to_bytes(2, "big"), sync, self.encode_fields())
-
-
-COMMANDS: Final[dict[int, type[Command]]] = {}
-"""(class << 8 | command) -> declared class."""
-
-_C = TypeVar("_C", bound=Command)
-
-
-@dataclass_transform(frozen_default=True)
-def command(code: int, name: str) -> Callable[[type[_C]], type[_C]]:
-    """Declare a command: its class and code in one number, and its name in the specification."""
-
-    def make(cls: type[_C]) -> type[_C]:
-        made = declare(cls, name)
-        made.code = code
-        COMMANDS[code] = made
-        return made
-
-    return make
-
-
-def decode_command(segment: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[Command | None, bool]:
-    """The command in a segment, None where its code is unknown, and its sync bit. Raises
-    :class:`~gateway.errors.FrameSyntaxError`."""
-    if len(segment) < 3 or len(segment) < (at := 3 + segment[2]):
-        raise FrameSyntaxError(f"no command begins with {segment[:4].hex() or 'nothing'}")
-    sync = segment[2] > 0 and segment[3] & 1 != 0
-    kind = COMMANDS.get(segment[0] << 8 | segment[1])
-    if kind is None:
-        return None, sync
-    return kind.decode_fields(segment, at, len(segment), limits), sync
-
+from gateway.v010.dtx import DtxCommit as DtxCommit
+from gateway.v010.dtx import DtxEnd as DtxEnd
+from gateway.v010.dtx import DtxForget as DtxForget
+from gateway.v010.dtx import DtxGetTimeout as DtxGetTimeout
+from gateway.v010.dtx import DtxPrepare as DtxPrepare
+from gateway.v010.dtx import DtxRecover as DtxRecover
+from gateway.v010.dtx import DtxRollback as DtxRollback
+from gateway.v010.dtx import DtxSelect as DtxSelect
+from gateway.v010.dtx import DtxSetTimeout as DtxSetTimeout
+from gateway.v010.dtx import DtxStart as DtxStart
+from gateway.v010.fields import EITHER, Bit, Map, SequenceNo, Str8, Str16, Struct32, Uint8, Uint32, Uint64
+from gateway.v010.file import FileAck as FileAck
+from gateway.v010.file import FileCancel as FileCancel
+from gateway.v010.file import FileConsume as FileConsume
+from gateway.v010.file import FileConsumeOk as FileConsumeOk
+from gateway.v010.file import FileDeliver as FileDeliver
+from gateway.v010.file import FileOpen as FileOpen
+from gateway.v010.file import FileOpenOk as FileOpenOk
+from gateway.v010.file import FilePublish as FilePublish
+from gateway.v010.file import FileQos as FileQos
+from gateway.v010.file import FileQosOk as FileQosOk
+from gateway.v010.file import FileReject as FileReject
+from gateway.v010.file import FileReturn as FileReturn
+from gateway.v010.file import FileStage as FileStage
+from gateway.v010.segments import COMMANDS as COMMANDS
+from gateway.v010.segments import Command as Command
+from gateway.v010.segments import command
+from gateway.v010.segments import decode_command as decode_command
+from gateway.v010.stream import StreamCancel as StreamCancel
+from gateway.v010.stream import StreamConsume as StreamConsume
+from gateway.v010.stream import StreamConsumeOk as StreamConsumeOk
+from gateway.v010.stream import StreamDeliver as StreamDeliver
+from gateway.v010.stream import StreamPublish as StreamPublish
+from gateway.v010.stream import StreamQos as StreamQos
+from gateway.v010.stream import StreamQosOk as StreamQosOk
+from gateway.v010.stream import StreamReturn as StreamReturn
+from gateway.v010.structs import (
+    DELIVERY_PROPERTIES,
+    FRAGMENT_PROPERTIES,
+    MESSAGE_PROPERTIES,
+    Acquired,
+    ExchangeBoundResult,
+    ExchangeQueryResult,
+    MessageResumeResult,
+    QueueQueryResult,
+)
 
 # ----------------------------------------------------------------------------------------------- execution
 
 
-@command(0x0301, "execution.sync")
+@command(0x0301, "execution.sync", to=EITHER)
 class ExecutionSync(Command):
     """Completes when everything before it has."""
 
 
-@command(0x0302, "execution.result")
+@command(0x0302, "execution.result", to=EITHER)
 class ExecutionResult(Command):
     """The answer to a command that has one."""
 
@@ -90,11 +86,11 @@ class ExecutionResult(Command):
     value: Struct32 | None = None
 
 
-@command(0x0303, "execution.exception")
+@command(0x0303, "execution.exception", to=EITHER)
 class ExecutionException(Command):
     """A command failed; the session ends."""
 
-    error_code: Uint16 = 541
+    error_code: ErrorCode = 541
     command_id: SequenceNo | None = None
     class_code: Uint8 | None = None
     command_code: Uint8 | None = None
@@ -128,64 +124,69 @@ TRANSFER: Final = 0x0401
 """The code of message.transfer."""
 
 
-@command(TRANSFER, "message.transfer")
+@command(
+    TRANSFER,
+    "message.transfer",
+    to=EITHER,
+    header=(DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES),
+)
 class MessageTransfer(Command):
     """A message, either way."""
 
-    destination: Str8 = ""
-    accept_mode: Uint8 = EXPLICIT
-    acquire_mode: Uint8 = PRE_ACQUIRED
+    destination: Destination = ""
+    accept_mode: AcceptMode = EXPLICIT
+    acquire_mode: AcquireMode = PRE_ACQUIRED
 
 
-@command(0x0402, "message.accept")
+@command(0x0402, "message.accept", to=EITHER)
 class MessageAccept(Command):
     """The receiver has taken over."""
 
-    transfers: SequenceSet = ()
+    transfers: Commands = ()
 
 
-@command(0x0403, "message.reject")
+@command(0x0403, "message.reject", to=EITHER)
 class MessageReject(Command):
     """The receiver will never take them."""
 
-    transfers: SequenceSet = ()
-    reject_code: Uint16 = UNSPECIFIED
+    transfers: Commands = ()
+    code_: RejectCode = UNSPECIFIED
     text: Str8 | None = None
 
 
-@command(0x0404, "message.release")
+@command(0x0404, "message.release", to=EITHER)
 class MessageRelease(Command):
     """Back to the queue."""
 
-    transfers: SequenceSet = ()
+    transfers: Commands = ()
     set_redelivered: Bit = False
 
 
-@command(0x0405, "message.acquire")
+@command(0x0405, "message.acquire", result=Acquired)
 class MessageAcquire(Command):
     """Take what was only shown. Its result is ``Acquired``."""
 
-    transfers: SequenceSet = ()
+    transfers: Commands = ()
 
 
-@command(0x0406, "message.resume")
+@command(0x0406, "message.resume", to=EITHER, result=MessageResumeResult)
 class MessageResume(Command):
     """Go on with an interrupted message."""
 
-    destination: Str8 = ""
-    resume_id: Str16 = ""
+    destination: Destination = ""
+    resume_id: ResumeId = ""
 
 
 @command(0x0407, "message.subscribe")
 class MessageSubscribe(Command):
     """A subscription, without credit at first."""
 
-    queue: Str8 = ""
-    destination: Str8 = ""
-    accept_mode: Uint8 = EXPLICIT
-    acquire_mode: Uint8 = PRE_ACQUIRED
+    queue: QueueName = ""
+    destination: Destination = ""
+    accept_mode: AcceptMode = EXPLICIT
+    acquire_mode: AcquireMode = PRE_ACQUIRED
     exclusive: Bit = False
-    resume_id: Str16 | None = None
+    resume_id: ResumeId | None = None
     resume_ttl: Uint64 | None = None
     arguments: Map | None = None
 
@@ -194,23 +195,23 @@ class MessageSubscribe(Command):
 class MessageCancel(Command):
     """The end of a subscription."""
 
-    destination: Str8 = ""
+    destination: Destination = ""
 
 
-@command(0x0409, "message.set-flow-mode")
+@command(0x0409, "message.set-flow-mode", to=EITHER)
 class MessageSetFlowMode(Command):
     """Credit or window."""
 
-    destination: Str8 = ""
-    flow_mode: Uint8 = CREDIT
+    destination: Destination = ""
+    flow_mode: FlowMode = CREDIT
 
 
-@command(0x040A, "message.flow")
+@command(0x040A, "message.flow", to=EITHER)
 class MessageFlow(Command):
     """More credit."""
 
-    destination: Str8 = ""
-    unit: Uint8 = MESSAGES
+    destination: Destination = ""
+    unit: CreditUnit = MESSAGES
     value: Uint32 = 0
 
 
@@ -218,14 +219,14 @@ class MessageFlow(Command):
 class MessageFlush(Command):
     """Send what is there, then the credit is gone."""
 
-    destination: Str8 = ""
+    destination: Destination = ""
 
 
-@command(0x040C, "message.stop")
+@command(0x040C, "message.stop", to=EITHER)
 class MessageStop(Command):
     """The credit is gone at once."""
 
-    destination: Str8 = ""
+    destination: Destination = ""
 
 
 # ------------------------------------------------------------------------------------------------------ tx
@@ -253,9 +254,9 @@ class TxRollback(Command):
 class ExchangeDeclare(Command):
     """Create it or verify it."""
 
-    exchange: Str8 = ""
+    exchange: ExchangeName = ""
     type: Str8 | None = None
-    alternate_exchange: Str8 | None = None
+    alternate_exchange: ExchangeName | None = None
     passive: Bit = False
     durable: Bit = False
     auto_delete: Bit = False
@@ -266,23 +267,23 @@ class ExchangeDeclare(Command):
 class ExchangeDelete(Command):
     """Delete it."""
 
-    exchange: Str8 = ""
+    exchange: ExchangeName = ""
     if_unused: Bit = False
 
 
-@command(0x0703, "exchange.query")
+@command(0x0703, "exchange.query", result=ExchangeQueryResult)
 class ExchangeQuery(Command):
     """Its result is ``ExchangeQueryResult``."""
 
-    exchange: Str8 | None = None
+    name: Str8 | None = None
 
 
 @command(0x0704, "exchange.bind")
 class ExchangeBind(Command):
     """Bind a queue to it."""
 
-    queue: Str8 = ""
-    exchange: Str8 = ""
+    queue: QueueName = ""
+    exchange: ExchangeName = ""
     binding_key: Str8 = ""
     arguments: Map | None = None
 
@@ -291,12 +292,12 @@ class ExchangeBind(Command):
 class ExchangeUnbind(Command):
     """Unbind a queue from it."""
 
-    queue: Str8 = ""
-    exchange: Str8 = ""
+    queue: QueueName = ""
+    exchange: ExchangeName = ""
     binding_key: Str8 = ""
 
 
-@command(0x0706, "exchange.bound")
+@command(0x0706, "exchange.bound", result=ExchangeBoundResult)
 class ExchangeBound(Command):
     """Its result is ``ExchangeBoundResult``."""
 
@@ -313,8 +314,8 @@ class ExchangeBound(Command):
 class QueueDeclare(Command):
     """Create it or verify it."""
 
-    queue: Str8 = ""
-    alternate_exchange: Str8 | None = None
+    queue: QueueName = ""
+    alternate_exchange: ExchangeName | None = None
     passive: Bit = False
     durable: Bit = False
     exclusive: Bit = False
@@ -326,7 +327,7 @@ class QueueDeclare(Command):
 class QueueDelete(Command):
     """Delete it."""
 
-    queue: Str8 = ""
+    queue: QueueName = ""
     if_unused: Bit = False
     if_empty: Bit = False
 
@@ -335,11 +336,11 @@ class QueueDelete(Command):
 class QueuePurge(Command):
     """Delete what is in it."""
 
-    queue: Str8 = ""
+    queue: QueueName = ""
 
 
-@command(0x0804, "queue.query")
+@command(0x0804, "queue.query", result=QueueQueryResult)
 class QueueQuery(Command):
     """Its result is ``QueueQueryResult``."""
 
-    queue: Str8 = ""
+    queue: QueueName = ""

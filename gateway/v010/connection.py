@@ -74,6 +74,9 @@ class Attachment:
 
     __slots__ = ()
 
+    wire: int
+    """The channel on the wire."""
+
     @abstractmethod
     def control(self, control: Control) -> None:
         """A control of the session class came. May raise :class:`~gateway.errors.FrameSyntaxError`."""
@@ -94,6 +97,10 @@ class Attachment:
     @abstractmethod
     def flush(self) -> None:
         """Queue what must be said at the end of a burst."""
+
+    @abstractmethod
+    def part(self) -> None:
+        """The connection is over, or about to be: a session that outlives it says so."""
 
 
 A = TypeVar("A", bound=Attachment)
@@ -298,6 +305,8 @@ class Connection(Generic[A]):
 
     def end(self, closed: Closed) -> None:
         """The connection is over."""
+        for channel in list(self.channels.values()):
+            channel.part()
         self.phase = Phase.CLOSED
         self._deadline = None
         self._ending = None
@@ -306,6 +315,11 @@ class Connection(Generic[A]):
         self.touched.clear()
         self.dirty.clear()
         self.events.append(closed)
+
+    def forget(self, channel: A) -> None:
+        """A session goes to another connection."""
+        if self.channels.get(channel.wire) is channel:
+            self.detach(channel.wire)
 
     def detach(self, wire: int) -> None:
         """Forget the session of a channel."""

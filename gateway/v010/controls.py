@@ -11,21 +11,29 @@ from typing import ClassVar, Final, TypeVar, dataclass_transform
 
 from gateway.errors import FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
+from gateway.session import Role
+from gateway.v010.domains import (
+    AmqpHostArray,
+    AmqpHostUrl,
+    CloseCode,
+    CommandFragments,
+    Commands,
+    DetachCode,
+    SessionName,
+)
 from gateway.v010.fields import (
-    Array,
+    CLIENT,
+    EITHER,
+    SERVER,
     Bit,
     Fields,
     Map,
     SequenceNo,
-    SequenceSet,
     Str8,
-    Str16,
     Str16Array,
-    Uint8,
     Uint16,
     Uint32,
     Uint64,
-    Vbin16,
     Vbin32,
     declare,
 )
@@ -35,8 +43,10 @@ class Control(Fields):
     """Anything on the control track."""
 
     __slots__ = ()
-    code: ClassVar[int] = 0
-    """Class in the high octet, control in the low one."""
+    to: ClassVar[frozenset[Role]] = EITHER
+    """The ends that have to understand it."""
+    answers: ClassVar[tuple[str, ...]] = ()
+    """The controls of which one answers it, as the specification spells them."""
 
     def encode(self) -> bytes:
         """The whole segment. Raises :class:`~gateway.errors.EncodeError`."""
@@ -50,12 +60,16 @@ _C = TypeVar("_C", bound=Control)
 
 
 @dataclass_transform(frozen_default=True)
-def control(code: int, name: str) -> Callable[[type[_C]], type[_C]]:
-    """Declare a control: its class and code in one number, and its name in the specification."""
+def control(
+    code: int, name: str, *, to: frozenset[Role] = EITHER, answers: tuple[str, ...] = ()
+) -> Callable[[type[_C]], type[_C]]:
+    """Declare a control: its class and code in one number, its name in the specification, and what :class:`Control`
+    says of it."""
 
     def make(cls: type[_C]) -> type[_C]:
-        made = declare(cls, name)
-        made.code = code
+        made = declare(cls, name, code)
+        made.to = to
+        made.answers = answers
         CONTROLS[code] = made
         return made
 
@@ -79,7 +93,7 @@ FRAMING_ERROR: Final = 501
 """The close codes of connection.close."""
 
 
-@control(0x0101, "connection.start")
+@control(0x0101, "connection.start", to=CLIENT, answers=("connection.start-ok",))
 class ConnectionStart(Control):
     """Server to client: who the server is and how it authenticates."""
 
@@ -88,7 +102,7 @@ class ConnectionStart(Control):
     locales: Str16Array = ()
 
 
-@control(0x0102, "connection.start-ok")
+@control(0x0102, "connection.start-ok", to=SERVER)
 class ConnectionStartOk(Control):
     """Client to server: the mechanism chosen and its first response."""
 
@@ -98,21 +112,21 @@ class ConnectionStartOk(Control):
     locale: Str8 = ""
 
 
-@control(0x0103, "connection.secure")
+@control(0x0103, "connection.secure", to=CLIENT, answers=("connection.secure-ok",))
 class ConnectionSecure(Control):
     """Server to client: a SASL challenge."""
 
     challenge: Vbin32 = b""
 
 
-@control(0x0104, "connection.secure-ok")
+@control(0x0104, "connection.secure-ok", to=SERVER)
 class ConnectionSecureOk(Control):
     """Client to server: the response to a challenge."""
 
     response: Vbin32 = b""
 
 
-@control(0x0105, "connection.tune")
+@control(0x0105, "connection.tune", to=CLIENT, answers=("connection.tune-ok",))
 class ConnectionTune(Control):
     """Server to client: what it can do. An absent field is no limit."""
 
@@ -122,7 +136,7 @@ class ConnectionTune(Control):
     heartbeat_max: Uint16 | None = None
 
 
-@control(0x0106, "connection.tune-ok")
+@control(0x0106, "connection.tune-ok", to=SERVER)
 class ConnectionTuneOk(Control):
     """Client to server: what is used."""
 
@@ -131,7 +145,7 @@ class ConnectionTuneOk(Control):
     heartbeat: Uint16 | None = None
 
 
-@control(0x0107, "connection.open")
+@control(0x0107, "connection.open", to=SERVER, answers=("connection.open-ok", "connection.redirect"))
 class ConnectionOpen(Control):
     """Client to server: the virtual host."""
 
@@ -140,19 +154,19 @@ class ConnectionOpen(Control):
     insist: Bit = False
 
 
-@control(0x0108, "connection.open-ok")
+@control(0x0108, "connection.open-ok", to=CLIENT)
 class ConnectionOpenOk(Control):
     """Server to client: go ahead."""
 
-    known_hosts: Array | None = None
+    known_hosts: AmqpHostArray | None = None
 
 
-@control(0x0109, "connection.redirect")
+@control(0x0109, "connection.redirect", to=CLIENT)
 class ConnectionRedirect(Control):
     """Server to client: go elsewhere."""
 
-    host: Str16 = ""
-    known_hosts: Array | None = None
+    host: AmqpHostUrl = ""
+    known_hosts: AmqpHostArray | None = None
 
 
 @control(0x010A, "connection.heartbeat")
@@ -160,11 +174,11 @@ class ConnectionHeartbeat(Control):
     """Either way: still there."""
 
 
-@control(0x010B, "connection.close")
+@control(0x010B, "connection.close", answers=("connection.close-ok",))
 class ConnectionClose(Control):
     """Either way: the connection ends, and why."""
 
-    reply_code: Uint16 = NORMAL
+    reply_code: CloseCode = NORMAL
     reply_text: Str8 = ""
 
 
@@ -186,11 +200,11 @@ DETACH_CODES: Final = {
 """The codes of session.detached."""
 
 
-@control(0x0201, "session.attach")
+@control(0x0201, "session.attach", answers=("session.attached", "session.detached"))
 class SessionAttach(Control):
     """Attach a session of this name to the channel of the frame."""
 
-    name: Vbin16 = b""
+    name: SessionName = b""
     force: Bit = False
 
 
@@ -198,25 +212,25 @@ class SessionAttach(Control):
 class SessionAttached(Control):
     """It is attached."""
 
-    name: Vbin16 = b""
+    name: SessionName = b""
 
 
-@control(0x0203, "session.detach")
+@control(0x0203, "session.detach", answers=("session.detached",))
 class SessionDetach(Control):
     """Detach it from its channel."""
 
-    name: Vbin16 = b""
+    name: SessionName = b""
 
 
 @control(0x0204, "session.detached")
 class SessionDetached(Control):
     """It is detached, or was never attached."""
 
-    name: Vbin16 = b""
-    detach_code: Uint8 = 0
+    name: SessionName = b""
+    code_: DetachCode = 0
 
 
-@control(0x0205, "session.request-timeout")
+@control(0x0205, "session.request-timeout", answers=("session.timeout",))
 class SessionRequestTimeout(Control):
     """How long the session is to outlive its attachment, in seconds; absent: for ever."""
 
@@ -242,23 +256,23 @@ class SessionCommandPoint(Control):
 class SessionExpected(Control):
     """Which commands the receiver waits for."""
 
-    commands: SequenceSet = ()
-    fragments: Array | None = None
+    commands: Commands = ()
+    fragments: CommandFragments | None = None
 
 
 @control(0x0209, "session.confirmed")
 class SessionConfirmed(Control):
     """Which commands are stored: the sender need not replay them."""
 
-    commands: SequenceSet = ()
-    fragments: Array | None = None
+    commands: Commands = ()
+    fragments: CommandFragments | None = None
 
 
 @control(0x020A, "session.completed")
 class SessionCompleted(Control):
     """Which commands were carried out, as far as the sender does not know that its peer knows."""
 
-    commands: SequenceSet = ()
+    commands: Commands = ()
     timely_reply: Bit = False
 
 
@@ -266,7 +280,7 @@ class SessionCompleted(Control):
 class SessionKnownCompleted(Control):
     """Which completions arrived and need not be repeated."""
 
-    commands: SequenceSet = ()
+    commands: Commands = ()
 
 
 @control(0x020C, "session.flush")
@@ -282,4 +296,4 @@ class SessionFlush(Control):
 class SessionGap(Control):
     """Which commands will never be sent."""
 
-    commands: SequenceSet = ()
+    commands: Commands = ()

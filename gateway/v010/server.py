@@ -13,9 +13,9 @@ from gateway.session import Capabilities, Confirms, Role, ServerConfig
 from gateway.v010 import controls as k
 from gateway.v010.connection import Connection, Phase
 from gateway.v010.frames import FRAME_MAX, FRAME_MIN, PROTOCOL_HEADER
+from gateway.v010.hosts import write_hosts
 from gateway.v010.server_channel import ServerChannel
 
-MECHANISMS: Final = ("PLAIN",)
 LOCALES: Final = ("en_US",)
 SESSION_BUSY: Final = 1
 TRANSPORT_BUSY: Final = 2
@@ -30,9 +30,18 @@ class ServerSession(Connection[ServerChannel]):
     def __init__(self, config: ServerConfig) -> None:
         super().__init__(config.limits)
         self.config = config
-        self.capabilities = Capabilities(confirms=Confirms.COMPLETION, query_binding=True, mechanisms=MECHANISMS)
+        self.capabilities = Capabilities(
+            confirms=Confirms.COMPLETION,
+            query_binding=True,
+            mechanisms=sasl.offered_mechanisms(config, tables=False),
+        )
         self.user = ""
+        self.virtual_host = ""
+        self._mechanism: sasl.ServerMechanism | None = None
         self.awaited = "the protocol header"
+        self.parted: dict[int, ServerChannel] = {}
+        """Sessions that have left this connection and are not back on another one, by channel: outcomes of what they
+        have asked still reach them."""
         self._names: set[bytes] = set()
         """Of the sessions that are attached."""
 
@@ -41,7 +50,7 @@ class ServerSession(Connection[ServerChannel]):
     def send(self, operation: Operation, now: float) -> int:
         """See :class:`gateway.session.Session`."""
         self._tick(now)
-        channel = self.channels.get(operation.channel - 1)
+        channel = self.channels.get(operation.channel - 1) or self.parted.get(operation.channel)
         if channel is not None:
             return channel.send(operation)
         if operation.channel != 0:
@@ -72,7 +81,7 @@ class ServerSession(Connection[ServerChannel]):
 
     def _greeted(self, header: bytes) -> None:
         self.out.append(PROTOCOL_HEADER)
-        self.send_control(0, k.ConnectionStart(self.config.properties or None, MECHANISMS, LOCALES))
+        self.send_control(0, k.ConnectionStart(self.config.properties or None, self.capabilities.mechanisms, LOCALES))
         self.awaited = "start-ok"
 
     def _refused(self, header: bytes) -> None:
@@ -86,11 +95,31 @@ class ServerSession(Connection[ServerChannel]):
 
     def _start_ok(self, start_ok: k.ConnectionStartOk) -> None:
         self._expect("start-ok")
-        login = sasl.read_plain(start_ok.response) if start_ok.mechanism in MECHANISMS else None
-        if login is None or not self.config.authenticate(*login):
+        mechanism = self._mechanism = sasl.server_mechanism(start_ok.mechanism, self.config)
+        if mechanism is None:
+            self._deny(k.CONNECTION_FORCED, "Authentication failed")
+        else:
+            self._log_in(mechanism, start_ok.response)
+
+    def _secure_ok(self, secure_ok: k.ConnectionSecureOk) -> None:
+        self._expect("secure-ok")
+        assert self._mechanism is not None
+        self._log_in(self._mechanism, secure_ok.response)
+
+    def _log_in(self, mechanism: sasl.ServerMechanism, response: bytes) -> None:
+        try:
+            challenge = mechanism.respond(response)
+        except sasl.SaslError:
+            challenge = None
+        if challenge is not None:
+            self.send_control(0, k.ConnectionSecure(challenge))
+            self.awaited = "secure-ok"
+            return
+        if mechanism.user is None:
             self._deny(k.CONNECTION_FORCED, "Authentication failed")
             return
-        self.user = login[0]
+        self.user = mechanism.user
+        self._mechanism = None
         heartbeat = min(ceil(self.limits.heartbeat), 0xFFFF)
         self.send_control(0, k.ConnectionTune(self._channels(), self._accepted, 0, heartbeat))
         self.awaited = "tune-ok"
@@ -117,7 +146,13 @@ class ServerSession(Connection[ServerChannel]):
         if not self.config.open_virtual_host(self.user, name):
             self._deny(k.INVALID_PATH, f"Unknown virtual host '{name}'")
             return
+        redirect = self.config.redirect
+        if redirect is not None and not open_.insist and (hosts := redirect(self.user, name)):
+            self.send_control(0, k.ConnectionRedirect(hosts[0], write_hosts(hosts[1:])))
+            self.end(Closed(0, CloseReason.LOCAL, 0, f"redirected to {hosts[0]}", redirect=hosts))
+            return
         self.send_control(0, k.ConnectionOpenOk())
+        self.virtual_host = name
         self.awaited = ""
         self.opened()
         self.events.append(Opened(0, self.user, name))
@@ -134,16 +169,36 @@ class ServerSession(Connection[ServerChannel]):
             if len(control.name) > self.limits.short_string:
                 limit = self.limits.short_string
                 raise FrameSyntaxError(f"a session's name of {len(control.name)} octets is over {limit}")
-            if control.name in self._names:
-                self.send_control(wire, k.SessionDetached(control.name, SESSION_BUSY))
-            elif len(self.channels) >= self.capabilities.channel_max:
-                self.send_control(wire, k.SessionDetached(control.name, TRANSPORT_BUSY))
-            else:
-                self._names.add(control.name)
-                self.channels[wire] = ServerChannel(self, wire, control.name)
+            self._attach_session(wire, control.name, control.force)
         elif not isinstance(control, k.SessionDetached):
             name = control.name if isinstance(control, k.SessionDetach) else b""
             self.send_control(wire, k.SessionDetached(name, NOT_ATTACHED))
+
+    def _attach_session(self, wire: int, name: bytes, force: bool) -> None:
+        """A new session, or one that is kept."""
+        resume = self.config.resume_session
+        try:
+            if name in self._names and not force:
+                raise StateError("it is attached to another channel")
+            if len(self.channels) >= self.capabilities.channel_max:
+                self.send_control(wire, k.SessionDetached(name, TRANSPORT_BUSY))
+                return
+            known = None if resume is None else resume(self.user, self.virtual_host, name, force)
+            if known is None and name in self._names:
+                raise StateError("it is attached to another channel, and ends with that")
+        except StateError:
+            self.send_control(wire, k.SessionDetached(name, SESSION_BUSY))
+            return
+        self._names.add(name)
+        if known is None:
+            self.channels[wire] = ServerChannel(self, wire, name)
+        else:
+            self.channels[wire] = known
+            known.reattach(self, wire)
+
+    def kept(self) -> int:
+        """How many of its sessions outlive it."""
+        return sum(channel.keep is not None for channel in self.channels.values())
 
     def detach(self, wire: int) -> None:
         """See :class:`~gateway.v010.connection.Connection`."""
@@ -156,6 +211,7 @@ class ServerSession(Connection[ServerChannel]):
 
     controls: ClassVar[Mapping[type[k.Control], Callable[[Any, Any], None]]] = {
         k.ConnectionStartOk: _start_ok,
+        k.ConnectionSecureOk: _secure_ok,
         k.ConnectionTuneOk: _tune_ok,
         k.ConnectionOpen: _open,
     }

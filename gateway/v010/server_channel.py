@@ -16,11 +16,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from gateway import operations as o
 from gateway.errors import LocalError, StateError, Unsupported
 from gateway.v010 import commands as c
-from gateway.v010.attached import Attached, Transfer
-from gateway.v010.codes import NO_CONSUMERS, error_code, reply
-from gateway.v010.controls import SessionAttached, SessionCommandPoint, SessionDetach, SessionDetached
+from gateway.v010.attached import Attached, Transfer, failure
+from gateway.v010.codes import NO_CONSUMERS, error_code
+from gateway.v010.controls import (
+    SessionAttached,
+    SessionCommandPoint,
+    SessionDetach,
+    SessionDetached,
+    SessionFlush,
+    SessionRequestTimeout,
+    SessionTimeout,
+)
 from gateway.v010.execution import RangeSet, unwrap_ranges, within
 from gateway.v010.fields import Ranges
+from gateway.v010.replay import Replay
 from gateway.v010.server_requests import MISSING, REQUESTS, RESULTS, SETTLEMENTS
 from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, REDELIVERED, read_delivery, read_message, write_header
 
@@ -37,6 +46,13 @@ GONE_MAX: Final = 1_024
 """How many subscriptions are remembered that the server has ended and the client has not."""
 RESOURCE_LIMIT: Final = 506
 UNLIMITED_FLOW: Final = 0x7FFFFFFF
+SESSION_BUSY: Final = 1
+UNKNOWN_IDS: Final = 4
+"""Codes of session.detached."""
+KEPT_MAX: Final = 8
+"""How many sessions of a connection may outlive it; together they hold no more than it may spool."""
+CHANNEL_AT: Final = 6
+"""Where the channel lies in a frame."""
 
 
 class Destination:
@@ -59,8 +75,8 @@ class ServerChannel(Attached):
     """See the module."""
 
     __slots__ = (
-        "_cancelling", "_detaching", "_gone", "_remembered", "_silent", "_stopped", "asked", "destinations", "emit",
-        "publishes", "serial", "session", "transacted", "transaction", "windowed",
+        "_cancelling", "_detaching", "_gone", "_left", "_remembered", "_silent", "_stopped", "asked", "destinations",
+        "emit", "publishes", "serial", "session", "transacted", "transaction", "windowed",
     )  # fmt: skip
 
     session: ServerSession
@@ -89,7 +105,65 @@ class ServerChannel(Attached):
         self._gone: dict[str, Destination] = {}
         """The latest subscriptions that are gone."""
         self._stopped = False
-        self.emit(o.OpenChannel(self.number, serial=ATTACH_SERIAL))
+        self._left: list[ServerSession] = []
+        """The connections that it was on before."""
+        self.emit(o.OpenChannel(self.number, state=self, name=name, serial=ATTACH_SERIAL))
+
+    # ----------------------------------------------------------------------------- outliving the connection
+
+    def _request_timeout(self, control: SessionRequestTimeout) -> None:
+        most = self.session.config.session_timeout
+        timeout = most if control.timeout is None else min(control.timeout, most)
+        if timeout and self.keep is None:
+            if self.sent or self.session.kept() >= KEPT_MAX:
+                timeout = 0
+            else:
+                self.keep = Replay(self.session.limits.spool_max // KEPT_MAX)
+        if not timeout:
+            self.keep = None
+        self.timeout = timeout
+        self.tell(SessionTimeout(timeout))
+
+    def part(self) -> None:
+        """See :class:`~gateway.v010.connection.Attachment`."""
+        super().part()
+        if self.held:
+            self.session.parted[self.number] = self
+            self._left.append(self.session)
+
+    def release(self) -> None:
+        """Another connection wants the session."""
+        self.leave(SESSION_BUSY)
+
+    def leave(self, code: int) -> None:
+        """Detach it, and keep it."""
+        self.flush()
+        self.tell(SessionDetached(self.name, code))
+        self.part()
+        self.session.detach(self.wire)
+
+    def reattach(self, session: ServerSession, wire: int) -> None:
+        """Go on with it on another channel, once the client has said what it has not received."""
+        self.move(session, wire)
+        self.emit = session.events.append
+        channel = wire.to_bytes(2, "big")
+        for destination in {*self.destinations.values(), *self._cancelling.values()}:
+            prefix = destination.prefix
+            destination.prefix = prefix[:CHANNEL_AT] + channel + prefix[CHANNEL_AT + 2 :]
+        self.tell(SessionAttached(self.name))
+        self.tell(SessionFlush(expected=True))
+
+    def back(self) -> None:
+        """See :class:`~gateway.v010.attached.Attached`."""
+        for session in self._left:
+            session.parted = {number: each for number, each in session.parted.items() if each is not self}
+        self._left.clear()
+        self.emit(o.OpenChannel(self.number, state=self, name=self.name, resumed=True))
+
+    def unknown(self) -> None:
+        """See :class:`~gateway.v010.attached.Attached`: it is not the client that had the session."""
+        self.tell(SessionDetached(self.name, UNKNOWN_IDS))
+        self.session.detach(self.wire)
 
     # ------------------------------------------------------------------------------------------- receiving
 
@@ -249,7 +323,7 @@ class ServerChannel(Attached):
 
     def exception(self, number: int, command: c.ExecutionException) -> None:
         """The client could not carry out a command of ours; the session is over."""
-        code, text = reply(command.error_code, command.description)
+        code, text = failure(command, 0)
         self.tell(SessionDetach(self.name))
         self.failed = True
         self.emit(o.ChannelClosed(self.number, code, text))
@@ -275,6 +349,9 @@ class ServerChannel(Attached):
         if self.failed:
             self.tell(SessionDetached(control.name, 0))
             self.session.detach(self.wire)
+            return
+        if self.timeout and self.keep is not None:
+            self.leave(0)
             return
         self._detaching = control.name
         self.emit(o.CloseChannel(self.number, serial=self._next_serial()))
@@ -490,7 +567,20 @@ SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int | N
     o.CloseChannel: ServerChannel.close,
     o.ChannelClosed: ServerChannel.close_done,
     **dict.fromkeys(
-        (o.Done, o.Declared, o.ExchangeFound, o.BindingFound, o.Removed, o.Consuming, o.Acquired), ServerChannel.outcome
+        (
+            o.Done,
+            o.Declared,
+            o.ExchangeFound,
+            o.BindingFound,
+            o.Removed,
+            o.Consuming,
+            o.Acquired,
+            o.Resumed,
+            o.XaResult,
+            o.RecoverResult,
+            o.GetTimeoutResult,
+        ),
+        ServerChannel.outcome,
     ),
 }
 """Operation -> how it goes to the client."""

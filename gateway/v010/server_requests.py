@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gateway import operations as o
 from gateway.v010 import commands as c
+from gateway.v010.server_dtx import REQUESTS_DTX, RESULTS_DTX
 from gateway.v010.structs import Acquired, ExchangeBoundResult, ExchangeQueryResult, QueueQueryResult, Struct
 from gateway.values import Table
 
@@ -34,7 +35,7 @@ REQUESTS: Final[Mapping[type[c.Command], Callable[[int, Any], o.Request]]] = {
         arguments=_arguments(command.arguments, command.alternate_exchange),
     ),
     c.ExchangeDelete: lambda channel, command: o.DeleteExchange(channel, command.exchange, command.if_unused),
-    c.ExchangeQuery: lambda channel, command: o.QueryExchange(channel, command.exchange or ""),
+    c.ExchangeQuery: lambda channel, command: o.QueryExchange(channel, command.name or ""),
     c.ExchangeBind: lambda channel, command: o.BindQueue(
         channel, command.queue, command.exchange, command.binding_key, command.arguments or {}
     ),
@@ -60,6 +61,7 @@ REQUESTS: Final[Mapping[type[c.Command], Callable[[int, Any], o.Request]]] = {
     c.TxSelect: lambda channel, command: o.TxSelect(channel),
     c.TxCommit: lambda channel, command: o.TxCommit(channel),
     c.TxRollback: lambda channel, command: o.TxRollback(channel),
+    **REQUESTS_DTX,
 }
 """Command -> operation, for those that wait for an outcome and are one operation. message.subscribe, transfer, the
 settlements and the flow commands have code of their own."""
@@ -109,6 +111,7 @@ RESULTS: Final[Mapping[tuple[type[c.Command], type[o.Outcome]], Callable[[Any], 
     (c.ExchangeQuery, o.ExchangeFound): _exchange,
     (c.ExchangeBound, o.BindingFound): _binding,
     (c.MessageAcquire, o.Acquired): _acquired,
+    **RESULTS_DTX,
 }
 """(command, outcome) -> result. Any other pair is completion without one."""
 

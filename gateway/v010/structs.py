@@ -8,20 +8,20 @@ and these classes say what they look like.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
+from typing import Annotated, Final, TypeAlias, TypeVar, dataclass_transform
 
 from gateway.errors import FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
+from gateway.v010.domains import Commands, DeliveryMode, DeliveryPriority, ExchangeName, QueueName, ResumeId
 from gateway.v010.fields import (
     Bit,
+    ByteRanges,
     Datetime,
     Fields,
     FieldType,
     Map,
-    SequenceSet,
+    SequenceNo,
     Str8,
-    Str16,
-    Uint8,
     Uint32,
     Uint64,
     Uuid,
@@ -30,14 +30,13 @@ from gateway.v010.fields import (
 )
 
 _T = TypeVar("_T", bound="Struct")
+_F = TypeVar("_F", bound=Fields)
 
 
 class Struct(Fields):
     """A struct with a code, on the wire with a size in front of it."""
 
     __slots__ = ()
-    code: ClassVar[int] = 0
-    """Class in the high octet, struct in the low one."""
 
     def encode(self) -> bytes:
         """Code, presence bits and fields: what a struct32 holds behind its size. Raises
@@ -57,6 +56,8 @@ class Struct(Fields):
 
 STRUCTS: Final[dict[int, type[Struct]]] = {}
 """(class << 8 | struct) -> declared class."""
+UNCODED: Final[dict[str, type[Fields]]] = {}
+"""``class.name`` -> declared class, for the structs without a code."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -64,12 +65,47 @@ def coded(code: int, name: str) -> Callable[[type[_T]], type[_T]]:
     """Declare a coded struct."""
 
     def make(cls: type[_T]) -> type[_T]:
-        made = declare(cls, name)
-        made.code = code
+        made = declare(cls, name, code, size=4)
         STRUCTS[code] = made
         return made
 
     return make
+
+
+@dataclass_transform(frozen_default=True)
+def uncoded(name: str, size: int, pack: int = 2) -> Callable[[type[_F]], type[_F]]:
+    """Declare a struct without a code, with a length of ``size`` octets in front of it and ``pack`` octets of presence
+    bits."""
+
+    def make(cls: type[_F]) -> type[_F]:
+        UNCODED[name] = made = declare(cls, name, size=size, pack=pack)
+        return made
+
+    return make
+
+
+def struct_type(kind: type[_F]) -> FieldType:
+    """A field that is a struct with its length."""
+    return FieldType(kind.spelled.partition(".")[2], kind.decode_sized, lambda value: value.encode_sized())
+
+
+# -------------------------------------------------------------------------------------------------- session
+
+
+@uncoded("session.header", size=1, pack=1)
+class SessionHeader(Fields):
+    """What stands between the code of a command and its fields."""
+
+    sync: Bit = False
+    """Completion is asked for at once."""
+
+
+@uncoded("session.command-fragment", size=0, pack=0)
+class CommandFragment(Fields):
+    """Parts of a command: an element of session.expected and session.confirmed."""
+
+    command_id: SequenceNo = 0
+    byte_ranges: ByteRanges = ()
 
 
 # -------------------------------------------------------------------------------------------------- results
@@ -79,7 +115,7 @@ def coded(code: int, name: str) -> Callable[[type[_T]], type[_T]]:
 class Acquired(Struct):
     """The result of message.acquire."""
 
-    transfers: SequenceSet = ()
+    transfers: Commands = ()
 
 
 @coded(0x0405, "message.message-resume-result")
@@ -114,8 +150,8 @@ class ExchangeBoundResult(Struct):
 class QueueQueryResult(Struct):
     """The result of queue.query. Without a name the queue does not exist."""
 
-    queue: Str8 | None = None
-    alternate_exchange: Str8 | None = None
+    queue: QueueName | None = None
+    alternate_exchange: ExchangeName | None = None
     durable: Bit = False
     exclusive: Bit = False
     auto_delete: Bit = False
@@ -139,15 +175,15 @@ class DeliveryProperties(Struct):
     discard_unroutable: Bit = False
     immediate: Bit = False
     redelivered: Bit = False
-    priority: Uint8 | None = None
-    delivery_mode: Uint8 | None = None
+    priority: DeliveryPriority | None = None
+    delivery_mode: DeliveryMode | None = None
     ttl: Uint64 | None = None
     """Milliseconds."""
     timestamp: Datetime | None = None
     expiration: Datetime | None = None
-    exchange: Str8 | None = None
+    exchange: ExchangeName | None = None
     routing_key: Str8 | None = None
-    resume_id: Str16 | None = None
+    resume_id: ResumeId | None = None
     resume_ttl: Uint64 | None = None
 
 
@@ -160,33 +196,15 @@ class FragmentProperties(Struct):
     fragment_size: Uint64 | None = None
 
 
-@dataclass_transform(frozen_default=True)
-def _uncoded(cls: type[_F]) -> type[_F]:
-    return declare(cls, "message.reply-to")
-
-
-_F = TypeVar("_F", bound=Fields)
-
-
-@_uncoded
+@uncoded("message.reply-to", size=2)
 class ReplyToStruct(Fields):
     """Where a reply goes; on the wire with a size of two octets and without a code."""
 
-    exchange: Str8 | None = None
+    exchange: ExchangeName | None = None
     routing_key: Str8 | None = None
 
 
-def _read_reply_to(data: bytes, at: int, limits: Limits) -> tuple[ReplyToStruct, int]:
-    end = at + 2 + (data[at] << 8 | data[at + 1])
-    return ReplyToStruct.decode_fields(data, at + 2, end, limits), end
-
-
-def _write_reply_to(value: ReplyToStruct) -> bytes:
-    octets = value.encode_fields()
-    return len(octets).to_bytes(2, "big") + octets
-
-
-ReplyToField: TypeAlias = Annotated[ReplyToStruct, FieldType("reply-to", _read_reply_to, _write_reply_to)]
+ReplyToField: TypeAlias = Annotated[ReplyToStruct, struct_type(ReplyToStruct)]
 
 
 @coded(MESSAGE_PROPERTIES, "message.message-properties")

@@ -9,7 +9,7 @@ from gateway.classic import methods as m
 from gateway.classic.dialect import Dialect, table_of
 from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS
 from gateway.session import Version
-from gateway.v08.methods import DIFFERENT
+from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION, UNSERVED
 
 RABBITMQ: Final = Dialect(
     name="rabbitmq",
@@ -18,7 +18,8 @@ RABBITMQ: Final = Dialect(
     version=Version.V0_8,
     protocol_header=b"AMQP\x01\x01\x08\x00",
     start_version=(8, 0),
-    methods=table_of(m.SHARED, DIFFERENT),
+    methods=table_of(m.SHARED, DIFFERENT, UNSERVED, OF_PRODUCTS),
+    unserved=frozenset(method.class_id for method in UNSERVED),
     connection_close=m.ConnectionClose08,
     connection_close_ok=m.ConnectionCloseOk08,
     channel_open_ok=m.ChannelOpenOk08,
@@ -70,6 +71,7 @@ PUBLISHED: Final = replace(
     routes_copies=False,
     finite_floats=False,
     name="published",
+    methods=table_of(m.SHARED, DIFFERENT, UNSERVED, OF_THE_DEFINITION),
     properties="classic/published/0-8",
     alike=frozenset(),
     tags=PUBLISHED_TAGS,

@@ -28,6 +28,7 @@ RABBITMQ: Final = Dialect(
     immediate=False,
     prefetch_size=False,
     flow_from_client=False,
+    update_secret=True,
 )
 """RabbitMQ with its extensions."""
 
@@ -43,6 +44,7 @@ QPID: Final = replace(
     immediate=True,
     prefetch_size=True,
     flow_from_client=True,
+    update_secret=False,
     nack_before_return=True,
     release_many=False,
     native_dead_letter=False,

@@ -229,10 +229,14 @@ def test_a_virtual_host_that_is_too_long(version: Version) -> None:
     assert (closed.reason, closed.code) == (CloseReason.AUTHENTICATION, 530)
 
 
-def test_redirect_is_told() -> None:
-    server = ScriptedServer(Version.V0_8)
+@pytest.mark.parametrize("insist", [True, False])
+def test_redirect_is_told(insist: bool) -> None:
+    server = ScriptedServer(Version.V0_8, config=replace(CLIENT, insist=insist))
+    server.session.data_to_send()
     server.say(m.ConnectionStart(8, 0, RABBITMQ, b"PLAIN"), m.ConnectionTune(0, 0, 0), channel=0)
-    closed = only(server.say(m.ConnectionRedirect("other:5672"), channel=0))
+    assert server.heard()[-1] == (0, m.ConnectionOpen("/", "", insist))
+    closed = only(server.say(m.ConnectionRedirect("other:5672", "other:5672, third  fourth:1"), channel=0))
+    assert closed.redirect == ("other:5672", "other:5672", "third", "fourth:1")
     early = ScriptedServer(Version.V0_8)
     assert only(early.say(m.ConnectionRedirect("other:5672"), channel=0)).code == 503
     assert (closed.reason, closed.text) == (CloseReason.PEER, "redirected to other:5672")

@@ -12,6 +12,7 @@ from gateway.errors import EncodeError, StateError, Unsupported
 from gateway.limits import Limits
 from gateway.message import Message, Properties
 from gateway.operations import (
+    Alert,
     Cancelled,
     ChannelClosed,
     Close,
@@ -577,6 +578,51 @@ def test_answers_that_take_the_way_through_the_queue(version: Version) -> None:
     ]
 
 
-def test_an_alert_is_no_event() -> None:
+def test_an_alert_is_told() -> None:
     server = ScriptedServer(Version.V0_8).open()
-    assert server.say(m.ChannelAlert(313, "careful", {})) == []
+    assert server.say(m.ChannelAlert(313, "careful", {"queue": "q"})) == [Alert(1, 313, "careful", {"queue": "q"})]
+
+
+@pytest.mark.parametrize("flowing", [True, False])
+def test_a_recover_that_is_not_answered(version: Version, flowing: bool) -> None:
+    """The channel stands still around it, so what it gives back and what comes again are not mistaken."""
+    server = ScriptedServer(version, QPID).open()
+    server.send(Consume(1, "q", "tag"))
+    server.say(m.BasicConsumeOk("tag"))
+    server.say_content(m.BasicDeliver("tag", 1, False, "", "q"))
+    assert server.send(Flow(1, flowing)) == [3]
+    server.heard()
+    assert server.send(Recover(1, requeue=False, asynchronous=True)) == [4]
+    said = [method for _, method in server.heard()]
+    assert said == [m.ChannelFlow(False), m.BasicRecoverAsync(False), m.ChannelFlow(flowing)]
+    server.say_content(m.BasicDeliver("tag", 2, False, "", "q"))  # it was on its way
+    assert server.say(m.ChannelFlowOk(flowing), m.ChannelFlowOk(False)) == []
+    server.say_content(m.BasicDeliver("tag", 3, True, "", "q"))  # one of them, again
+    assert server.say(m.ChannelFlowOk(flowing)) == [Done(1, 4, 4)]
+    for gone in (1, 2):
+        with pytest.raises(StateError):
+            server.send(Settle(1, Settlement.ACCEPT, gone, gone))
+    server.send(Settle(1, Settlement.ACCEPT, 3, 3))
+    assert server.say(m.ChannelFlowOk(True)) == []  # it answers nothing
+
+
+def test_broker_j_sends_them_again_before_its_answer(version: Version) -> None:
+    """Seen with requeue false: what came again was taken for what had been given back, and could not be settled."""
+    server = ScriptedServer(version, QPID).open()
+    server.send(Consume(1, "q", "tag"))
+    server.say(m.BasicConsumeOk("tag"))
+    server.say_content(m.BasicDeliver("tag", 1, False, "", "q"))
+    assert server.send(Recover(1, requeue=False)) == [3]
+    server.say(m.ChannelFlowOk(False))
+    server.say_content(m.BasicDeliver("tag", 2, True, "", "q"))
+    assert server.say(server.dialect.recover_ok()) == [Done(1, 3, 3)]  # type: ignore[misc]
+    server.send(Settle(1, Settlement.ACCEPT, 2, 2))
+    with pytest.raises(StateError):
+        server.send(Settle(1, Settlement.ACCEPT, 1, 1))
+
+
+def test_a_recover_that_cannot_be_told_from_deliveries(version: Version) -> None:
+    server = ScriptedServer(version).open()
+    with pytest.raises(Unsupported, match="not answered"):
+        server.send(Recover(1, asynchronous=True))
+    assert server.heard() == []

@@ -14,6 +14,7 @@ from gateway.operations import (
     BindingFound,
     BindQueue,
     Cancel,
+    ChannelClosed,
     Consume,
     Consuming,
     Declared,
@@ -23,10 +24,12 @@ from gateway.operations import (
     DeleteQueue,
     Done,
     ExchangeFound,
+    Failed,
     Get,
     Got,
     GotNothing,
     OpenChannel,
+    Publish,
     PurgeQueue,
     Qos,
     QueryBinding,
@@ -39,7 +42,6 @@ from gateway.operations import (
 )
 from gateway.session import ClientConfig, Version
 from tests.classic.script import OLD_RABBITMQ, QPID, RABBITMQ, ScriptedServer
-from tests.pair import only
 
 ARGUMENTS = {"x-max-length": 5}
 
@@ -210,8 +212,14 @@ def test_old_rabbitmq_has_no_consume_arguments() -> None:
 def test_recover_has_three_numbers(version: Version, properties: Any, method: m.Method, answer: m.Method) -> None:
     server = ScriptedServer(version, properties).open()
     server.send(Recover(1))
-    assert server.heard() == [(1, method)]
+    stops = properties is QPID
+    around = ([(1, m.ChannelFlow(False))], [(1, m.ChannelFlow(True))]) if stops else ([], [])
+    assert server.heard() == [*around[0], (1, method), *around[1]]
+    if stops:
+        assert server.say(m.ChannelFlowOk(False)) == []
     assert server.say(answer) == [Done(1, 2, 2)]
+    if stops:
+        assert server.say(m.ChannelFlowOk(True)) == []
 
 
 def test_the_published_0_8_wants_a_ticket() -> None:
@@ -223,8 +231,38 @@ def test_the_published_0_8_wants_a_ticket() -> None:
     assert server.say(m.ChannelOpenOk08()) == []
     assert server.heard() == [(1, m.AccessRequest("/data"))]
     assert server.say(m.AccessRequestOk(9)) == [Done(1, 1, 1)]
-    server.send(DeleteQueue(1, "q"))
-    assert only(server.heard())[1].ticket == 9  # type: ignore[arg-type]
-    for operation in (UnbindQueue(1, "q", "ex"), Recover(1)):
-        with pytest.raises(Unsupported):
-            server.send(operation)
+    with pytest.raises(Unsupported):
+        server.send(UnbindQueue(1, "q", "ex"))
+
+
+def test_the_ticket_is_shown_with_every_method_that_has_one() -> None:
+    config = ClientConfig(secure=True, dialect="published", realm="/data/orders")
+    server = ScriptedServer(Version.V0_8, {"product": "old"}, config)
+    server.shake_hands()
+    server.send(OpenChannel(1))
+    server.say(m.ChannelOpenOk08())
+    assert server.heard()[-1] == (1, m.AccessRequest("/data/orders"))
+    server.say(m.AccessRequestOk(513))
+    server.send(
+        DeclareExchange(1, "ex"), DeclareExchange(1, "ex", passive=True), QueryExchange(1, "ex"),
+        DeleteExchange(1, "ex"), DeclareQueue(1, "q"), QueryQueue(1, "q"), BindQueue(1, "q", "ex"), PurgeQueue(1, "q"),
+        DeleteQueue(1, "q"), Consume(1, "q", "tag"), Get(1, "q"), Publish(1, "ex", "key", Message(b"body")),
+    )  # fmt: skip
+    said = [method for _, method in server.heard() if isinstance(method, m.Method)]
+    with_tickets = {
+        method for method in server.dialect.methods.values()
+        if "ticket" in method.__annotations__ and method.class_id in (40, 50, 60) and method is not m.QueueUnbind
+    }  # fmt: skip
+    assert {type(method) for method in said} | {m.BasicConsume} == with_tickets | {m.BasicConsume08, m.BasicConsume}
+    assert {method.ticket for method in said} == {513}  # type: ignore[attr-defined]
+
+
+def test_a_ticket_that_is_refused() -> None:
+    server = ScriptedServer(Version.V0_8, {"product": "old"}, ClientConfig(secure=True, dialect="published"))
+    server.shake_hands()
+    server.send(OpenChannel(1))
+    server.say(m.ChannelOpenOk08())
+    assert server.say(m.ChannelClose(402, "no realm", *divmod(m.AccessRequest.key, 1 << 16))) == [
+        Failed(1, 1, 1, 402, "no realm"),
+        ChannelClosed(1, 402, "no realm"),
+    ]

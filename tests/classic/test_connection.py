@@ -14,6 +14,7 @@ from gateway.limits import Limits
 from gateway.message import Message
 from gateway.operations import Close, Closed, CloseReason, Consume, DeclareQueue, Done, Publish, SelectConfirm
 from gateway.session import Version
+from gateway.v08.stream import StreamPublish
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
 from tests.pair import CLIENT, SERVER, SessionPair, only
 
@@ -70,6 +71,15 @@ def test_a_method_of_the_other_role(version: Version) -> None:
     ((channel, close),) = client.heard()
     assert (channel, close.reply_code) == (0, 503)
     assert "BasicDeliver has no place on channel 1" in close.reply_text
+
+
+def test_a_method_of_a_class_that_nobody_serves() -> None:
+    for version, text in ((Version.V0_8, "stream.publish is not served"), (Version.V0_9_1, "there is no method 80.40")):
+        client = ScriptedClient(version).open()
+        assert client.say(StreamPublish(0, "", "q", False, False)) == []
+        ((channel, close),) = client.heard()
+        assert (channel, close.reply_code, close.reply_text) == (0, 540, f"NOT_IMPLEMENTED - {text}")
+        assert (close.class_id_, close.method_id_) == (80, 40)
 
 
 def test_a_server_waits_for_the_answer_to_its_close(version: Version) -> None:

@@ -1,23 +1,18 @@
-"""Every declared method: there and back for any value, cut, with trailing octets; and as other libraries write it."""
+"""The methods that both versions share: there and back for any value, cut, with trailing octets; numbers, titles and
+replies."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pamqp.commands
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pika import spec as pika_spec
 
 from gateway.classic import methods as m
-from gateway.classic.tables import TableCodec
-from gateway.errors import FrameSyntaxError
+from gateway.classic.dialect import refused_method
 from gateway.v08.dialect import DIALECTS as DIALECTS_08
 from gateway.v091.dialect import DIALECTS as DIALECTS_091
-from gateway.wire.types import BitType, FieldType, Integer, LongString, ShortString, TableType
+from tests.classic.values import check_cut_and_trailing, check_there_and_back
 
-TABLES = TableCodec()
 METHODS = sorted(
     {
         value
@@ -26,45 +21,17 @@ METHODS = sorted(
     },
     key=lambda method: (method.key, method.__name__),
 )
+EACH = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 
 
-def values_of(kind: FieldType) -> st.SearchStrategy[Any]:
-    if isinstance(kind, Integer):
-        return st.integers(kind.minimum, kind.maximum)
-    strategies: dict[type, st.SearchStrategy[Any]] = {
-        BitType: st.booleans(),
-        ShortString: st.text(max_size=63),
-        LongString: st.binary(max_size=300),
-        TableType: st.dictionaries(st.text(max_size=20), st.booleans() | st.text(), max_size=3),
-    }
-    return strategies[type(kind)]
-
-
-def sample(method: type[m.Method]) -> m.Method:
-    values = {Integer: 1, BitType: True, ShortString: "name", LongString: b"octets", TableType: {"k": "v"}}
-    return method(**{name: values[type(kind)] for name, kind in method.layout})
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+@EACH
 def test_any_arguments_come_back(method: type[m.Method]) -> None:
-    @given(st.builds(method, **{name: values_of(kind) for name, kind in method.layout}))
-    def check(message: m.Method) -> None:
-        octets = message.encode(TABLES)
-        assert int.from_bytes(octets[:4], "big") == method.key == method.class_id << 16 | method.method_id
-        assert method.decode(octets, 4, len(octets), TABLES) == message
-
-    check()
+    check_there_and_back(method)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+@EACH
 def test_cut_and_trailing(method: type[m.Method]) -> None:
-    octets = sample(method).encode(TABLES)
-    assert method.decode(b"ab" + octets + b"cd", 6, 2 + len(octets), TABLES) == sample(method)
-    for length in range(4, len(octets)):
-        with pytest.raises(FrameSyntaxError):
-            method.decode(octets, 4, length, TABLES)
-    with pytest.raises(FrameSyntaxError):
-        method.decode(octets + b"\x00", 4, len(octets) + 1, TABLES)
+    check_cut_and_trailing(method)
 
 
 @pytest.mark.parametrize("dialect", [*DIALECTS_08.values(), *DIALECTS_091.values()], ids=lambda d: d.properties)
@@ -74,47 +41,35 @@ def test_a_dialects_numbers_are_its_own(dialect: Any) -> None:
         assert dialect.methods[used.key] is used
 
 
-RENAMED = {
-    (None, "class_id_"): "class_id",
-    (None, "method_id_"): "method_id",
-    (m.ExchangeDeclare, "type"): "exchange_type",
-}
-RESERVED = {"ticket", "out_of_band", "channel_id", "known_hosts", "capabilities", "insist", "cluster_id"}
-OF_0_9_1 = [
-    method
-    for method in DIALECTS_091["rabbitmq"].methods.values()
-    if method.key not in (m.ExchangeBound.key, m.ExchangeBoundOk.key)
-]
-
-
-@pytest.mark.parametrize("method", OF_0_9_1, ids=lambda method: method.__name__)
-def test_as_pamqp_writes_it(method: type[m.Method]) -> None:
-    kind = pamqp.commands.INDEX_MAPPING[method.key]
-    theirs = kind.__new__(kind)  # its __init__ warns of some, and refuses others
-    message = sample(method)
-    theirs.unmarshal(message.encode(TABLES)[4:])
-    for name, type_ in method.layout:
-        if name in RESERVED:
-            continue
-        field = RENAMED.get((method, name)) or RENAMED.get((None, name), name)
-        value = getattr(theirs, field)
-        assert value == getattr(message, name) or (isinstance(type_, LongString) and value == "octets"), field
-
-
 @pytest.mark.parametrize(
-    "method",
-    [method for method in OF_0_9_1 if method is not m.ConnectionUpdateSecret],  # which pika decodes into other names
-    ids=lambda method: method.__name__,
+    ("method", "title"),
+    [
+        (m.BasicGetOk, "basic.get-ok"),
+        (m.ConnectionClose08, "connection.close"),
+        (m.ConnectionUpdateSecretOk, "connection.update-secret-ok"),
+        (m.TxSelect, "tx.select"),
+    ],
 )
-def test_as_pika_writes_it(method: type[m.Method]) -> None:
-    kind = pika_spec.methods[method.key]
-    theirs = kind.__new__(kind)
-    message = sample(method)
-    octets = message.encode(TABLES)
-    theirs.decode(octets, 4)
-    pieces = b"".join(theirs.encode())
-    # pika writes its own reserved fields, and a bool where we have one: compare what it read and wrote again.
-    again = method.decode(octets[:4] + pieces, 4, 4 + len(pieces), TABLES)
-    for name, _ in method.layout:
-        if name not in RESERVED:
-            assert getattr(again, name) == getattr(message, name), name
+def test_titles_are_the_specifications(method: type[m.Method], title: str) -> None:
+    assert method.title == title
+
+
+def test_replies_and_content() -> None:
+    assert m.BasicGet.replies == (m.BasicGetOk, m.BasicGetEmpty)
+    assert m.ConnectionOpen.replies == (m.ConnectionOpenOk, m.ConnectionRedirect)
+    assert m.BasicConsume.replies == m.BasicConsume08.replies == (m.BasicConsumeOk,)
+    assert m.BasicPublish.replies == ()
+    assert {method for method in METHODS if method.content} == {
+        m.BasicPublish, m.BasicReturn, m.BasicDeliver, m.BasicGetOk
+    }  # fmt: skip
+
+
+def test_a_close_with_540_names_its_method() -> None:
+    dialect = DIALECTS_091["rabbitmq"]
+    key = m.BasicQos.key
+    assert refused_method(dialect, 540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)", key) == (
+        "basic.qos: NOT_IMPLEMENTED - prefetch_size!=0 (1)"
+    )
+    assert refused_method(dialect, 540, "no basic.qos here", key) == "no basic.qos here"
+    assert refused_method(dialect, 406, "other settings", key) == "other settings"
+    assert refused_method(dialect, 540, "what is that?", 7 << 16 | 1) == "what is that?"

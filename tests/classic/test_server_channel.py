@@ -13,6 +13,7 @@ from gateway.errors import EncodeError, StateError
 from gateway.limits import Limits
 from gateway.message import Message, Properties
 from gateway.operations import (
+    Alert,
     Cancelled,
     ChannelClosed,
     CloseChannel,
@@ -269,10 +270,35 @@ def test_flow_both_ways(version: Version) -> None:
     assert client.say(m.ChannelFlowOk(False)) == []
 
 
-def test_everyone_gets_a_ticket() -> None:
+@pytest.mark.parametrize("realm", ["/data", "/data/orders"])
+def test_everyone_gets_a_ticket(realm: str) -> None:
     client = ScriptedClient(Version.V0_8).open()
-    assert client.say(m.AccessRequest("/data")) == []
+    assert client.say(m.AccessRequest(realm)) == []
     assert methods(client) == [m.AccessRequestOk(1)]
+
+
+@pytest.mark.parametrize(("realm", "exclusive", "code"), [("/admin", False, 402), ("/data", True, 403)])
+def test_a_realm_that_cannot_be_had(realm: str, exclusive: bool, code: int) -> None:
+    client = ScriptedClient(Version.V0_8).open()
+    (closed,) = client.say(m.AccessRequest(realm, exclusive))
+    assert isinstance(closed, ChannelClosed)
+    assert closed.code == code
+    ((_, close),) = client.heard()
+    assert (type(close), close.reply_code, close.class_id_, close.method_id_) == (m.ChannelClose, code, 30, 10)
+
+
+def test_a_realm_of_another_kind() -> None:
+    client = ScriptedClient(Version.V0_8).open()
+    assert client.say(m.AccessRequest("orders")) == []
+    ((_, close),) = client.heard()
+    assert (type(close), close.reply_code) == (m.ConnectionClose08, 403)
+
+
+def test_an_alert_is_for_0_8(version: Version) -> None:
+    client = ScriptedClient(version).open()
+    client.send(Alert(1, 313, "careful", {"queue": "q"}))
+    alert = m.ChannelAlert(313, "NO_CONSUMERS - careful", {"queue": "q"})
+    assert methods(client) == ([alert] if version is Version.V0_8 else [])
 
 
 def test_cancelled_only_for_those_who_can_hear(version: Version) -> None:

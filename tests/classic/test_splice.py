@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.classic import splice
@@ -139,7 +139,8 @@ def test_splicing_is_what_decoding_and_encoding_gives(headers: Table | None, kin
     spliced = SEAM.splice(octets, entries)
     entry = (headers or {}).get(RESERVED, {})
     if spliced is None:
-        assert not isinstance(entry, dict)
+        replaced = [value for key, value in entry.items() if key in entries] if isinstance(entry, dict) else [None]
+        assert not all(isinstance(value, str) for value in replaced)
         return
     rest = {key: value for key, value in (headers or {}).items() if key != RESERVED}
     empty = {"empty": "1"} if headers == {} else {}
@@ -148,6 +149,14 @@ def test_splicing_is_what_decoding_and_encoding_gives(headers: Table | None, kin
     assert SEAM.read(octets) == {key: value for key, value in entry.items() if isinstance(value, str)}
 
 
+@pytest.mark.parametrize("value", [{}, 1, None, [1]])
+def test_an_entry_that_is_no_string_is_not_replaced_unseen(value: Any) -> None:
+    octets = octets_of({RESERVED: {"id": value, "hops": "1"}})
+    assert SEAM.splice(octets, {"id": "y"}) is None
+    assert headers_of(SEAM.splice(octets, {"hops": "2"})) == {RESERVED: {"id": value, "hops": "2"}}
+
+
+@example(b"", 70, ord("S") ^ ord("F"))  # the tag of what is to be replaced: a table now, and a broken one
 @given(st.binary(max_size=40), st.integers(0, 120), st.integers(1, 255))
 def test_no_octets_are_made_into_something_else(octets: bytes, at: int, change: int) -> None:
     """Whatever the octets: after a splice they say what they said before, or are as broken as before."""

@@ -47,6 +47,9 @@ public final class Judge {
         if (verb.equals("scenario")) {
             return Scenario.run(command);
         }
+        if (verb.equals("recode")) {
+            return Codec.recode(command.get("items"));
+        }
         Peer peer = peers.get(command.get("on").asText());
         String queue = Values.text(command, "queue");
         switch (verb) {
@@ -59,6 +62,7 @@ public final class Judge {
             case "consume":
                 return peer.consume(queue, command.path("count").asInt(1), command.path("milliseconds").asLong(5000),
                         Values.text(command, "settlement", "accept"));
+            case "branches": return ((NativePeer) peer).branches(queue);
             case "close": peers.remove(command.get("on").asText()).close(); return null;
             default: throw new IllegalArgumentException("no such command: " + verb);
         }

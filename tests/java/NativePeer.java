@@ -1,6 +1,7 @@
 package judge;
 
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -23,6 +24,7 @@ import org.apache.qpid.transport.ClientDelegate;
 import org.apache.qpid.transport.Connection;
 import org.apache.qpid.transport.ConnectionSettings;
 import org.apache.qpid.transport.DeliveryProperties;
+import org.apache.qpid.transport.Future;
 import org.apache.qpid.transport.Header;
 import org.apache.qpid.transport.MessageAcceptMode;
 import org.apache.qpid.transport.MessageAcquireMode;
@@ -40,6 +42,8 @@ import org.apache.qpid.transport.ReplyTo;
 import org.apache.qpid.transport.Session;
 import org.apache.qpid.transport.SessionException;
 import org.apache.qpid.transport.SessionListener;
+import org.apache.qpid.transport.XaResult;
+import org.apache.qpid.transport.Xid;
 
 /** AMQP 0-10 by the transport layer of Qpid's client: every field of a message, as it is on the wire. */
 final class NativePeer implements Peer, SessionListener {
@@ -190,6 +194,60 @@ final class NativePeer implements Peer, SessionListener {
         session.messageCancel("judge");
         sync();
         return result;
+    }
+
+    /** Every dtx command on branches of their own, and every query; what each said, in order. */
+    JsonNode branches(String queue) {
+        ArrayNode said = Values.JSON.createArrayNode();
+        session.dtxSelect();
+        Xid first = branch(1);
+        said.add(status(session.dtxStart(first)));
+        send(queue);
+        said.add(status(session.dtxEnd(first, Option.SUSPEND)));
+        said.add(status(session.dtxStart(first, Option.RESUME)));
+        said.add(status(session.dtxEnd(first)));
+        session.dtxSetTimeout(first, 60);
+        said.add(session.dtxGetTimeout(first).get().getTimeout());
+        said.add(status(session.dtxPrepare(first)));
+        said.add(session.dtxRecover().get().getInDoubt().size());
+        said.add(status(session.dtxCommit(first)));
+        Xid second = branch(2);
+        said.add(status(session.dtxStart(second)));
+        send(queue);
+        said.add(status(session.dtxEnd(second, Option.FAIL)));
+        said.add(status(session.dtxRollback(second)));
+        Xid third = branch(3);
+        said.add(status(session.dtxStart(third)));
+        send(queue);
+        said.add(status(session.dtxEnd(third)));
+        said.add(status(session.dtxCommit(third, Option.ONE_PHASE)));
+        said.add(session.queueQuery(queue).get().getMessageCount());
+        said.add(session.exchangeQuery("amq.direct").get().getType());
+        said.add(session.exchangeBound("amq.direct", queue, "nowhere", null).get().getKeyNotMatched());
+        session.queuePurge(queue);
+        sync();
+        session.dtxForget(first);
+        try {
+            sync();
+        } catch (SessionException refused) {
+            said.add(refused.getException().getErrorCode().name());
+            failure = null;
+        }
+        return said;
+    }
+
+    private static Xid branch(int number) {
+        return new Xid(7, "golden".getBytes(StandardCharsets.US_ASCII), new byte[] {(byte) number});
+    }
+
+    private static String status(Future<XaResult> result) {
+        return result.get().getStatus().name();
+    }
+
+    private void send(String queue) {
+        Header header = new Header(new DeliveryProperties().setRoutingKey(queue), new MessageProperties());
+        session.messageTransfer("", MessageAcceptMode.EXPLICIT, MessageAcquireMode.PRE_ACQUIRED, header,
+                ByteBuffer.wrap(new byte[] {1}));
     }
 
     private static ObjectNode describe(MessageTransfer transfer) {

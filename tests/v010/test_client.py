@@ -31,7 +31,7 @@ def test_the_handshake() -> None:
         {"product": "gw", "clientName": "me"}, "PLAIN", b"\x00guest\x00guest", "en_US"
     )
     peer.receive(0, k.ConnectionTune(256, 65535, 10, 120))
-    assert peer.sent() == [(0, k.ConnectionTuneOk(256, 65535, 60)), (0, k.ConnectionOpen(""))]
+    assert peer.sent() == [(0, k.ConnectionTuneOk(256, 65535, 60)), (0, k.ConnectionOpen("", None, True))]
     peer.receive(0, k.ConnectionOpenOk())
     capabilities = peer.session.capabilities
     assert (capabilities.channel_max, capabilities.frame_max, capabilities.heartbeat) == (256, 65535, 60)

@@ -264,6 +264,6 @@ def test_get_of_what_is_too_large() -> None:
 
 
 def test_the_table_has_what_a_client_asks() -> None:
-    special = {o.Publish, o.Settle, o.Flow, o.CloseChannel, o.OpenChannel, o.Close}
-    servers = {o.Acquire, o.Credit, o.BindExchange, o.UnbindExchange}
+    special = {o.Publish, o.Settle, o.Flow, o.CloseChannel, o.OpenChannel, o.Close, o.Detach}
+    servers = {o.Credit, o.BindExchange, o.UnbindExchange, o.UpdateSecret}
     assert set(o.Request.__subclasses__()) == set(REQUESTS) | special | servers

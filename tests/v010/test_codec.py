@@ -16,7 +16,7 @@ from gateway.limits import Limits
 from gateway.v010 import codec, encoders
 from gateway.v010.codec import BROKEN_MAX, DECODERS, FIXED_WIDTHS, KEYS_MAX, Reading, read_map
 from gateway.v010.encoders import ENCODERS, carries, write_map
-from gateway.values import TYPES, Timestamp, Typed, type_of
+from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, type_of
 from tests.pace import seconds
 
 EVERY_TYPE: dict[str, Any] = {
@@ -63,7 +63,7 @@ EVERY_TYPE: dict[str, Any] = {
     "array": ["x", {"y": 2}],
     "typed-array": struct.pack(">BIhh", 0x11, 2, 1, -1),
 }
-WITHOUT_A_CODE = {"sequence-no", "bin48"}
+WITHOUT_A_CODE = {"sequence-no", "bin48", *DRAFT_STRINGS}
 
 
 def value_of(kind: str) -> Any:

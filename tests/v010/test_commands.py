@@ -43,14 +43,14 @@ def test_a_session_header_of_another_size() -> None:
 
 
 def test_a_command_that_is_not_known() -> None:
-    assert decode_command(bytes.fromhex("0601010100")) == (None, True)
+    assert decode_command(bytes.fromhex("0b01010100")) == (None, True)
 
 
-def test_all_of_six_classes_are_there() -> None:
+def test_all_of_eight_classes_are_there() -> None:
     counts: dict[int, int] = {}
     for code in COMMANDS:
         counts[code >> 8] = counts.get(code >> 8, 0) + 1
-    assert counts == {3: 3, 4: 12, 5: 3, 7: 6, 8: 4}
+    assert counts == {3: 3, 4: 12, 5: 3, 6: 10, 7: 6, 8: 4, 9: 13, 10: 8}
 
 
 @pytest.mark.parametrize("octets", ["", "04", "0401", "040105", "04010100"])

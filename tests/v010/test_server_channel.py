@@ -484,15 +484,18 @@ def test_what_a_server_does_not_send(peer: ServerPeer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("segment", "code"), [("060101010000", 540), ("0a0101010000", 540), ("0c0101000000", 503), ("049901000000", 540)]
+    ("segment", "code"),
+    [
+        ("090101010000", 540),
+        ("0a0101010000", 540),
+        ("090201010000", 530),
+        ("0b0101000000", 503),
+        ("0c0101000000", 503),
+        ("049901000000", 540),
+    ],
 )
 def test_unknown_commands(peer: ServerPeer, segment: str, code: int) -> None:
     (event,) = peer.octets(b"".join(write_segment(bytes.fromhex(segment), COMMAND, COMMAND, 0, 4096)))
     assert isinstance(event, o.ChannelClosed)
     assert event.code == code
     assert peer.sent()[0][1].error_code == code
-
-
-def test_resume_is_not_for_us(peer: ServerPeer) -> None:
-    (event,) = peer.receive(0, c.MessageResume("d", "r"))
-    assert isinstance(event, o.ChannelClosed)

@@ -1,13 +1,73 @@
-"""The methods that only 0-8 has."""
+"""The methods that only 0-8 has: there and back, cut, with trailing octets; and what each dialect has of them."""
 
 from __future__ import annotations
 
-from gateway.classic.methods import SHARED
-from gateway.v08.dialect import RABBITMQ
-from gateway.v08.methods import DIFFERENT
+import pytest
+
+from gateway.classic import methods as m
+from gateway.v08 import dtx, file, stream, test, tunnel
+from gateway.v08.dialect import DIALECTS, PUBLISHED, QPID, RABBITMQ
+from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION, UNSERVED
+from tests.classic.values import TABLES, check_cut_and_trailing, check_there_and_back
+
+EACH = pytest.mark.parametrize("method", [*DIFFERENT, *UNSERVED], ids=lambda method: method.__name__)
 
 
 def test_they_are_none_of_the_shared_ones() -> None:
-    assert not set(DIFFERENT) & set(SHARED)
-    assert not {method.key for method in DIFFERENT} & {method.key for method in SHARED}
-    assert all(RABBITMQ.methods[method.key] is method for method in DIFFERENT)
+    own = (*DIFFERENT, *UNSERVED, *OF_PRODUCTS)
+    assert not set(own) & set(m.SHARED)
+    assert not {method.key for method in own} & {method.key for method in m.SHARED}
+    for dialect in (RABBITMQ, QPID):
+        assert all(dialect.methods[method.key] is method for method in own)
+    assert all(PUBLISHED.methods[method.key] is method for method in (*DIFFERENT, *UNSERVED, *OF_THE_DEFINITION))
+    assert not {method.key for method in OF_PRODUCTS} & PUBLISHED.methods.keys()
+
+
+def test_the_classes_that_no_session_serves() -> None:
+    assert [len(kind.METHODS) for kind in (file, stream, dtx, tunnel, test)] == [14, 9, 4, 1, 8]
+    assert all(dialect.unserved == {70, 80, 100, 110, 120} for dialect in DIALECTS.values())
+    assert {method.class_id for method in UNSERVED} == RABBITMQ.unserved
+
+
+@EACH
+def test_any_arguments_come_back(method: type[m.Method]) -> None:
+    check_there_and_back(method)
+
+
+@EACH
+def test_cut_and_trailing(method: type[m.Method]) -> None:
+    check_cut_and_trailing(method)
+
+
+@pytest.mark.parametrize(
+    ("message", "octets"),
+    [
+        (
+            file.FilePublish(7, "e", "k", True, True, "i"),
+            b"\x00\x46\x00\x3c\x00\x07\x01e\x01k\x03\x01i",
+        ),
+        (file.FileOpen("i", 1 << 40), b"\x00\x46\x00\x28\x01i\x00\x00\x01\x00\x00\x00\x00\x00"),
+        (stream.StreamConsume(1, "q", "t", False, True, True), b"\x00\x50\x00\x14\x00\x01\x01q\x01t\x06"),
+        (stream.StreamQos(1, 2, 3, True), b"\x00\x50\x00\x0a\x00\x00\x00\x01\x00\x02\x00\x00\x00\x03\x01"),
+        (dtx.DtxStart("t"), b"\x00\x64\x00\x14\x01t"),
+        (tunnel.TunnelRequest({}), b"\x00\x6e\x00\x0a\x00\x00\x00\x00"),
+        (
+            test.TestInteger(1, 2, 3, 4, 5),
+            b"\x00\x78\x00\x0a\x01\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x04\x05",
+        ),
+        (test.TestContentOk(9), b"\x00\x78\x00\x29\x00\x00\x00\x09"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_octets(message: m.Method, octets: bytes) -> None:
+    """Written by hand from the definition, as no library speaks 0-8."""
+    assert message.encode(TABLES) == octets
+
+
+def test_replies_and_content() -> None:
+    assert file.FileOpenOk.replies == (file.FileStage,)
+    assert stream.StreamQos.replies == (stream.StreamQosOk,)
+    assert {method.title for method in UNSERVED if method.content} == {
+        "file.stage", "file.return", "stream.publish", "stream.return", "stream.deliver", "tunnel.request",
+        "test.content", "test.content-ok",
+    }  # fmt: skip

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.classic import methods as m
+from gateway.classic.frames import content_frames, method_frame
+from gateway.errors import MethodNotImplemented
+from gateway.link import connection_error
 from gateway.message import Message
 from gateway.operations import (
     Close,
@@ -13,12 +18,17 @@ from gateway.operations import (
     Consuming,
     Deliver,
     Done,
+    Failed,
     Publish,
+    Qos,
     SelectConfirm,
 )
 from gateway.session import Confirms, Role, Version
+from gateway.v08.methods import UNSERVED
 from gateway.v08.session import ClientSession, ServerSession
-from tests.classic.script import QPID, RABBITMQ, ScriptedServer
+from gateway.v08.stream import StreamDeliver
+from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
+from tests.classic.values import TABLES, sample
 from tests.pair import CLIENT, SERVER, SessionPair
 
 
@@ -64,3 +74,41 @@ def test_our_own_server_delivers() -> None:
     pair.answer(Consuming(1, 2, 2, "tag"))
     deliver = Deliver(1, "tag", 1, False, "ex", "key", Message(b"body"))
     assert pair.answer(deliver) == [deliver]
+
+
+@pytest.mark.parametrize("method", UNSERVED, ids=lambda method: method.title)
+def test_a_server_answers_540_to_classes_that_it_does_not_serve(method: type[m.Method]) -> None:
+    client = ScriptedClient(Version.V0_8).open()
+    content = b"".join(content_frames(1, b"", b"\x00\x00", b"body", 4_096))
+    closed = client.receive(method_frame(1, sample(method).encode(TABLES)) + content)
+    assert closed == []  # the content that may follow is passed over
+    ((channel, close),) = client.heard()
+    assert channel == 0
+    assert close == m.ConnectionClose08(
+        540, f"NOT_IMPLEMENTED - {method.title} is not served", method.class_id, method.method_id
+    )
+    (ended,) = client.say(m.ConnectionCloseOk08(), channel=0)
+    assert isinstance(ended, Closed)
+    assert (ended.code, ended.reason) == (540, CloseReason.SYNTAX)
+
+
+def test_a_brokers_540_names_the_method() -> None:
+    server = ScriptedServer(Version.V0_8).open()
+    (serial,) = server.send(Qos(1, prefetch_count=5))
+    server.heard()
+    text = "basic.qos: NOT_IMPLEMENTED - not here"
+    assert server.say(m.ConnectionClose08(540, "NOT_IMPLEMENTED - not here", 60, 10), channel=0) == [
+        Failed(1, serial, serial, 540, text),
+        Closed(0, CloseReason.PEER, 540, text),
+    ]
+    error = connection_error(Closed(0, CloseReason.PEER, 540, text))
+    assert type(error) is MethodNotImplemented
+    assert "basic.qos" in str(error)
+
+
+def test_a_client_hears_nothing_of_classes_that_it_did_not_ask_for() -> None:
+    server = ScriptedServer(Version.V0_8).open()
+    (closed,) = server.say_content(sample(StreamDeliver), b"body", b"\x00\x00")
+    assert isinstance(closed, Closed)
+    assert (closed.reason, closed.code) == (CloseReason.SYNTAX, 540)
+    assert "stream.deliver" in closed.text
