@@ -78,6 +78,12 @@ class BrokerLimits:
     """Most consumers of one queue that browse or select."""
     declared_octets: int = 64 * MIB
     """Most octets of the names, keys and arguments of all queues, exchanges, bindings and consumers."""
+    branches: int = 4_096
+    """Most branches of distributed transactions (0-10) that are not committed or rolled back, per virtual host."""
+    branch_timeout: int = 3_600
+    """How long a branch may take until it is prepared, where its client does not say. Then it is rolled back."""
+    session_timeout: int = 300
+    """How long a 0-10 session may outlive its connection, if its client asks for it."""
     unacked: int = 65_536
     """Most deliveries of one channel that are not acknowledged: what no prefetch means, and the largest one."""
     unacked_octets: int = 64 * MIB

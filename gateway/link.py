@@ -30,12 +30,14 @@ from gateway.errors import (
     remote_error,
 )
 from gateway.operations import (
+    Alert,
     Blocked,
     ChannelClosed,
     Close,
     CloseChannel,
     Closed,
     CloseReason,
+    Detached,
     Failed,
     OpenChannel,
     Opened,
@@ -142,6 +144,8 @@ class Channel:
                 future = self._requests.pop(serial, None)
                 if future is not None and not future.done():
                     future.set_result(operation)
+        elif isinstance(operation, Alert):
+            self.link.alerted(operation)
         elif isinstance(operation, ChannelClosed):
             self.link.forget(self)
             self.end(
@@ -151,6 +155,9 @@ class Channel:
             )
         else:
             self.handle(operation)
+            if isinstance(operation, Detached) and not self.link.closing:  # else Closed follows, and ends it
+                self.link.forget(self)
+                self.end(StateError("the session was detached"))
 
     def _fail(self, operation: Failed) -> None:
         for serial in range(operation.first, operation.last + 1):
@@ -194,12 +201,15 @@ class Link:
         """Called once when an open link has ended, after its channels were."""
         self.on_blocked: Callable[[], None] | None = None
         """Called when ``blocked`` has changed."""
+        self.on_alert: Callable[[Alert], None] | None = None
+        """Called when the broker has warned of something, on whatever channel."""
         self.on_writable: Callable[[], None] | None = None
         """Called when the stream takes octets again."""
         self.stream: Stream | None = None
         self._channels: dict[int, Channel] = {}
         self._next_number = 1
         self._free: deque[int] = deque()
+        self._requests: dict[int, asyncio.Future[Any]] = {}
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._over: asyncio.Future[None] = self.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -289,6 +299,24 @@ class Link:
         serial = self.session.send(operation, self.loop.time())
         self.stream.wake()  # type: ignore[union-attr]  # operations are sent on an open link, and open sets it
         return serial
+
+    def request(self, operation: Request) -> asyncio.Future[Any]:
+        """Queue an operation for the connection itself; its outcome will be the result of the future, which fails as
+        those of a channel that is lost do."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if self.ended is not None:
+            future.set_exception(connection_error(self.ended))
+            return future
+        try:
+            self._requests[self.send(operation)] = future
+        except GatewayError as error:
+            future.set_exception(error)
+        return future
+
+    def alerted(self, alert: Alert) -> None:
+        """The broker has warned of something."""
+        if self.on_alert is not None:
+            self.on_alert(alert)
 
     def before_flush(self, call: Callable[[], None]) -> None:
         """Call once, before the next write is put together: the place to send what was held back to be sent
@@ -416,6 +444,10 @@ class Link:
         elif isinstance(operation, Opened):
             if not self._opened.done():
                 self._opened.set_result(None)
+        elif isinstance(operation, Outcome):
+            future = self._requests.pop(operation.first, None)
+            if future is not None and not future.done():
+                future.set_result(operation)
         elif isinstance(operation, Blocked):
             self.blocked = operation.reason or "the broker gives no reason"
             if self.on_blocked is not None:
@@ -466,6 +498,11 @@ class Link:
                 channel.end(error)
             except Exception as fault:  # whoever waits on the other channels must hear of the end all the same
                 self._fault("at the end of its channel", fault)
+        requests, self._requests = self._requests, {}
+        for future in requests.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # as at the end of a channel
         if not self._over.done():
             self._over.set_result(None)
         if not self._opened.done():

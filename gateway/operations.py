@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from gateway.message import Message
 from gateway.values import Table
@@ -108,6 +108,9 @@ class Closed(Operation):
     text: str
     supported: str | None = None
     """With PROTOCOL_HEADER: the version the peer asked for instead, if it named one that we speak."""
+    redirect: tuple[str, ...] = ()
+    """With PEER: where the server sends its clients instead of opening (connection.redirect of 0-8 and 0-10), as it
+    wrote it: the host first, then the known hosts. In the server role, with LOCAL: where the client was sent."""
 
 
 @operation
@@ -122,12 +125,52 @@ class Unblocked(Operation):
     """The broker takes publishes again (channel 0)."""
 
 
+@operation
+class UpdateSecret(Request):
+    """Tell the broker a new password for the connection that is open (channel 0; connection.update-secret of 0-9-1
+    with RabbitMQ's extensions). Outcome: Done; a broker that refuses it closes the connection. A server session
+    answers by itself."""
+
+    secret: str = field(repr=False)
+    reason: str = ""
+
+
 # ------------------------------------------------------------------------------------------------- channel
 
 
 @operation
 class OpenChannel(Request):
     """Open a channel (0-10: attach a session). Outcome: Done. The channel number is the caller's choice."""
+
+    timeout: int = 0
+    """0-10: how many seconds the session is to outlive its connection, see :class:`Detached`. Failed 540 where the
+    broker keeps no sessions, and the channel is closed."""
+    state: Any = field(default=None, compare=False, repr=False)
+    """0-10. Client: that of a Detached: attach its session again. What was under way goes on: what the broker has not
+    received is sent again, and outcomes name the serials that they always had; this request's is the next one. Failed
+    404 where the broker does not know the session any more: everything without an outcome is *unknown* then. Server:
+    what stands for the session, to be returned by ``ServerConfig.resume_session``."""
+    name: bytes = field(default=b"", compare=False)
+    """Server role, 0-10: the session's."""
+    resumed: bool = False
+    """Server role, 0-10: the session was detached and is back; it has no outcome, the client knows already."""
+
+
+@operation
+class Detach(Request):
+    """Client, 0-10: detach a session that was opened with a ``timeout``. Its outcome is :class:`Detached`."""
+
+
+@operation
+class Detached(Operation):
+    """A session of 0-10 has lost its connection, or was detached, and outlives that. The channel is over. A client gets
+    it before Closed, for each channel that was opened with a ``timeout``; a server session's user keeps all that the
+    channel has until it is back or ``timeout`` seconds have passed."""
+
+    timeout: int
+    """Seconds."""
+    state: Any = field(compare=False, repr=False)
+    """For :class:`OpenChannel`, of this connection or another one to the same broker. Use it once."""
 
 
 @operation
@@ -155,6 +198,16 @@ class Flow(Request):
     and receive it; no outcome. 0-10: message.stop and message.flow for the destinations of the channel."""
 
     active: bool = True
+
+
+@operation
+class Alert(Operation):
+    """The broker warns of something that is no error on this channel (channel.alert of 0-8). In the server role it is
+    sent to clients of 0-8, and dropped for those of 0-9-1, which has no such method."""
+
+    code: int
+    text: str
+    details: Table = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------------------------------- general outcomes
@@ -531,8 +584,9 @@ class Settle(Request):
 
 @operation
 class Acquire(Request):
-    """Take deliveries that were only shown (``acquired`` false), as far as nobody else has them by now. Outcome:
-    Acquired. 0-10's message.acquire, as a server receives it; Qpid's JMS client selects messages so."""
+    """Take deliveries that were only shown (``acquired`` false of Consume), as far as nobody else has them by now.
+    Outcome: Acquired. 0-10's message.acquire; Qpid's JMS client selects messages so. What is not acquired stays
+    outstanding, and settling it says only that it was seen."""
 
     deliveries: tuple[tuple[int, int], ...] = ()
     """Ranges, both ends included."""
@@ -546,10 +600,32 @@ class Acquired(Outcome):
 
 
 @operation
+class Resume(Request):
+    """How much is there of a message that was interrupted (0-10's message.resume)? Outcome: Resumed, or Failed 404
+    where there is no such destination."""
+
+    destination: str
+    """The exchange that the rest is for."""
+    resume_id: str
+    """What the message's sender has called it."""
+
+
+@operation
+class Resumed(Outcome):
+    """How many octets of the message are there already; 0: nothing, it begins anew."""
+
+    offset: int = 0
+
+
+@operation
 class Recover(Request):
     """Give back everything that is out on this channel. Outcome: Done."""
 
     requeue: bool = True
+    asynchronous: bool = False
+    """A client of 0-8 or 0-9-1 asks by the method that is not answered (60.100), with the channel stopped before it and
+    set going behind it by channel.flow, whose answers tell what was recovered. So does 0-8 as it was published by
+    itself, which has nothing else. Unsupported where clients may not stop a channel (RabbitMQ)."""
 
 
 # --------------------------------------------------------------------------------------------- transaction
@@ -568,3 +644,143 @@ class TxCommit(Request):
 @operation
 class TxRollback(Request):
     """Outcome: Done. The same rule as for TxCommit."""
+
+
+# ---------------------------------------------------------------------------- distributed transactions (0-10)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """A transaction branch, as X/Open XA names it (0-10's dtx.xid). Two are the same if all three are."""
+
+    format: int
+    """The maker's code for how to read the other two, 32 bits; -1 of XA, the null xid, is 0xFFFFFFFF."""
+    global_id: bytes
+    """The transaction, at most 64 octets."""
+    branch_id: bytes
+    """The branch of it, at most 64 octets."""
+
+
+class XaStatus(Enum):
+    """What became of a branch (0-10's dtx.xa-status)."""
+
+    XA_OK = 0
+    XA_RBROLLBACK = 1
+    """Rolled back, for a reason that is not told."""
+    XA_RBTIMEOUT = 2
+    """Rolled back: it took longer than its timeout."""
+    XA_HEURHAZ = 3
+    """Something was decided without us, and it is not known what."""
+    XA_HEURCOM = 4
+    """Committed without us."""
+    XA_HEURRB = 5
+    """Rolled back without us."""
+    XA_HEURMIX = 6
+    """Committed in part and rolled back in part, without us."""
+    XA_RDONLY = 7
+    """There was nothing to commit; the branch is over."""
+
+
+@operation
+class DtxSelect(Request):
+    """Branches may be worked on in this channel from now on. Outcome: Done. Not on a channel with TxSelect; together
+    with SelectConfirm. A client session asks for it before any other Dtx request (StateError)."""
+
+
+@operation
+class DtxStart(Request):
+    """From here to :class:`DtxEnd`, publishes and settlements of this channel belong to the branch. Outcome: XaResult,
+    or Failed 530 for a branch that is known already, where neither ``join`` nor ``resume`` says so."""
+
+    xid: Xid
+    join: bool = False
+    """Work on a branch that another channel has started."""
+    resume: bool = False
+    """Go on with a branch that was suspended here."""
+
+
+@operation
+class DtxEnd(Request):
+    """The channel's work on the branch is over. Outcome: XaResult, or Failed 406 where it was not started here. On a
+    channel with SelectConfirm a publish of the branch has its outcome by then; its Confirmed says that the broker has
+    noted it for the branch. It is safe with the branch."""
+
+    xid: Xid
+    fail: bool = False
+    """It failed: nothing but a rollback is possible then. Outcome: XaResult with XA_RBROLLBACK."""
+    suspend: bool = False
+    """It is only interrupted, see ``resume`` of :class:`DtxStart`."""
+
+
+@operation
+class DtxPrepare(Request):
+    """The first phase: from its outcome on, the branch can be committed whatever happens (and whatever dies: whether
+    that includes the broker is ``capabilities.durable_storage``). Outcome: XaResult; anything but XA_OK and XA_RDONLY
+    is a branch to be rolled back. Failed 404 for one that is not known, 406 for one that has not ended."""
+
+    xid: Xid
+
+
+@operation
+class DtxCommit(Request):
+    """The second phase, or with ``one_phase`` both. Outcome: XaResult; Failed as for :class:`DtxPrepare`, and 406 where
+    ``one_phase`` is not what is the case."""
+
+    xid: Xid
+    one_phase: bool = False
+
+
+@operation
+class DtxRollback(Request):
+    """Nothing of the branch has happened. Outcome: XaResult; Failed as for :class:`DtxPrepare`. Deliveries that were
+    settled in the branch are in their queue again, marked as redelivered."""
+
+    xid: Xid
+
+
+@operation
+class DtxForget(Request):
+    """Let go of a branch that was decided without us (XA_HEUR...). Outcome: Done; Failed 406 for any other."""
+
+    xid: Xid
+
+
+@operation
+class DtxRecover(Request):
+    """Which branches of the virtual host are prepared, or were decided without us? Outcome: RecoverResult."""
+
+
+@operation
+class DtxSetTimeout(Request):
+    """How many seconds the branch may take until it is prepared; 0 is the broker's default. Outcome: Done."""
+
+    xid: Xid
+    timeout: int
+
+
+@operation
+class DtxGetTimeout(Request):
+    """Outcome: GetTimeoutResult."""
+
+    xid: Xid
+
+
+@operation
+class XaResult(Outcome):
+    """What became of a branch by a DtxStart, DtxEnd, DtxPrepare, DtxCommit or DtxRollback."""
+
+    status: XaStatus = XaStatus.XA_OK
+
+
+@operation
+class RecoverResult(Outcome):
+    """The branches in doubt."""
+
+    in_doubt: tuple[Xid, ...] = ()
+
+
+@operation
+class GetTimeoutResult(Outcome):
+    """The timeout of a branch, in seconds."""
+
+    timeout: int = 0

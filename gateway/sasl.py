@@ -1,8 +1,22 @@
-"""SASL mechanisms, for all versions: PLAIN, AMQPLAIN, CRAM-MD5, SCRAM-SHA-1 and SCRAM-SHA-256.
+"""SASL mechanisms, for all versions and both roles.
 
-The client side is an object of one exchange: :meth:`Mechanism.start` gives the first response,
+=================  ======  ======  ====================================================================================
+mechanism          client  server
+=================  ======  ======  ====================================================================================
+SCRAM-SHA-256      yes     yes     RFC 7677; the server where it knows keys of users
+SCRAM-SHA-1        yes             RFC 5802
+CRAM-MD5           yes             RFC 2195
+PLAIN, AMQPLAIN    yes     yes     RFC 4616; AMQPLAIN is of the classic versions
+EXTERNAL           asked   asked   RFC 4422 appendix A; who the client is was said by its TLS certificate
+ANONYMOUS          asked   asked   RFC 4505
+=================  ======  ======  ====================================================================================
+
+"asked": only where the configuration names it (client), or a certificate was shown or a login is set (server).
+
+Either side is an object of one exchange. The client's :meth:`Mechanism.start` gives the first response,
 :meth:`Mechanism.challenge` answers what the server asks. SCRAM checks the server's signature and refuses a server
-that does not know the password. The server side reads PLAIN and AMQPLAIN.
+that does not know the password. The server's :meth:`ServerMechanism.respond` takes each response and gives the next
+challenge, until it knows who the client is.
 
 Nothing here is secret-safe in memory, as nothing in Python is; passwords never appear in error texts.
 """
@@ -17,8 +31,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
+from gateway.session import ScramKeys, ServerConfig
+
 RandomOctets = Callable[[int], bytes]
 NONCE_OCTETS: Final = 18
+SALT_OCTETS: Final = 16
 ITERATIONS_MAX: Final = 1_000_000
 """Most rounds of PBKDF2 that a server may ask of us."""
 ITERATIONS_MIN: Final = 4_096
@@ -41,6 +58,11 @@ class Mechanism:
         self.user = user
         self.password = password
         self.random_octets = random_octets
+
+    @property
+    def login(self) -> str:
+        """Who we are when it succeeds; empty: only the server knows."""
+        return self.user
 
     def start(self) -> bytes:
         """The initial response."""
@@ -79,10 +101,30 @@ class CramMd5(Mechanism):
     """RFC 2195."""
 
     name = "CRAM-MD5"
+    _answered = False
 
     def challenge(self, data: bytes) -> bytes:
+        if self._answered:  # a server may not have as many digests of its own choice as it likes
+            raise SaslError(f"{self.name}: the server sent a second challenge")
+        self._answered = True
         digest = hmac.new(_octets(self.password), data, hashlib.md5).hexdigest()
         return _octets(self.user) + b" " + digest.encode()
+
+
+class External(Mechanism):
+    """RFC 4422 appendix A: we are who our TLS certificate says. No identity to act as is asked for."""
+
+    name = "EXTERNAL"
+
+
+class Anonymous(Mechanism):
+    """RFC 4505, without a trace: nothing is said of who we are."""
+
+    name = "ANONYMOUS"
+
+    @property
+    def login(self) -> str:
+        return ""
 
 
 class Scram(Mechanism):
@@ -103,6 +145,8 @@ class Scram(Mechanism):
         return b"n,," + self._first_bare
 
     def challenge(self, data: bytes) -> bytes:
+        if self._verified:
+            raise SaslError(f"{self.name}: the server sent a challenge behind its signature")
         return self._server_first(data) if self._signature is None else self._server_final(data)
 
     def finish(self) -> None:
@@ -124,15 +168,11 @@ class Scram(Mechanism):
             raise SaslError(f"{self.name}: salt or iteration count are missing or malformed") from None
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise SaslError(f"{self.name}: {iterations} iterations are not within {ITERATIONS_MIN}..{ITERATIONS_MAX}")
-        salted = hashlib.pbkdf2_hmac(self.algorithm, _octets(prepared(self.password)), salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", self.algorithm)
-        stored_key = hashlib.new(self.algorithm, client_key).digest()
+        client_key, keys = _keys(self.algorithm, self.password, salt, iterations)
         without_proof = b"c=biws,r=" + nonce
         message = b",".join((self._first_bare, data, without_proof))
-        signature = hmac.digest(stored_key, message, self.algorithm)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        server_key = hmac.digest(salted, b"Server Key", self.algorithm)
-        self._signature = hmac.digest(server_key, message, self.algorithm)
+        proof = _xor(client_key, hmac.digest(keys.stored_key, message, self.algorithm))
+        self._signature = hmac.digest(keys.server_key, message, self.algorithm)
         return without_proof + b",p=" + base64.b64encode(proof)
 
     def _server_final(self, data: bytes) -> bytes:
@@ -161,7 +201,7 @@ class ScramSha256(Scram):
 
 
 MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
-    mechanism.name: mechanism for mechanism in (ScramSha256, ScramSha1, CramMd5, Plain, AmqPlain)
+    mechanism.name: mechanism for mechanism in (ScramSha256, ScramSha1, CramMd5, Plain, AmqPlain, External, Anonymous)
 }
 
 
@@ -175,7 +215,8 @@ def choose(
 ) -> Mechanism | None:
     """The first of ``allowed`` that is ``offered`` and may be used on this stream; None where there is none.
 
-    PLAIN and AMQPLAIN need a ``secure`` stream, SCRAM needs ``random_octets``.
+    PLAIN and AMQPLAIN need a ``secure`` stream, SCRAM needs ``random_octets``. What the server offers alone is never a
+    reason: EXTERNAL and ANONYMOUS are taken where ``allowed`` names them.
     """
     available = set(offered)
     for name in allowed:
@@ -189,6 +230,179 @@ def choose(
 
 
 # --------------------------------------------------------------------------------------------- server side
+
+
+class ServerMechanism:
+    """The server side of one authentication exchange."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.user: str | None = None
+        """Who the client is; None: it has not shown that, or not yet."""
+
+    def respond(self, response: bytes) -> bytes | None:
+        """Take a response of the client's, the initial one first. Returns the next challenge; None: it is over, and
+        ``user`` says how it ended. Raises :class:`SaslError` for what is no response of the mechanism."""
+        raise NotImplementedError
+
+
+class ServerPlain(ServerMechanism):
+    """PLAIN."""
+
+    def respond(self, response: bytes) -> bytes | None:
+        self._check(read_plain(response))
+        return None
+
+    def _check(self, login: tuple[str, str] | None) -> None:
+        if login is not None and self.config.authenticate(*login):
+            self.user = login[0]
+
+
+class ServerAmqPlain(ServerPlain):
+    """AMQPLAIN. Tables differ between dialects, so ``read_entries`` is the session's; what it raises is passed on."""
+
+    def __init__(self, config: ServerConfig, read_entries: Callable[[bytes], Mapping[str, object]]) -> None:
+        super().__init__(config)
+        self._read_entries = read_entries
+
+    def respond(self, response: bytes) -> bytes | None:
+        self._check(read_amqplain(self._read_entries(response)))
+        return None
+
+
+class ServerExternal(ServerMechanism):
+    """EXTERNAL: the client may name who it is, but not somebody else."""
+
+    def respond(self, response: bytes) -> bytes | None:
+        if not response or _text(response) == self.config.certificate:
+            self.user = self.config.certificate
+        return None
+
+
+class ServerAnonymous(ServerMechanism):
+    """ANONYMOUS. The trace that a client may send of itself is of no use here."""
+
+    def respond(self, response: bytes) -> bytes | None:
+        self.user = self.config.anonymous
+        return None
+
+
+class ServerScram(ServerMechanism):
+    """SCRAM-SHA-256 without channel binding: client-first, server-first, client-final, server-final, and an empty
+    response to that, since AMQP has no place for data beside its tune."""
+
+    name = "SCRAM-SHA-256"
+    algorithm = "sha256"
+
+    def __init__(self, config: ServerConfig) -> None:
+        super().__init__(config)
+        self._asked = False
+        """An empty challenge was sent to a client that began with nothing."""
+        self._name = ""
+        self._header = b""
+        self._nonce = b""
+        self._messages = b""
+        self._keys: ScramKeys | None = None
+        self._proved = False
+
+    def respond(self, response: bytes) -> bytes | None:
+        if self._proved:
+            if not response:
+                self.user = self._name
+            return None
+        if self._keys is not None:
+            return self._client_final(response, self._keys)
+        if not response and not self._asked:
+            self._asked = True
+            return b""
+        return self._client_first(response)
+
+    def _client_first(self, data: bytes) -> bytes:
+        binding, comma, rest = data.partition(b",")
+        identity, also_comma, bare = rest.partition(b",")
+        if binding not in (b"n", b"y") or not comma or not also_comma:
+            raise SaslError(f"{self.name}: the client's message is malformed or asks for channel binding")
+        fields = _attributes(self.name, bare)
+        name, nonce = fields.get(b"n", b""), fields.get(b"r", b"")
+        if not name or not nonce or (identity and identity != b"a=" + name):
+            raise SaslError(f"{self.name}: the client's message has no name or nonce, or asks to be somebody else")
+        if b"=" in name.replace(b"=2C", b"").replace(b"=3D", b""):
+            raise SaslError(f"{self.name}: a '=' in the name is not written =3D")
+        assert self.config.random_octets is not None
+        assert self.config.scram is not None
+        self._name = prepared(_text(name.replace(b"=2C", b",").replace(b"=3D", b"=")))
+        self._keys = keys = self.config.scram(self._name)
+        self._header = binding + b"," + identity + b","
+        self._nonce = nonce + base64.b64encode(self.config.random_octets(NONCE_OCTETS))
+        first = b"r=%b,s=%b,i=%d" % (self._nonce, base64.b64encode(keys.salt), keys.iterations)
+        self._messages = bare + b"," + first + b","
+        return first
+
+    def _client_final(self, data: bytes, keys: ScramKeys) -> bytes | None:
+        without_proof, found, proof64 = data.rpartition(b",p=")
+        if not found:
+            raise SaslError(f"{self.name}: the client's message has no proof")
+        fields = _attributes(self.name, without_proof)
+        try:
+            header = base64.b64decode(fields.get(b"c", b""), validate=True)
+            proof = base64.b64decode(proof64, validate=True)
+        except binascii.Error:
+            raise SaslError(f"{self.name}: the client's proof is no base64") from None
+        if header != self._header or fields.get(b"r") != self._nonce or len(proof) != len(keys.stored_key):
+            raise SaslError(f"{self.name}: the client's proof is for another exchange")
+        message = self._messages + without_proof
+        client_key = _xor(proof, hmac.digest(keys.stored_key, message, self.algorithm))
+        if not hmac.compare_digest(hashlib.new(self.algorithm, client_key).digest(), keys.stored_key):
+            return None
+        self._proved = True
+        return b"v=" + base64.b64encode(hmac.digest(keys.server_key, message, self.algorithm))
+
+
+def offered_mechanisms(config: ServerConfig, *, tables: bool) -> tuple[str, ...]:
+    """What a server offers, by its configuration; ``tables``: AMQPLAIN too, which is of the classic versions."""
+    names = ["PLAIN", "AMQPLAIN"] if tables else ["PLAIN"]
+    if config.scram is not None and config.random_octets is not None:
+        names.append(ServerScram.name)
+    if config.certificate:
+        names.append("EXTERNAL")
+    if config.anonymous:
+        names.append("ANONYMOUS")
+    return tuple(names)
+
+
+def server_mechanism(
+    name: str, config: ServerConfig, read_entries: Callable[[bytes], Mapping[str, object]] | None = None
+) -> ServerMechanism | None:
+    """The server side of a mechanism, None where it is not offered. ``read_entries`` decodes AMQPLAIN's table; without
+    it there is no AMQPLAIN."""
+    if name not in offered_mechanisms(config, tables=read_entries is not None):
+        return None
+    if name == "AMQPLAIN" and read_entries is not None:
+        return ServerAmqPlain(config, read_entries)
+    return _SERVER_MECHANISMS[name](config)
+
+
+_SERVER_MECHANISMS: Final[Mapping[str, type[ServerMechanism]]] = {
+    "PLAIN": ServerPlain,
+    "EXTERNAL": ServerExternal,
+    "ANONYMOUS": ServerAnonymous,
+    ServerScram.name: ServerScram,
+}
+
+
+def scram_keys(password: str, salt: bytes, iterations: int = ITERATIONS_MIN) -> ScramKeys:
+    """What a server keeps of a password for SCRAM-SHA-256. Raises :class:`SaslError` for a password that SASLprep
+    refuses."""
+    return _keys(ServerScram.algorithm, password, salt, iterations)[1]
+
+
+def no_scram_keys(user: str, secret: bytes) -> ScramKeys:
+    """Keys that fit no password, for a user that does not exist: always the same for the same ``user``, and not to be
+    told from others without the ``secret``."""
+    salt, stored_key, server_key = (
+        hmac.digest(secret, word + _octets(user), ServerScram.algorithm) for word in (b"salt", b"stored", b"server")
+    )
+    return ScramKeys(salt[:SALT_OCTETS], ITERATIONS_MIN, stored_key, server_key)
 
 
 def read_plain(response: bytes) -> tuple[str, str] | None:
@@ -227,6 +441,18 @@ _MAPPED_TO_NOTHING: Final = frozenset("\u00ad\u034f\u1806\u180b\u180c\u180d\u200
 """RFC 3454 table B.1."""
 
 
+def _keys(algorithm: str, password: str, salt: bytes, iterations: int) -> tuple[bytes, ScramKeys]:
+    """The client's key and the server's two (RFC 5802 section 3)."""
+    salted = hashlib.pbkdf2_hmac(algorithm, _octets(prepared(password)), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", algorithm)
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    return client_key, ScramKeys(salt, iterations, stored_key, hmac.digest(salted, b"Server Key", algorithm))
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
 def _octets(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
@@ -244,6 +470,6 @@ def _attributes(mechanism: str, data: bytes) -> dict[bytes, bytes]:
     for part in data.split(b","):
         name, equals, value = part.partition(b"=")
         if not equals or len(name) != 1 or name == b"m":
-            raise SaslError(f"{mechanism}: the server's message is malformed or asks for an extension")
+            raise SaslError(f"{mechanism}: the peer's message is malformed or asks for an extension")
         fields[name] = value
     return fields

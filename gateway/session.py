@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.operations import Operation
@@ -78,6 +78,9 @@ class Capabilities:
     exchange_bindings: bool = False
     unbind_queue: bool = True
     query_binding: bool = False
+    distributed: bool = False
+    """The dtx operations are for it (0-10). Whether a branch that is prepared outlives the broker is
+    ``durable_storage``."""
     browse: bool = False
     """A consumer may look at messages and leave them in the queue."""
     failure_closes_channel: bool = True
@@ -98,6 +101,10 @@ class Capabilities:
     checks_user_id: bool = True
     durable_storage: bool = True
     """False: nothing survives a restart of this broker (the embedded one)."""
+    update_secret: bool = False
+    """The password of a connection may be renewed while it is open (RabbitMQ's 0-9-1)."""
+    dialect: str = ""
+    """``transitional`` where 0-10 is the draft of July 2007."""
     frame_max: int = 0
     channel_max: int = 0
     heartbeat: float = 0.0
@@ -112,7 +119,7 @@ class ClientConfig:
     password: str = field(default="guest", repr=False)
     virtual_host: str = "/"
     mechanisms: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "AMQPLAIN")
-    """Which SASL mechanisms may be used, best first."""
+    """Which SASL mechanisms may be used, best first. EXTERNAL and ANONYMOUS are used only where they are named here."""
     secure: bool = False
     """The stream is encrypted or loopback: PLAIN and AMQPLAIN may be used."""
     connection_name: str = ""
@@ -121,11 +128,27 @@ class ClientConfig:
     """Seconds; None takes the limit table's, 0 is off."""
     limits: Limits = DEFAULT_LIMITS
     dialect: str | None = None
-    """Overrides the dialect that the server's product would choose: ``rabbitmq`` or ``qpid``."""
+    """Overrides the dialect that the server's product would choose: ``rabbitmq`` or ``qpid``. Of 0-10:
+    ``transitional`` is the draft of July 2007, which has the protocol header of the final."""
     random_octets: Callable[[int], bytes] | None = None
     """For SCRAM's nonce and 0-10's session name. Required by them."""
     wall_clock: Callable[[], float] | None = None
     """Seconds since 1970; required where ``expiration`` is absolute."""
+    insist: bool = True
+    """Ask the server not to send us elsewhere (connection.redirect); one that does all the same ends the session with
+    :attr:`~gateway.operations.Closed.redirect`."""
+    realm: str = "/data"
+    """What a ticket is asked for (access.request), where the dialect has tickets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What a server keeps of a password for SCRAM (RFC 5802 section 3); the password cannot be had from it."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +156,33 @@ class ServerConfig:
     """How a server session receives connections."""
 
     authenticate: Callable[[str, str], bool]
-    """(user, password) -> accepted. Server sessions offer PLAIN and AMQPLAIN (0-10: PLAIN)."""
+    """(user, password) -> accepted. Server sessions offer PLAIN and AMQPLAIN (0-10: PLAIN) for it."""
     open_virtual_host: Callable[[str, str], bool]
     """(user, virtual host as the client wrote it) -> accepted."""
     properties: Table = field(default_factory=dict)
     """server-properties: product, version, platform. The session adds its capabilities."""
     limits: Limits = DEFAULT_LIMITS
     random_octets: Callable[[int], bytes] | None = None
+    """For SCRAM's nonce, and the names that a server makes."""
     wall_clock: Callable[[], float] | None = None
+    dialect: str | None = None
+    """``transitional``: 0-10 is the draft of July 2007, which has the protocol header of the final."""
+    scram: Callable[[str], ScramKeys] | None = None
+    """User -> what SCRAM-SHA-256 compares with. A user that does not exist gets keys that fit no password, so that
+    nobody finds out who there is. None: it is not offered, nor is it without ``random_octets``."""
+    certificate: str = ""
+    """The login that the client has proved by its certificate; EXTERNAL is offered to those who have."""
+    anonymous: str = ""
+    """The login of clients that come as ANONYMOUS; empty: that is not offered."""
+    redirect: Callable[[str, str], tuple[str, ...]] | None = None
+    """(user, virtual host) -> the hosts where the client is sent instead (connection.redirect of 0-8 and 0-10), the
+    best first; none: it stays. Not asked for clients that insist."""
+    session_timeout: int = 0
+    """How many seconds a 0-10 session may outlive its connection; 0: no session does."""
+    resume_session: Callable[[str, str, bytes, bool], Any] | None = None
+    """(user, virtual host, session name, by force) -> ``state`` of the OpenChannel of that session if it is kept, None:
+    there is no such session. Raises StateError where it is attached to another connection; by force it is detached from
+    there first (``state.part()``)."""
 
 
 class Session(Protocol):

@@ -25,6 +25,7 @@ from gateway.v010 import translate as native
 from gateway.v010.client import is_broker_j
 from gateway.v010.spans import each_struct, spans
 from gateway.v010.structs import DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES
+from gateway.v010.transitional import translate as draft
 from gateway.v08.dialect import DIALECTS as DIALECTS_08
 from gateway.v091.dialect import DIALECTS as DIALECTS_091
 from gateway.values import Value, type_of
@@ -100,7 +101,7 @@ class Target:
     def __init__(self, version: Version, product: str, login: str, annotate: bool, frame_max: int, side: _Side) -> None:
         self.version = version
         self.product = product
-        """``rabbitmq``, ``qpid``, ``published``, or for a 0-10 that is not Broker-J's ``other``."""
+        """``rabbitmq``, ``qpid``, ``published``, ``transitional``, or for a 0-10 that is not Broker-J's ``other``."""
         self.login = login
         self.annotate = annotate
         """False: what goes there goes without the reserved header (:func:`gateway.fidelity.strip`)."""
@@ -112,7 +113,7 @@ class Target:
         """What would be lost of the message as it is: made by :func:`gateway.fidelity.forward`, and by
         :func:`~gateway.fidelity.strip` where the reserved header is left out. A value that has no form at all in the
         target's version may show only when the message is encoded."""
-        if not message.left_out and self._side.glance(message):
+        if not message.left_out and not _of_draft(message, self._side) and self._side.glance(message):
             return ()
         return tuple(self._losses(message))
 
@@ -121,6 +122,8 @@ class Target:
             yield Lost("held_header", f"headers/{name}", "brokers act upon it, and what holds it is left out")
         raw = message.raw
         carry = message.left_out is None
+        for name in _of_draft(message, self._side):
+            yield Lost("struct", name, "the transitional draft alone has such a property")
         try:
             if raw is not None and raw.dialect in native.DIALECTS:
                 yield from _of_structs(raw.octets, self.version is Version.V0_10)
@@ -383,6 +386,52 @@ class _Native:
         return native.read_message(octets, body, self._broker_j)
 
 
+class _Draft:
+    """0-10's transitional draft."""
+
+    __slots__ = ("_frame_max", "_login", "home")
+
+    def __init__(self, login: str, frame_max: int) -> None:
+        self._login = login
+        self._frame_max = (frame_max or FRAME_MAX) - OVERHEAD - HEADER_ENVELOPE
+        self.home = draft.home(login)
+
+    def untouched(self, message: Message) -> bool:
+        """See :class:`_Side`."""
+        return draft.passes(message, self._login)
+
+    def glance(self, message: Message) -> bool:
+        """See :class:`_Side`."""
+        return self.untouched(message) and message.raw is not None and len(message.raw.octets) <= self._frame_max
+
+    def fitted(self, properties: Properties, carry: bool) -> Properties:
+        """See :class:`_Side`."""
+        try:
+            return fit(properties, self.home, carry)
+        except (TypeError, OverflowError) as error:
+            raise EncodeError(str(error)) from None
+
+    def encode(self, message: Message) -> bytes:
+        """See :class:`_Side`."""
+        return draft.write_properties(message, self._login)
+
+    def seen(self, octets: bytes) -> Properties:
+        """See :class:`_Side`."""
+        return draft.decode(octets, restored=False)
+
+    def received(self, octets: bytes, body: bytes) -> Message:
+        """See :class:`_Side`."""
+        return draft.message_of(octets, body)
+
+
+def _of_draft(message: Message, side: _Side) -> tuple[str, ...]:
+    """What a message of the transitional draft holds that no other version has."""
+    raw = message.raw
+    if raw is None or raw.dialect != draft.DIALECT or isinstance(side, _Draft):
+        return ()
+    return draft.of_its_own(raw.octets)
+
+
 def _usual(octets: bytes, foreign_users: bool = False) -> bool:
     """Whether a header segment of 0-10 holds the two usual structs alone, nothing about resuming, and with
     ``foreign_users`` no user-id."""
@@ -432,6 +481,8 @@ def target_of(
         dialect: Overrides the dialect that the product would choose, as in the configuration.
         clock: Seconds since 1970; needed where ``expiration`` is absolute.
     """
+    if version is Version.V0_10 and dialect == "transitional":
+        return Target(version, dialect, login, annotate, frame_max or FRAME_MAX, _Draft(login, frame_max))
     if version is Version.V0_10:
         broker_j = not product or is_broker_j(product)
         return Target(version, "qpid" if broker_j else "other", login, annotate, 0, _Native(login, broker_j))

@@ -40,11 +40,14 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
 
+DRAFT_STRINGS = ("str8-utf32", "str16-utf32", "str32", "str32-latin", "str32-utf16", "str32-utf32")
+"""Types of strings that the transitional draft of 0-10 has and no final version."""
 TYPES = frozenset(
     {
         "void", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
         "float", "double", "decimal", "dec64", "timestamp", "char", "uuid",
         "string", "str8", "str8-latin", "str8-utf16", "str16-latin", "str16-utf16", "char-utf32",
+        *DRAFT_STRINGS,
         "bytes", "vbin8", "vbin16",
         "bin8", "bin16", "bin32", "bin40", "bin48", "bin64", "bin72", "bin128", "bin256", "bin512", "bin1024",
         "bit", "sequence-no", "struct32", "table", "array", "typed-array",

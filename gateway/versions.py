@@ -12,6 +12,8 @@ from typing import Final
 from gateway.session import PROTOCOL_HEADERS, ClientConfig, ServerConfig, Session, Version
 from gateway.v010.session import ClientSession as ClientSession010
 from gateway.v010.session import ServerSession as ServerSession010
+from gateway.v010.transitional.session import ClientSession as ClientSessionTransitional
+from gateway.v010.transitional.session import ServerSession as ServerSessionTransitional
 from gateway.v08.session import ClientSession as ClientSession08
 from gateway.v08.session import ServerSession as ServerSession08
 from gateway.v091.session import ClientSession as ClientSession091
@@ -29,6 +31,15 @@ SERVER_SESSIONS: Mapping[Version, Callable[[ServerConfig], Session]] = {
     Version.V0_10: ServerSession010,
 }
 
+CLIENT_DIALECTS: Mapping[tuple[Version, str | None], Callable[[ClientConfig], Session]] = {
+    (Version.V0_10, "transitional"): ClientSessionTransitional,
+}
+"""Version and ``dialect`` of a configuration -> session, where a dialect is so different that it has one of its own."""
+
+SERVER_DIALECTS: Mapping[tuple[Version, str | None], Callable[[ServerConfig], Session]] = {
+    (Version.V0_10, "transitional"): ServerSessionTransitional,
+}
+
 HEADER_SIZE: Final = 8
 """Octets of a protocol header; a listener reads so many before it can choose a session."""
 
@@ -43,12 +54,12 @@ AUTO_ORDER: Final = (Version.V0_9_1, Version.V0_10, Version.V0_8)
 
 def client_session(version: Version, config: ClientConfig) -> Session:
     """A new session in the client role; it has its protocol header to send."""
-    return CLIENT_SESSIONS[version](config)
+    return CLIENT_DIALECTS.get((version, config.dialect), CLIENT_SESSIONS[version])(config)
 
 
 def server_session(version: Version, config: ServerConfig) -> Session:
     """A new session in the server role; it expects the protocol header among what it receives."""
-    return SERVER_SESSIONS[version](config)
+    return SERVER_DIALECTS.get((version, config.dialect), SERVER_SESSIONS[version])(config)
 
 
 def version_of_header(octets: bytes | bytearray | memoryview) -> Version | None:

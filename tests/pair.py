@@ -36,15 +36,23 @@ SERVER = ServerConfig(
 )
 
 
+TRANSITIONAL = "gateway.v010.transitional.session"
+"""Where those of the transitional draft are, which a configuration chooses."""
+
+
+def _module(version: Version, dialect: str | None) -> Any:
+    return importlib.import_module(TRANSITIONAL if dialect == "transitional" else MODULES[version])
+
+
 def client_session(version: Version, config: ClientConfig = CLIENT) -> Session:
     """A client session of any version."""
-    session: Session = importlib.import_module(MODULES[version]).ClientSession(config)
+    session: Session = _module(version, config.dialect).ClientSession(config)
     return session
 
 
 def server_session(version: Version, config: ServerConfig = SERVER) -> Session:
     """A server session of any version."""
-    session: Session = importlib.import_module(MODULES[version]).ServerSession(config)
+    session: Session = _module(version, config.dialect).ServerSession(config)
     return session
 
 

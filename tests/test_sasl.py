@@ -5,11 +5,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gateway import sasl
-from gateway.sasl import AmqPlain, CramMd5, Plain, SaslError, Scram, ScramSha1, ScramSha256, choose
+from gateway.sasl import (
+    AmqPlain,
+    Anonymous,
+    CramMd5,
+    External,
+    Plain,
+    SaslError,
+    Scram,
+    ScramSha1,
+    ScramSha256,
+    ServerScram,
+    choose,
+)
+from gateway.session import ClientConfig, ServerConfig
 
 RANDOM = lambda count: bytes(count)  # noqa: E731
 
@@ -119,8 +134,10 @@ def test_a_password_with_letters_beyond_ascii() -> None:
         (("PLAIN", "SCRAM-SHA-256"), ("PLAIN", "SCRAM-SHA-256"), False, True, "SCRAM-SHA-256"),
         (("PLAIN", "AMQPLAIN"), ("PLAIN", "AMQPLAIN"), False, True, None),
         (("CRAM-MD5",), ("EXTERNAL", "CRAM-MD5"), False, False, "CRAM-MD5"),
-        (("EXTERNAL",), ("EXTERNAL",), True, True, None),
-        (("ANONYMOUS",), ("PLAIN",), True, True, None),
+        (("EXTERNAL", "PLAIN"), ("EXTERNAL",), True, True, "EXTERNAL"),
+        (("EXTERNAL", "ANONYMOUS"), ("ANONYMOUS", "PLAIN"), False, False, "ANONYMOUS"),
+        (("EXTERNAL", "ANONYMOUS"), ClientConfig().mechanisms, True, True, None),
+        (("GSSAPI",), ("GSSAPI",), True, True, None),
     ],
 )
 def test_choose(offered: tuple[str, ...], allowed: tuple[str, ...], secure: bool, random: bool, chosen: str) -> None:
@@ -152,3 +169,198 @@ def test_read_amqplain() -> None:
 
 def test_the_base_has_nothing_to_say() -> None:
     assert sasl.Mechanism("a", "b").start() == b""
+    with pytest.raises(NotImplementedError):
+        sasl.ServerMechanism(SERVER).respond(b"")
+
+
+@pytest.mark.parametrize(("kind", "login"), [(External, "ann"), (Anonymous, "")])
+def test_mechanisms_that_say_nothing(kind: type[sasl.Mechanism], login: str) -> None:
+    mechanism = kind("ann", "secret")
+    assert (mechanism.start(), mechanism.login) == (b"", login)
+    mechanism.finish()
+    with pytest.raises(SaslError, match="which this mechanism has not"):
+        mechanism.challenge(b"password?")
+
+
+def test_a_server_gets_one_digest() -> None:
+    mechanism = CramMd5("user", "password")
+    mechanism.challenge(b"<1@x>")
+    with pytest.raises(SaslError, match="second challenge"):
+        mechanism.challenge(b"<2@x>")
+
+
+def test_nothing_follows_the_signature() -> None:
+    mechanism = scripted(ScramSha1, "fyko+d2lbbFgONRv9qkxdawL")
+    mechanism.challenge(b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096")
+    mechanism.challenge(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+    with pytest.raises(SaslError, match="behind its signature"):
+        mechanism.challenge(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+
+
+# --------------------------------------------------------------------------------------------- server side
+
+SERVER = ServerConfig(
+    authenticate=lambda user, password: (user, password) == ("user", "pencil"),
+    open_virtual_host=lambda user, name: True,
+    random_octets=RANDOM,
+    scram=lambda user: (
+        sasl.scram_keys("pencil", b"some salt") if user in ("user", "a=b,c") else sasl.no_scram_keys(user, b"secret")
+    ),
+    certificate="carol",
+    anonymous="guest",
+)
+
+
+def test_what_is_offered() -> None:
+    everything = ("PLAIN", "AMQPLAIN", "SCRAM-SHA-256", "EXTERNAL", "ANONYMOUS")
+    assert sasl.offered_mechanisms(SERVER, tables=True) == everything
+    bare = replace(SERVER, random_octets=None, certificate="", anonymous="")
+    assert sasl.offered_mechanisms(bare, tables=False) == ("PLAIN",)
+    for name in everything[1:]:
+        assert sasl.server_mechanism(name, bare) is None
+    assert sasl.server_mechanism("AMQPLAIN", bare, lambda octets: {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "user"),
+    [
+        ("PLAIN", b"\x00user\x00pencil", "user"),
+        ("PLAIN", b"\x00user\x00pen", None),
+        ("PLAIN", b"nonsense", None),
+        ("AMQPLAIN", b"user pencil", "user"),
+        ("AMQPLAIN", b"user pen", None),
+        ("EXTERNAL", b"", "carol"),
+        ("EXTERNAL", b"carol", "carol"),
+        ("EXTERNAL", b"user", None),
+        ("ANONYMOUS", b"", "guest"),
+        ("ANONYMOUS", b"somebody@example", "guest"),
+    ],
+)
+def test_one_response(name: str, response: bytes, user: str | None) -> None:
+    mechanism = sasl.server_mechanism(
+        name, SERVER, lambda octets: dict(zip(("LOGIN", "PASSWORD"), octets.decode().split(), strict=True))
+    )
+    assert mechanism is not None
+    assert mechanism.respond(response) is None
+    assert mechanism.user == user
+
+
+def scram(client: Scram, begins: bool = True, config: ServerConfig = SERVER) -> str | None:
+    """A whole exchange; who the server takes the client for. Raises :class:`SaslError`."""
+    server = sasl.server_mechanism("SCRAM-SHA-256", config)
+    assert server is not None
+    if not begins:
+        assert server.respond(b"") == b""
+    response = client.start()
+    while (challenge := server.respond(response)) is not None:
+        assert server.user is None
+        response = client.challenge(challenge)
+    if server.user is not None:
+        client.finish()
+    return server.user
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize(
+    ("user", "password", "found"),
+    [
+        ("user", "pencil", "user"),
+        ("a=b,c", "pencil", "a=b,c"),
+        ("\u00aduser", "pencil", "user"),
+        ("user", "pen", None),
+        ("nobody", "pencil", None),
+    ],
+)
+def test_scram_between_the_two(user: str, password: str, found: str | None, begins: bool) -> None:
+    assert scram(ScramSha256(user, password, RANDOM), begins) == found
+
+
+def test_scram_sha_256_of_the_rfc_as_a_server() -> None:
+    """The vector of RFC 7677, from the other side."""
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    server = ServerScram(replace(SERVER, scram=lambda user: sasl.scram_keys("pencil", salt)))
+    server.respond(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    nonce = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    server._nonce = nonce
+    server._messages = b"n=user,r=rOprNGfwEbeRWgbNEkqO,r=" + nonce + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,"
+    final = b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    assert server.respond(final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert server.respond(b"") is None
+    assert server.user == "user"
+
+
+def test_somebody_who_does_not_exist_looks_like_somebody() -> None:
+    firsts = []
+    for user in (b"user", b"nobody", b"nobody"):
+        server = ServerScram(SERVER)
+        first = server.respond(b"n,,n=" + user + b",r=abc")
+        assert first is not None
+        firsts.append([part[:2] for part in first.split(b",")])
+    assert firsts == [[b"r=", b"s=", b"i="]] * 3
+    assert sasl.no_scram_keys("nobody", b"secret") == sasl.no_scram_keys("nobody", b"secret")
+    assert sasl.no_scram_keys("nobody", b"secret") != sasl.no_scram_keys("nobody", b"other")
+    assert len(sasl.no_scram_keys("nobody", b"secret").salt) == sasl.SALT_OCTETS
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "malformed"),
+        (b"p=tls-unique,,n=user,r=abc", "channel binding"),
+        (b"n", "malformed"),
+        (b"n,n=user,r=abc", "no name or nonce"),
+        (b"n,,n=user", "no name or nonce"),
+        (b"n,,r=abc", "no name or nonce"),
+        (b"n,a=admin,n=user,r=abc", "somebody else"),
+        (b"n,,m=ext,n=user,r=abc", "asks for an extension"),
+        (b"n,,n=us=er,r=abc", "not written =3D"),
+        (b"n,,n=us\x00er,r=abc", "control"),
+    ],
+)
+def test_a_first_message_that_is_none(message: bytes, reason: str) -> None:
+    server = ServerScram(SERVER)
+    assert server.respond(b"") == b""
+    with pytest.raises(SaslError, match=reason):
+        server.respond(message)
+
+
+@pytest.mark.parametrize("first", [b"n,,n=user,r=abc", b"y,,n=user,r=abc", b"n,a=user,n=user,r=abc"])
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda final: final.partition(b",p=")[0], "has no proof"),
+        (lambda final: final.partition(b",p=")[0] + b",p=!", "no base64"),
+        (lambda final: final.partition(b",p=")[0] + b",p=AAAA", "another exchange"),
+        (lambda final: final.replace(b"r=abc", b"r=abd"), "another exchange"),
+        (lambda final: b"c=AAAA" + final[final.index(b",") :], "another exchange"),
+        (lambda final: b"nonsense,p=" + final.partition(b",p=")[2], "malformed"),
+    ],
+)
+def test_a_final_message_that_is_none(first: bytes, spoil: Callable[[bytes], bytes], reason: str) -> None:
+    server = ServerScram(SERVER)
+    said = server.respond(first)
+    assert said is not None
+    header = first[: first.index(b",n=") + 1]
+    nonce = said.partition(b",")[0]
+    final = b"c=" + base64.b64encode(header) + b"," + nonce + b",p=" + base64.b64encode(bytes(32))
+    assert server.respond(final) is None
+    assert server.user is None
+    again = ServerScram(SERVER)
+    again.respond(first)
+    with pytest.raises(SaslError, match=reason):
+        again.respond(spoil(final))
+
+
+def test_nothing_is_said_behind_the_end() -> None:
+    client, server = ScramSha256("user", "pencil", RANDOM), ServerScram(SERVER)
+    challenge = server.respond(client.start())
+    assert challenge is not None
+    signature = server.respond(client.challenge(challenge))
+    assert signature is not None
+    assert server.respond(b"more") is None
+    assert server.user is None
+
+
+def test_a_password_that_scram_has_no_keys_for() -> None:
+    with pytest.raises(SaslError, match="control"):
+        sasl.scram_keys("sec\x00ret", b"salt")

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
+from gateway.broker.alarms import Alarms
 from gateway.broker.channels import Channel
 from gateway.broker.consumers import Consumer
 from gateway.broker.publishing import PublisherWaits
@@ -32,6 +33,7 @@ from gateway.operations import (
     Close,
     CloseChannel,
     Closed,
+    Detached,
     Done,
     Failed,
     Flow,
@@ -41,10 +43,17 @@ from gateway.operations import (
     Request,
     Unblocked,
 )
-from gateway.session import Session, Version
+from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
+from gateway.session import ScramKeys, Session, Version
 
 WRITE_OVERHEAD = 256
 """What a delivery takes on the wire beside its body, roughly, in octets."""
+
+SCRAM_SECRET = 32
+"""Octets of the secret from which those who do not exist have their keys."""
+
+SessionKey: TypeAlias = tuple[str, str, bytes]
+"""User, virtual host and name of a 0-10 session."""
 
 LOOKS = 16
 """How often it is looked after deliveries that are not acknowledged, within the time that they may take."""
@@ -134,9 +143,15 @@ QPID_CLIENT: Mapping[str, bool] = {
 """What is different for Qpid's JMS client, whatever version it speaks: it was written against Qpid's broker."""
 
 
+TRANSITIONAL: Mapping[str, bool] = {"unbinds_by_key": False}
+"""What is different for the draft of 0-10, whose queue.unbind has arguments."""
+
+
 def rules_for(session: Session) -> VersionRules:
     """The rules of a client, by its version and by the product that it says it is."""
     rules = RULES[session.version]
+    if session.capabilities.dialect:
+        rules = replace(rules, **TRANSITIONAL)  # type: ignore[arg-type]
     return replace(rules, **QPID_CLIENT) if "qpid" in session.capabilities.product.lower() else rules  # type: ignore[arg-type]
 
 
@@ -145,7 +160,7 @@ class Connection:
 
     __slots__ = (
         "awake", "backlog", "blocked", "broker", "channels", "confirming", "number", "open", "outgoing", "owned",
-        "parked", "paused", "refusal", "rules", "session", "user", "vhost", "waits", "wake",
+        "parked", "paused", "refusal", "rules", "session", "user", "vhost", "vhost_name", "waits", "wake",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
@@ -159,6 +174,8 @@ class Connection:
         """``wake`` was called, and :meth:`Broker.flushed` not since."""
         self.rules = rules_for(session)
         self.vhost = broker.virtual_host("")
+        self.vhost_name = ""
+        """As the client named it, without a leading slash."""
         self.user = ""
         self.open = False
         self.backlog: deque[Operation] = deque()
@@ -231,6 +248,9 @@ class Broker:
         self.memory = Memory(settings.queue_memory)
         self.connections: dict[int, Connection] = {}
         self._passwords = {user.name: user.password for user in settings.users}
+        self._random_octets = random_octets
+        self._scram_secret = random_octets(SCRAM_SECRET)
+        self._scram_keys: dict[str, ScramKeys] = {}
         self._virtual_hosts = {
             _bare(name): VirtualHost(name or "/", self.memory, self.limits, random_octets, wall_clock)
             for name in virtual_hosts
@@ -247,7 +267,11 @@ class Broker:
         self._starved: dict[Consumer, None] = {}
         """Browsers that are shown nothing for want of memory."""
         self.channels = 0
-        """Open channels of all connections."""
+        """Open channels of all connections, and those that have none for now."""
+        self._sessions: dict[SessionKey, Channel] = {}
+        """0-10 sessions by their names."""
+        self._away: Alarms[Channel] = Alarms()
+        """Those that have no connection: when they are given up."""
         self._look_at: float | None = None
 
     # -------------------------------------------------------------------------------- what sessions ask
@@ -255,6 +279,25 @@ class Broker:
     def authenticate(self, user: str, password: str) -> bool:
         """For :attr:`gateway.session.ServerConfig.authenticate`."""
         return self._passwords.get(user) == password
+
+    def scram_keys(self, user: str) -> ScramKeys:
+        """For :attr:`gateway.session.ServerConfig.scram`. Made when a user is first asked for, which takes 4,096 rounds
+        of a hash."""
+        keys = self._scram_keys.get(user)
+        if keys is None:
+            password = self._passwords.get(user)
+            try:
+                if not password:
+                    return no_scram_keys(user, self._scram_secret)
+                keys = scram_keys(password, self._random_octets(SALT_OCTETS))
+            except SaslError:  # a password with control characters
+                return no_scram_keys(user, self._scram_secret)
+            self._scram_keys[user] = keys
+        return keys
+
+    def has_user(self, user: str) -> bool:
+        """Whether there is a user of that name, who needs no password where a certificate says who it is."""
+        return user in self._passwords
 
     def open_virtual_host(self, user: str, name: str) -> bool:
         """For :attr:`gateway.session.ServerConfig.open_virtual_host`."""
@@ -312,6 +355,10 @@ class Broker:
         if self.connections.pop(connection.number, None) is None:
             return
         connection.open = False
+        if all(type(operation) in _PARTING for operation in connection.backlog):
+            for operation in connection.backlog:
+                if isinstance(operation, Detached):
+                    self._detached(connection, operation, now)
         connection.paused = True
         connection.waits = False
         self._blocked.pop(connection, None)
@@ -322,6 +369,10 @@ class Broker:
         connection.parked.clear()
         connection.backlog.clear()
         self._clean_up(connection.vhost, now)
+
+    def in_doubt(self) -> int:
+        """How many branches of distributed transactions are prepared."""
+        return sum(len(vhost.branches.in_doubt()) for vhost in self._virtual_hosts.values())
 
     def close_all(self, code: int, text: str, now: float) -> None:
         """The broker stops: tell every client."""
@@ -336,12 +387,16 @@ class Broker:
         times = [time for vhost in self._virtual_hosts.values() if (time := vhost.next_timeout()) is not None]
         if self._look_at is not None:
             times.append(self._look_at)
+        if (away := self._away.next()) is not None:
+            times.append(away)
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Let go of what has expired."""
         if self._look_at is not None and self._look_at <= now:
             self._look_after_deliveries(now)
+        for channel in list(self._away.due(now)):
+            channel.close(now)
         for vhost in self._virtual_hosts.values():
             vhost.handle_timeout(now)
             self._clean_up(vhost, now)
@@ -402,6 +457,52 @@ class Broker:
         """A channel is over."""
         self.channels -= 1
         self._stopped.pop(channel, None)
+        self._away.clear(channel)
+        if channel.key is not None and self._sessions.get(channel.key) is channel:
+            del self._sessions[channel.key]
+
+    # ---------------------------------------------------------------------- sessions without a connection
+
+    def resume_session(self, user: str, virtual_host: str, name: bytes, force: bool) -> Any:
+        """For :attr:`gateway.session.ServerConfig.resume_session`."""
+        channel = self._sessions.get((user, _bare(virtual_host), name))
+        if channel is None:
+            return None
+        if not channel.away:
+            if not channel.state.timeout:
+                return None
+            if not force or channel.connection.backlog:
+                raise StateError("the session is attached to another connection, or has work to do there")
+            channel.state.release()
+            channel.connection.rouse()
+        return channel.state
+
+    def _detached(self, connection: Connection, operation: Detached, now: float) -> None:
+        """A session goes on without its connection: nothing is delivered, and what is out stays out."""
+        channel = connection.channels.get(operation.channel)
+        if channel is None or channel.state is not operation.state:
+            return
+        channel.flush_confirms(now)
+        connection.confirming.pop(channel, None)
+        del connection.channels[operation.channel]
+        channel.away = True
+        self._away.set(channel, now + operation.timeout)
+
+    def _resumed(self, connection: Connection, operation: OpenChannel, now: float) -> None:
+        """It is back, on this connection."""
+        key = (connection.user, connection.vhost_name, operation.name)
+        channel = self._sessions.get(key)
+        if channel is None or channel.state is not operation.state:
+            text = reply_text(404, "the session was given up in the meantime")
+            connection.send(CloseChannel(operation.channel, 404, text), now)
+            return
+        if channel.connection.channels.get(channel.number) is channel:
+            del channel.connection.channels[channel.number]
+        self._away.clear(channel)
+        channel.away = False
+        channel.connection, channel.number = connection, operation.channel
+        connection.channels[operation.channel] = channel
+        channel.wake(now)
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -461,6 +562,7 @@ class Broker:
 
     def _opened(self, connection: Connection, operation: Opened, now: float) -> None:
         connection.vhost = self.virtual_host(operation.virtual_host)
+        connection.vhost_name = _bare(operation.virtual_host)
         connection.rules = rules_for(connection.session)  # it has said by now who it is
         connection.user = operation.user
         if connection.refusal:
@@ -475,13 +577,20 @@ class Broker:
     def _open_channel(self, connection: Connection, operation: OpenChannel, now: float) -> None:
         if not connection.open:
             return
+        if operation.resumed:
+            self._resumed(connection, operation, now)
+            return
         number, serial = operation.channel, operation.serial
         if self.channels >= self.limits.channels:
             text = reply_text(506, f"the limit of {self.limits.channels} channels is reached")
             connection.send(Failed(number, serial, serial, 506, text), now)
             return
         self.channels += 1
-        connection.channels[number] = Channel(connection, number)
+        channel = connection.channels[number] = Channel(connection, number)
+        if operation.state is not None:
+            channel.state = operation.state
+            channel.key = (connection.user, connection.vhost_name, operation.name)
+            self._sessions[channel.key] = channel
         if self._look_at is None and self.limits.ack_timeout:
             self._look_at = now + self.limits.ack_timeout / LOOKS
         connection.send(Done(number, serial, serial), now)
@@ -502,8 +611,12 @@ _ON_CONNECTION: Mapping[type[Operation], Callable[[Broker, Connection, Any, floa
     OpenChannel: Broker._open_channel,
     CloseChannel: Broker._close_channel,
     ChannelClosed: Broker._close_channel,
+    Detached: Broker._detached,
 }
 """What concerns a connection, or makes and ends its channels; the rest is in :mod:`gateway.broker.requests`."""
+
+_PARTING = frozenset({Detached, Closed})
+"""What of a backlog means that all before it was done."""
 
 
 def _bare(name: str) -> str:

@@ -2,16 +2,18 @@
 
 Deliveries that are out are kept in the order in which they went, so that "all up to" is a walk from the front.
 In a transaction (tx class) publishes and settlements are only noted; commit carries them out, rollback forgets
-them, and the settled deliveries are out again.
+them, and the settled deliveries are out again. What is done in a branch of a distributed transaction is noted there
+(:mod:`gateway.broker.dtx`), since another channel may decide of it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.broker.consumers import Consumer, Window
+from gateway.broker.dtx import Branch, State
 from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.errors import LocalError, StateError
@@ -42,8 +44,9 @@ class Channel:
     """One open channel of one connection."""
 
     __slots__ = (
-        "_confirm_first", "_confirm_last", "_seen", "checked_octets", "checked_priority", "confirms", "connection",
-        "consumers", "full", "last_queue", "number", "prefetch", "stopped", "transaction", "unsettled", "window",
+        "_confirm_first", "_confirm_last", "_seen", "alarm", "away", "branch", "branches", "checked_octets",
+        "checked_priority", "confirms", "connection", "consumers", "distributed", "full", "key", "last_queue",
+        "number", "prefetch", "state", "stopped", "transaction", "unsettled", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -58,10 +61,23 @@ class Channel:
         """``window`` has held a consumer back."""
         self.prefetch = (0, 0)
         """Messages and octets for each consumer that is started from now on."""
+        self.state: Any = None
+        """What stands for its 0-10 session, which may outlive the connection."""
+        self.key: tuple[str, str, bytes] | None = None
+        """How the session is found."""
+        self.away = False
+        """It has no connection for now; ``connection`` is the last one."""
+        self.alarm: float | None = None
         self.stopped = False
         """The client asked for no more content (channel.flow)."""
         self.confirms = connection.rules.always_confirms
         self.transaction: Transaction | None = None
+        self.distributed = False
+        """dtx.select was sent."""
+        self.branch: Branch | None = None
+        """What is done now belongs to it."""
+        self.branches: dict[Branch, None] = {}
+        """All that it has started or suspended, and not ended."""
         self.last_queue = ""
         """The queue declared last: an empty name stands for it (0-9-1, queue.bind)."""
         self.checked_octets: bytes | None = None
@@ -116,7 +132,9 @@ class Channel:
     def settle(self, request: Settle, now: float) -> None:
         """basic.ack, nack, reject; message.accept, release, reject. 406 for a delivery that is not out."""
         deliveries = self._named(request.first, request.last)
-        if self.transaction is None or (
+        if self.branch is not None and request.settlement is Settlement.ACCEPT:
+            self._accept_in_branch(self.branch, deliveries, now)
+        elif self.transaction is None or (
             request.settlement is not Settlement.ACCEPT and not self.connection.rules.transactional_release
         ):
             self.finish(deliveries, request.settlement, now)
@@ -157,8 +175,21 @@ class Channel:
         if self.connection.rules.strict_settlement:
             raise refusal(406, f"unknown delivery tag {number}")
 
-    def finish(self, deliveries: Iterable[Delivery], settlement: Settlement, now: float) -> None:
-        """Carry out a settlement, and use the room that it makes."""
+    def _accept_in_branch(self, branch: Branch, deliveries: list[Delivery], now: float) -> None:
+        """What a branch has accepted waits for its end; where that can only be a rollback, it goes back now."""
+        if branch.state is State.ACTIVE:
+            self.finish(deliveries, Settlement.ACCEPT, now, branch.entries.append)
+        else:
+            self.finish(deliveries, Settlement.RELEASE, now)
+
+    def finish(
+        self,
+        deliveries: Iterable[Delivery],
+        settlement: Settlement,
+        now: float,
+        accept: Callable[[Entry], None] = Entry.drop,
+    ) -> None:
+        """Carry out a settlement, and use the room that it makes. ``accept``: what is done with what was accepted."""
         returned: dict[Queue, list[Entry]] = {}
         freed: dict[Consumer, None] = {}
         for _, entry, consumer in deliveries:
@@ -171,7 +202,7 @@ class Channel:
                     continue
             queue = entry.queue
             if settlement is Settlement.ACCEPT or queue.gone:
-                entry.drop()
+                accept(entry)
             elif settlement is Settlement.RELEASE:
                 entry.redelivered = True
                 returned.setdefault(queue, []).append(entry)
@@ -322,7 +353,8 @@ class Channel:
         """It is over: consumers go, what is out goes back."""
         connection = self.connection
         vhost = connection.vhost
-        del connection.channels[self.number]
+        if connection.channels.get(self.number) is self:
+            del connection.channels[self.number]
         connection.broker.channel_gone(self)
         connection.confirming.pop(self, None)
         queues = dict.fromkeys(consumer.queue for consumer in self.consumers.values())
@@ -331,6 +363,7 @@ class Channel:
         self.consumers.clear()
         if self.transaction is not None:
             self.roll_back()
+        vhost.branches.leave(self, now)
         self.finish(self._named(0, 0), Settlement.RELEASE, now)
         for queue in queues:
             vhost.unused(queue, now)

@@ -169,7 +169,7 @@ class Consumer:
     def admits(self, size: int) -> bool:
         """Whether it may have a message of that size now."""
         channel = self.channel
-        if channel.stopped or self.cancelled:
+        if channel.stopped or channel.away or self.cancelled:
             return False
         connection = channel.connection
         if connection.paused and not (self.flushing and connection.outgoing <= connection.broker.limits.input_stop):

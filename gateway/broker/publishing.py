@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway.broker.arguments import MILLISECONDS_MAX
 from gateway.broker.channels import Channel, Delivery
-from gateway.broker.queues import ROOMY_AT, Envelope
+from gateway.broker.queues import ROOMY_AT, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.message import Properties
 from gateway.operations import Publish, Refused, Returned, Settlement
@@ -65,6 +65,11 @@ def publish(channel: Channel, request: Publish, now: float) -> None:
                 raise PublisherWaits
             _refuse(channel, request, MEMORY_FULL, now)
             return
+    if channel.branch is not None:
+        channel.branch.publish(envelope, _destinations(channel, request, now))
+        if channel.confirms:
+            channel.confirm(request.serial)
+        return
     if channel.transaction is not None:
         envelope.hold()
         channel.transaction.publishes.append((request, envelope))
@@ -87,6 +92,15 @@ def _may_wait(connection: Connection, envelope: Envelope) -> bool:
 
 def route(channel: Channel, request: Publish, envelope: Envelope, now: float) -> bool:
     """Put a message into the queues it is for, or return it. False: a queue refused it."""
+    taken = True
+    for queue in _destinations(channel, request, now):
+        if not queue.publish(envelope, now):
+            taken = False
+    return taken
+
+
+def _destinations(channel: Channel, request: Publish, now: float) -> list[Queue]:
+    """The queues that a message is for; where there are none and its publisher wants to know, it is returned."""
     vhost = channel.connection.vhost
     exchange = vhost.exchanges.get(request.exchange)
     # None: deleted since, in a transaction
@@ -98,11 +112,7 @@ def route(channel: Channel, request: Publish, envelope: Envelope, now: float) ->
         returned = None if queues else NO_CONSUMERS
     if returned is not None:
         _return(channel, request, *returned, now)
-    taken = True
-    for queue in queues:
-        if not queue.publish(envelope, now):
-            taken = False
-    return taken
+    return queues
 
 
 def commit(channel: Channel, now: float) -> bool:

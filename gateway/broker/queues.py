@@ -228,16 +228,16 @@ class Queue:
 
     # ------------------------------------------------------------------------------------------- messages
 
-    def overflows(self, size: int) -> bool:
-        """Whether a message of that size more would be over a length limit."""
+    def overflows(self, size: int, count: int = 1) -> bool:
+        """Whether so many messages more, of that size together, would be over a length limit."""
         arguments = self.arguments
-        return (arguments.max_length is not None and self.ready + 1 > arguments.max_length) or (
+        return (arguments.max_length is not None and self.ready + count > arguments.max_length) or (
             arguments.max_length_bytes is not None and self.ready_octets + size > arguments.max_length_bytes
         )
 
-    def publish(self, envelope: Envelope, now: float) -> bool:
+    def publish(self, envelope: Envelope, now: float, promised: bool = False) -> bool:
         """Take a message, and hand it on at once if somebody waits for it. False: the queue is full and refuses
-        publishes (``x-overflow``)."""
+        publishes (``x-overflow``); not those that it has ``promised`` to take."""
         arguments = self.arguments
         if arguments.no_local and self.owner is not None and envelope.publisher == self.owner.number:
             return True
@@ -249,7 +249,8 @@ class Queue:
         if level >= len(self._lines):
             level = len(self._lines) - 1
         entry = Entry(self, envelope, self._next_position, level, None if ttl is None else now + ttl / 1_000)
-        if limited and arguments.overflow in _REFUSING and self.overflows(entry.size):
+        refusing = arguments.overflow in REFUSING
+        if limited and refusing and not promised and self.overflows(entry.size):
             if arguments.overflow == "reject-publish-dlx":
                 envelope.hold()
                 self.undertaker.died(entry, "maxlen")
@@ -262,7 +263,7 @@ class Queue:
         self.ready_octets += entry.size
         if self.consumers:
             self.dispatch(now)
-        if limited and self.ready:
+        if limited and self.ready and not refusing:
             self._drop_overflow()
         if ttl is not None and entry.ready:
             self._mortal = True
@@ -293,7 +294,7 @@ class Queue:
                     cursor.returned[entry] = None
         for level, returned in by_level.items():
             _insert(self._lines[level], sorted(returned, key=_BY_POSITION))
-        if self.arguments.overflow not in _REFUSING:
+        if self.arguments.overflow not in REFUSING:
             self._drop_overflow()
         if self._mortal:
             self.undertaker.arm(self)
@@ -520,7 +521,8 @@ class Queue:
         return self.consumers
 
 
-_REFUSING = frozenset({"reject-publish", "reject-publish-dlx"})
+REFUSING = frozenset({"reject-publish", "reject-publish-dlx"})
+"""Settings of ``x-overflow`` with which a full queue takes no more."""
 _HOLES_MIN = 64
 """Holes that are not worth a sweep."""
 

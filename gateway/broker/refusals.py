@@ -17,13 +17,14 @@ REPLY_NAMES = {
     404: "NOT_FOUND",
     405: "RESOURCE_LOCKED",
     406: "PRECONDITION_FAILED",
+    409: "ILLEGAL_STATE",
     503: "COMMAND_INVALID",
     506: "RESOURCE_ERROR",
     530: "NOT_ALLOWED",
     540: "NOT_IMPLEMENTED",
     541: "INTERNAL_ERROR",
 }
-"""0-9-1 section 1.2 (constants), as they begin a reply text."""
+"""0-9-1 section 1.2 (constants), as they begin a reply text; 409 is 0-10's."""
 
 TEXT_MAX = 255
 """A reply text is a short string, in octets."""

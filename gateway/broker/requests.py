@@ -12,6 +12,7 @@ from gateway.broker import publishing
 from gateway.broker.arguments import consumer_arguments
 from gateway.broker.channels import Channel, Transaction
 from gateway.broker.consumers import Consumer, CreditBalance, Window
+from gateway.broker.dtx import DTX_HANDLERS
 from gateway.broker.queues import Queue
 from gateway.broker.refusals import missing, refusal, reply_text
 from gateway.errors import LocalError, RemoteError
@@ -315,6 +316,8 @@ def _select_confirm(channel: Channel, request: SelectConfirm, now: float) -> Non
 def _tx_select(channel: Channel, request: TxSelect, now: float) -> None:
     if channel.confirms and not channel.connection.rules.confirms_in_transactions:
         raise refusal(406, "cannot switch from confirm to tx mode")
+    if channel.distributed:
+        raise refusal(409, "cannot switch from dtx to tx mode")
     if channel.transaction is None:
         channel.transaction = Transaction()
     _done(channel, request, now)
@@ -365,6 +368,7 @@ HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], None]] = {
     TxSelect: _tx_select,
     TxCommit: _tx_commit,
     TxRollback: _tx_rollback,
+    **DTX_HANDLERS,
 }
 """Every request that a channel takes."""
 

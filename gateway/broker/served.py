@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from gateway.broker.broker import Connection
@@ -23,6 +24,7 @@ from gateway.broker.refusals import reply_text
 from gateway.operations import Close, Operation
 from gateway.session import Session
 from gateway.transports.stream import Stream
+from gateway.transports.tls import common_name
 from gateway.versions import FALLBACK_HEADER, HEADER_SIZE, may_be_header, server_session, version_of_header
 
 if TYPE_CHECKING:
@@ -184,6 +186,8 @@ class Served:
                 self.stream.connection_lost(error)
             else:
                 self.stream.begin(secured)
+                if self._header:
+                    self.data_received(b"")
 
     # ------------------------------------------------------------------------------ called by the stream
 
@@ -193,6 +197,8 @@ class Served:
         session = self.session
         if session is None:
             self._header += data
+            if self._securing is not None:
+                return  # a quick client speaks before start_tls has returned, and with it the client's certificate
             session = self._choose()
             if session is None:
                 return
@@ -249,7 +255,11 @@ class Served:
             return None
         version = version_of_header(self._header)
         assert version is not None  # may_be_header
-        self.session = server_session(version, self._server.session_configs[version])
+        config = self._server.session_configs[version]
+        user = common_name(self.stream.certificate)
+        if user and self._server.broker.has_user(user):
+            config = replace(config, certificate=user)
+        self.session = server_session(version, config)
         self.connection = self._server.broker.connect(self.session, self.stream.wake, self._refusal)
         return self.session
 

@@ -79,9 +79,14 @@ class EmbeddedBroker:
             limits=limits,
             random_octets=os.urandom,
             wall_clock=time.time,
+            scram=self.broker.scram_keys,
+            anonymous=settings.anonymous,
+            session_timeout=broker_limits.session_timeout,
+            resume_session=self.broker.resume_session,
         )
         classic = replace(config, properties={**PROPERTIES, "product": CLASSIC_PRODUCT})
-        self.session_configs = {Version.V0_8: classic, Version.V0_9_1: classic, Version.V0_10: config}
+        native = replace(config, dialect="transitional") if settings.transitional else config
+        self.session_configs = {Version.V0_8: classic, Version.V0_9_1: classic, Version.V0_10: native}
         self.unfinished = 0
         """Octets of messages that are not all there, over all connections."""
         self._listeners: list[Listener] = []
@@ -113,7 +118,8 @@ class EmbeddedBroker:
         settings = self.settings
         ports: list[tuple[int, ssl.SSLContext | None]] = [(settings.port, None)]
         if settings.tls.cert_file:
-            ports.append((settings.tls.port, server_context(settings.tls.cert_file, settings.tls.key_file)))
+            tls = settings.tls
+            ports.append((tls.port, server_context(tls.cert_file, tls.key_file, tls.ca_file)))
         for port, context in ports:
             listener = Listener(self, context)
             self._listeners.append(listener)
@@ -134,6 +140,8 @@ class EmbeddedBroker:
             self._look.cancel()
         if not listeners:
             return
+        if prepared := self.broker.in_doubt():
+            log("embedded.branches_forgotten", prepared=prepared)
         self.broker.close_all(320, reply_text(320, "the embedded broker stops"), self.loop.time())
         for served in list(self._served):
             served.stream.flush()

@@ -14,6 +14,7 @@ from gateway.broker import arguments as args
 from gateway.broker.alarms import Alarms
 from gateway.broker.consumers import Consumer
 from gateway.broker.dead_letters import is_automatic_cycle, with_death
+from gateway.broker.dtx import Branches
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
 from gateway.broker.queues import BATCH, Entry, Envelope, Memory, Queue, Tenant
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
@@ -73,6 +74,7 @@ class VirtualHost:
         for predeclared, kind in PREDECLARED.items():
             self.exchanges[predeclared] = kind(predeclared, durable=True)
         self.alarms: Alarms[Queue] = Alarms()
+        self.branches = Branches(limits)
         self.consumers = 0
         self.dropped = 0
         """Dead letters that there was no memory for."""
@@ -479,11 +481,15 @@ class VirtualHost:
 
     def next_timeout(self) -> float | None:
         """When something expires; at once where something is left over."""
-        return 0.0 if self._late or self._discarded else self.alarms.next()
+        if self._late or self._discarded:
+            return 0.0
+        times = [time for time in (self.alarms.next(), self.branches.alarms.next()) if time is not None]
+        return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Let go of what has expired, messages and queues that nobody uses, and of what was left over."""
         self._drop_batch()
+        self.branches.handle_timeout(now)
         for queue in list(self.alarms.due(now)):  # what is due again at once has its turn next time
             if queue.gone:
                 continue

@@ -16,7 +16,18 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from gateway.fidelity.reserved import RESERVED
-from gateway.values import INT32_MAX, INT32_MIN, INT64_MAX, Table, Timestamp, Typed, Value, type_of, typed
+from gateway.values import (
+    DRAFT_STRINGS,
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    Table,
+    Timestamp,
+    Typed,
+    Value,
+    type_of,
+    typed,
+)
 
 Carries: TypeAlias = Callable[[str, Value], bool]
 """(type, value) -> the version has that type and the value fits it."""
@@ -126,6 +137,7 @@ RESHAPES: Final[Mapping[str, Reshape]] = {
     "str8-utf16": Reshape(("string", "bytes"), _same, _same),
     "char-utf32": Reshape(("string", "bytes"), _same, _same),
     "str8-latin": Reshape(("string", "bytes"), _same, _same),
+    **dict.fromkeys(DRAFT_STRINGS, Reshape(("string", "bytes"), _same, _same)),
     "sequence-no": Reshape(("string",), str, int),
     "bit": Reshape(("string",), str, bool),
     "string": Reshape(("bytes",), _octets_of_string, _string_of_octets),

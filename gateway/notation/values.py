@@ -33,7 +33,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.limits import DEFAULT_LIMITS
-from gateway.values import INT64_MIN, UINT64_MAX, Table, Timestamp, Typed, Value, typed
+from gateway.values import DRAFT_STRINGS, INT64_MIN, UINT64_MAX, Table, Timestamp, Typed, Value, typed
 
 _TYPED_KEYS: Final = frozenset({"type", "value"})
 
@@ -292,6 +292,7 @@ _RULES: Final[Mapping[str, Callable[[Any], Value]]] = {
     "str8-utf16": _string,
     "str16-latin": _string,
     "str16-utf16": _string,
+    **dict.fromkeys(DRAFT_STRINGS, _string),
     "bit": _bool,
     **{f"bin{bits}": _fixed(bits // 8) for bits in (8, 16, 32, 40, 48, 64, 72, 128, 256, 512, 1024)},
     **dict.fromkeys(("bytes", "vbin8", "vbin16", "struct32", "typed-array"), octets_from_json),

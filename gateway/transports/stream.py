@@ -124,6 +124,11 @@ class Stream(asyncio.Protocol):
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else ""
 
     @property
+    def certificate(self) -> object:
+        """The other end's, verified, as ``SSLSocket.getpeercert`` has it; None or empty where there is none."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
+
+    @property
     def address(self) -> str:
         """The host alone."""
         return self.peer.rpartition(":")[0]

@@ -8,9 +8,9 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
-from gateway.config import EndpointTls, TlsSettings
+from gateway.config import EndpointTls, HttpTls, TlsSettings
 from gateway.errors import ConfigurationError
 
 
@@ -88,8 +88,9 @@ def _nameless() -> IO[bytes]:
     return os.fdopen(os.memfd_create("gateway"), "w+b")
 
 
-def server_context(cert_file: str, key_file: str = "") -> ssl.SSLContext:
-    """The context for connections to us: TLS 1.2 or later, no certificate asked of clients.
+def server_context(cert_file: str, key_file: str = "", ca_file: str = "") -> ssl.SSLContext:
+    """The context for connections to us: TLS 1.2 or later. With ``ca_file`` clients are asked for a certificate of its
+    authorities: they may have none, but not a wrong one.
 
     Raises:
         ConfigurationError: a file is missing or is no certificate or key.
@@ -100,7 +101,74 @@ def server_context(cert_file: str, key_file: str = "") -> ssl.SSLContext:
         context.load_cert_chain(cert_file, key_file or None)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"tls.cert_file: {cert_file}: {_why(error)}") from None
+    if ca_file:
+        try:
+            context.load_verify_locations(ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"tls.ca_file: {ca_file}: {_why(error)}") from None
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def common_name(certificate: Any) -> str:
+    """The common name of the subject of a certificate that was verified, as ``SSLSocket.getpeercert`` has it; empty:
+    there is no certificate, or it has not exactly one such name."""
+    subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
+    names = [value for part in subject for name, value in part if name == "commonName"]
+    return names[0] if len(names) == 1 else ""
+
+
+class ServerTls:
+    """The context for connections to us, with certificates of callers, and with files that may be renewed."""
+
+    def __init__(self, settings: HttpTls) -> None:
+        """Raises ConfigurationError: a file is missing or is no certificate or key."""
+        self._settings = settings
+        self._files = [file for file in (settings.cert_file, settings.key_file, settings.client_ca_file) if file]
+        self._seen = self._stamps()
+        self.context = self._load()
+        """For all connections: what is renewed counts for new ones."""
+
+    def renew(self) -> bool:
+        """Read the files again, if one of them has changed; whether that was so. What does not fit is not taken, and
+        looked at again when it changes.
+
+        Raises:
+            ConfigurationError: a file is missing or is no certificate or key; the old ones go on.
+        """
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return False
+        self._seen = stamps
+        self._load()  # all of it, apart, so that a pair of which one half is new yet changes nothing
+        settings = self._settings
+        self.context.load_cert_chain(settings.cert_file, settings.key_file or None, password=_no_password)
+        if settings.client_ca_file:
+            self.context.load_verify_locations(settings.client_ca_file)
+        return True
+
+    def _load(self) -> ssl.SSLContext:
+        settings = self._settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _load("http.tls.cert_file", context, settings.cert_file, settings.key_file)
+        if settings.client_ca_file:
+            try:
+                context.load_verify_locations(settings.client_ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigurationError(f"http.tls.client_ca_file: {settings.client_ca_file}: {_why(error)}") from None
+            context.verify_mode = ssl.CERT_REQUIRED if settings.clients == "required" else ssl.CERT_OPTIONAL
+        return context
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        found = []
+        for file in self._files:
+            try:
+                stat = os.stat(file)
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            except OSError:
+                found.append((0, 0, 0))
+        return found
 
 
 def _why(error: OSError | ValueError) -> str:

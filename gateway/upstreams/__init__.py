@@ -10,6 +10,7 @@ and restores what stood on them. Its parts, each a module:
 * :mod:`~gateway.upstreams.waiting`    the lines before them
 * :mod:`~gateway.upstreams.checks`     what is refused before the wire
 * :mod:`~gateway.upstreams.isolation`  which of many publishes a broker ended the channel over
+* :mod:`~gateway.upstreams.branches`   branches of distributed transactions
 * :mod:`~gateway.upstreams.topology`   queues, exchanges and bindings, asked on channels that may die
 * :mod:`~gateway.upstreams.leases`     messages on demand, each leased on a short-lived channel
 * :mod:`~gateway.upstreams.consumers`  long-lived consumers
@@ -18,6 +19,7 @@ and restores what stood on them. Its parts, each a module:
 * :mod:`~gateway.upstreams.probe`      what a broker really speaks
 """
 
+from gateway.upstreams.branches import Branch, Fate
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.deliveries import Delivery, Oversized
 from gateway.upstreams.probe import Attempt, Probe, probe
@@ -28,9 +30,11 @@ from gateway.upstreams.upstream import Upstream
 
 __all__ = [
     "Attempt",
+    "Branch",
     "Consumer",
     "ConsumerState",
     "Delivery",
+    "Fate",
     "Oversized",
     "Probe",
     "PublishReceipt",

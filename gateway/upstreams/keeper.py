@@ -20,8 +20,12 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
-from gateway.config import BrokerSettings, BrokerUrl, parse_broker_url
+import msgspec
+
+from gateway.config import BrokerSettings, BrokerUrl, parse_broker_url, parse_host
 from gateway.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
@@ -31,11 +35,12 @@ from gateway.errors import (
 )
 from gateway.limits import Limits
 from gateway.link import Dial, Link, describe
-from gateway.operations import CloseReason
+from gateway.operations import Alert, CloseReason, UpdateSecret
 from gateway.session import ClientConfig, Version
 from gateway.telemetry import log
 from gateway.transports.dial import CertificateRefused, dial, tls_verdict
 from gateway.transports.stream import Stream, StreamUser
+from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places
 from gateway.versions import AUTO_ORDER, client_session
 
 SLOW_RETRY: Final = 60.0
@@ -45,7 +50,10 @@ SETTLED: Final = 10.0
 VERDICT: Final = 1.0
 """How long to listen for the reason of a broker that hangs up on TLS, in seconds."""
 
-_HOPELESS = (AuthenticationFailed, CertificateRefused, ConfigurationError)
+SECRET_EVERY: Final = 5.0
+"""How often it is looked whether the password file has changed, in seconds."""
+
+_HOPELESS = (AuthenticationFailed, CertificateRefused, ConfigurationError, RedirectRefused)
 _OTHER_VERSION = frozenset({CloseReason.PROTOCOL_HEADER, CloseReason.SYNTAX, CloseReason.EOF, CloseReason.TIMEOUT})
 """How a handshake ends where the far end may speak another version."""
 
@@ -56,11 +64,16 @@ class Dialer:
     def __init__(self, name: str, settings: BrokerSettings, connector: Dial | None = None) -> None:
         self.name = name
         self.settings = settings
-        self.url: BrokerUrl = parse_broker_url(settings.url)
+        self.url: BrokerUrl = url_of(settings)
         self.found = ""
         """What ``auto`` found, as a sentence."""
-        self._dials = connector is None
-        self._connector = connector if connector is not None else self._dial
+        self.alert = ""
+        """What the broker has warned of last, on any link."""
+        self._connector = connector
+        self._passwords: WeakKeyDictionary[Link, str] = WeakKeyDictionary()
+        """What the brokers of the links that were opened know."""
+        for entry in settings.redirect_hosts:
+            parse_host(entry)
         self._version = None if self.url.version == "auto" else Version(self.url.version)
         self._choosing = asyncio.Lock()
         if self.url.secure and settings.tls.dangerous_disable_verification:
@@ -92,13 +105,11 @@ class Dialer:
             if version.value in tried:
                 continue
             tried.append(version.value)
-            link = self._link(version, purpose)
-            try:
-                await self._open(link)
-            except BrokerUnavailable as error:
+            link, error = await self._reach(version, purpose)
+            if error is not None:
                 ended = link.ended
-                if ended is None or ended.reason not in _OTHER_VERSION or isinstance(error, CertificateRefused):
-                    raise
+                if ended is None or ended.reason not in _OTHER_VERSION or isinstance(error, _HOPELESS):
+                    raise error
                 log("broker.other_version", broker=self.name, version=version.value, reason=str(error))
                 if ended.supported is not None:
                     order.insert(0, Version(ended.supported))
@@ -111,39 +122,70 @@ class Dialer:
         raise ProtocolMismatch(f"none of {', '.join(tried)} is spoken there: {last}")
 
     async def _try(self, version: Version, purpose: str) -> Link:
-        link = self._link(version, purpose)
-        await self._open(link)
+        link, error = await self._reach(version, purpose)
+        if error is not None:
+            raise error
         return link
 
-    async def _open(self, link: Link) -> None:
-        """Open a link; where the broker hangs up on TLS before its first word, find out whether TLS is why."""
+    async def attempt(self, version: Version) -> tuple[Link, GatewayError | None]:
+        """Try one version, for a probe: the link, and why it is not open if it is not."""
+        return await self._reach(version, "probe")
+
+    async def _reach(self, version: Version, purpose: str) -> tuple[Link, GatewayError | None]:
+        """The last link that was tried in this version, and why it is not open if it is not: at the broker's URL, and
+        where that sends us as far as the settings allow it. ``connect_timeout`` is for all of them together."""
+        loop = asyncio.get_running_loop()
         within = self.settings.connect_timeout
+        deadline = loop.time() + within
+        places, tried = [self.url], 0
+        while True:
+            url = places.pop(0)
+            config = self.client_config(purpose, url)
+            link = Link(client_session(version, config))
+            error: GatewayError
+            try:
+                await self._open(link, url, within)
+            except GatewayError as caught:
+                error = caught
+            else:
+                self._passwords[link] = config.password
+                link.on_alert = self._alerted
+                return link, None
+            if link.ended is not None and link.ended.redirect:
+                log("broker.redirected", broker=self.name, host=url.host, port=url.port, to=link.ended.redirect[0])
+                try:
+                    places = allowed_places(url, link.ended.redirect, self.settings.redirect_hosts)
+                except RedirectRefused as refused:
+                    return link, refused
+                if tried >= REDIRECTS_MAX:
+                    return link, RedirectRefused(f"the broker sends its clients on more than {REDIRECTS_MAX} times")
+            within = deadline - loop.time()
+            if not places or tried >= REDIRECTS_MAX or within <= 0:
+                return link, error
+            tried += 1
+
+    async def _open(self, link: Link, url: BrokerUrl, within: float) -> None:
+        """Open a link; where the broker hangs up on TLS before its first word, find out whether TLS is why."""
         deadline = link.loop.time() + within
+        tls = self.settings.tls
+
+        async def connect(user: StreamUser, within: float) -> Stream:
+            return await dial(user, url, tls, within)
+
         try:
-            await link.open(self._connector, within)
+            await link.open(self._connector or connect, within)
         except BrokerUnavailable:
             silent = link.ended is not None and link.ended.reason is CloseReason.EOF and not link.capabilities.product
-            if silent and self.url.secure and self._dials:
-                verdict = await tls_verdict(self.url, self.settings.tls, min(VERDICT, deadline - link.loop.time()))
+            if silent and url.secure and self._connector is None:
+                verdict = await tls_verdict(url, tls, min(VERDICT, deadline - link.loop.time()))
                 if verdict is not None:
                     raise verdict from None
             raise
 
-    def _link(self, version: Version, purpose: str) -> Link:
-        return Link(client_session(version, self.client_config(purpose)))
-
-    async def attempt(self, version: Version) -> tuple[Link, GatewayError | None]:
-        """Try one version, for a probe: the link, and why it is not open if it is not."""
-        link = self._link(version, "probe")
-        try:
-            await self._open(link)
-        except GatewayError as error:
-            return link, error
-        return link, None
-
-    def client_config(self, purpose: str) -> ClientConfig:
-        """How sessions to this broker open. The password file is read each time: passwords change."""
-        settings, url = self.settings, self.url
+    def client_config(self, purpose: str, url: BrokerUrl | None = None) -> ClientConfig:
+        """How sessions to this broker open, at its own URL or another one that stands for it. The password file is read
+        each time: passwords change."""
+        settings, url = self.settings, url or self.url
         limits = Limits(
             heartbeat=settings.heartbeat,
             handshake_timeout=settings.connect_timeout,
@@ -151,19 +193,26 @@ class Dialer:
         )
         config = ClientConfig(
             user=url.user,
-            password=self._password(),
+            password=self.password(),
             virtual_host=url.virtual_host,
             secure=url.secure or settings.allow_plain_without_tls or is_loopback(url.host),
             connection_name=f"gateway {self.name} {purpose}",
             limits=replace(limits, spool_max=max(limits.spool_max, 2 * settings.message_max)),
             heartbeat=settings.heartbeat,
-            dialect=settings.dialect or None,
+            dialect=settings.dialect or url.dialect or None,
             random_octets=os.urandom,
             wall_clock=time.time,
+            insist=not settings.redirect_hosts,
+            realm=settings.realm,
         )
         return replace(config, mechanisms=settings.mechanisms) if settings.mechanisms else config
 
-    def _password(self) -> str:
+    def password(self) -> str:
+        """As it is now.
+
+        Raises:
+            ConfigurationError: the file is missing or is no text.
+        """
         path = self.settings.password_file
         if not path:
             return self.url.password
@@ -172,8 +221,39 @@ class Dialer:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"brokers.{self.name}.password_file: {path}: {error}") from None
 
-    async def _dial(self, user: StreamUser, within: float) -> Stream:
-        return await dial(user, self.url, self.settings.tls, within)
+    def _alerted(self, alert: Alert) -> None:
+        self.alert = f"{alert.code} {alert.text}"
+        log("broker.alert", logging.WARNING, broker=self.name, code=alert.code, text=alert.text)
+
+    async def renew(self) -> None:
+        """Tell the open links a password that has changed, as far as their brokers can be told. One that refuses it
+        ends the link, which is then opened again with it.
+
+        Raises:
+            ConfigurationError: see :meth:`password`.
+        """
+        password = self.password()
+        for link, known in list(self._passwords.items()):
+            if known == password or link.ended is not None or link.closing:
+                continue
+            self._passwords[link] = password
+            if not link.capabilities.update_secret:
+                continue
+            try:
+                await link.request(UpdateSecret(0, password, "the password file has changed"))
+            except GatewayError as error:
+                log("broker.secret_refused", logging.WARNING, broker=self.name, reason=str(error))
+            else:
+                log("broker.secret_updated", broker=self.name)
+
+    async def watch_password(self) -> None:
+        """Look after the password file and :meth:`renew`, until cancelled."""
+        while self.settings.password_file:
+            await asyncio.sleep(SECRET_EVERY)
+            try:
+                await self.renew()
+            except ConfigurationError as error:
+                log("broker.password_file", logging.WARNING, broker=self.name, reason=str(error))
 
 
 class Keeper:
@@ -245,6 +325,16 @@ class Keeper:
     def _fault(self, error: Exception) -> str:
         log("broker.fault", logging.ERROR, exc_info=error, broker=self._dialer.name, link=self.purpose)
         return f"internal error: {error!r}"
+
+
+def url_of(settings: BrokerSettings) -> BrokerUrl:
+    """The URL of a broker, taken apart. Where only EXTERNAL and ANONYMOUS are allowed, a user that it does not name is
+    nobody: we do not know as whom the broker takes us. Raises :class:`~gateway.errors.ConfigurationError`."""
+    url = parse_broker_url(settings.url)
+    unnamed = bool(settings.mechanisms) and set(settings.mechanisms) <= {"EXTERNAL", "ANONYMOUS"}
+    if unnamed and (urlsplit(settings.url).username is None or set(settings.mechanisms) == {"ANONYMOUS"}):
+        return msgspec.structs.replace(url, user="", password="")
+    return url
 
 
 def is_loopback(host: str) -> bool:

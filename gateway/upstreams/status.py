@@ -47,3 +47,5 @@ class Status:
     """Deliveries that are out, on pulls and consumers."""
     found: str
     """What ``version=auto`` found, as a sentence; "" where the version is given."""
+    alert: str = ""
+    """What the broker warned of last (channel.alert of 0-8); "" where it never did."""

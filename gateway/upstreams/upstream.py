@@ -27,6 +27,7 @@ from gateway.operations import BindingFound, ExchangeFound
 from gateway.session import Capabilities, Version
 from gateway.telemetry import log
 from gateway.translation import Target, target_of
+from gateway.upstreams.branches import Branches
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.dead_letters import DeadLetters
 from gateway.upstreams.deliveries import Delivery, Oversized
@@ -75,6 +76,8 @@ class Upstream:
             on_state=self._judge,
         )
         self._topology = Topology(name)
+        self.branches = Branches(name, self.query_exchange, settings.message_max)
+        """Branches of distributed transactions (0-10)."""
         self._leases = Leases(
             name,
             channels=settings.lease_channels,
@@ -112,6 +115,7 @@ class Upstream:
         if not self._tasks:
             self._reason = "connecting"
             self._tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
+            self._tasks.append(asyncio.create_task(self._dialer.watch_password()))
 
     async def wait_up(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # part of the answer: False
         """Wait until everything is connected, at most ``timeout`` seconds; whether it is."""
@@ -189,9 +193,10 @@ class Upstream:
             since=self._since,
             publishing=self._ready[_PUBLISH],
             consuming=self._ready[_CONSUME],
-            pending=self._publisher.pending,
+            pending=self._publisher.pending + self.branches.pending,
             leases=self._leases.out + sum(consumer.out for consumer in self._consumers),
             found=self._dialer.found,
+            alert=self._dialer.alert,
         )
 
     # ---------------------------------------------------------------------------------------------- publish
@@ -449,15 +454,17 @@ class Upstream:
             login=self.url.user,
             annotate=self.settings.annotate,
             frame_max=link.capabilities.frame_max,
-            dialect=self.settings.dialect or None,
+            dialect=self.settings.dialect or self.url.dialect or None,
             clock=time.time,
         )
         self._publisher.attach(link)
+        self.branches.attach(link)
         self._set_ready(_PUBLISH)
 
     def _publish_down(self, reason: str) -> None:
         self._set_down(_PUBLISH, reason)
         self._publisher.detach(reason)
+        self.branches.detach(reason)
 
     async def _consume_up(self, link: Link) -> None:
         self._learn(link)

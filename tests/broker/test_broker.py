@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.broker.broker import RULES, Broker
+from gateway.broker.broker import RULES, Broker, rules_for
 from gateway.broker.requests import HANDLERS
 from gateway.config import EmbeddedSettings, EmbeddedUser
 from gateway.operations import (
@@ -77,7 +77,9 @@ def test_every_version_has_rules() -> None:
 
 def test_every_request_is_handled() -> None:
     requests = set(Request.__subclasses__())
-    assert {kind.__name__ for kind in requests - set(HANDLERS)} == {"Close", "OpenChannel", "CloseChannel"}
+    assert {kind.__name__ for kind in requests - set(HANDLERS)} == {
+        "Close", "UpdateSecret", "OpenChannel", "CloseChannel", "Detach",
+    }  # fmt: skip
 
 
 def test_nothing_happens_before_open() -> None:
@@ -203,6 +205,12 @@ def test_qpid_browser_that_ends_by_itself(qpid: Client) -> None:
     qpid(Cancel(1, "browser"), ack(2))
     told = qpid(Flow(1, active=False), Consume(1, "q", "again", arguments=arguments, no_ack=True), CloseChannel(1))
     assert [type(each) for each in told] == [Consuming, ChannelClosed]
+
+
+def test_the_transitional_draft_unbinds_with_arguments() -> None:
+    client = Client(make_broker(), Version.V0_10)
+    client.session.capabilities.dialect = "transitional"
+    assert not rules_for(client.session).unbinds_by_key  # type: ignore[arg-type]
 
 
 def test_0_10_unbinds_by_key() -> None:

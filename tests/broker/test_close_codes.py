@@ -302,7 +302,7 @@ def told10(octets: bytes) -> list[tuple[str, int]]:
             if isinstance(control, k.ConnectionClose):
                 found.append(("connection", control.reply_code))
             elif isinstance(control, k.SessionDetached):
-                found.append((f"detached {wire}", control.detach_code))
+                found.append((f"detached {wire}", control.code_))
         else:
             command, _ = c.decode_command(segment)
             if isinstance(command, c.ExecutionException):
@@ -357,7 +357,11 @@ TEN_ROWS: Mapping[str, tuple[str, int, bytes]] = {
     # execution.exception
     "an unknown class": ("session 0", 503, raw10(0x0F, 1, 16, 1, 0, b"\x63\x01\0\0")),
     "an unknown command": ("session 0", 540, raw10(0x0F, 1, 16, 1, 0, b"\x04\x63\0\0")),
-    "a command that is not for us": ("session 0", 530, ten(0, c.MessageResume("d", "r"))),
+    "a destination that is not there": ("session 0", 404, ten(0, c.MessageResume("d", "r"))),
+    "a branch before dtx is selected": ("session 0", 409, ten(0, c.DtxRecover())),
+    "a branch that is not there": ("session 0", 404, ten(0, c.DtxSelect(), c.DtxPrepare())),
+    "a branch that is not one's own": ("session 0", 409, ten(0, c.DtxSelect(), c.DtxEnd())),
+    "a branch that is to be joined": ("session 0", 530, ten(0, c.DtxSelect(), c.DtxStart(join=True))),
     "an exchange that is not there": ("session 0", 404, ten(0, c.ExchangeBind("q", "none", "k"))),
     "a subscription that is not there": ("session 0", 404, ten(0, c.MessageStop("none"))),
     "a name that is reserved": ("session 0", 403, ten(0, declare10("amq.mine"))),

@@ -29,6 +29,7 @@ PAIRS = (
     ("embedded", "0-8"),
     ("embedded", "0-9-1"),
     ("embedded", "0-10"),
+    ("embedded", "0-10", "transitional"),
 )
 
 
@@ -40,6 +41,8 @@ class FarEnd:
     version: str
     port: int
     virtual_host: str = "/"
+    dialect: str = ""
+    """``transitional``: the draft of 0-10."""
     started: list[Upstream] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
 
@@ -52,6 +55,8 @@ class FarEnd:
     ) -> BrokerSettings:
         host = quote(self.virtual_host if virtual_host is None else virtual_host, safe="")
         version = settings.pop("version", self.version)
+        if self.dialect and version == self.version:
+            version += f"&dialect={self.dialect}"
         url = f"amqp://{user}:{password}@127.0.0.1:{self.port}/{host}?version={version}"
         return BrokerSettings(url=url, **{"reconnect_min": 0.1, "reconnect_max": 1.0, **settings})
 
@@ -87,11 +92,11 @@ Declare = Callable[..., Awaitable[str]]
 )
 async def far_end(request: pytest.FixtureRequest) -> AsyncIterator[FarEnd]:
     """Each broker in each of its versions."""
-    kind, version = request.param
+    kind, version, *dialect = request.param
     if kind == "embedded":
-        embedded = EmbeddedBroker(EmbeddedSettings(port=0))
+        embedded = EmbeddedBroker(EmbeddedSettings(port=0, transitional=bool(dialect)))
         await embedded.start()
-        end = FarEnd(kind, version, embedded.port)
+        end = FarEnd(kind, version, embedded.port, dialect="".join(dialect))
         yield end
         await end.close()
         await embedded.stop()

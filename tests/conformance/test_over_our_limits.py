@@ -54,7 +54,7 @@ async def sender(far_end: FarEnd) -> AsyncIterator[Sender]:
     dialer = Dialer("sender", far_end.settings())
     config = replace(dialer.client_config("sender"), limits=LARGE)
     link = Link(client_session(Version(far_end.version), config))
-    await link.open(dialer._connector, 20)
+    await dialer._open(link, dialer.url, 20)
     channel = link.channel(Channel)
     await channel.open()
     await channel.request(SelectConfirm(channel.number))
@@ -212,13 +212,13 @@ async def test_a_header_segment_over_the_limit(
     far_end: FarEnd, limited: Upstream, queue: str, sender: Sender, told: list[Oversized]
 ) -> None:
     """Only in 0-10 a header may be larger than a frame, and than our ``header_max``."""
-    if far_end.version != "0-10":
+    if far_end.version != "0-10" or far_end.dialect:
         headers: Table = {"long": "x" * 100_000}
     else:
         headers = {f"h{index}": "x" * 60_000 for index in range(20)}
     await sender.put(queue, Message(b"1", Properties(headers=headers)), small(2))
     numbers = sorted(await take(limited, queue, 2, 3.0))
-    if far_end.version != "0-10":
+    if far_end.version != "0-10" or far_end.dialect:
         assert numbers == [1, 2]
     else:
         assert numbers == [2]

@@ -14,6 +14,7 @@ from typing import Final
 from gateway import operations as o
 from gateway.broker.broker import Broker
 from gateway.config import EmbeddedSettings
+from gateway.errors import Unsupported
 from gateway.session import ServerConfig, Session, Version
 from gateway.versions import client_session, server_session
 from tests.broker.clients import Client
@@ -25,6 +26,9 @@ HEALTHY: Final = "healthy"
 """The queue of the neighbour. It is exclusive: the hostile client cannot reach it."""
 MEMORY: Final = 1 << 20
 FACTOR: Final = 64
+XID: Final = o.Xid(1, b"global", b"branch")
+GIVEN_UP: Final = 5_000.0
+"""After so many seconds nothing that a client has left behind is kept, but for what is prepared."""
 
 
 class Hosted:
@@ -39,6 +43,8 @@ class Hosted:
             limits=LIMITS,
             random_octets=lambda size: bytes(size),
             wall_clock=lambda: 1_700_000_000.0,
+            session_timeout=60,
+            resume_session=broker.resume_session,
         )
         self.session: Session = server_session(version, config)
         self.connection = broker.connect(self.session, lambda: None)
@@ -94,6 +100,14 @@ STATES: Final[Mapping[str, Callable[[], list[o.Operation]]]] = {
     "transaction": lambda: [
         o.OpenChannel(1), o.OpenChannel(2), *_declare(), o.TxSelect(1), o.Publish(1, "e", "k", SMALL),
     ],
+    "branch": lambda: [
+        o.OpenChannel(1), o.OpenChannel(2), *_declare(), o.Publish(1, "e", "k", SMALL), o.DtxSelect(1),
+        o.DtxStart(1, XID), o.Publish(1, "e", "k", SMALL), o.DtxEnd(1, XID, suspend=True), o.Get(1, "q"),
+    ],
+    "lasting": lambda: [
+        o.OpenChannel(1, 60), o.OpenChannel(2), *_declare(), o.Publish(1, "e", "k", SMALL), o.Qos(1, 3),
+        o.Consume(1, "q", "tag"),
+    ],
 }  # fmt: skip
 """What the hostile client did before, correctly; the broker answers."""
 
@@ -112,7 +126,10 @@ def tape(version: Version, state: str) -> tuple[bytes, ...]:
 
     talk()
     for request in STATES[state]():
-        client.send(request, NOW)
+        try:
+            client.send(request, NOW)
+        except Unsupported:
+            continue  # only 0-10 has branches
         talk()
     return tuple(said)
 
@@ -140,11 +157,14 @@ def play(case: Case) -> str:
     broker.receive(hostile.connection, hostile.session.handle_timeout(hostile.now), hostile.now)
     hostile.flush()
     hostile.end()
+    for _ in range(3):  # sessions that outlive it, then branches that nobody asks for
+        hostile.now += GIVEN_UP
+        broker.handle_timeout(hostile.now)
     _check_neighbour(healthy)
     if list(broker.connections.values()) != [healthy.connection]:
         raise Broken("the hostile connection is still there")
     held = sum(queue.ready for vhost in broker._virtual_hosts.values() for queue in vhost.queues.values())
-    if not held and broker.memory.used:
+    if not held and not broker.in_doubt() and broker.memory.used:
         raise Broken(f"all queues are empty, and {broker.memory.used} octets are in use")
     return ended
 

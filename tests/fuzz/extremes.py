@@ -211,6 +211,29 @@ def sequence_set(random: Random) -> bytes:
     return sized(random, b"".join(parts), 2)
 
 
+def byte_ranges(random: Random) -> bytes:
+    """Parts of something large."""
+    parts = [number(random, 8) + number(random, 8) for _ in range(random.choice((0, 1, 1, 3)))]
+    return sized(random, b"".join(parts), 2)
+
+
+def _branch(random: Random) -> bytes:
+    """The fields of an xid: mostly one of three, so that what is done to it is done to the same one again."""
+    if random.random() < 0.8:
+        return b"\x07\x00\x00\x00\x00\x01\x02gt\x01" + random.choice((b"a", b"b", b"c"))
+    flags = random.choice((0x0700, 0x0700, 0x0300, 0x0000, 0x0800))
+    octets = flags.to_bytes(2, "big") + number(random, 4)
+    return octets + sized(random, random.randbytes(random.choice((0, 1, 64, 65, 255))), 1) + sized(random, b"b", 1)
+
+
+def xid(random: Random) -> bytes:
+    """A branch in Qpid's form, or in the published one."""
+    if random.random() < 0.2:
+        return sized(random, _branch(random), 2)
+    code = b"\x06\x04" if random.random() < 0.97 else random.choice((b"\x06\x05", b"\x00\x00"))
+    return sized(random, code + _branch(random), 4)
+
+
 _KINDS: Final[Mapping[str, Callable[[Random], bytes]]] = {
     "uint8": lambda random: number(random, 1),
     "uint16": lambda random: number(random, 2),
@@ -221,6 +244,7 @@ _KINDS: Final[Mapping[str, Callable[[Random], bytes]]] = {
     "uuid": lambda random: random.randbytes(16),
     "str8": lambda random: sized(random, text(random)[:255], 1),
     "str16": lambda random: sized(random, text(random), 2),
+    "vbin8": lambda random: sized(random, text(random)[:255], 1),
     "vbin16": lambda random: sized(random, text(random), 2),
     "vbin32": lambda random: sized(random, text(random), 4),
     "struct32": lambda random: _struct(random, 0),
@@ -230,6 +254,8 @@ _KINDS: Final[Mapping[str, Callable[[Random], bytes]]] = {
         random, b"\x95\x00\x00\x00\x02" + b"".join(sized(random, text(random), 2) for _ in range(2)), 4
     ),
     "sequence-set": sequence_set,
+    "byte-ranges": byte_ranges,
+    "xid": xid,
     "reply-to": lambda random: sized(random, b"\x03\x00" + sized(random, b"e", 1) + sized(random, b"k", 1), 2),
 }
 

@@ -25,12 +25,19 @@ from tests.fuzz import extremes
 from tests.fuzz.states import STATES, frame_borders, tape
 
 METHODS: Final[Mapping[Version, tuple[type[m.Method], ...]]] = {
-    Version.V0_8: tuple(DIALECTS_08["rabbitmq"].methods.values()),
-    Version.V0_9_1: tuple(DIALECTS_091["rabbitmq"].methods.values()),
+    version: tuple(
+        method
+        for dialect in dialects.values()
+        for method in dialect.methods.values()
+        for _ in range(1 if method.class_id in dialect.unserved else 8)
+    )
+    for version, dialects in ((Version.V0_8, DIALECTS_08), (Version.V0_9_1, DIALECTS_091))
 }
+"""Every method of every dialect; what ends the connection by its name alone comes less often."""
 CHANNELS: Final = (0, 1, 1, 1, 1, 2, 2, 3, 0xFFFF)
 """Where frames go: mostly to channels that are open."""
 COMMANDS_FIRST: Final = tuple(COMMANDS.values())
+WITH_CONTENT: Final = tuple(code for code, kind in COMMANDS.items() if kind.header is not None)
 HEADERS: Final[tuple[tuple[int, ...], ...]] = (
     (DELIVERY_PROPERTIES, MESSAGE_PROPERTIES),
     (DELIVERY_PROPERTIES,),
@@ -207,16 +214,18 @@ def _sentence(random: Random, version: Version, role: Role) -> bytes:
     kind = random.choice(METHODS[version])
     if kind.class_id == 10 and random.random() < 0.8:
         channel = 0
-    return frame(random, 1, channel, extremes.method(random, kind))
+    octets = frame(random, 1, channel, extremes.method(random, kind))
+    return octets + _content(random, channel, kind.class_id) if kind.content and random.random() < 0.9 else octets
 
 
-def _content(random: Random, channel: int) -> bytes:
+def _content(random: Random, channel: int, class_id: int = 60) -> bytes:
     """A content header and body frames, whose sum is nearly always right."""
     sizes = random.choice(((), (0,), (5,), (1, 1, 1), (0, 0, 3), (4088,), (4088, 4088, 100), (4088,) * 5))
     total = sum(sizes)
     if random.random() < 0.1:
         total = random.choice((0, total + 1, max(total - 1, 0), 20_000, 20_001, 30_001, 1 << 31, (1 << 64) - 1))
-    class_id = 60 if random.random() < 0.98 else random.randrange(1 << 16)
+    if random.random() > 0.98:
+        class_id = random.choice((60, 70, 80, 110, 120, random.randrange(1 << 16)))
     header = struct.pack(">HHQ", class_id, 0, total) + extremes.properties(random)
     parts = [frame(random, 2, channel, header)]
     parts += [frame(random, 3, channel, bytes(size)) for size in sizes]
@@ -230,6 +239,8 @@ def _sentence010(random: Random, version: Version, role: Role) -> bytes:
     chance = random.random()
     if chance < 0.3:
         return _transfer(random, channel)
+    if chance < 0.35:
+        return _transfer(random, channel, random.choice(WITH_CONTENT))
     if chance < 0.6:
         control = random.choice(tuple(CONTROLS.values()))
         payload = control.code.to_bytes(2, "big") + extremes.fields(random, control)
@@ -240,10 +251,10 @@ def _sentence010(random: Random, version: Version, role: Role) -> bytes:
     return frame010(random, 1, 1, channel, payload, 0x0F if random.random() < 0.97 else 0x0B)
 
 
-def _transfer(random: Random, channel: int) -> bytes:
-    """message.transfer with header and body segments in frames, nearly always in order."""
+def _transfer(random: Random, channel: int, code: int = TRANSFER) -> bytes:
+    """message.transfer, or another command with content: header and body segments in frames, nearly always in order."""
     command = b"%b\x01%c%b" % (
-        TRANSFER.to_bytes(2, "big"), random.randrange(2), extremes.fields(random, COMMANDS[TRANSFER])
+        code.to_bytes(2, "big"), random.randrange(2), extremes.fields(random, COMMANDS[code])
     )  # fmt: skip
     codes = random.choice(HEADERS)
     header = b"".join(

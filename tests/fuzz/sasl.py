@@ -6,6 +6,7 @@ CVE-2018-1298, CVE-2016-3094 and CVE-2016-4432 were here, and none needed a pass
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -14,20 +15,26 @@ from gateway.classic import methods as m
 from gateway.classic.frames import method_frame
 from gateway.classic.tables import TableCodec
 from gateway.errors import FrameSyntaxError
-from gateway.sasl import MECHANISMS, SaslError, read_amqplain, read_plain
+from gateway.sasl import MECHANISMS, SaslError, read_amqplain, read_plain, scram_keys, server_mechanism
 from gateway.session import ClientConfig, Version
 from gateway.v010 import controls as k
 from gateway.v010.frames import CONTROL, PROTOCOL_HEADER, write_segment
-from gateway.versions import client_session
+from gateway.versions import HEADERS, client_session, server_session
 from tests.fuzz.extremes import table, text
 from tests.fuzz.oracle import Broken, Case
 from tests.fuzz.states import LIMITS, NOW
-from tests.pair import RANDOM
+from tests.pair import RANDOM, SERVER
 
-STATES: Final = (*MECHANISMS, "plain response", "amqplain response")
+STATES: Final = (*MECHANISMS, "plain response", "amqplain response", "scram responses")
 NONCE: Final = base64.b64encode(RANDOM(18))
 SERVER_FIRST: Final = b"r=" + NONCE + b"more,s=" + base64.b64encode(b"salt salt") + b",i=4096"
 SERVER_FINAL: Final = b"v=" + base64.b64encode(b"\x00" * 32)
+CLIENT_FIRST: Final = b"n,,n=guest,r=abc"
+CLIENT_FINAL: Final = b"c=biws,r=abc" + NONCE + b",p=" + base64.b64encode(bytes(32))
+KEYS: Final = scram_keys("secret", b"salt salt")
+ROUNDS: Final = replace(
+    SERVER, authenticate=lambda user, password: False, limits=LIMITS, scram=lambda user: KEYS, random_octets=RANDOM
+)
 
 
 def challenge(random: Random, state: str) -> bytes:
@@ -36,7 +43,10 @@ def challenge(random: Random, state: str) -> bytes:
         return b"\x00".join(text(random) for _ in range(random.choice((1, 2, 3, 3, 3, 4))))
     if state == "amqplain response":
         return table(random)[4:] if random.random() < 0.7 else random.randbytes(random.randrange(40))
-    octets = bytearray(random.choice((SERVER_FIRST, SERVER_FIRST, SERVER_FINAL, b"e=other-error", text(random))))
+    said = (SERVER_FIRST, SERVER_FIRST, SERVER_FINAL, b"e=other-error", text(random))
+    if state == "scram responses":
+        said = (CLIENT_FIRST, CLIENT_FIRST, CLIENT_FINAL, b"", text(random))
+    octets = bytearray(random.choice(said))
     for _ in range(random.choice((0, 1, 1, 2, 4)) if octets else 0):
         at = random.randrange(len(octets) + 1)
         octets[at : at + random.choice((0, 1, 1, 5))] = random.choice(
@@ -55,6 +65,8 @@ def play(case: Case) -> str:
         except FrameSyntaxError:
             return "no table"
         return _read(read_amqplain(entries))
+    if case.state == "scram responses":
+        return _to_a_server(case)
     mechanism = MECHANISMS[case.state]("user", "secret", RANDOM)
     mechanism.start()
     ended = "answered"
@@ -106,6 +118,40 @@ def _in_a_session(case: Case) -> None:
         raise Broken(f"{events} before the connection was open")
     if case.state.startswith("SCRAM") and not closed:
         raise Broken("a session went on with a server that does not know the password")
+
+
+def _to_a_server(case: Case) -> str:
+    """Responses of a client that does not know the password: nobody is logged in, by the mechanism or a session."""
+    mechanism = server_mechanism("SCRAM-SHA-256", ROUNDS)
+    assert mechanism is not None
+    ended = "answered"
+    for chunk in case.chunks:
+        try:
+            if mechanism.respond(chunk) is None:
+                ended = "over"
+                break
+        except SaslError:
+            ended = "refused"
+            break
+    if mechanism.user is not None:
+        raise Broken("somebody is logged in without the password")
+    session = server_session(case.version, ROUNDS)
+    first, *rest = case.chunks
+    if case.version is Version.V0_10:
+        octets = PROTOCOL_HEADER + _control(k.ConnectionStartOk({}, "SCRAM-SHA-256", first, "en_US"))
+        frames = [_control(k.ConnectionSecureOk(chunk)) for chunk in rest]
+        frames += [_control(k.ConnectionTuneOk(1)), _control(k.ConnectionOpen("/"))]
+    else:
+        start_ok = m.ConnectionStartOk({}, "SCRAM-SHA-256", first)
+        octets = HEADERS[case.version] + method_frame(0, start_ok.encode(TableCodec()))
+        frames = [method_frame(0, m.ConnectionSecureOk(chunk).encode()) for chunk in rest]
+        frames += [method_frame(0, method.encode()) for method in (m.ConnectionTuneOk(0, 0, 0), m.ConnectionOpen("/"))]
+    events = session.receive_data(octets, NOW)
+    for frame in frames:
+        events += session.receive_data(frame, NOW)
+    if any(not isinstance(event, o.Closed) for event in events) or len(events) > 1:
+        raise Broken(f"{events} of a client that does not know the password")
+    return ended
 
 
 def _control(control: k.Control) -> bytes:

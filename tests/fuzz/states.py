@@ -95,6 +95,8 @@ ANSWERS: Final[Mapping[type[o.Operation], Callable[[int, int, Any], list[o.Opera
     o.Get: lambda c, n, r: [o.Got(c, n, n, 0, False, "e", "k", SMALL)],
     o.Acquire: lambda c, n, r: [o.Acquired(c, n, n, r.deliveries)],
     o.Publish: lambda c, n, r: [o.Confirmed(c, n, n)],
+    **dict.fromkeys((o.DtxSelect, o.DtxSetTimeout), _done),
+    **dict.fromkeys((o.DtxStart, o.DtxEnd, o.DtxPrepare), lambda c, n, r: [o.XaResult(c, n, n)]),
     o.CloseChannel: lambda c, n, r: [o.ChannelClosed(c, 200, "", False)],
 }  # fmt: skip
 
@@ -235,6 +237,21 @@ def _transaction(stage: Stage) -> None:
     stage.ask(o.TxCommit(1), answered=False)
 
 
+def _distributed(stage: Stage) -> None:
+    """0-10: a branch that has ended, with everything that may follow under way. The others have no such thing."""
+    stage.open()
+    if stage.version is not Version.V0_10:
+        return
+    xid = o.Xid(1, b"global", b"branch")
+    stage.ask(o.SelectConfirm(1), o.DtxSelect(1), o.DtxStart(1, xid))
+    stage.ask(o.Publish(1, "amq.direct", "k", SMALL, True), o.DtxEnd(1, xid))
+    for request in (
+        o.DtxPrepare(1, xid), o.DtxRecover(1), o.DtxSetTimeout(1, xid, 9), o.DtxGetTimeout(1, xid),
+        o.DtxForget(1, xid), o.DtxCommit(1, xid), o.Resume(1, "e", "id"),
+    ):  # fmt: skip
+        stage.ask(request, answered=False)
+
+
 def _closing(stage: Stage) -> None:
     """The session under test has sent close."""
     stage.settled()
@@ -265,6 +282,7 @@ STATES: Final[Mapping[str, Callable[[Stage], None]]] = {
     "content": lambda stage: stage.content(0.6),
     "frame": lambda stage: stage.content(0.95),
     "transaction": _transaction,
+    "distributed": _distributed,
     "closing": _closing,
     "channel-closing": _channel_closing,
 }

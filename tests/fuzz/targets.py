@@ -11,14 +11,14 @@ from random import Random
 from typing import Final
 
 from gateway.session import Role, Version
-from tests.fuzz import broker, oracle, sasl, states, upstream
+from tests.fuzz import broker, draft, oracle, sasl, states, upstream
 from tests.fuzz.generators import GENERATORS
 from tests.fuzz.oracle import Case, Verdict, timed
 
 VERSIONS: Final = tuple(Version)
 ROLES: Final = tuple(Role)
 NAMES: Final = tuple(GENERATORS)
-SHARES: Final = (("upstream", 0.002), ("sasl", 0.038), ("broker", 0.06), ("session", 0.90))
+SHARES: Final = (("upstream", 0.002), ("sasl", 0.038), ("broker", 0.06), ("draft", 0.06), ("session", 0.84))
 """How often each target is chosen."""
 WEIGHED: Final = 400
 """The memory of every so manieth case is measured."""
@@ -37,6 +37,9 @@ def made(seed: str, number: int) -> tuple[str, Case]:
         state = random.choice(sasl.STATES)
         octets = tuple(sasl.challenge(random, state) for _ in range(random.choice((1, 2, 3))))
         return "sasl", Case(target, version, Role.CLIENT, state, octets)
+    if target == "draft":
+        role = random.choice(ROLES)
+        return "draft", draft.case_of(role, tuple(chunks(random, draft.octets(random, role))))
     role = {"broker": Role.SERVER, "upstream": Role.CLIENT}.get(target) or random.choice(ROLES)
     state = {
         "broker": lambda: random.choice(tuple(broker.STATES)),
@@ -67,6 +70,7 @@ def play(case: Case, weigh: bool = False) -> Verdict:
 
 PLAYERS: Final[Mapping[str, Callable[[Case], str]]] = {
     "broker": broker.play,
+    "draft": draft.play,
     "sasl": sasl.play,
     "upstream": upstream.play,
 }

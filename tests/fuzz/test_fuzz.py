@@ -47,7 +47,7 @@ def test_every_state_is_reached_and_every_target_is_played() -> None:
     made = [targets.made("t", number) for number in range(4_000)]
     assert {case.state for _, case in made if case.target == "session"} == set(states.STATES)
     assert {case.target for _, case in made} == {name for name, _ in targets.SHARES}
-    assert {generator for generator, _ in made} == {*generators.GENERATORS, "sasl"}
+    assert {generator for generator, _ in made} == {*generators.GENERATORS, "sasl", "draft"}
     assert {(case.version, case.role) for _, case in made} == {(version, role) for version in Version for role in Role}
 
 
@@ -60,7 +60,7 @@ def test_the_octets_get_far() -> None:
             seen.add(type(event))
             super()._react(event)
 
-    for number in range(3_000):
+    for number in range(5_000):
         _, case = targets.made("far", number)
         if case.target == "session":
             Looking(case).play()
@@ -136,7 +136,7 @@ def test_a_defect_is_seen(defect: Callable[[pytest.MonkeyPatch], None], monkeypa
     for version in (Version.V0_9_1, Version.V0_10):
         for state in ("consuming", "content", "header"):
             for role in Role:
-                for _ in range(12):
+                for _ in range(24):
                     octets = generators.grammar(random, version, role, state)
                     cases.append(Case("session", version, role, state, (octets,)))
                     states.tape(version, role, state)

@@ -22,6 +22,8 @@ EXPIRED = "expired.example"
 """Who asks for this name is shown a certificate that has expired."""
 MUTUAL = "mutual.example"
 """Who asks for this name must show a certificate."""
+CLIENT = "client"
+"""The common name of the client's certificate: the login that it stands for."""
 
 
 class Certificates:
@@ -74,7 +76,7 @@ class Certificates:
             "server": authority.issue_cert(*NAMES),
             "expired": authority.issue_cert(EXPIRED, not_before=yesterday - timedelta(days=9), not_after=yesterday),
             "mutual": authority.issue_cert(MUTUAL),
-            "client": authority.issue_cert("client.example"),
+            "client": authority.issue_cert("client.example", common_name=CLIENT),
             "foreign": other.issue_cert("client.example"),
         }.items():
             certificate.cert_chain_pems[0].write_to_path(self.cert_file(name))

@@ -104,6 +104,12 @@ class Judge:
         result: dict[str, str | None] = self.ask(do="scenario", syntax=syntax, only=only, **where)
         return result
 
+    def recode(self, *items: tuple[str, bytes]) -> list[tuple[str | None, bytes | str]]:
+        """What Qpid's own codec of 0-10 makes of ``("control", "command" or "struct", octets)``: the class that it
+        reads and the octets that it writes again, or None and why it cannot."""
+        answers = self.ask(do="recode", items=[(kind, octets(value)) for kind, value in items])
+        return [(name, said if name is None else b64decode(said)) for name, said in answers]
+
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
@@ -153,6 +159,11 @@ class JudgeConnection:
         for message in messages:
             message["body"] = b64decode(message["body"])
         return messages
+
+    def branches(self, queue: str) -> list[Any]:
+        """0-10: every dtx command and every query, one behind the other; what each said. The session is over then."""
+        said: list[Any] = self._ask("branches", queue=queue)
+        return said
 
     def close(self) -> None:
         """Close it."""

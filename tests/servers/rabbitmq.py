@@ -39,10 +39,12 @@ log.file = false
 
 _TLS_CONFIGURATION = """\
 [{{rabbit, [
+  {{auth_mechanisms, ['PLAIN', 'AMQPLAIN', 'EXTERNAL', 'RABBIT-CR-DEMO']}},
+  {{ssl_cert_login_from, common_name}},
   {{ssl_listeners, [{{"127.0.0.1", {amqps}}}]}},
   {{ssl_options, [
     {{cacertfile, "{ca}"}}, {{certfile, "{folder}/server.pem"}}, {{keyfile, "{folder}/server.key"}},
-    {{verify, verify_none}},
+    {{verify, verify_peer}}, {{fail_if_no_peer_cert, false}},
     {{sni_hosts, [
       {{"{expired}", [{{certfile, "{folder}/expired.pem"}}, {{keyfile, "{folder}/expired.key"}}]}},
       {{"{mutual}", [{{certfile, "{folder}/mutual.pem"}}, {{keyfile, "{folder}/mutual.key"}},
@@ -199,7 +201,8 @@ class RabbitMQ(Server):
 
 
 class RabbitMQWithTls(RabbitMQ):
-    """With a TLS port beside the plain one, always private: :data:`~tests.servers.PRIVATE_KINDS`."""
+    """With a TLS port beside the plain one, always private: :data:`~tests.servers.PRIVATE_KINDS`. Its mechanisms are
+    EXTERNAL too, and one of rounds (RABBIT-CR-DEMO)."""
 
     kind = "rabbitmq-tls"
     port_names = (*RabbitMQ.port_names, "amqps")
@@ -220,6 +223,8 @@ class RabbitMQWithTls(RabbitMQ):
 
     def prepare(self) -> None:
         super().prepare()
+        plugins = "[rabbitmq_management,rabbitmq_auth_mechanism_ssl]."
+        (self.folder / "enabled_plugins").write_text(f"{plugins}\n")
         certificates = self.certificates
         certificates.make()
         text = _TLS_CONFIGURATION.format(

@@ -276,6 +276,20 @@ def java_publishes_packed(connection: JudgeConnection, native: bool) -> None:
     connection.close()
 
 
+BRANCHES = ["XA_OK"] * 4 + [60, "XA_OK", 1] + ["XA_OK"] * 7 + [2, "direct", True, "NOT_FOUND"]
+"""What the steps of :func:`java_works_on_branches` say."""
+
+
+def java_works_on_branches(connection: JudgeConnection) -> None:
+    """Distributed transactions: a branch started, suspended, resumed, prepared, found in doubt and committed, one
+    failed and rolled back, one committed in one phase; queries of queue, exchange and binding; the session ends by
+    forgetting a branch that is not known."""
+    connection.declare("golden", durable=True)
+    said = connection.branches("golden")
+    assert said == BRANCHES, said
+    connection.close()
+
+
 def record(name: str, server: Server, version: str, client: str, talk: Callable[[int], None], about: str) -> None:
     """One transcript: the first connection that ``talk`` makes."""
     product = {"rabbitmq": "RabbitMQ 3.10.8", "brokerj": "Apache Qpid Broker-J 9.2.1"}[server.kind]
@@ -283,6 +297,10 @@ def record(name: str, server: Server, version: str, client: str, talk: Callable[
         talk(relay.port)
         connection = relay.connections[0]
     _store(name, connection, broker=product, version=version, client=client, about=" ".join(about.split()))
+
+
+def _talk_branches(judge: Judge) -> Callable[[int], None]:
+    return lambda port: java_works_on_branches(judge.connect("0-10", port, "default"))
 
 
 JMS_STEPS = (
@@ -346,6 +364,10 @@ def main() -> int:
 
             packed = java_publishes_packed.__doc__ or ""
             record(f"brokerj-{version}-gzip", brokerj, version, by_java, talk_packed, packed)
+            if version == "0-10":
+                branches = java_works_on_branches.__doc__ or ""
+                record("brokerj-0-10-dtx", brokerj, version, by_java, _talk_branches(judge), branches)
+                judge.connect(version, brokerj.port, "default").delete("golden")
             for step, syntax, short in JMS_STEPS:
 
                 def talk_jms(port: int, version: str = version, step: str = step, syntax: str = syntax) -> None:

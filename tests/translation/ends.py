@@ -11,7 +11,7 @@ from gateway.fidelity import RESERVED, forward
 from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.session import Version
 from gateway.translation import Target, target_of
-from gateway.values import TYPES, Timestamp, Typed, Value
+from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, Value
 
 NOW: Final = 1_700_000_000.0
 
@@ -33,6 +33,7 @@ ENDS: Final[dict[str, Target]] = {
     "0-9-1 qpid": _end(Version.V0_9_1, "qpid"),
     "0-10 qpid": _end(Version.V0_10, "", "qpid"),
     "0-10 other": _end(Version.V0_10, "", "qpid-cpp"),
+    "0-10 transitional": _end(Version.V0_10, "transitional"),
 }
 PAIRS: Final = [(there, here) for there in ENDS for here in ENDS]
 
@@ -82,6 +83,7 @@ HEADER_SAMPLES: Final[dict[str, tuple[Value, ...]]] = {
     "str8-utf16": (Typed("str8-utf16", "é"), Typed("str8-utf16", b"\xd8")),
     "str16-latin": (Typed("str16-latin", "é"),),
     "str16-utf16": (Typed("str16-utf16", "é"),),
+    **{kind: (Typed(kind, "é"), Typed(kind, "")) for kind in DRAFT_STRINGS},
     "bytes": (b"", b"\x00\xff" * 50),
     "vbin8": (Typed("vbin8", b"x"),),
     "vbin16": (Typed("vbin16", b"x"),),

@@ -153,7 +153,7 @@ class BrokerJWithTls(BrokerJ):
     """With a TLS port beside the plain one, always private: :data:`~tests.servers.PRIVATE_KINDS`."""
 
     kind = "brokerj-tls"
-    port_names = (*BrokerJ.port_names, "amqps")
+    port_names = (*BrokerJ.port_names, "amqps", "external", "anonymous")
 
     @property
     def certificates(self) -> Certificates:
@@ -164,6 +164,16 @@ class BrokerJWithTls(BrokerJ):
     def tls_port(self) -> int:
         """The TLS port."""
         return self.state.ports["amqps"]
+
+    @property
+    def external_port(self) -> int:
+        """A TLS port where a certificate is the only way to log in."""
+        return self.state.ports["external"]
+
+    @property
+    def anonymous_port(self) -> int:
+        """A port without TLS where everybody is the same."""
+        return self.state.ports["anonymous"]
 
     @property
     def initial(self) -> Path:
@@ -180,6 +190,17 @@ class BrokerJWithTls(BrokerJ):
         plain = next(port for port in document["ports"] if port["name"] == "AMQP")
         secure = {"name": "AMQPS", "port": str(self.tls_port), "transports": ["SSL"], "keyStore": "tls"}
         document["ports"].append(plain | secure)
+        document["authenticationproviders"] += [
+            {"name": "external", "type": "External"},
+            {"name": "anonymous", "type": "Anonymous"},
+        ]
+        authorities = {"certificatesUrl": f"file://{certificates.ca_file}"}
+        document["truststores"] = [{"name": "clients", "type": "NonJavaTrustStore", **authorities}]
+        mutual = {"authenticationProvider": "external", "needClientAuth": True, "trustStores": ["clients"]}
+        external = {"name": "EXTERNAL", "port": str(self.external_port), **mutual}
+        document["ports"].append(plain | secure | external)
+        anonymous = {"name": "ANONYMOUS", "port": str(self.anonymous_port), "authenticationProvider": "anonymous"}
+        document["ports"].append(plain | anonymous)
         self.initial.write_text(json.dumps(document))
 
     def ready(self) -> bool:
