@@ -7,6 +7,8 @@ from the outside in::
     supervisor.py   Bridges: all of them; what the API does with them
     bridge.py       one bridge: source, consumer, faults, status
     flow.py         the way of messages: taken, published, recorded, acknowledged
+    two_phase.py    mode dtx: branches of distributed transactions, which the ledger decides
+    in_doubt.py     what such a bridge has left in the middle
     gate.py         how much may be under way at the target
     redeliveries.py what the target has already
     graves.py       the dead-letter place

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from time import time
 from typing import Any, Final
@@ -19,9 +19,11 @@ from gateway.bridges.counts import Counts
 from gateway.bridges.faults import Faults
 from gateway.bridges.flow import Flow
 from gateway.bridges.graves import Graves
+from gateway.bridges.in_doubt import settle
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
 from gateway.bridges.routes import Route
 from gateway.bridges.states import BridgeState, BridgeStatus
+from gateway.bridges.two_phase import TwoPhase
 from gateway.config import BridgeSettings
 from gateway.core.consuming import own_id
 from gateway.core.gateway import Gateway
@@ -47,7 +49,7 @@ BIND_EVERY: Final = 30.0
 its exchange, is gone."""
 CALM: Final = 60.0
 """After so many seconds without a fault of ours the next one is the first again."""
-SOURCE, QUEUE, BROKER, OURS = "source", "own queue", "target broker", "bridge"
+SOURCE, QUEUE, BROKER, OURS, BRANCH = "source", "own queue", "target broker", "bridge", "branch"
 """Where a fault can be, besides those of the flow."""
 
 
@@ -144,7 +146,10 @@ class Bridge:
         """Take nothing more, bring what is under way to an end within so many seconds, and give the rest back."""
         if tasks := self._end_tasks():
             await asyncio.wait(tasks)
+        distributed = self._flow is not None and self._flow.two_phase is not None
         await self._end_flow(within)
+        if distributed:
+            await self._settle_last(max(within, CANCEL_WITHIN))
         self._rest_now()
 
     def drop(self) -> Coroutine[Any, Any, None]:
@@ -189,6 +194,8 @@ class Bridge:
             await consumer.cancel(max(within, CANCEL_WITHIN))
         if flow is not None:
             await flow.stop(within)
+            if flow.two_phase is not None:
+                await flow.two_phase.close()
         if consumer is not None:
             await consumer.close()
         self._flow = self._consumer = None
@@ -206,7 +213,8 @@ class Bridge:
                 await self._begin()
                 break
             except GatewayError as error:
-                self._faults.set(SOURCE, str(error))
+                if BRANCH not in self._faults:
+                    self._faults.set(SOURCE, str(error))
             except Exception as error:  # a fault of ours must not end the trying
                 log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
                 self._faults.set(OURS, f"internal error: {error!r:.200}")
@@ -235,7 +243,10 @@ class Bridge:
         if self._left == 0:
             self._finish("delete_after: there was nothing to forward")
             return
+        left = await self._settle_branches()
         flow = self._flow = self._make_flow()
+        if flow.two_phase is not None:
+            flow.two_phase.inherit(left)
         flow.redeliveries.browses = browses
         flow.unheld = settings.acknowledge == "unsafe-no-ack"
         flow.start(self._left)
@@ -263,10 +274,41 @@ class Bridge:
             on_enough=self._enough,
             on_crash=self._crashed,
         )
+        if settings.acknowledge == "dtx":
+            flow.redeliveries.trusts = True
+            flow.two_phase = TwoPhase(
+                self.name, self.route.token, settings.target.exchange, self._target, journal, gateway.ledger,
+                self._faults, gateway.ids,
+            )  # fmt: skip
         flow.graves = Graves(
             self.route, settings.dead_letter, self._place, journal, self._faults, flow.buried, flow.retaken
         )
         return flow
+
+    async def _settle_branches(self) -> Sequence[bytes]:
+        """What was left in the middle at a target, before anything is taken; what the target has still of it."""
+        target = self._target if self.settings.acknowledge == "dtx" else None
+        if target is None and not await self._gateway.ledger.branches.of(self.name):
+            return ()  # as for every bridge that never was one of mode dtx
+        journal = Journal(self.name, self.settings, self._gateway.ledger, self._source, self._target, self._faults)
+        try:
+            settled = await settle(self.name, self.route.token, self._gateway, journal, target)
+        except GatewayError as error:
+            self._faults.set(BRANCH, str(error))
+            raise
+        self._faults.clear(BRANCH)
+        return settled.left
+
+    async def _settle_last(self, within: float) -> str:
+        """It does not run any more: settle what it leaves in the middle, if that can be done within so many seconds;
+        why not, "" if it is."""
+        try:
+            async with asyncio.timeout(within):
+                await self._settle_branches()
+                left = await self._gateway.ledger.branches.of(self.name)
+        except (GatewayError, TimeoutError) as error:
+            return str(error) or f"no answer within {within:g} s"
+        return "their broker has them still, or is not configured" if left else ""
 
     def _check_browsing(self) -> None:
         capabilities = self._source.capabilities
@@ -515,6 +557,8 @@ class Bridge:
     async def abandon_source(self, heir: Bridge | None = None) -> None:
         """The bridge goes: its own queue is unbound, and deleted where it is empty. What is in it stays. A queue that
         is the ``heir``'s too stays, and is bound anew before it is unbound: what both bindings match is not missed."""
+        if heir is None and (reason := await self._settle_last(CANCEL_WITHIN)):
+            log("bridge.branches_left", logging.WARNING, bridge=self.name, reason=reason)
         if not self.route.own_queue:
             return
         source, queue = self.settings.source, self.route.queue

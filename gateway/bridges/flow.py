@@ -36,15 +36,19 @@ from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
 from gateway.bridges.redeliveries import Redeliveries
 from gateway.bridges.routes import Fate, Route
 from gateway.bridges.throttle import Throttle
+from gateway.bridges.two_phase import TwoPhase
 from gateway.bridges.verdicts import Fault, verdict
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import Kind, MessageIds, id_text
+from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.telemetry import log
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
 
 CHUNK: Final = 500
 """Most messages of a chunk."""
+BRANCH_OCTETS: Final = 16 << 20
+"""Most octets of the bodies of a branch (mode ``dtx``); one message may have more."""
 CONFIRM_TIMEOUT: Final = 120.0
 """How long a publish waits for its outcome, in seconds; then it is sent again, marked."""
 PATIENCE_MIN: Final = 0.1
@@ -76,6 +80,8 @@ class Flow:
         are done. ``on_crash``: a fault of ours."""
         settings = route.settings
         self.graves: Graves
+        self.two_phase: TwoPhase | None = None
+        """Mode ``dtx``."""
         self.held = 0
         self.octets = 0
         """Messages that came and are not settled, and the octets of their bodies."""
@@ -183,6 +189,8 @@ class Flow:
         """A broker may be back: do not wait for the end of a pause."""
         self._gate.hurry()
         self.graves.hurry()
+        if self.two_phase is not None:
+            self.two_phase.hurry()
         self._wake.set()
 
     @property
@@ -363,6 +371,9 @@ class Flow:
     async def _send_all(self, items: list[Item]) -> None:
         """Hand them to the target, in order. Where transient messages overtake persistent ones, each transient one
         waits until the persistent ones before it are taken."""
+        if self.two_phase is not None:
+            await self._send_branches(items, self.two_phase)
+            return
         capabilities = self._target.capabilities
         if capabilities is None or not capabilities.transient_overtakes:
             self._send(items)
@@ -380,26 +391,91 @@ class Flow:
                 futures = [item.future for item in run if item.future is not None]
                 self._persistent = futures[-1] if futures else self._persistent
 
+    async def _send_branches(self, items: list[Item], two_phase: TwoPhase) -> None:
+        """Bring them to the target in branches, in order, and acknowledge what is recorded."""
+        undone = False
+        for branch in _branches(items):
+            present = [item for item in branch if not item.delivery.lost]
+            for item in branch:
+                if item.delivery.lost:
+                    self._drop(item)
+            if undone:  # they must not overtake those before them
+                for item in present:
+                    item.first = item.first or max(self._serial, 1)
+                self._go_again(present, "")
+                continue
+            pairs = self._messages(present, two_phase)
+            for item, _ in pairs:
+                self.redeliveries.launched(item)
+            if pairs:
+                self._gate.outstanding += len(pairs)
+                ended = await two_phase.forward(pairs)
+                if ended.good:
+                    self._newest = max(self._newest, *(item.sent for item in ended.good))
+                if ended.refused:
+                    self._refused(ended.refused, len(ended.good))
+                elif ended.good:
+                    self._gate.taken(len(ended.good))
+                if ended.undone:
+                    undone = True
+                    self._go_again(ended.undone, ended.reason)
+                if ended.good:
+                    self._acknowledge(ended.good)
+                self._gate.outstanding -= len(pairs)
+            if self._arrived or self._again:
+                self._wake.set()
+
+    def _go_again(self, items: list[Item], reason: str) -> None:
+        """Nothing of these has happened; ``reason``: it is the target's fault."""
+        for item in items:
+            item.future, item.due = None, 0.0
+            if self._stopping:
+                self._drop(item)
+                self._release(item.delivery)
+            else:
+                self._again.append(item)
+        if reason:
+            self._gate.close(reason, self._loop.time())
+
     def _send(self, items: list[Item]) -> None:
         """Hand them to the target, in order."""
-        if not items:
-            return
-        route, upstream = self._route, self._target
-        annotated = upstream.settings.annotate
-        target = upstream.target
-        publish, exchange, order = upstream.publish_nowait, self._exchange, route.name
+        publish, exchange, order = self._target.publish_nowait, self._exchange, self._route.name
         launched = self.redeliveries.launched
         sent: list[Item] = []
+        for item, message in self._messages(items):
+            item.future = publish(exchange, item.routing_key, message, timeout=CONFIRM_TIMEOUT, order=order)
+            launched(item)
+            sent.append(item)
+        if not sent:
+            return
+        if self._early:
+            for item in sent:
+                if self.held > 2 * self._most or self.octets > self._octets_max:
+                    break  # only what is not settled yet keeps the source from sending more
+                if item.future is not None and not item.future.done():
+                    self._settle(item.delivery, Settlement.ACCEPT)
+        self._gate.outstanding += len(sent)
+        self._run(self._finish(sent))
+
+    def _messages(self, items: list[Item], two_phase: TwoPhase | None = None) -> list[tuple[Item, Message]]:
+        """What is to be published, in order; what cannot be made is poison."""
+        route, target = self._route, self._target.target
+        annotated = self._target.settings.annotate
+        made: list[tuple[Item, Message]] = []
         resent = 0
         for item in items:
             self._serial += 1
             item.sent = self._serial
             if item.delivery.redelivered or item.first or item.doubtful:
-                item.resent = item.resent or item.delivery.redelivered
+                # What has an id, and no branch of it is in the ledger, is not at the target.
+                again = item.delivery.redelivered and (two_phase is None or not item.key)
+                item.resent = item.resent or again
                 resent += item.resent
             item.first = item.first or self._serial
             try:
                 message = route.message(item, annotated)
+                if two_phase is not None:
+                    two_phase.check(message)
                 if target is not None and (losses := target.losses(message)):
                     item.losses = losses
                     if self._strict:
@@ -415,21 +491,10 @@ class Flow:
                 item.reason = f"internal error: {error!r:.200}"
                 self._poison(item)
                 continue
-            item.future = publish(exchange, item.routing_key, message, timeout=CONFIRM_TIMEOUT, order=order)
-            launched(item)
-            sent.append(item)
+            made.append((item, message))
         if resent:
             self._counts.add("resent", resent)
-        if not sent:
-            return
-        if self._early:
-            for item in sent:
-                if self.held > 2 * self._most or self.octets > self._octets_max:
-                    break  # only what is not settled yet keeps the source from sending more
-                if item.future is not None and not item.future.done():
-                    self._settle(item.delivery, Settlement.ACCEPT)
-        self._gate.outstanding += len(sent)
-        self._run(self._finish(sent))
+        return made
 
     # --------------------------------------------------------------------------------------------- outcomes
 
@@ -633,6 +698,19 @@ def _split(items: list[Item]) -> tuple[list[Item], list[Item]]:
     if len(done) == len(items):
         return done, []
     return done, [item for item in items if item.future is not None and not item.future.done()]
+
+
+def _branches(items: list[Item]) -> list[list[Item]]:
+    """As many as may be in a branch each, in order."""
+    found: list[list[Item]] = []
+    octets = 0
+    for item in items:
+        octets += item.size
+        if not found or octets > BRANCH_OCTETS:
+            found.append([])
+            octets = item.size
+        found[-1].append(item)
+    return found
 
 
 def _is_persistent(item: Item) -> bool:

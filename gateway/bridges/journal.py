@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gateway.bridges.faults import Faults
 from gateway.bridges.items import Item
@@ -29,6 +29,8 @@ PAUSE_MAX: Final = 30.0
 DETAILS_MAX: Final = 1_000
 """How many details are kept for the next messages of the same routing key."""
 WHERE: Final = "ledger"
+
+R = TypeVar("R")
 
 
 class Journal:
@@ -73,11 +75,9 @@ class Journal:
         if not entries and not inbox:
             return
         try:
-            await self._ledger.record(entries, inbox)
-        except LedgerUnavailable as error:
-            await self._again(entries, inbox, error)
+            await self.patiently(lambda: self._ledger.record(entries, inbox))
         except EntriesRefused as error:
-            self._refused(error)
+            self.refused(error)
 
     async def seen(self, keys: Sequence[str]) -> dict[str, Seen]:
         """What the inbox knows of these origin ids. Tries for as long as it takes."""
@@ -90,7 +90,18 @@ class Journal:
             await self._wait(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
-    async def _again(self, entries: Sequence[Entry], inbox: Sequence[InboxRow], error: LedgerUnavailable) -> None:
+    async def patiently(self, write: Callable[[], Awaitable[R]]) -> R:
+        """What the ledger says to a write; tries for as long as it takes.
+
+        Raises:
+            EntriesRefused: some events cannot be stored.
+        """
+        try:
+            return await write()
+        except LedgerUnavailable as error:
+            return await self._again(write, error)
+
+    async def _again(self, write: Callable[[], Awaitable[R]], error: LedgerUnavailable) -> R:
         self._stuck += 1
         pause = PAUSE_MIN
         try:
@@ -99,17 +110,15 @@ class Journal:
                 await self._wait(pause)
                 pause = min(pause * 2, PAUSE_MAX)
                 try:
-                    await self._ledger.record(entries, inbox)
+                    found = await write()
                     break
                 except LedgerUnavailable as again:
                     error = again
-                except EntriesRefused as refused:
-                    self._refused(refused)
-                    break
         finally:
             self._stuck -= 1
         if not self._stuck:
             self._faults.clear(WHERE)
+        return found
 
     async def _wait(self, pause: float) -> None:
         """Wait so many seconds, or until the ledger has found out that it can be written again."""
@@ -119,7 +128,7 @@ class Journal:
             if self._ledger.ready()[0]:
                 break
 
-    def _refused(self, error: EntriesRefused) -> None:
+    def refused(self, error: EntriesRefused) -> None:
         """Some events cannot be stored. Their messages are safe where they are, so the bridge goes on."""
         log("bridge.events_refused", logging.ERROR, bridge=self.bridge, reason=str(error))
 

@@ -34,6 +34,9 @@ class Redeliveries:
     def __init__(self, journal: Journal, prefetch: int) -> None:
         self.browses = False
         """The source shows messages that were forwarded before, again and again."""
+        self.trusts = False
+        """An id is taken at its word: what has the id and the body of a message that the target had before this
+        consumer's channel began is that message, whether or not anybody says that it comes again."""
         self._journal = journal
         self._prefetch = prefetch
         self._flying: dict[str, Item] = {}
@@ -112,4 +115,4 @@ class Redeliveries:
     def _comes_again(self, item: Item) -> bool:
         """Whether somebody says that it may have been delivered before. Being among the first of a consumer is no
         such word: a publisher may use an id again, with the same body."""
-        return item.delivery.redelivered or item.resent or self.browses
+        return item.delivery.redelivered or item.resent or self.browses or self.trusts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
@@ -14,6 +15,7 @@ from gateway.config import BridgeSettings
 from gateway.core import Gateway
 from gateway.core.supervised import Supervisor, Wish
 from gateway.errors import EtagMismatch, NoSuchBridge
+from gateway.telemetry import log
 
 KIND: Final = "bridge"
 """The kind of work that a bridge is."""
@@ -37,6 +39,11 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
     async def start(self) -> None:
         self._identity = await self._find_identity()
         await super().start()
+        ledger = self._gateway.ledger
+        for name in await ledger.branches.bridges():
+            if name not in self._configured and await ledger.get_resource(KIND, name) is None:
+                reason = "there is no bridge of this name any more; one that gets it settles them"
+                log("bridge.branches_left", logging.WARNING, bridge=name, reason=reason)
 
     async def _find_identity(self) -> str:
         """Eight hexadecimal digits that are this ledger's, made once."""

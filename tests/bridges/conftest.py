@@ -98,11 +98,15 @@ class Estate:
 
     async def back(self, name: str) -> None:
         """It is back, at the same port."""
+        await self.back_without_a_gateway(name)
+        assert await self.upstreams[name].wait_up(30)
+
+    async def back_without_a_gateway(self, name: str) -> None:
+        """The same; nobody waits for it."""
         broker = self.brokers[name]
         listener = Listener(broker, None)
         broker._listeners = [listener]
         await listener.start("127.0.0.1", self._listened[name])
-        assert await self.upstreams[name].wait_up(30)
 
     @property
     def old(self) -> Upstream:
@@ -152,6 +156,15 @@ class Estate:
             futures.append(self.old.publish_nowait("", queue, message, order="fill"))
         for future in futures:
             assert (await future).routed
+        return ids
+
+    async def fill_past_it(self, count: int) -> list[str]:
+        """:meth:`fill`, while there is no gateway."""
+        self.upstreams = {"old": self.upstream("old", "0-9-1", reconnect_min=0.02, reconnect_max=0.1)}
+        await self.old.start()
+        assert await self.old.wait_up(30)
+        ids = await self.fill(count)
+        await self.old.close()
         return ids
 
     async def take(self, count: int, queue: str = "out", broker: str = "new", within: float = WITHIN) -> list[Delivery]:

@@ -12,7 +12,8 @@ import pytest
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError
 from gateway.upstreams import Upstream
-from tests.bridges.conftest import Estate, entry
+from tests.bridges.conftest import Estate, entry, until
+from tests.bridges.points import POINTS, Hold, branches, crash, prepared, until_async
 from tests.servers import BrokerJ, RabbitMQ
 
 pytestmark = pytest.mark.broker
@@ -161,3 +162,30 @@ async def test_connections_that_are_cut(real: Real, rabbitmq: RabbitMQ) -> None:
     bodies = [int(delivery.message.body) for delivery in came]
     assert set(bodies) == set(range(1, 1_001))
     assert len(bodies) - 1_000 <= status.resent <= 100
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("real", [((RABBITMQ, "0-9-1"), (BROKERJ, "0-10"))], indirect=True)
+async def test_neither_gap_nor_duplicate(real: Real, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """The process ends at each point of mode ``dtx``."""
+    owner, name, where, status, in_doubt = POINTS[point]
+    ids = await real.fill(12, real.source)
+    before = await prepared(real)
+    hold = Hold()
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, where(getattr(owner, name), hold))
+        await real.bridge(acknowledge="dtx")
+        await until(lambda: hold.reached)
+        assert await branches(real) == [status]
+        assert await prepared(real) - before == in_doubt
+        await crash(real)
+    await real.open_gateway({"old": "", "new": ""})
+    await real.wait_for(state="running")
+
+    async def done() -> bool:
+        return await real.depth(real.source) == 0 and (await real.status()).in_flight == 0
+
+    await until_async(done, 30.0)
+    found = await real.take(12, real.target)
+    assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
+    assert await prepared(real) == before

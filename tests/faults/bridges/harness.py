@@ -342,12 +342,25 @@ class BridgeRun:
             leases, pending = await self.in_flight()
         self.gateway.kill()
         self.accident(leases, counts=bool(leases and pending))
+        if self.exactly_once:
+            await self._look_at_branches()
         self.note(kills=1, unacknowledged=leases, unconfirmed=pending)
         await asyncio.to_thread(self.gateway.start)
 
+    @property
+    def exactly_once(self) -> bool:
+        """The bridge is one of mode ``dtx``: nothing may come twice."""
+        return bool(self._bridge.get("acknowledge") == "dtx")
+
+    async def _look_at_branches(self) -> None:
+        """How far the branch of a bridge that was just killed had come, by ledger and target."""
+        there = "prepared" if await self.target.upstream.branches.recover() else "not prepared"
+        status = "".join(status for (status,) in self.ledger.query("SELECT status FROM branches"))
+        self.note(**{f"killed {status}, {there}": 1})
+
     def accident(self, in_flight: int, *, counts: bool = False, forgets: bool = False) -> None:
         """Whatever is between source and target now may come twice; see :class:`Accident`."""
-        most = self._bridge.get("prefetch", PREFETCH)
+        most = 0 if self.exactly_once else self._bridge.get("prefetch", PREFETCH)
         self.accidents.append(Accident(time.time(), in_flight, most, counts, forgets))
 
     async def stuck(self, seconds: float, within: float = 15.0) -> dict[str, Any]:

@@ -42,6 +42,10 @@ KEYED: Final = {"target.exchange": "amq.topic", "target.routing_key": "{header:k
 """The routing key is in a header of each message."""
 
 
+DTX: Final = {"acknowledge": "dtx"}
+"""Nothing may come twice."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One row of the table."""
@@ -81,6 +85,17 @@ ROWS: Final = (
     Row("connections reset", accidents.connections_reset, times=(4, 50)),
     Row("source queue deleted", obstacles.queue_deleted),
     Row("unroutable at the target", obstacles.target_queue_deleted),
+    Row(
+        "gateway killed in dtx",
+        accidents.gateway_killed,
+        (OLD_TO_QPID,),
+        times=(2, 50),
+        messages=(100, 5_000),
+        bridge=DTX,
+    ),
+    Row("connections reset in dtx", accidents.connections_reset, (OLD_TO_QPID,), times=(4, 50), bridge=DTX),
+    Row("source killed in dtx", accidents.source_killed, (OLD_TO_QPID,), private=True, bridge=DTX),
+    Row("target killed in dtx", accidents.target_killed, (OLD_TO_QPID,), private=True, bridge=DTX),
     Row("unknown target exchange", obstacles.exchange_unknown, bridge={"target.exchange": EXCHANGE}),
     Row("ledger locked", obstacles.ledger_locked),
     Row("ledger disk full", obstacles.ledger_disk_full, ledger=SmallDisk),
@@ -147,6 +162,15 @@ QUICK: Final = (
         together("target blocked by an alarm", "source paused", "source killed", "target killed"),
     ),
     (OLD_TO_QPID, together("source blocked by an alarm", "target paused")),
+    (
+        OLD_TO_QPID,
+        together(
+            "gateway killed in dtx",
+            "connections reset in dtx",
+            "source killed in dtx",
+            "target killed in dtx",
+        ),
+    ),
 )
 """In the order in which they are run: where, and which rows."""
 

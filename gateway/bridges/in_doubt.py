@@ -1,0 +1,110 @@
+"""What a bridge in mode ``dtx`` has left in the middle: settled by the ledger's word, before anything is taken.
+
+Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.branches`), whatever has died since::
+
+    the ledger says   what is done at the broker                          what the ledger says afterwards
+    begun             first the ledger: aborted, so that nobody can       nothing: the row goes
+                      decide it any more; then it is rolled back
+    aborted           it is rolled back                                   nothing: the row goes
+    decided           it is committed. The broker does not know it: it    its messages are forwarded; the row goes
+                      was committed, and the answer was lost
+    decided           the broker has undone it, against its word          its messages are forgotten; they come again
+    nothing           the broker says that it is prepared, under a name   nothing
+                      of this bridge: it is rolled back
+
+This is done for a bridge of any mode that has such rows, at whichever broker they are: the mode and the target may have
+been changed since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.bridges.journal import Journal
+from gateway.bridges.two_phase import FORMAT, branch_id, told_of, undone_of, xid_of
+from gateway.core.gateway import Gateway
+from gateway.errors import EntriesRefused, NoSuchBroker, RemoteError
+from gateway.ledger import Branch, BranchStatus
+from gateway.telemetry import log
+from gateway.upstreams import Fate, Upstream
+
+
+class Settled(NamedTuple):
+    """What became of the branches that were found."""
+
+    committed: int
+    rolled_back: int
+    left: Sequence[bytes]
+    """They are aborted, and the target says that a channel works on them still."""
+    lost: int
+    """Their broker is not configured any more."""
+
+
+async def settle(bridge: str, token: str, gateway: Gateway, journal: Journal, target: Upstream | None) -> Settled:
+    """Settle what was left in the middle. ``target``: where to look for branches of which the ledger knows nothing.
+
+    Raises:
+        BrokerUnavailable, LedgerUnavailable, RemoteError: it cannot be settled now; nothing may be taken until it is.
+    """
+    register = gateway.ledger.branches
+    found = await register.of(bridge)
+    committed = rolled_back = lost = 0
+    left: list[bytes] = []
+    for branch in found:
+        try:
+            upstream = gateway.broker(branch.broker)
+        except NoSuchBroker:
+            lost += 1
+            continue
+        status = branch.status
+        if status is BranchStatus.BEGUN:
+            status = await register.abort(branch.id)
+        if status is BranchStatus.DECIDED:
+            committed += await _commit(token, upstream, gateway, journal, branch)
+        elif await _roll_back(token, upstream, branch.id):
+            await register.finish(branch.id)
+            rolled_back += 1
+        elif upstream is target:
+            left.append(branch.id)
+    if target is not None:
+        known = {branch.id for branch in found}
+        for xid in await target.branches.recover():
+            if xid.format == FORMAT and xid.branch_id == branch_id(token) and xid.global_id not in known:
+                rolled_back += await _roll_back(token, target, xid.global_id)
+    if found or rolled_back:
+        log(
+            "bridge.branches_settled", logging.WARNING if lost else logging.INFO,
+            bridge=bridge, committed=committed, rolled_back=rolled_back, left=len(left), lost=lost,
+        )  # fmt: skip
+    return Settled(committed, rolled_back, left, lost)
+
+
+async def _commit(token: str, upstream: Upstream, gateway: Gateway, journal: Journal, branch: Branch) -> bool:
+    register = gateway.ledger.branches
+    found = await register.of(branch.bridge)  # its detail may be newer than what was read of it
+    detail = next((each.detail for each in found if each.id == branch.id), branch.detail)
+    fate = await upstream.branches.commit(xid_of(token, branch.id))
+    if fate in (Fate.ROLLED_BACK, Fate.MIXED):
+        log("bridge.branch_lost", logging.WARNING, bridge=branch.bridge, branch=branch.id.hex(), fate=fate.value)
+        released = undone_of(detail, branch.broker, branch.bridge, fate)
+        await register.finish(branch.id, released, forget={detail["scope"]: detail["keys"]})
+        return False
+    try:
+        await register.finish(branch.id, told_of(detail, branch.broker))
+    except EntriesRefused as error:
+        journal.refused(error)
+        await register.finish(branch.id)
+    return True
+
+
+async def _roll_back(token: str, upstream: Upstream, id: bytes) -> bool:
+    """Whether the broker has forgotten it."""
+    try:
+        await upstream.branches.rollback(xid_of(token, id))
+    except RemoteError as error:
+        # It says that a channel works on it: one of a process that is dead, of which it has not heard yet.
+        log("bridge.branch_not_undone", logging.WARNING, branch=id.hex(), reason=str(error))
+        return False
+    return True

@@ -1,0 +1,325 @@
+"""Mode ``dtx``: messages go to the target in branches of distributed transactions, and the ledger decides.
+
+A chunk of messages is a branch: published, ended and prepared at the target. Then one transaction of the ledger says
+that it is to be committed, notes its messages as ``prepared``, and remembers their origin ids in the inbox. Then it is
+committed at the target, the ledger notes its messages as ``forwarded``, and the source is told::
+
+    ledger   begun                                   decided                    finished
+               │                                        │                          │
+    target     └─ start, transfers, end, prepare ───────┴──── commit ──────────────┴──────> the source is told
+
+As long as nothing is decided, whatever happens undoes the branch: its messages go again, in another one, and need no
+mark. Once it is decided, it is committed, however often that has to be tried: a broker keeps what it has prepared. What
+a process leaves behind in the middle is settled by the next (:mod:`gateway.bridges.in_doubt`).
+
+There is one branch at a time, so that messages keep their order; what comes meanwhile makes the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from time import time_ns
+from typing import Any, Final, NamedTuple
+
+from gateway.bridges.faults import Faults
+from gateway.bridges.items import Item
+from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
+from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
+from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds
+from gateway.message import Message
+from gateway.operations import Xid
+from gateway.telemetry import log
+from gateway.upstreams import Branch, Fate, Upstream
+
+FORMAT: Final = 0x41475731
+"""Of the gateway's transaction ids ("AGW1")."""
+BRANCH_MAX: Final = 64
+"""Longest branch id, in octets (X/Open XA)."""
+PREPARE_WITHIN: Final = 120.0
+"""How long a branch may take until it is prepared, in seconds; then it is undone, and its messages go again."""
+TIDY_EVERY: Final = 5.0
+"""How often it is tried to undo what could not be undone before, in seconds."""
+WHERE: Final = "branch"
+
+
+def xid_of(token: str, id: bytes) -> Xid:
+    """The name of a branch of a bridge, which ``token`` stands for: its name and the id of its gateway."""
+    return Xid(FORMAT, id, branch_id(token))
+
+
+def branch_id(token: str) -> bytes:
+    """What all branches of a bridge have in common."""
+    octets = token.encode()
+    return octets if len(octets) <= BRANCH_MAX else sha256(octets).hexdigest().encode()
+
+
+class Ended(NamedTuple):
+    """What became of the messages of a branch."""
+
+    good: list[Item]
+    """Committed, and recorded."""
+    refused: list[tuple[Item, GatewayError]]
+    """Not taken, each for a reason of its own."""
+    undone: list[Item]
+    """Nothing of them has happened; they may go again."""
+    reason: str = ""
+    """Why not, if that is the target's fault."""
+
+
+class TwoPhase:
+    """The branches of one bridge, from its start to its stop."""
+
+    def __init__(
+        self,
+        bridge: str,
+        token: str,
+        exchange: str,
+        target: Upstream,
+        journal: Journal,
+        ledger: Ledger,
+        faults: Faults,
+        ids: MessageIds,
+    ) -> None:
+        """``token`` is the bridge in the names of its branches."""
+        self._bridge = bridge
+        self._token = token
+        self._exchange = exchange
+        self._target = target
+        self._worker = target.branches.worker()
+        self._journal = journal
+        self._register = ledger.branches
+        self._faults = faults
+        self._ids = ids
+        self._hurry = asyncio.Event()
+        self._next: bytes | None = None
+        """The id of the next branch, which the ledger knows as begun and the target does not know."""
+        self._tidied_at = -TIDY_EVERY
+        self._aborted: set[bytes] = set()
+        """Branches that the target may have still, and that the ledger knows as aborted."""
+
+    def inherit(self, ids: Sequence[bytes]) -> None:
+        """Branches that the ledger knows as aborted, and the target could not undo yet."""
+        self._aborted.update(ids)
+
+    def check(self, message: Message) -> None:
+        """Refuse what the target would end a channel over. Raises GatewayError."""
+        self._worker.check(message)
+
+    def hurry(self) -> None:
+        """The target may be back: do not wait for the end of a pause."""
+        self._hurry.set()
+
+    async def forward(self, pairs: Sequence[tuple[Item, Message]]) -> Ended:
+        """Bring messages to the target, in order; returns when they are recorded there, or undone."""
+        await self._tidy()
+        id, xid = await self._begin()
+        branch: Branch | None = None
+        try:
+            async with asyncio.timeout(PREPARE_WITHIN):
+                branch = await self._worker.begin(xid, self._exchange)
+                await branch.started()
+                for item, message in pairs:
+                    await branch.room()
+                    item.future = branch.publish(self._exchange, item.routing_key, message)
+                await branch.end()
+                good, refused, _ = _outcomes([item for item, _ in pairs], self._exchange)
+                if good:
+                    await branch.prepare()
+        except (GatewayError, TimeoutError) as error:
+            await self._undo(id, branch)
+            if isinstance(error, TimeoutError):
+                return _undone(pairs, self._exchange, f"nothing was prepared within {PREPARE_WITHIN:g} s")
+            return _undone(pairs, self._exchange, error)
+        except BaseException:  # the next process, or the next start, undoes it
+            if branch is not None:
+                branch.abandon()
+            raise
+        if not good:
+            await self._undo(id, branch)
+            return Ended([], refused, [])
+        return await self._finish(id, xid, branch, good, refused)
+
+    async def close(self) -> None:
+        """There will be no more."""
+        self._worker.rest()
+        id, self._next = self._next, None
+        if id is not None:
+            try:
+                await self._register.finish(id)
+            except GatewayError:
+                pass  # the next start finds that it was begun, and that the target does not know it
+
+    # --------------------------------------------------------------------------------- what was not decided
+
+    async def _begin(self) -> tuple[bytes, Xid]:
+        id = self._next
+        if id is None:
+            new = id = self._ids()
+            await self._journal.patiently(lambda: self._register.begin(new, self._bridge, self._target.name))
+        self._next = None
+        return id, xid_of(self._token, id)
+
+    async def _undo(self, id: bytes, branch: Branch | None) -> None:
+        """It was not decided: undo it. Where that cannot be done here and now, the ledger knows that it is to be."""
+        if branch is None:
+            self._next = id  # the target has not heard of it
+            return
+        if branch.usable:
+            try:
+                await branch.rollback()
+            except GatewayError:
+                pass
+            else:
+                self._next = id  # the target has forgotten it
+                return
+        branch.abandon()
+        await self._journal.patiently(lambda: self._register.abort(id))
+        self._aborted.add(id)
+
+    async def _tidy(self) -> None:
+        """Undo at the target what could not be undone before."""
+        now = asyncio.get_running_loop().time()
+        if not self._aborted or now - self._tidied_at < TIDY_EVERY:
+            return
+        self._tidied_at = now
+        for id in list(self._aborted):
+            try:
+                await self._target.branches.rollback(xid_of(self._token, id))
+                await self._register.finish(id)
+            except GatewayError as error:  # its channel is not known to be dead, or the target is away
+                log("bridge.branch_not_undone", bridge=self._bridge, branch=id.hex(), reason=str(error))
+                return
+            self._aborted.discard(id)
+
+    # ------------------------------------------------------------------------------------ what was prepared
+
+    async def _finish(
+        self, id: bytes, xid: Xid, branch: Branch, good: list[Item], refused: list[tuple[Item, GatewayError]]
+    ) -> Ended:
+        entries, inbox = self._journal.forwarded(good)
+        detail = detail_of(entries, inbox)
+        if not await self._decide(id, detail, entries, inbox):
+            branch.abandon()
+            self._aborted.add(id)
+            return Ended([], refused, good, "somebody else has settled the branch")
+        fate = await self._commit(xid, branch)
+        if fate in (Fate.ROLLED_BACK, Fate.MIXED):
+            log(
+                "bridge.branch_lost", logging.WARNING,
+                bridge=self._bridge, branch=id.hex(), fate=fate.value, messages=len(good),
+            )  # fmt: skip
+            forget = {self._journal.scope: [row.key for row in inbox]}
+            released = undone_of(detail, self._target.name, self._bridge, fate)
+            await self._journal.patiently(lambda: self._register.finish(id, released, forget=forget))
+            for item in good:
+                item.resent = item.resent or fate is Fate.MIXED
+            return Ended([], refused, good, f"the target has not kept a branch that it had prepared: {fate.value}")
+        following = self._ids()
+        told = told_of(detail, self._target.name)
+        after = following, self._bridge, self._target.name
+        try:
+            await self._journal.patiently(lambda: self._register.finish(id, told, following=after))
+        except EntriesRefused as error:
+            self._journal.refused(error)
+            await self._journal.patiently(lambda: self._register.finish(id, following=after))
+        self._next = following
+        return Ended(good, refused, [])
+
+    async def _decide(
+        self, id: bytes, detail: Mapping[str, Any], entries: Sequence[Entry], inbox: Sequence[InboxRow]
+    ) -> bool:
+        """Whether the ledger says from now on that it is to be committed."""
+        prepared = [
+            Entry(each.message_id, Kind.PREPARED, each.at, each.broker, each.version, each.detail, each.message)
+            for each in entries
+            if each.kind is Kind.FORWARDED
+        ]
+        try:
+            return await self._journal.patiently(lambda: self._register.decide(id, detail, prepared, inbox))
+        except EntriesRefused as error:
+            self._journal.refused(error)
+            return await self._journal.patiently(lambda: self._register.decide(id, detail, [], inbox))
+
+    async def _commit(self, xid: Xid, branch: Branch) -> Fate:
+        """Commit what is decided, for as long as it takes."""
+        pause = PAUSE_MIN
+        while True:
+            self._hurry.clear()
+            try:
+                fate = await (branch.commit() if branch.usable else self._target.branches.commit(xid))
+                break
+            except GatewayError as error:
+                branch.abandon()
+                self._faults.set(WHERE, f"it is prepared at {self._target.name} and to be committed: {error}")
+            try:
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass  # the pause is over
+            pause = min(pause * 2, PAUSE_MAX)
+        self._faults.clear(WHERE)
+        return fate
+
+
+def detail_of(entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> dict[str, Any]:
+    """What the ledger keeps of a branch that is decided: what to tell when it is committed, what to forget if not."""
+    return {
+        "version": entries[0].version,
+        "told": [[each.message_id.hex(), each.kind.value, each.detail] for each in entries],
+        "scope": inbox[0].scope if inbox else "",
+        "keys": [row.key for row in inbox],
+    }
+
+
+def told_of(detail: Mapping[str, Any], broker: str) -> list[Entry]:
+    """The events of a branch that is committed."""
+    at = time_ns() // 1000
+    return [
+        Entry(bytes.fromhex(id), Kind(kind), at, broker, detail["version"], told) for id, kind, told in detail["told"]
+    ]
+
+
+def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -> list[Entry]:
+    """The events of a branch that was to be committed, and that its broker has undone."""
+    at = time_ns() // 1000
+    why = {"bridge": bridge, "reason": f"the branch that {broker} had prepared was {fate.value} there"}
+    return [
+        Entry(bytes.fromhex(id), Kind.RELEASED, at, broker, detail["version"], why)
+        for id, kind, _ in detail["told"]
+        if kind == Kind.FORWARDED
+    ]
+
+
+def _outcomes(items: Sequence[Item], exchange: str) -> tuple[list[Item], list[tuple[Item, GatewayError]], list[Item]]:
+    """Those that the target took into the branch, those that it did not take, and those of which nobody knows."""
+    good: list[Item] = []
+    refused: list[tuple[Item, GatewayError]] = []
+    unknown: list[Item] = []
+    for item in items:
+        future = item.future
+        if future is None or not future.done() or future.cancelled():
+            unknown.append(item)
+        elif isinstance(error := future.exception(), GatewayError):
+            refused.append((item, error))
+        elif (receipt := future.result()).routed:
+            good.append(item)
+        else:
+            text = f"no queue takes {item.routing_key!r} at {exchange!r}: {receipt.reply_text}"
+            refused.append((item, Unroutable(text)))
+    return good, refused, unknown
+
+
+def _undone(pairs: Sequence[tuple[Item, Message]], exchange: str, why: GatewayError | str) -> Ended:
+    """A branch that was not prepared: who is to blame for it?"""
+    items = [item for item, _ in pairs]
+    good, refused, unknown = _outcomes(items, exchange)
+    others = sorted([*good, *unknown], key=lambda item: item.number)
+    if any(isinstance(error, RemoteError) for _, error in refused):
+        return Ended([], refused, others)  # the broker has named it; the others go again
+    sent = any(item.future is not None for item in items)
+    if len(others) == 1 and others == unknown and sent and isinstance(why, RemoteError):
+        return Ended([], [*refused, (others[0], why)], [])
+    return Ended([], refused, others, str(why))
