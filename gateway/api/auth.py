@@ -12,64 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
+from gateway.access.access import Access
+from gateway.access.scopes import DEFAULT_EXCHANGE, DEVELOPER, ON_BROKERS, VISITOR, Principal, principal_of
+from gateway.access.tokens import TokenRefused, looks_like_token
 from gateway.api.problems import ApiProblem
-from gateway.api.routing import DEFAULT_EXCHANGE, Scope
+from gateway.api.routing import Scope
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.errors import ConfigurationError
-
-KINDS = ("publish", "consume")
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """One scope of a key. ``*`` stands for any one part."""
-
-    kind: str
-    broker: str = "*"
-    object: str = "*"
-
-    def covers(self, kind: str, broker: str, name: str) -> bool:
-        """Whether this grant allows ``kind`` on that object."""
-        return self.kind == kind and self.broker in ("*", broker) and self.object in ("*", name)
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who calls."""
-
-    name: str
-    admin: bool
-    grants: tuple[Grant, ...] = ()
-
-    def may(self, kind: str, broker: str, name: str) -> bool:
-        """Whether the principal holds the scope ``kind:broker/name``."""
-        if self.admin:
-            return True
-        return any(grant.covers(kind, broker, name) for grant in self.grants)
-
-
-DEVELOPER = Principal("anonymous", admin=True)
-"""Everyone, where there are no keys."""
-VISITOR = Principal("", admin=False)
-"""Someone without a key; may read the documents."""
-
-
-def parse_scope(text: str) -> Grant:
-    """``publish:BROKER/EXCHANGE``, ``consume:BROKER/QUEUE`` or ``admin``. Raises ConfigurationError."""
-    if text == "admin":
-        return Grant("admin")
-    kind, colon, rest = text.partition(":")
-    broker, slash, name = rest.partition("/")
-    if kind not in KINDS or not colon or not slash or not broker:
-        raise ConfigurationError(
-            f"api_keys.scopes: {text!r} is not publish:BROKER/EXCHANGE, consume:BROKER/QUEUE or admin"
-        )
-    return Grant(kind, broker, "" if kind == "publish" and name == "amq.default" else name)
 
 
 class Keys:
@@ -82,8 +36,10 @@ class Keys:
             if key.name in names:
                 raise ConfigurationError(f"api_keys: the name {key.name!r} is there twice")
             names.add(key.name)
-            grants = tuple(parse_scope(scope) for scope in key.scopes)
-            principal = Principal(key.name, any(grant.kind == "admin" for grant in grants), grants)
+            try:
+                principal = principal_of(key.name, key.scopes, f"key:{key.name}")
+            except ConfigurationError as error:
+                raise ConfigurationError(f"api_keys.{key.name}.{error}") from None
             self._keys.append((_digest(key), principal))
 
     def __bool__(self) -> bool:
@@ -125,28 +81,47 @@ def _digest(key: ApiKeySettings) -> bytes:
 class Doorkeeper:
     """Answers who calls, or refuses."""
 
-    def __init__(self, http: HttpSettings, keys: Keys) -> None:
+    def __init__(self, http: HttpSettings, keys: Keys, access: Access | None = None) -> None:
         self._keys = keys
+        self._stored = access.keys if access is not None else None
+        self._tokens = access.tokens if access is not None else None
+        self._certificates = access.certificates if access is not None else {}
+        self._asks = bool(keys) or (access is not None and access.required)
         self._hosts = frozenset(host.lower() for host in http.allowed_hosts)
         self._origins = frozenset(origin.lower() for origin in http.allowed_origins)
 
-    def identify(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """The caller, from the request's headers (names in lower case).
+    async def check_token(self, headers: Mapping[bytes, bytes]) -> Principal | None:
+        """The caller, where the credential is a token; None: it is none, or none are taken.
+
+        Raises:
+            ApiProblem: unauthorized (a token that does not count).
+        """
+        credential = credential_of(headers) if self._tokens is not None else None
+        if self._tokens is None or credential is None or not looks_like_token(credential):
+            return None
+        try:
+            return await self._tokens.identify(credential)
+        except TokenRefused as refused:
+            raise unauthorized(str(refused), "invalid_token") from None
+
+    def identify(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> Principal:
+        """The caller, from the request's headers (names in lower case); without a credential there, from the names in
+        its certificate.
 
         Raises:
             ApiProblem: unauthorized (a wrong key), misdirected_request, origin_refused.
         """
-        if not self._keys:
+        if not self._asks:
             self._check_host(headers.get(b"host", b""))
             self._check_origin(headers.get(b"origin"))
             return DEVELOPER
-        key = headers.get(b"x-api-key")
+        key = credential_of(headers)
         if key is None:
-            scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
-            key = value.strip() if scheme.lower() == b"bearer" else None
-        if key is None:
-            return VISITOR
+            callers = {self._certificates[name] for name in certificate if name in self._certificates}
+            return callers.pop() if len(callers) == 1 else VISITOR  # two are nobody: which one is not for us to say
         principal = self._keys.find(key)
+        if principal is None and self._stored is not None:
+            principal = self._stored.find(key)
         if principal is None:
             raise unauthorized("the API key is not valid")
         return principal
@@ -177,33 +152,74 @@ def parts_are_web(origin: str) -> bool:
     return origin.startswith(("http://", "https://"))
 
 
-def unauthorized(detail: str) -> ApiProblem:
-    """401, with the challenge that RFC 9110 section 11.6.1 asks for."""
-    return ApiProblem("unauthorized", detail, headers={"www-authenticate": 'Bearer realm="gateway"'})
+def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """What a request comes with; None: nothing."""
+    key = headers.get(b"x-api-key")
+    if key is None:
+        scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+        key = value.strip() if scheme.lower() == b"bearer" else None
+    return key
 
 
-def require(principal: Principal, kind: str, broker: str = "", name: str = "") -> None:
-    """Refuse the principal without the scope ``kind:broker/name``.
+def unauthorized(detail: str, error: str = "") -> ApiProblem:
+    """401, with the challenge that RFC 9110 section 11.6.1 asks for; ``error`` is that of RFC 6750 section 3.1."""
+    challenge = 'Bearer realm="gateway"' + (f', error="{error}"' if error else "")
+    return ApiProblem("unauthorized", detail, headers={"www-authenticate": challenge})
+
+
+def lacks(principal: Principal, scope: str) -> ApiProblem:
+    """403 for a caller without that scope; 401 for one without a credential."""
+    if principal is VISITOR:
+        return unauthorized("this needs an API key")
+    return ApiProblem("forbidden", f"{principal.name!r} lacks the scope {scope}")
+
+
+def require(principal: Principal, scope: Scope, names: Mapping[str, str]) -> None:
+    """Refuse a principal who does not hold what a route needs; ``names`` are those of the path.
 
     Raises:
-        ApiProblem: unauthorized without a key, forbidden with one that lacks the scope.
+        ApiProblem: unauthorized without a credential, forbidden with one that lacks the scope.
     """
-    if principal.admin:
-        return
-    if principal is VISITOR:
-        raise unauthorized("this needs an API key")
-    if kind == "key" or (kind in KINDS and principal.may(kind, broker, name)):
-        return
-    anonymous = DEFAULT_EXCHANGE if kind == "publish" else "*"
-    scope = f"{kind}:{broker}/{name or anonymous}" if kind in KINDS else kind
-    raise ApiProblem("forbidden", f"the API key {principal.name!r} lacks the scope {scope}")
+    if not principal.admin and not NEEDS[scope](principal, names):
+        raise lacks(principal, _written(scope, names))
 
 
-SCOPES: Mapping[Scope, tuple[str, str]] = {
-    Scope.KEY: ("key", ""),
-    Scope.PUBLISH: ("publish", "exchange"),
-    Scope.CONSUME: ("consume", "queue"),
-    Scope.ADMIN: ("admin", ""),
+def _written(scope: Scope, names: Mapping[str, str]) -> str:
+    """The scope with the names of the path; those that the path does not name are not known yet."""
+    known = {"broker": "*", "queue": "*", **{name: value or DEFAULT_EXCHANGE for name, value in names.items()}}
+    return scope.value.format_map(known)
+
+
+Check = Callable[[Principal, Mapping[str, str]], bool]
+
+
+def _publish(principal: Principal, names: Mapping[str, str]) -> bool:
+    return principal.may("publish", names["broker"], names["exchange"])
+
+
+def _consume(principal: Principal, names: Mapping[str, str]) -> bool:
+    return principal.may("consume", names["broker"], names["queue"])
+
+
+def _broker(principal: Principal, names: Mapping[str, str]) -> bool:
+    return principal.may("broker", names["broker"])
+
+
+NEEDS: Final[Mapping[Scope, Check]] = {
+    Scope.NONE: lambda _, names: True,
+    Scope.BROKERS: lambda principal, _: principal.holds(ON_BROKERS),
+    Scope.BROKER_SEEN: lambda principal, names: principal.sees(names["broker"]),
+    Scope.PUBLISHER: lambda principal, _: principal.holds(("publish",)),
+    Scope.CONSUMER: lambda principal, _: principal.holds(("consume",)),
+    Scope.PUBLISH: _publish,
+    Scope.EXCHANGE: lambda principal, names: _publish(principal, names) or _broker(principal, names),
+    Scope.QUEUE: lambda principal, names: _consume(principal, names) or _broker(principal, names),
+    Scope.SUBSCRIPTION: lambda principal, _: principal.holds(("consume",)),
+    Scope.BROKER: _broker,
+    Scope.ENDPOINTS: lambda principal, _: principal.holds(("endpoint",)),
+    Scope.ENDPOINT: lambda principal, names: principal.may("endpoint", "", names["endpoint"]),
+    Scope.HISTORY: lambda principal, _: principal.may("history"),
+    Scope.ADMIN: lambda principal, _: principal.admin,
 }
-"""Scope of a route -> kind of grant, and the name in the path that it is about. ``NONE`` asks nothing;
-``SUBSCRIPTION`` is checked where the subscription's broker and queue are known."""
+"""What a route needs -> whether a caller has it. Where an object is only known later, here is asked whether there can
+be any: a handler of ``SUBSCRIPTION`` asks again when it knows the queue."""

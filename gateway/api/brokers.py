@@ -17,9 +17,9 @@ from gateway.upstreams import Upstream, probe
 
 
 async def list_brokers(call: Call) -> Response:
-    """A page of them, in the order of the configuration."""
+    """A page of those that the caller may see, in the order of the configuration."""
     query = call.query(PageQuery)
-    names = list(call.gateway.brokers)
+    names = [name for name in call.gateway.brokers if call.principal.sees(name)]
     if query.cursor and query.cursor not in names:
         raise ApiProblem("invalid_parameter", "the cursor is none of ours")
     start = names.index(query.cursor) + 1 if query.cursor else 0
@@ -73,6 +73,7 @@ def _describe(upstream: Upstream) -> Broker:
         pending=status.pending,
         leases=status.leases,
         found=printable(status.found),
+        alert=printable(status.alert),
         capabilities=_capabilities(status.capabilities),
     )
 
@@ -95,11 +96,11 @@ def moment(seconds: float) -> str:
 
 ROUTES = (
     Route(
-        "GET", "/v1/brokers", "list_brokers", "List brokers", list_brokers, Scope.KEY,
+        "GET", "/v1/brokers", "list_brokers", "List brokers", list_brokers, Scope.BROKERS,
         {200: ("A page.", Brokers)}, query=PageQuery, codes=("invalid_parameter",), tag="brokers",
     ),
     Route(
-        "GET", "/v1/brokers/{broker}", "get_broker", "Read a broker's state", get_broker, Scope.KEY,
+        "GET", "/v1/brokers/{broker}", "get_broker", "Read a broker's state", get_broker, Scope.BROKER_SEEN,
         {200: ("The broker, its negotiated version and its capabilities.", Broker)}, codes=("broker_not_found",),
         tag="brokers",
     ),

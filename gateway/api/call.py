@@ -19,7 +19,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from gateway.api.auth import Principal
+from gateway.access.access import Access
+from gateway.access.scopes import Principal
 from gateway.api.eager import begin
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem
 from gateway.api.routing import Route
@@ -36,8 +37,6 @@ from gateway.webhooks.supervisor import Pushes
 T = TypeVar("T")
 
 JSON: Final = "application/json"
-BODY_IDLE: Final = 30.0
-"""How long a body may pause, in seconds."""
 DISCARD_MAX: Final = 64 * 1024 * 1024
 """Most octets of a body over the limit that are read and dropped before it is refused."""
 DISCARD_SECONDS: Final = 5.0
@@ -45,6 +44,31 @@ DISCARD_SECONDS: Final = 5.0
 _PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _encode = msgspec.json.Encoder().encode
+
+
+class _Pace:
+    """How fast a body comes that is waited for as a whole. The clock begins with the first wait."""
+
+    __slots__ = ("_began", "_http", "octets")
+
+    def __init__(self, http: HttpSettings) -> None:
+        self._http = http
+        self._began: float | None = None
+        self.octets = 0
+        """How much has come."""
+
+    def until(self, idle: float, why: str) -> tuple[float, str]:
+        """When it will be too slow if nothing more comes, by the loop's clock, and why; ``idle`` and ``why``: when and
+        why it would be anyhow."""
+        http = self._http
+        if self._began is None:
+            self._began = idle - http.body_idle
+        ends = [(idle, why)]
+        ends.append((self._began + http.body_timeout, f"the body took {http.body_timeout:g} s (http.body_timeout)"))
+        if http.body_rate:
+            slow = f"less than {http.body_rate} octets of the body came a second (http.body_rate)"
+            ends.append((self._began + max(http.body_idle, self.octets / http.body_rate), slow))
+        return min(ends)
 
 
 @dataclass(slots=True)
@@ -66,6 +90,7 @@ class Call:
     endpoints: Endpoints | None = None
     pushes: Pushes | None = None
     replays: Replays | None = None
+    access: Access | None = None
     _query: Any = field(default=None)
 
     @property
@@ -104,7 +129,8 @@ class Call:
         if length is not None and length.isdigit() and int(length) > limit:
             await self._discard()
             raise _too_large(limit)
-        message = await self._next()
+        pace = _Pace(self.http)
+        message = await self._next(pace)
         if not message.get("more_body", False):
             body: bytes = message.get("body", b"")
             if len(body) > limit:
@@ -113,7 +139,8 @@ class Call:
         chunks = [message.get("body", b"")]
         size = len(chunks[0])
         while message.get("more_body", False):
-            message = await self._next()
+            pace.octets = size
+            message = await self._next(pace)
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > limit:
@@ -145,16 +172,19 @@ class Call:
                     size += len(message.get("body", b""))
                     more = message.get("more_body", False)
 
-    async def _next(self) -> Mapping[str, Any]:
+    async def _next(self, pace: _Pace | None = None) -> Mapping[str, Any]:
+        """The next piece of the body. ``pace``: what a body must keep that is waited for as a whole."""
         message, waiting = begin(self.receive())
         if waiting is not None:
+            until = asyncio.get_running_loop().time() + self.http.body_idle
+            why = f"nothing of the body came for {self.http.body_idle:g} s (http.body_idle)"
+            if pace is not None:
+                until, why = pace.until(until, why)
             try:
-                async with asyncio.timeout(BODY_IDLE):
+                async with asyncio.timeout_at(until):
                     message = await waiting
             except TimeoutError:
-                raise ApiProblem(
-                    "request_timeout", f"nothing of the body came for {BODY_IDLE:g} s", headers={"connection": "close"}
-                ) from None
+                raise ApiProblem("request_timeout", why, headers={"connection": "close"}) from None
         assert message is not None
         if message["type"] == "http.disconnect":
             raise ApiProblem("malformed_request", "the connection was closed in the middle of the body")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from random import random
 from time import time
 from typing import Final
@@ -12,12 +13,13 @@ from typing import Final
 from msgspec import UNSET
 from starlette.responses import Response
 
+from gateway.api.auth import lacks
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, if_match, invalid_setting, no_content, page_headers
 from gateway.api.problems import ApiProblem, as_json, printable, problem_of
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Endpoint, EndpointBody, Endpoints, PageQuery, RotateRequest, SigningKey, TestResult
-from gateway.errors import EncodeError, EtagMismatch, Unsupported
+from gateway.errors import EncodeError, EtagMismatch, NoSuchEndpoint, Unsupported
 from gateway.webhooks import checks, endpoints
 from gateway.webhooks.keys import HeldKey
 from gateway.webhooks.schedule import Ruling, Schedule, Verdict
@@ -37,13 +39,23 @@ def _all(call: Call) -> endpoints.Endpoints:
 
 
 async def list_endpoints(call: Call) -> Response:
-    """A page of them."""
+    """A page of them; for who may not see all: those that the scopes name, in one page."""
     query = call.query(PageQuery)
+    if not call.principal.may("endpoint", "", "*"):
+        return answer(Endpoints(endpoints=await _own(call)))
     page, cursor = await _all(call).page(query.cursor or None, query.limit)
     return answer(
         Endpoints(endpoints=[_describe(found) for found in page]),
         headers=page_headers(call, cursor, limit=query.limit),
     )
+
+
+async def _own(call: Call) -> list[Endpoint]:
+    found = []
+    for name in sorted({grant.object for grant in call.principal.grants if grant.kind == "endpoint"}):
+        with suppress(NoSuchEndpoint):
+            found.append(_describe(await _all(call).get(name)))
+    return found
 
 
 async def get_endpoint(call: Call) -> Response:
@@ -57,6 +69,8 @@ async def put_endpoint(call: Call) -> Response:
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise ApiProblem("invalid_parameter", f"the name is not 1 to {NAME_MAX} printable characters")
     settings = await call.json(EndpointBody)
+    if settings.reply and not call.principal.admin:  # it publishes, to wherever the messages say
+        raise lacks(call.principal, "admin, which `reply` needs")
     match = if_match(call)
     try:
         found, created, made = await _all(call).put(name, settings, match)
@@ -194,16 +208,16 @@ _STATE: Final = {200: ("The endpoint, as it is now.", Endpoint)}
 
 ROUTES = (
     Route(
-        "GET", "/v1/endpoints", "list_endpoints", "List endpoints", list_endpoints, Scope.ADMIN,
+        "GET", "/v1/endpoints", "list_endpoints", "List endpoints", list_endpoints, Scope.ENDPOINTS,
         {200: ("A page, by name.", Endpoints)}, query=PageQuery, codes=("invalid_parameter",), tag="endpoints",
     ),
     Route(
-        "GET", _PATH, "get_endpoint", "Read an endpoint", get_endpoint, Scope.ADMIN,
+        "GET", _PATH, "get_endpoint", "Read an endpoint", get_endpoint, Scope.ENDPOINT,
         {200: ("The endpoint without its secrets; its ETag is in the header.", Endpoint)}, codes=_CODES,
         tag="endpoints",
     ),
     Route(
-        "PUT", _PATH, "put_endpoint", "Create or replace an endpoint", put_endpoint, Scope.ADMIN,
+        "PUT", _PATH, "put_endpoint", "Create or replace an endpoint", put_endpoint, Scope.ENDPOINT,
         {200: ("It was there, and is now as asked.", Endpoint),
          201: ("Created. The keys of `v1` signatures are in this answer and in no other.", Endpoint)},
         body=EndpointBody, headers=("If-Match",),
@@ -217,38 +231,38 @@ ROUTES = (
         tag="endpoints",
     ),
     Route(
-        "DELETE", _PATH, "delete_endpoint", "Delete an endpoint", delete_endpoint, Scope.ADMIN,
+        "DELETE", _PATH, "delete_endpoint", "Delete an endpoint", delete_endpoint, Scope.ENDPOINT,
         {204: ("Deleted, with its keys. What is owed to it waits.", None)}, headers=("If-Match",),
         codes=(*_CODES, "read_only", "etag_mismatch", "invalid_parameter"), tag="endpoints",
     ),
     Route(
-        "POST", f"{_PATH}:pause", "pause_endpoint", "Pause an endpoint", pause_endpoint, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:pause", "pause_endpoint", "Pause an endpoint", pause_endpoint, Scope.ENDPOINT, _STATE,
         codes=_CODES, description="It gets nothing until it is resumed; its messages wait.", tag="endpoints",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_endpoint", "Let an endpoint go on", resume_endpoint, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:resume", "resume_endpoint", "Let an endpoint go on", resume_endpoint, Scope.ENDPOINT, _STATE,
         codes=_CODES, tag="endpoints",
     ),
     Route(
         "POST", f"{_PATH}:enable", "enable_endpoint", "Enable an endpoint that was disabled", enable_endpoint,
-        Scope.ADMIN, _STATE, codes=_CODES, description="After it had answered 410.", tag="endpoints",
+        Scope.ENDPOINT, _STATE, codes=_CODES, description="After it had answered 410.", tag="endpoints",
     ),
     Route(
         "POST", f"{_PATH}:verify", "verify_endpoint", "Ask an endpoint whether it may be called", verify_endpoint,
-        Scope.ADMIN, {200: ("The endpoint; if it does not allow it, `reason` says what it answered.", Endpoint)},
+        Scope.ENDPOINT, {200: ("The endpoint; if it does not allow it, `reason` says what it answered.", Endpoint)},
         codes=(*_CODES, "address_denied", "overloaded", "outbound_failed", "resolve_failed", "connect_failed",
                "tls_failed", "outbound_timeout", "answer_cut", "answer_malformed", "answer_head_too_large"),
         description="The `OPTIONS` request of CloudEvents web hooks.", tag="endpoints",
     ),
     Route(
         "POST", f"{_PATH}:rotate", "rotate_endpoint", "Change the signing keys of an endpoint", rotate_endpoint,
-        Scope.ADMIN, {200: ("The endpoint. New keys of `v1` are in this answer and in no other.", Endpoint)},
+        Scope.ENDPOINT, {200: ("The endpoint. New keys of `v1` are in this answer and in no other.", Endpoint)},
         body=RotateRequest, body_required=False, codes=(*_CODES, *_BODY, "unsupported", "state"),
         description="New and old keys sign together until the overlap is over, or `finish` is asked for.",
         tag="endpoints",
     ),
     Route(
-        "POST", f"{_PATH}:test", "test_endpoint", "Send a test message", test_endpoint, Scope.ADMIN,
+        "POST", f"{_PATH}:test", "test_endpoint", "Send a test message", test_endpoint, Scope.ENDPOINT,
         {200: ("What the endpoint said, or why there is no answer.", TestResult)}, codes=_CODES,
         description="Signed like any other and marked as a test, whatever state the endpoint is in. It is not retried.",
         tag="endpoints",

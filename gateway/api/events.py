@@ -198,7 +198,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 ROUTES = (
     Route(
-        "GET", "/v1/events", "stream_events", "Follow what happens", stream_events, Needs.ADMIN,
+        "GET", "/v1/events", "stream_events", "Follow what happens", stream_events, Needs.HISTORY,
         {200: ("`text/event-stream`, or `application/x-ndjson` where `Accept` asks for that.", None)},
         query=EventsQuery, headers=("Last-Event-ID",), codes=("invalid_parameter", "ledger_unavailable"),
         description=(

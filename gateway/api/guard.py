@@ -1,7 +1,9 @@
 """One HTTP connection: uvicorn's protocol, with what its parser does not bound, and less work for each request.
 
-Bounded are the size of a request's head, and the time that it takes to come. The octets of a head are counted while it
-is incomplete, and a timer runs only then, so a head that comes in one piece costs nothing.
+Bounded are the connections of one address, the size of a request's head, the time that it takes to come, the time that
+the rest of a body takes whose answer is written already, and the time that a caller does not read. (A body that is
+waited for is bounded by who waits: :mod:`gateway.api.call`.) The octets of a head are counted while it is incomplete,
+and a timer runs only then, so a head that comes in one piece costs nothing.
 
 Saved are the timers of idle connections: one runs for as long as the connection lasts, looks when the last answer was,
 and is not set anew with each request. Answers are those of :mod:`gateway.api.cycle`.
@@ -10,7 +12,11 @@ and is not set anew with each request. Answers are those of :mod:`gateway.api.cy
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -20,15 +26,60 @@ from gateway.api.cycle import Cycle
 
 HEAD_MAX: Final = 32_768
 """Most octets of request line and headers."""
-HEAD_SECONDS: Final = 10.0
-"""How long a head may take, and how long a new connection may say nothing, in seconds."""
+CERTIFICATE: Final = "gateway.certificate"
+"""Key of the ASGI scope: the names in the caller's certificate, which an authority of ours has signed."""
+REFUSED_MAX: Final = 1_000_000
+"""Most that is counted of connections that were refused."""
 _PLAIN = re.compile(rb"(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?")
 """Path and query in ASCII, without scheme, host and fragment; anything else is for uvicorn's parser."""
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What the connections of one port may do; times in seconds. See ``[http]``."""
+
+    head: float = 10.0
+    """For a head to come, and for the first octet."""
+    rest: float = 10.0
+    """For the rest of a body when its answer is written."""
+    send: float = 300.0
+    """For a caller to read on."""
+    per_address: int = 0
+    """Most connections of one remote address; 0: no limit."""
+    open: Counter[str] = field(default_factory=Counter)
+    """Connections of each address that is counted."""
+    refused: int = 0
+    """How many were closed at once."""
+
+    def admit(self, address: str) -> bool:
+        """Count a connection, if there may be one more."""
+        if self.open[address] >= self.per_address:
+            self.refused = min(self.refused + 1, REFUSED_MAX)
+            return False
+        self.open[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """It is gone."""
+        self.open[address] -= 1
+        if self.open[address] <= 0:
+            del self.open[address]
+
+
+def guarded(bounds: Bounds) -> type[GuardedProtocol]:
+    """The protocol with these bounds."""
+    return type("GuardedProtocol", (GuardedProtocol,), {"bounds": bounds})
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """One connection."""
 
+    bounds = Bounds()
+    _certificate: frozenset[str] = frozenset()
+    _counted: str | None = None
+    _whole = True
+    _rest_timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
     _head = True
     _octets = 0
     _timer: asyncio.TimerHandle | None = None
@@ -38,25 +89,42 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A new connection has to say something."""
         super().connection_made(transport)
+        if (certificate := transport.get_extra_info("peercert")) is not None:
+            self._certificate = names_of(certificate)
+        if self.bounds.per_address and self.client is not None and not _loopback(self.client[0]):
+            if not self.bounds.admit(self.client[0]):
+                transport.abort()
+                return
+            self._counted = self.client[0]
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is awaited any more."""
         self._rest()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        for timer in (self._idle_timer, self._rest_timer, self._send_timer):
+            if timer is not None:
+                timer.cancel()
+        self._idle_timer = self._rest_timer = self._send_timer = None
+        if self._counted is not None:
+            self.bounds.leave(self._counted)
+            self._counted = None
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """A head begins."""
         super().on_message_begin()
+        if self._certificate:
+            scope: Any = self.scope
+            scope[CERTIFICATE] = self._certificate
         self._head = True
+        self._whole = False
         self._octets = 0
+        self._idle_since = None
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._head = False
+        self._idle_since = None
         self._rest()
         match = _PLAIN.fullmatch(self.url)
         if match is None or self.parser.should_upgrade() or self.parser.get_http_version() != "1.1" or self.root_path:
@@ -89,6 +157,27 @@ class GuardedProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
+    def on_message_complete(self) -> None:
+        """The body is there."""
+        self._whole = True
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The caller does not read as fast as we write."""
+        super().pause_writing()
+        if self._send_timer is None:
+            self._send_timer = self.loop.call_later(self.bounds.send, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read on."""
+        super().resume_writing()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head that is still incomplete."""
         super().data_received(data)
@@ -101,7 +190,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = self.loop.call_later(HEAD_SECONDS, self._late)
+            self._timer = self.loop.call_later(self.bounds.head, self._late)
 
     def _rest(self) -> None:
         if self._timer is not None:
@@ -122,12 +211,14 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
             return
+        if not self._whole and not self._head and self._rest_timer is None:
+            self._rest_timer = self.loop.call_later(self.bounds.rest, self.transport.close)
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._idle)
 
     def _unset_keepalive_if_required(self) -> None:
-        self._idle_since = None
+        """Octets came. Only a request ends the idle time, not an empty line, or any other octets that begin none."""
 
     def _idle(self) -> None:
         """Close the connection if nothing has been asked for long enough; else look again when it may be."""
@@ -139,3 +230,18 @@ class GuardedProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_handler()
         else:
             self._idle_timer = self.loop.call_at(ends, self._idle)
+
+
+def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The names in a certificate, as ``ssl`` decodes it: ``URI:…``, ``DNS:…``, ``email:…``, ``CN:…``. Where there are
+    alternative names, the common name still counts: it is asked for by its own prefix."""
+    found = {f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())}
+    found |= {f"CN:{value}" for part in certificate.get("subject", ()) for name, value in part if name == "commonName"}
+    return frozenset(found)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

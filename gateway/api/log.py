@@ -11,12 +11,13 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 from starlette.responses import Response
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, no_content, page_headers
 from gateway.api.events import check_position
 from gateway.api.log_range import ARROW, NDJSON, Range, RangeAnswer
 from gateway.api.problems import ApiProblem
-from gateway.api.routing import DEFAULT_EXCHANGE, NAME_MAX, Route, Scope
+from gateway.api.routing import NAME_MAX, Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.errors import NoArrow, Overloaded, RangeAhead, RangeGone
 from gateway.ledger import Cursor, Log

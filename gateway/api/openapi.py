@@ -18,12 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from gateway import __version__
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.problems import PROBLEM_JSON, PROBLEMS, Problem
-from gateway.api.routing import DEFAULT_EXCHANGE, Route, Scope
+from gateway.api.routing import Route, Scope
 
 REF: Final = "#/components/schemas/{name}"
 EVERYWHERE: Final = (
-    "unauthorized", "forbidden", "misdirected_request", "origin_refused", "headers_too_large", "overloaded", "internal",
+    "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited", "headers_too_large",
+    "overloaded", "internal",
 )  # fmt: skip
 """Codes that any route but the documents may answer."""
 WITH_BODY: Final = ("body_too_large", "request_timeout", "malformed_request")
@@ -40,6 +42,7 @@ NAMES: Final[Mapping[str, str]] = {
     "scheduled": "The gateway's id of a message that is published later, a UUID.",
     "delivery": "Id of a delivery, a UUID.",
     "replay": "Id of a replay.",
+    "key": "Id of an API key.",
     "cursor": "Name of a cursor of a log, percent-encoded.",
     "run": "Id of a run of a job.",
     "asset": "Name of a file.",
@@ -90,6 +93,7 @@ TAGS: Final[Mapping[str, str]] = {
     "messages": "What happened to every message.",
     "deliveries": "What the ledger owes to subscriptions, and what it keeps of dead messages.",
     "replays": "Messages once more: from the ledger or a queue, to anywhere.",
+    "keys": "API keys that the ledger has.",
     "log": "The logs of events and of messages, by sequence number.",
     "pipeline": "Runs of the jobs that read them.",
     "brokers": "Named brokers and their state.",
@@ -209,6 +213,7 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["security"] = []
     else:
         operation["security"] = [{"bearer": []}, {"key": []}]
+        operation["x-scope"] = route.scope.value
         description = f"{description}\n\nScope: {route.scope.value}".strip()
     if description:
         operation["description"] = description

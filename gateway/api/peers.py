@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
-from gateway.api.auth import Grant, Principal
+from gateway.access.scopes import Grant, Principal
 from gateway.core.peers import Peers, SettleRequest, TellRequest
 from gateway.errors import GatewayError, PeerUnavailable
 from gateway.ledger.work import Peer

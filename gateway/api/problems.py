@@ -55,6 +55,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "precondition_required": ProblemType(
         428, "If-Match is missing", "Read the resource and send its ETag in If-Match."
     ),
+    "rate_limited": ProblemType(429, "Too many requests of this client", "Repeat after Retry-After."),
     "headers_too_large": ProblemType(431, "The HTTP headers are over the limit", "Send at most 32 KiB of headers."),
     # what it names
     "no_such_resource": ProblemType(404, "There is no such resource", "List what there is."),
@@ -94,6 +95,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "precondition_failed": ProblemType(409, "It exists with other arguments", "Delete it first, or use another name."),
     "resource_locked": ProblemType(409, "Exclusive to another connection", "Wait until that connection is gone."),
     "access_refused": ProblemType(403, "The broker refuses its login this", "Change the broker's permissions."),
+    "method_not_implemented": ProblemType(
+        502, "The broker does not have the method", "detail names it; use another broker, or do without."
+    ),
     "broker_error": ProblemType(502, "The broker refused", "detail holds the broker's code and text."),
     "frame_syntax": ProblemType(502, "The broker sent octets that are no AMQP", "See the gateway's log."),
     "broker_unavailable": ProblemType(503, "The broker is away or takes nothing", "Repeat after Retry-After."),
@@ -205,7 +209,7 @@ def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem
         status=kind.status,
         code=code,
         detail=printable(str(error)),
-        retryable=error.retryable or kind.status == 408,
+        retryable=error.retryable or kind.status in (408, 429),
         outcome=error.outcome,
         advice=kind.advice,
         instance=instance,

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.problems import ApiProblem
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from gateway.api.call import Call
 
-DEFAULT_EXCHANGE: Final = "amq.default"
 NAME_MAX: Final = 255
 """Longest name in a path, in octets: that of a short string."""
 
@@ -35,14 +35,27 @@ REMEMBERED_LENGTH: Final = 512
 
 
 class Scope(Enum):
-    """What an API key must hold for a route. ``admin`` holds every scope."""
+    """What a caller must hold for a route. ``admin`` holds every scope. :data:`gateway.api.auth.NEEDS` says how each is
+    checked."""
 
     NONE = "none"
     """Open to all: documents, not data."""
-    KEY = "any valid key"
+    BROKERS = "any scope of a broker"
+    """The answer has only the brokers that a scope names."""
+    BROKER_SEEN = "any scope of {broker}"
+    PUBLISHER = "any publish:"
+    """The answer has only what the caller published itself."""
+    CONSUMER = "any consume:"
+    """The answer has only subscriptions of queues that a scope names."""
     PUBLISH = "publish:{broker}/{exchange}"
-    CONSUME = "consume:{broker}/{queue}"
+    EXCHANGE = "publish:{broker}/{exchange} or broker:{broker}"
+    QUEUE = "consume:{broker}/{queue} or broker:{broker}"
     SUBSCRIPTION = "consume:{broker}/{queue} of the subscription"
+    BROKER = "broker:{broker}"
+    ENDPOINTS = "any endpoint:"
+    """The answer has only the endpoints that a scope names."""
+    ENDPOINT = "endpoint:{endpoint}"
+    HISTORY = "history"
     ADMIN = "admin"
 
 

@@ -130,23 +130,23 @@ _CODES = ("message_not_found", "ledger_unavailable")
 
 ROUTES = (
     Route(
-        "GET", "/v1/scheduled", "list_scheduled", "List what is to be published later", list_scheduled, Scope.KEY,
+        "GET", "/v1/scheduled", "list_scheduled", "List what is to be published later", list_scheduled, Scope.PUBLISHER,
         {200: ("A page, by when they are due; those that ended well are not there any more.", ScheduledMessages)},
         query=ScheduledQuery, codes=("invalid_parameter", "ledger_unavailable"),
         description="Without `admin`: what the same API key has published.", tag="publish",
     ),
     Route(
         "GET", _PATH, "get_scheduled", "See what becomes of a message that is published later", get_scheduled,
-        Scope.KEY, {200: ("As it stands, or as it ended.", ScheduledMessage)}, codes=_CODES, tag="publish",
+        Scope.PUBLISHER, {200: ("As it stands, or as it ended.", ScheduledMessage)}, codes=_CODES, tag="publish",
     ),
     Route(
         "DELETE", _PATH, "cancel_scheduled", "Take back a message that is to be published later", cancel_scheduled,
-        Scope.KEY, {204: ("It is not published.", None)}, codes=(*_CODES, "state"),
+        Scope.PUBLISHER, {204: ("It is not published.", None)}, codes=(*_CODES, "state"),
         description="409 `state` where it is on its way to the broker, or there.", tag="publish",
     ),
     Route(
         "POST", f"{_PATH}:retry", "retry_scheduled", "Send again what the broker did not take", retry_scheduled,
-        Scope.KEY, {200: ("It is to be sent, now.", ScheduledMessage)}, codes=(*_CODES, "state"),
+        Scope.PUBLISHER, {200: ("It is to be sent, now.", ScheduledMessage)}, codes=(*_CODES, "state"),
         description="For one that was refused for good, after what was wrong has been put right.", tag="publish",
     ),
 )  # fmt: skip

@@ -522,6 +522,8 @@ class Broker(Output, omit_defaults=False):
     leases: int
     found: str
     """What ``version=auto`` found."""
+    alert: str
+    """What the broker warned of last (channel.alert of 0-8)."""
     capabilities: dict[str, Any] | None
 
 

@@ -56,7 +56,7 @@ def _count(hour: Hour) -> HourCount:
 
 ROUTES = (
     Route(
-        "GET", "/v1/statistics", "read_statistics", "Count events per hour", read_statistics, Scope.ADMIN,
+        "GET", "/v1/statistics", "read_statistics", "Count events per hour", read_statistics, Scope.HISTORY,
         {200: ("A page, the newest hour first.", HourCounts)}, query=StatisticsQuery,
         codes=("invalid_parameter", "ledger_unavailable"),
         description=(

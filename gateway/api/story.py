@@ -51,6 +51,7 @@ SAYS: Final[Mapping[Kind, str]] = {
     Kind.DEAD_LETTERED: "It was published to the dead-letter place{place} and confirmed there.",
     Kind.LEASE_EXPIRED: "The consumer said nothing in time, and it was given back.",
     Kind.LEASE_LOST: "The channel that held it died; the broker delivers it again.",
+    Kind.PREPARED: "The bridge has it prepared at its target{place}, to be committed there.",
     Kind.FORWARDED: "The bridge published it{place}, where it was confirmed.",
     Kind.REDUCED: "What the version there cannot carry was left out: {losses}.",
     Kind.DUPLICATE_DROPPED: "It was delivered once more after it had been taken over, and was dropped.",
@@ -99,6 +100,7 @@ ENDS: Final[Mapping[State, str]] = {
     State.RELEASED: "It is at the broker {broker}, waiting for its next delivery.",
     State.REJECTED: "The consumer of {subscription} refused it: it is dead-lettered if the queue does that, else gone.",
     State.DEAD_LETTERED: "It is in the dead-letter place.",
+    State.PREPARED: "A bridge has it prepared at the broker {broker}, and commits it as soon as that is there.",
     State.FORWARDED: "A bridge took it to the broker {broker}; nobody took it there through the gateway yet.",
     State.DISCARDED: "It is gone: it was discarded.",
     State.STORED: "The ledger holds it.",
@@ -122,6 +124,7 @@ ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
     State.UNKNOWN: (Step("Publish it again with the same Idempotency-Key: it gets the same id, and is marked."),),
     State.DELIVERED: (Step("Wait for the consumer, or for the end of its lease.", "gateway tail --message {id}"),),
     State.RELEASED: (Step("Take it.", "gateway pull {subscription}"),),
+    State.PREPARED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
     State.FORWARDED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
     State.DEAD_LETTERED: (Step("Send it back from its queue.", "gateway dlq redrive --help"),),
 }

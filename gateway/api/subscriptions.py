@@ -14,7 +14,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api import auth
+from gateway.api.auth import lacks
 from gateway.api.brokers import moment
 from gateway.api.call import Call, JsonAnswer, answer, if_match, invalid_setting, no_content, page_headers
 from gateway.api.eager import ends_at_once
@@ -139,8 +139,6 @@ async def _find(call: Call) -> Found:
     """The subscription of the path, if the caller may consume its queue. Who may not is told the same of one that is
     not there: a key learns of nothing that it has no scope for."""
     principal, name = call.principal, call.names["subscription"]
-    if principal is auth.VISITOR:
-        raise auth.unauthorized("this needs an API key")
     try:
         found = await call.gateway.subscriptions.get(name)
     except NoSuchSubscription:
@@ -149,9 +147,7 @@ async def _find(call: Call) -> Found:
     else:
         if principal.may("consume", found.settings.broker, _queue(found)):
             return found
-    raise ApiProblem(
-        "forbidden", f"the API key {principal.name!r} lacks the scope consume: for the queue of {name!r:.140}"
-    )
+    raise lacks(principal, f"consume: for the queue of {name!r:.140}")
 
 
 def _queue(found: Found) -> str:
@@ -304,7 +300,7 @@ _SETTLED: Final = {200: ("One result per ack id, in order.", AckResults)}
 
 ROUTES = (
     Route(
-        "GET", "/v1/subscriptions", "list_subscriptions", "List subscriptions", list_subscriptions, Needs.KEY,
+        "GET", "/v1/subscriptions", "list_subscriptions", "List subscriptions", list_subscriptions, Needs.CONSUMER,
         {200: ("A page: those whose queue the key may consume.", Subscriptions)},
         query=PageQuery, codes=("invalid_parameter",), tag="subscriptions",
     ),

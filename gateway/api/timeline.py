@@ -134,7 +134,7 @@ _STATES = frozenset(state.value for state in State)
 
 ROUTES = (
     Route(
-        "GET", "/v1/messages", "list_messages", "List messages", list_messages, Scope.ADMIN,
+        "GET", "/v1/messages", "list_messages", "List messages", list_messages, Scope.HISTORY,
         {200: ("A page, the newest first.", Messages)}, query=MessagesQuery,
         codes=("invalid_parameter", "ledger_unavailable"),
         description=(
@@ -144,7 +144,7 @@ ROUTES = (
         tag="messages",
     ),
     Route(
-        "GET", "/v1/messages/{message}", "get_message", "Read a message's timeline", get_message, Scope.ADMIN,
+        "GET", "/v1/messages/{message}", "get_message", "Read a message's timeline", get_message, Scope.HISTORY,
         {200: ("Everything that is known of the message, oldest event first.", MessageTimeline)},
         codes=("message_not_found", "ledger_unavailable"), tag="messages",
     ),

@@ -10,9 +10,10 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.call import Call, answer, invalid_value, no_content, page_headers
 from gateway.api.problems import ApiProblem
-from gateway.api.routing import DEFAULT_EXCHANGE, NAME_MAX, Route, Scope
+from gateway.api.routing import NAME_MAX, Route, Scope
 from gateway.api.schemas import (
     Binding,
     BindingQuery,
@@ -269,64 +270,64 @@ _BODY: Final = ("malformed_json", "invalid_request", "invalid_value", "unsupport
 
 ROUTES = (
     Route(
-        "GET", f"{_BROKER}/queues", "list_queues", "List queues", list_queues, Scope.ADMIN,
+        "GET", f"{_BROKER}/queues", "list_queues", "List queues", list_queues, Scope.BROKER,
         {200: ("A page of the queues that were declared through the gateway.", Queues)},
         query=PageQuery, codes=("broker_not_found", "invalid_parameter"), tag="topology",
     ),
     Route(
-        "PUT", _QUEUE, "put_queue", "Declare a queue", put_queue, Scope.ADMIN,
+        "PUT", _QUEUE, "put_queue", "Declare a queue", put_queue, Scope.BROKER,
         {200: ("It was there, declared the same way.", Queue), 201: ("Created.", Queue)},
         body=QueueSettings, body_required=False,
         codes=(*_AWAY, *_BODY, "precondition_failed", "resource_locked"),
         description="409 `precondition_failed` where it exists with other settings.", tag="topology",
     ),
     Route(
-        "GET", _QUEUE, "get_queue", "Inspect a queue", get_queue, Scope.CONSUME,
+        "GET", _QUEUE, "get_queue", "Inspect a queue", get_queue, Scope.QUEUE,
         {200: ("The queue; whether `messages` counts those that are out, the broker's capabilities say.", Queue)},
         codes=(*_THERE, "resource_locked"), tag="topology",
     ),
     Route(
-        "DELETE", _QUEUE, "delete_queue", "Delete a queue", delete_queue, Scope.ADMIN,
+        "DELETE", _QUEUE, "delete_queue", "Delete a queue", delete_queue, Scope.BROKER,
         {200: ("Deleted, with its messages.", RemovedMessages)}, query=DeleteQueueQuery,
         codes=(*_THERE, "precondition_failed", "resource_locked", "invalid_parameter"), tag="topology",
     ),
     Route(
-        "POST", f"{_QUEUE}:purge", "purge_queue", "Empty a queue", purge_queue, Scope.ADMIN,
+        "POST", f"{_QUEUE}:purge", "purge_queue", "Empty a queue", purge_queue, Scope.BROKER,
         {200: ("All messages that were ready are gone.", RemovedMessages)}, codes=(*_THERE, "resource_locked"),
         tag="topology",
     ),
     Route(
-        "GET", f"{_BROKER}/exchanges", "list_exchanges", "List exchanges", list_exchanges, Scope.ADMIN,
+        "GET", f"{_BROKER}/exchanges", "list_exchanges", "List exchanges", list_exchanges, Scope.BROKER,
         {200: ("A page of the exchanges that were declared through the gateway.", Exchanges)},
         query=PageQuery, codes=("broker_not_found", "invalid_parameter"), tag="topology",
     ),
     Route(
-        "PUT", _EXCHANGE, "put_exchange", "Declare an exchange", put_exchange, Scope.ADMIN,
+        "PUT", _EXCHANGE, "put_exchange", "Declare an exchange", put_exchange, Scope.BROKER,
         {200: ("It was there, declared the same way.", Exchange), 201: ("Created.", Exchange)},
         body=ExchangeSettings, body_required=False,
         codes=(*_AWAY, *_BODY, "precondition_failed", "unsupported"), tag="topology",
     ),
     Route(
-        "GET", _EXCHANGE, "get_exchange", "Inspect an exchange", get_exchange, Scope.PUBLISH,
+        "GET", _EXCHANGE, "get_exchange", "Inspect an exchange", get_exchange, Scope.EXCHANGE,
         {200: ("The exchange, as far as the version tells.", Exchange)}, codes=_THERE, tag="topology",
     ),
     Route(
-        "DELETE", _EXCHANGE, "delete_exchange", "Delete an exchange", delete_exchange, Scope.ADMIN,
+        "DELETE", _EXCHANGE, "delete_exchange", "Delete an exchange", delete_exchange, Scope.BROKER,
         {204: ("Deleted.", None)}, query=DeleteExchangeQuery,
         codes=(*_THERE, "precondition_failed", "unsupported", "invalid_parameter"), tag="topology",
     ),
     Route(
-        "GET", _BINDINGS, "list_bindings", "List bindings", list_bindings, Scope.ADMIN,
+        "GET", _BINDINGS, "list_bindings", "List bindings", list_bindings, Scope.BROKER,
         {200: ("A page of the bindings that were made through the gateway.", Bindings)},
         query=PageQuery, codes=("broker_not_found", "invalid_parameter"), tag="topology",
     ),
     Route(
-        "POST", _BINDINGS, "post_binding", "Bind a queue or an exchange to an exchange", post_binding, Scope.ADMIN,
+        "POST", _BINDINGS, "post_binding", "Bind a queue or an exchange to an exchange", post_binding, Scope.BROKER,
         {200: ("It was there.", Binding), 201: ("Bound.", Binding)}, body=BindingSettings,
         codes=(*_THERE, *_BODY, "unsupported"), tag="topology",
     ),
     Route(
-        "DELETE", _BINDINGS, "delete_binding", "Remove a binding", delete_binding, Scope.ADMIN,
+        "DELETE", _BINDINGS, "delete_binding", "Remove a binding", delete_binding, Scope.BROKER,
         {204: ("Removed.", None)}, query=BindingQuery,
         codes=(*_THERE, "invalid_request", "invalid_value", "invalid_parameter", "unsupported"), tag="topology",
     ),

@@ -162,7 +162,7 @@ def _message(message: Message, sent: PublishMessage) -> TranslatedMessage:
 ROUTES: Final = (
     Route(
         "POST", "/v1/translations:explain", "explain_translation", "Say what a message becomes in another version",
-        explain, Scope.KEY, {200: ("Field by field: same, mapped, carried or lost, and why.", Explained)},
+        explain, Scope.BROKERS, {200: ("Field by field: same, mapped, carried or lost, and why.", Explained)},
         body=ExplainRequest,
         codes=(
             "unsupported_media_type", "malformed_json", "invalid_request", "invalid_value", "invalid_header",

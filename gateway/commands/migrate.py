@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from gateway.commands.options import config_option, data_dir_option
+
+RETRY_EVERY = 1.0
+"""Pause before a database that is away is asked again, in seconds."""
 
 
 @click.command(short_help="Bring the ledger's tables up to date.")
@@ -16,16 +21,38 @@ from gateway.commands.options import config_option, data_dir_option
     show_envvar=True,
     help="The ledger's database; without it, that of the configuration.",
 )
-def migrate(config: str | None, data_dir: str | None, url: str | None) -> None:
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long to try again while the database is away.  [default: 0]",
+)
+def migrate(config: str | None, data_dir: str | None, url: str | None, wait: float) -> None:
     """Bring the tables of the ledger up to date. Safe to repeat, and to run twice at once.
 
     \b
-    Example: gateway migrate --url postgresql://gateway@db/gateway
+    Examples:
+      gateway migrate --url postgresql://gateway@db/gateway
+      gateway migrate --wait 60
     """
     from gateway.app import ledger_url
     from gateway.config import load
+    from gateway.errors import LedgerUnavailable
     from gateway.ledger import Ledger
 
     settings = load(config, overrides={"data_dir": data_dir, "ledger.url": url})
-    Ledger.migrate(ledger_url(settings))
+    deadline = time.monotonic() + wait
+    said = ""
+    while True:
+        try:
+            Ledger.migrate(ledger_url(settings))
+            break
+        except LedgerUnavailable as error:
+            if time.monotonic() >= deadline:
+                raise
+            if str(error) != said:
+                said = str(error)
+                click.echo(f"gateway: {said}; trying again", err=True)
+        time.sleep(min(RETRY_EVERY, max(0.0, deadline - time.monotonic())))
     click.echo("The ledger is up to date.", err=True)

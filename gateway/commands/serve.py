@@ -10,6 +10,13 @@ from gateway.commands.options import config_option, data_dir_option
 @click.command(short_help="Run the gateway.")
 @config_option
 @click.option(
+    "--role",
+    type=click.Choice(("all", "api", "worker")),
+    envvar="GATEWAY_ROLE",
+    show_envvar=True,
+    help="What this process does: api serves HTTP, worker runs bridges, pushes, taps, replays.  [default: all]",
+)
+@click.option(
     "--http-port",
     type=click.IntRange(0, 65535),
     envvar="GATEWAY_HTTP_PORT",
@@ -23,7 +30,7 @@ from gateway.commands.options import config_option, data_dir_option
     envvar="GATEWAY_OPS_PORT",
     show_envvar=True,
     metavar="PORT",
-    help="Port of /livez, /readyz and /metrics; 0 takes any free one.  [default: 8081]",
+    help="Port of /startupz, /livez, /readyz and /metrics; 0 takes any free one.  [default: 8081]",
 )
 @click.option(
     "--amqp-port",
@@ -43,6 +50,7 @@ from gateway.commands.options import config_option, data_dir_option
 def serve(
     ctx: click.Context,
     config: str | None,
+    role: str | None,
     http_port: int | None,
     ops_port: int | None,
     amqp_port: int | None,
@@ -58,6 +66,7 @@ def serve(
     Examples:
       gateway serve
       gateway serve --config gateway.toml
+      gateway serve --config gateway.toml --role worker
       gateway serve --http-port 0 --ops-port 0 --amqp-port 0 --ports-file ports.json
     """
     from gateway.config import load
@@ -65,6 +74,7 @@ def serve(
     settings = load(
         config,
         overrides={
+            "role": role,
             "http.port": http_port,
             "ops.port": ops_port,
             "embedded.port": amqp_port,

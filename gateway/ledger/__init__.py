@@ -19,6 +19,7 @@
     outbox.py       ledger.outbox: publishes of later
     owed.py         what goes in and out of these three
     inbox.py        what bridges forwarded, so that a redelivery is recognised
+    branches.py     ledger.branches: branches of distributed transactions, and whether they are to be committed
     reads.py        timeline, events by position
     searches.py     messages by filters
     windows.py      events between two times
@@ -28,6 +29,8 @@
     keeper.py       when to count, and when to let go
     retention.py    what goes, and how
     resources.py    named JSON documents with an etag
+    api_keys.py     ledger.api_keys: keys of callers, by their digests
+    audit.py        ledger.audit: who changed what, hash-chained
     shards.py       the lease of a shard, its fence, takeover
     inserts.py      rows of the history, in the way that is quickest on each database
     batch.py        many rows in two parameters: one JSON array, one string of octets
@@ -40,6 +43,7 @@
     ids.py          UUIDv7
 """
 
+from gateway.ledger.branches import Branch, BranchStatus
 from gateway.ledger.ids import MessageIds, id_text, parse_id
 from gateway.ledger.keyring import Ended, Wanted
 from gateway.ledger.logged import Cursor, Extent, Floor, Run, Spooled
@@ -83,6 +87,8 @@ from gateway.logs import Log
 
 __all__ = [
     "Backlog",
+    "Branch",
+    "BranchStatus",
     "Cursor",
     "Delivery",
     "DeliveryFilter",

@@ -59,6 +59,7 @@ class Inbox:
             .where(inbox.c.run.in_(sa.select(runs.c.run)), inbox.c.id.in_(named), inbox.c.expires_at > now)
             .order_by(inbox.c.at, inbox.c.run)
         )
+        self._drop = sa.delete(inbox).where(inbox.c.run.in_(sa.select(runs.c.run)), inbox.c.id.in_(named))
         this = sa.tuple_(inbox.c.run, inbox.c.id)
         expired = (
             sa.select(inbox.c.run, inbox.c.id)
@@ -92,6 +93,14 @@ class Inbox:
             batch.add((), row_id)
         found = connection.execute(self._find, batch.parameters(now=now))
         return {by_id[row.id]: Seen(row.body_sha256, row.message_id, row.at) for row in found}
+
+    def drop(self, connection: sa.Connection, ids: Sequence[bytes]) -> None:
+        """Forget rows by their digests: what they tell of was undone."""
+        batch = Batch()
+        for row_id in ids:
+            batch.add((), row_id)
+        if batch:
+            connection.execute(self._drop, batch.parameters())
 
     def forget_expired(self, connection: sa.Connection, now: int) -> int:
         """Delete rows that have expired, at most :data:`CHUNK`; how many."""

@@ -279,6 +279,19 @@ inbox = _table(
 """What bridges forwarded, until ``expires_at``. ``id`` is a digest of scope and key. ``run``:
 :mod:`gateway.ledger.inbox`."""
 
+branches = _table(
+    "branches",
+    _octets("id", key=True),
+    _octets("bridge"),
+    _text("broker"),
+    _text("status"),
+    _integer("at"),
+    _octets("detail"),
+    sa.CheckConstraint("length(id) = 16", name="id_16"),
+)
+"""Branches of distributed transactions that bridges have begun at their targets, and not finished:
+:mod:`gateway.ledger.branches`. ``detail`` is JSON, as octets."""
+
 work = _table(
     "work",
     _text("kind", key=True),
@@ -389,3 +402,37 @@ outbox = _table(
 )
 """Publishes that are owed: taken over HTTP, to be sent at ``due_at``, on the database's clock. A row is held by
 ``shard`` and ``fence`` while they live; -1: by nobody."""
+
+api_keys = _table(
+    "api_keys",
+    _text("id", key=True),
+    _text("client"),
+    _octets("digest"),
+    _text("hint"),
+    _octets("scopes"),
+    _text("created_by"),
+    _integer("created_at"),
+    _integer("expires_at"),
+    _integer("revoked_at"),
+    _integer("last_used_at"),
+    _integer("changes"),
+    sa.CheckConstraint("length(digest) = 32", name="digest_32"),
+    sa.Index("api_keys_by_digest", "digest", unique=True),
+    sa.Index(None, "client"),
+    with_rowid=False,
+)
+"""Keys of callers, by their SHA-256. ``scopes`` is JSON, as octets; a time of 0: never. ``changes`` grows with each
+change but that of ``last_used_at``, so that its sum over all rows says whether anything has changed."""
+
+audit_log = _table(
+    "audit_log",
+    _integer("sequence", key=True),
+    _integer("at"),
+    _octets("entry"),
+    _octets("previous"),
+    _octets("hash"),
+    sa.CheckConstraint("length(previous) = 32", name="previous_32"),
+    sa.CheckConstraint("length(hash) = 32", name="hash_32"),
+)
+"""Who changed what, and who was refused, append-only, without gaps. ``entry`` is JSON, as octets; ``hash`` is over
+``sequence``, ``at``, ``entry`` and ``previous``, the hash of the row before."""

@@ -17,12 +17,19 @@ from gateway.errors import EtagMismatch
 from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.models import resources
 from gateway.ledger.records import Resource
+from gateway.ledger.shards import INSERT
 
 _KIND = resources.c.kind == sa.bindparam("of", type_=sa.Text)
 _THIS = _KIND & (resources.c.name == sa.bindparam("this", type_=sa.LargeBinary))
 _GET = sa.select(resources).where(_THIS)
 _GET_TO_CHANGE = _GET.with_for_update()
-_INSERT = sa.insert(resources)
+_INSERT = {
+    name: insert(resources)
+    .on_conflict_do_nothing(index_elements=[resources.c.kind, resources.c.name])
+    .returning(resources.c.etag)
+    for name, insert in INSERT.items()
+}
+"""By dialect: another process may create the same at the same time."""
 _UPDATE = (
     sa.update(resources)
     .where(_THIS)
@@ -49,8 +56,10 @@ def put(
     etag = etag_of(spec)
     if found is None:
         row = {"kind": kind, "name": this["this"], "spec": encoded, "etag": etag, "created_at": now, "updated_at": now}
-        connection.execute(_INSERT, row)
-        return etag, True
+        if connection.execute(_INSERT[connection.dialect.name], row).one_or_none() is not None:
+            return etag, True
+        found = connection.execute(_GET_TO_CHANGE, this).one()
+        _check(kind, name, found, if_match)
     if found.etag != etag:
         connection.execute(_UPDATE, {**this, "new_spec": encoded, "new_etag": etag, "now": now})
     return etag, False

@@ -52,6 +52,9 @@ class Kind(StrEnum):
     """The consumer said nothing in time; given back to the queue."""
     LEASE_LOST = "lease_lost"
     """The channel that held the delivery died; the broker delivers it again."""
+    PREPARED = "prepared"
+    """A bridge published it at its target in a branch of a distributed transaction, which is prepared there. With this
+    event the branch is to be committed, whatever happens."""
     FORWARDED = "forwarded"
     """A bridge published it at its target, where it was confirmed."""
     REDUCED = "reduced"
@@ -101,6 +104,7 @@ class State(StrEnum):
     RELEASED = "released"
     REJECTED = "rejected"
     DEAD_LETTERED = "dead_lettered"
+    PREPARED = "prepared"
     FORWARDED = "forwarded"
     DISCARDED = "discarded"
     STORED = "stored"
@@ -158,6 +162,7 @@ RULES: dict[Kind, Rule] = {
     Kind.DEAD_LETTERED:     Rule(Phase.CONSUME, State.DEAD_LETTERED),
     Kind.LEASE_EXPIRED:     Rule(Phase.CONSUME, State.RELEASED),
     Kind.LEASE_LOST:        Rule(Phase.CONSUME, State.RELEASED),
+    Kind.PREPARED:          Rule(Phase.CONSUME, State.PREPARED),
     Kind.FORWARDED:         Rule(Phase.CONSUME, State.FORWARDED),
     Kind.REDUCED:           Rule(Phase.CONSUME, State.FORWARDED),
     Kind.DUPLICATE_DROPPED: Rule(Phase.PUBLISH, State.FORWARDED),

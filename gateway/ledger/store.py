@@ -20,7 +20,10 @@ from sqlalchemy import exc
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import inbox, keys, reads, resources, schema, searches, windows
+from gateway.ledger.api_keys import ApiKeys
+from gateway.ledger.audit import Audit
 from gateway.ledger.bodies import Bodies
+from gateway.ledger.branches import Branches
 from gateway.ledger.calls import Call, Claim, Record, Settle, Task
 from gateway.ledger.deliveries import Deliveries
 from gateway.ledger.delivery_reads import DeliveryReads
@@ -172,12 +175,18 @@ class Ledger:
         """Publishes that are owed."""
         self.keyed_outbox = KeyedOutbox(self, self._keys, publishes, self._shards, self._group.append, self._now, there)
         """The same under an Idempotency-Key."""
+        self.branches = Branches(self, database, self._inbox, self._group.append, self._now)
+        """Branches of distributed transactions."""
         self.keyring = Keyring(self)
         """Many Idempotency-Keys at once."""
         self.log = Logs(self, database, settings.group_max, self._now, there)
         """What jobs read: the logs of events and of messages, and what taps spool."""
         self.scans = Scans(self)
         """Messages, oldest first, step by step."""
+        self.api_keys = ApiKeys(self)
+        """Keys of callers."""
+        self.audit = Audit(self)
+        """Who changed what."""
         self._readers = database.readers()
         self._pool = ThreadPoolExecutor(READERS, "ledger-reader")
         self._partitioned_day = 0

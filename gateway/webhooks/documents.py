@@ -150,12 +150,14 @@ class Documents:
         shown, secrets = checks.take_out(settings)
         if not secrets:
             return Spec(shown)
-        return Spec(shown, self._seals.seal(_purpose(name, shown), msgspec.json.encode(secrets).decode()))
+        return Spec(shown, self._seals.seal(purpose_of(name, shown), msgspec.json.encode(secrets).decode()))
 
     def _open(self, name: str, spec: Spec) -> EndpointSettings:
         if not spec.sealed:
             return spec.settings
-        secrets = msgspec.json.decode(self._seals.open(_purpose(name, spec.settings), spec.sealed), type=dict[str, str])
+        secrets = msgspec.json.decode(
+            self._seals.open(purpose_of(name, spec.settings), spec.sealed), type=dict[str, str]
+        )
         return checks.put_back(spec.settings, secrets)
 
 
@@ -164,6 +166,6 @@ def lacks_keys(endpoint: Endpoint) -> bool:
     return not {key.scheme for key in endpoint.keys if not key.old}.issuperset(endpoint.settings.signing)
 
 
-def _purpose(name: str, settings: EndpointSettings) -> str:
+def purpose_of(name: str, settings: EndpointSettings) -> str:
     """Secrets go where they were meant to go, and nowhere else."""
     return f"endpoint {name} to {settings.url} {settings.auth.token_url}"

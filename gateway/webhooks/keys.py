@@ -120,7 +120,7 @@ def seal(seals: Seals, endpoint: str, keys: Sequence[HeldKey], known: Sequence[S
             key.scheme,
             key.id,
             key.at,
-            sealed.get(key.id) or seals.seal(_purpose(endpoint, key.scheme, key.id), str(key.key)),
+            sealed.get(key.id) or seals.seal(purpose_of(endpoint, key.scheme, key.id), str(key.key)),
             key.until,
             key.old,
         )
@@ -137,7 +137,7 @@ def unseal(seals: Seals, endpoint: str, stored: Sequence[StoredKey]) -> tuple[He
     """
     found = []
     for key in stored:
-        text = seals.open(_purpose(endpoint, key.scheme, key.id), key.sealed)
+        text = seals.open(purpose_of(endpoint, key.scheme, key.id), key.sealed)
         try:
             found.append(HeldKey(key.scheme, key.id, key.at, key.until, key.old, _CLASSES[key.scheme].parse(text)))
         except EncodeError:
@@ -145,7 +145,8 @@ def unseal(seals: Seals, endpoint: str, stored: Sequence[StoredKey]) -> tuple[He
     return tuple(found)
 
 
-def _purpose(endpoint: str, scheme: str, name: str) -> str:
+def purpose_of(endpoint: str, scheme: str, name: str) -> str:
+    """What a signing key is sealed for."""
     return f"endpoint {endpoint} signing {scheme} {name}"
 
 

@@ -43,11 +43,20 @@ class Seals:
         """Of the key that seals."""
         self._random = random
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all keys, in their order."""
+        return tuple(self._keys)
+
     def seal(self, purpose: str, text: str) -> str:
         """A text for nobody to read but us. ``purpose`` says what it is for; it is needed to open it."""
         nonce = self._random(_NONCE)
         octets = nonce + self._keys[self.name].encrypt(nonce, text.encode(), purpose.encode())
         return f"{_FORM}.{self.name}.{urlsafe_b64encode(octets).decode()}"
+
+    def renew(self, purpose: str, sealed: str) -> str:
+        """The same secret under the key that seals; as it is where it is that already. Raises as ``open``."""
+        return sealed if key_of(sealed) == self.name else self.seal(purpose, self.open(purpose, sealed))
 
     def open(self, purpose: str, sealed: str) -> str:
         """The text that was sealed for this purpose.
@@ -92,6 +101,11 @@ def load_seals(file: str, otherwise: Path) -> Seals:
         raise ConfigurationError(f"ledger.secrets_file: {path}: {error}") from None
     except ValueError:
         raise ConfigurationError(f"ledger.secrets_file: {path}: it is not keys in base64, one a line") from None
+
+
+def key_of(sealed: str) -> str:
+    """The name of the key that a text is sealed with."""
+    return sealed.partition(".")[2].partition(".")[0]
 
 
 def _name(key: bytes) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import call
 from gateway.api.app import Api
 from gateway.config import HttpSettings
 from gateway.core import Gateway
@@ -56,15 +55,13 @@ async def test_headers_are_bounded(client: httpx.AsyncClient) -> None:
     problem(response, 431, "headers_too_large")
 
 
-async def test_a_body_that_stalls(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "BODY_IDLE", 0.02)
-
+async def test_a_body_that_stalls(gateway: Gateway) -> None:
     async def stalled() -> Any:
         yield b"{"
         await asyncio.sleep(0.2)
         yield b"}"
 
-    transport = httpx.ASGITransport(Api(gateway, HttpSettings()))
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings(body_idle=0.02)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         headers = {"content-type": "application/json"}
         problem(await client.post(PUBLISH, content=stalled(), headers=headers), 408, "request_timeout")

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.api.guard import GuardedProtocol
+from gateway.api.guard import Bounds, GuardedProtocol, guarded
 
 DATE = b"date: today\r\n"
 Answer = Callable[[Any, Any, Any], Awaitable[None]]
@@ -28,6 +28,9 @@ class Transport(asyncio.Transport):
         self.writes.append(bytes(data))
 
     def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
         self.closing = True
 
     def is_closing(self) -> bool:
@@ -48,6 +51,7 @@ class Connection:
         self.answer: Answer = self.plain
         self.keep_alive = 30
         self.transport = Transport()
+        self.bounds = Bounds()
 
     def open(self) -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -61,7 +65,7 @@ class Connection:
         config.load()
         state = ServerState()
         state.default_headers = [(b"date", b"today")]
-        self.protocol = GuardedProtocol(config=config, server_state=state, app_state={})
+        self.protocol: GuardedProtocol = guarded(self.bounds)(config=config, server_state=state, app_state={})
         self.protocol.connection_made(self.transport)
 
     async def plain(self, scope: Any, receive: Any, send: Any) -> None:
@@ -259,3 +263,83 @@ async def test_an_idle_connection_is_closed_and_one_in_use_is_not() -> None:
     timers[-1][1]()
     assert connection.transport.closing
     connection.protocol.connection_lost(None)
+
+
+async def test_connections_of_one_address_are_counted(connection: Connection) -> None:
+    bounds = Bounds(per_address=2)
+
+    def opened(host: str) -> Connection:
+        made = Connection()
+        made.bounds = bounds
+        made.transport = Transport()
+        made.transport._extra["peername"] = (host, 1)  # type: ignore[attr-defined]  # asyncio keeps it there
+        made.open()
+        return made
+
+    first, second, third = (opened("192.0.2.1") for _ in range(3))
+    assert [each.transport.closing for each in (first, second, third)] == [False, False, True]
+    assert not opened("192.0.2.2").transport.closing
+    assert not any(opened("127.0.0.1").transport.closing for _ in range(5))
+    assert not any(opened("::1").transport.closing for _ in range(5))
+    assert (bounds.open["192.0.2.1"], bounds.refused) == (2, 1)
+    third.protocol.connection_lost(None)
+    assert bounds.open["192.0.2.1"] == 2
+    first.protocol.connection_lost(None)
+    second.protocol.connection_lost(None)
+    assert "192.0.2.1" not in bounds.open
+    assert not opened("192.0.2.1").transport.closing
+    assert not opened("not an address").transport.closing
+
+
+async def test_the_rest_of_a_body_whose_answer_is_written(connection: Connection) -> None:
+    async def early(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    connection.answer = early
+    connection.bounds.rest = 0.05
+    whole = request(body=b"x" * 100)
+    assert b"401" in await connection.ask(whole[:-50])
+    assert not connection.transport.closing
+    for octet in whole[-50:-1]:  # it drips
+        connection.protocol.data_received(bytes([octet]))
+        await asyncio.sleep(0.002)
+    assert connection.transport.closing
+
+
+async def test_a_body_that_comes_whole_after_its_answer_keeps_the_connection(connection: Connection) -> None:
+    async def early(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    connection.answer = early
+    connection.bounds.rest = 0.02
+    whole = request(body=b"x" * 100)
+    await connection.ask(whole[:-50])
+    await connection.ask(whole[-50:])
+    await asyncio.sleep(0.05)
+    assert not connection.transport.closing
+
+
+async def test_empty_lines_are_no_request(connection: Connection) -> None:
+    connection.keep_alive = 0
+    connection.transport = Transport()
+    connection.open()
+    await connection.ask(request())
+    for _ in range(3):
+        connection.protocol.data_received(b"\r\n")
+        await asyncio.sleep(0)
+    assert connection.transport.closing
+
+
+async def test_who_does_not_read_is_cut_off(connection: Connection) -> None:
+    connection.bounds.send = 0.02
+    connection.protocol.pause_writing()
+    connection.protocol.pause_writing()
+    connection.protocol.resume_writing()
+    connection.protocol.resume_writing()
+    await asyncio.sleep(0.05)
+    assert not connection.transport.closing
+    connection.protocol.pause_writing()
+    await asyncio.sleep(0.05)
+    assert connection.transport.closing

@@ -26,6 +26,31 @@ async def test_alive_and_ready(ops: httpx.AsyncClient, gateway: Gateway) -> None
     assert (await ops.get("/livez")).status_code == 200
 
 
+async def test_started(ops: httpx.AsyncClient) -> None:
+    response = await ops.get("/startupz")
+    assert (response.status_code, response.json()) == (200, {"started": True, "reasons": []})
+
+
+async def test_leaving_is_not_ready_and_alive(ops: httpx.AsyncClient, gateway: Gateway) -> None:
+    gateway.leave()
+    response = await ops.get("/readyz")
+    assert (response.status_code, response.json()["reasons"]) == (503, ["shutting down"])
+    assert (await ops.get("/startupz")).status_code == 200
+
+
+async def test_before_the_start() -> None:
+    app = Ops()
+    app.waits_for = "the ledger"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as ops:
+        assert (await ops.get("/livez")).status_code == 200
+        for path, name in (("/startupz", "started"), ("/readyz", "ready")):
+            response = await ops.get(path)
+            expected = {name: False, "reasons": ["starting: waits for the ledger"]}
+            assert (response.status_code, response.json()) == (503, expected)
+        response = await ops.get("/metrics")
+        assert (response.status_code, response.text) == (503, "starting: waits for the ledger\n")
+
+
 async def test_metrics(ops: httpx.AsyncClient) -> None:
     text = (await ops.get("/metrics")).text
     for line in ('amqpgw_build_info{version="test"} 1.0', "amqpgw_ledger_up 1.0", 'amqpgw_unconfirmed{broker="fake"}'):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from gateway.api.auth import Grant, Principal
+from gateway.access.scopes import Grant, Principal
 from gateway.api.peers import FORWARDED, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
 from gateway.app import _listen, _port, _serving
 from gateway.core.peers import Peers, SettleRequest

@@ -20,13 +20,14 @@ README = Path(__file__).parent.parent.parent / "README.md"
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 ACK_ID = re.compile(r"(?<![\w-])(?!whsec_)[\w-]{30,}=+")
 """What differs from run to run, and is used again by later commands."""
+KEY = re.compile(r"\bwhsec_\S+")
 VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"\blag \S+ m?s\b"), "lag LAG"),
     (re.compile(r"\brate \S+/s\b"), "rate RATE"),
     (re.compile(r"\b[0-9a-f]{16}\b"), "DIGEST"),
-    (re.compile(r"\bwhsec_\S+"), "KEY"),
+    (KEY, "KEY"),
 )
 """What differs from run to run, and is only looked at."""
 
@@ -96,9 +97,14 @@ def test_the_tour(fresh: str, tmp_path: Path) -> None:
             seen = bash(translated(command, here))
         assert masked(seen) == masked(told), command
         for pattern in (ID, ACK_ID):
-            here |= dict(zip(pattern.findall(told), pattern.findall(seen), strict=True))
+            here |= dict(zip(pattern.findall(unkeyed(told)), pattern.findall(unkeyed(seen)), strict=True))
         run += 1
     assert run > 8
+
+
+def unkeyed(text: str) -> str:
+    """Without signing keys: behind a slash of theirs may stand what looks like an ack id."""
+    return KEY.sub("", text)
 
 
 def translated(command: str, here: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 
 from gateway.ledger import InboxRow, Kind, Log, Owed, Promised, Run, schema
+from gateway.ledger.api_keys import ApiKey
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, SHA, Open, entry, intent, new_id, published
 from tests.ledger.logs import spooled
@@ -75,8 +76,10 @@ async def test_down_and_up_again_with_data(open_ledger: Open, database: Database
     await ledger.log.spool([spooled(), spooled()])
     await ledger.log.claim_cursor("archive", Log.MESSAGES, "one")
     await ledger.log.put_run(Run(id="r", job="j", state="done", started_at=1, ended_at=2, fingerprint="", detail={}))
+    await ledger.api_keys.add(ApiKey("k", "shop", SHA, "h", ("admin",), "me", NOW, 0), NOW, {"action": "test"})
     await ledger.close()
     counts = {
+        "api_keys": ("0007", 1), "audit_log": ("0007", 1),
         "message_log": ("0006", 2), "log_cursors": ("0006", 1), "pipeline_runs": ("0006", 1), "log_floors": ("0006", 0),
         "statistics": ("0005", 3), "counted": ("0005", 1), "deliveries": ("0003", 1), "bodies": ("0003", 1),
         "outbox": ("0003", 1), "inbox": ("0002", 1), "messages": ("0001", 2), "events": ("0001", 4),

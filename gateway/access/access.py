@@ -1,0 +1,69 @@
+"""What a gateway knows of callers, in one object: the API asks it, ``gateway serve`` starts and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from gateway.access.keys import StoredKeys
+from gateway.access.rates import Rates
+from gateway.access.scopes import Principal, principal_of
+from gateway.access.tokens import Tokens
+from gateway.access.trail import Trail
+from gateway.config import Config, asks_for_credentials
+from gateway.errors import ConfigurationError
+from gateway.ledger import Ledger
+from gateway.outbound import GuardedTransport
+
+
+class Access:
+    """Keys of the ledger, whether a credential is needed, and how often a caller may ask."""
+
+    def __init__(self, config: Config, ledger: Ledger, transport: GuardedTransport | None = None) -> None:
+        """``transport`` reads the keys of the issuer of tokens; None: none are taken. Raises ConfigurationError."""
+        self.required = asks_for_credentials(config)
+        """Whether callers need a credential."""
+        self.keys = StoredKeys(ledger, frozenset(key.name for key in config.api_keys))
+        """Those of the ledger."""
+        settings = config.access
+        self.rates = Rates(settings.rate, settings.burst) if settings.rate and self.required else None
+        """How often a client may ask; None: as often as it likes."""
+
+        self.certificates = _callers(config)
+        """Name in a certificate -> who that is."""
+        self.tokens: Tokens | None = None
+        """Bearer tokens; None: none are taken."""
+        if config.access.tokens.issuer and transport is not None:
+            self.tokens = Tokens(config.access.tokens, transport)
+        self.trail = Trail(ledger) if self.required else None
+        """The audit log; None: it is a development gateway, where nobody is told from anybody."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """What is kept up to date, as long as the block. Raises LedgerUnavailable."""
+        await self.keys.start()
+        if self.trail is not None:
+            self.trail.start()
+        try:
+            yield
+        finally:
+            await self.keys.close()
+            if self.tokens is not None:
+                await self.tokens.close()
+            if self.trail is not None:
+                await self.trail.close()
+
+
+def _callers(config: Config) -> Mapping[str, Principal]:
+    """Raises ConfigurationError."""
+    found: dict[str, Principal] = {}
+    for each in config.access.certificates:
+        if each.name in found:
+            raise ConfigurationError(f"access.certificates: the name {each.name!r} is there twice")
+        try:
+            found[each.name] = principal_of(each.client, each.scopes, f"certificate:{each.name}")
+        except ConfigurationError as error:
+            raise ConfigurationError(f"access.certificates: {each.name}: {error}") from None
+    if found and not config.http.tls.client_ca_file:
+        raise ConfigurationError("access.certificates: http.tls.client_ca_file does not say who may sign them")
+    return found

@@ -1,0 +1,241 @@
+"""API keys: what they look like, and those that the ledger has.
+
+A key is ``amqpgw_ENV_RANDOM_CHECK``: a prefix by which scanners for leaked secrets find it, the environment that it is
+for, 32 random digits of base 62 (190 bits), and CRC-32 over all of that in six digits. So a typing error, or a string
+that only looks like a key, is told from a key without asking anybody. The ledger has the SHA-256 of the whole: a random
+key needs no slow hash.
+
+Every process keeps the live keys of the ledger in memory, and asks each :data:`REFRESH` seconds whether they have
+changed: a key that was made or revoked elsewhere counts here from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from time import time
+from typing import TYPE_CHECKING, Final
+
+from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, parse_scope, principal_of
+from gateway.errors import ConfigurationError, EncodeError, GatewayError
+from gateway.ledger.api_keys import ApiKey
+from gateway.telemetry import log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from gateway.ledger import Ledger
+
+PREFIX: Final = "amqpgw"
+RANDOM: Final = 32
+"""Random digits of a key."""
+CHECK: Final = 6
+"""Digits of its checksum."""
+ENVIRONMENT_MAX: Final = 16
+CLIENT_MAX: Final = 128
+"""Longest name of a client, in characters."""
+ID: Final = 8
+"""Octets of a key's id."""
+KEY_MAX: Final = 512
+"""Longest credential that is looked at, in octets."""
+REFRESH: Final = 5.0
+"""How often the ledger is asked for changes, in seconds."""
+USED_EVERY: Final = 60.0
+"""How often it is told which keys were used, in seconds."""
+OVERLAP: Final = 86_400
+"""How long a key that was replaced goes on, in seconds, unless the request says otherwise."""
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def new_key(environment: str = "live") -> str:
+    """A key that nobody has.
+
+    Raises:
+        EncodeError: the environment is not 1 to 16 small letters and digits.
+    """
+    if not (0 < len(environment) <= ENVIRONMENT_MAX and environment.isascii() and environment.isalnum()) or (
+        environment != environment.lower()
+    ):
+        raise EncodeError(f"environment: {environment[:80]!r} is not 1 to {ENVIRONMENT_MAX} small letters and digits")
+    text = f"{PREFIX}_{environment}_{''.join(secrets.choice(_DIGITS) for _ in range(RANDOM))}"
+    return f"{text}_{checksum(text)}"
+
+
+def checksum(text: str) -> str:
+    """CRC-32 in six digits of base 62."""
+    value, digits = zlib.crc32(text.encode()), ""
+    for _ in range(CHECK):
+        value, digit = divmod(value, 62)
+        digits = _DIGITS[digit] + digits
+    return digits
+
+
+def is_key(text: str) -> bool:
+    """Whether it is shaped like a key of ours, checksum included."""
+    head, _, check = text.rpartition("_")
+    prefix, _, rest = head.partition("_")
+    environment, _, random = rest.partition("_")
+    return (
+        prefix == PREFIX
+        and bool(environment)
+        and len(random) == RANDOM
+        and hmac.compare_digest(check.encode("utf-8", "replace"), checksum(head).encode())
+    )
+
+
+def digest_of(key: str) -> bytes:
+    """What is kept of a key."""
+    return sha256(key.encode()).digest()
+
+
+def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
+    """The scopes, if they are some. Raises EncodeError."""
+    if not 0 < len(scopes) <= SCOPES_MAX or any(len(scope) > SCOPE_MAX for scope in scopes):
+        raise EncodeError(f"scopes: 1 to {SCOPES_MAX} are needed, each of at most {SCOPE_MAX} characters")
+    try:
+        for scope in scopes:
+            parse_scope(scope)
+    except ConfigurationError as error:
+        raise EncodeError(str(error)) from None
+    return tuple(scopes)
+
+
+class StoredKeys:
+    """The keys of the ledger."""
+
+    def __init__(self, ledger: Ledger, configured: frozenset[str] = frozenset(), clock: Callable[[], float] = time):
+        """``configured``: clients whose keys the configuration file defines."""
+        self._rows = ledger.api_keys
+        self._configured = configured
+        self._clock = clock
+        self._live: dict[bytes, tuple[ApiKey, Principal]] = {}
+        self._version: tuple[int, int] | None = None
+        self._used: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------------------------------------- asking
+
+    def find(self, credential: bytes) -> Principal | None:
+        """Whose key that is; None: nobody's, or not any more."""
+        if len(credential) > KEY_MAX or not is_key(credential.decode("latin-1")):
+            return None
+        found = self._live.get(sha256(credential).digest())
+        now = self._now()
+        if found is None or not found[0].live(now):
+            return None
+        self._used[found[0].id] = now
+        return found[1]
+
+    def _now(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+    # ----------------------------------------------------------------------------------------------- changing
+
+    async def create(
+        self, client: str, scopes: Sequence[str], *, by: str, environment: str = "live", seconds: int = 0
+    ) -> tuple[ApiKey, str]:
+        """A key for a client, and the key itself, which is told nobody again. ``seconds``: how long it lives; 0: for
+        ever.
+
+        Raises:
+            EncodeError: a value does not fit.
+            StateError: the client has two live keys already.
+        """
+        if not 0 < len(client) <= CLIENT_MAX or not client.isprintable():
+            raise EncodeError(f"client: the name is not 1 to {CLIENT_MAX} printable characters")
+        if client in self._configured:
+            raise EncodeError(f"client: the keys of {client!r} are in the configuration file")
+        now = self._now()
+        key, secret = self._new(client, check_scopes(scopes), environment, seconds, by, now)
+        await self._rows.add(key, now, _entry("keys.create", by, key.id, client=client, scopes=list(scopes)))
+        await self.refresh()
+        return key, secret
+
+    async def rotate(
+        self, key_id: str, *, by: str, environment: str = "live", seconds: int = 0, overlap: int = OVERLAP
+    ) -> tuple[ApiKey, str]:
+        """A key in place of another, which goes on for ``overlap`` seconds. Raises as ``create``; NoSuchResource."""
+        now = self._now()
+        key, secret = self._new("", (), environment, seconds, by, now)
+        until = now + overlap * 1_000_000
+        found = await self._rows.replace(key_id, key, until, now, _entry("keys.rotate", by, key_id))
+        await self.refresh()
+        return found, secret
+
+    async def revoke(self, key_id: str, *, by: str) -> ApiKey:
+        """It opens nothing any more: here at once, elsewhere within :data:`REFRESH` seconds. Raises NoSuchResource."""
+        found = await self._rows.revoke(key_id, self._now(), _entry("keys.revoke", by, key_id))
+        await self.refresh()
+        return found
+
+    def _new(
+        self, client: str, scopes: tuple[str, ...], environment: str, seconds: int, by: str, now: int
+    ) -> tuple[ApiKey, str]:
+        secret = new_key(environment)
+        hint = secret[: len(secret) - RANDOM - CHECK - 1 + 4]
+        expires = now + seconds * 1_000_000 if seconds else 0
+        return ApiKey(secrets.token_hex(ID), client, digest_of(secret), hint, scopes, by, now, expires), secret
+
+    async def get(self, key_id: str) -> ApiKey:
+        """One by its id. Raises NoSuchResource."""
+        return await self._rows.get(key_id)
+
+    async def page(self, cursor: str | None, limit: int) -> tuple[list[ApiKey], str | None]:
+        """Some, by id, and the cursor behind them."""
+        return await self._rows.page(cursor, limit)
+
+    # ------------------------------------------------------------------------------------------------ keeping
+
+    async def start(self) -> None:
+        """Read them, and go on reading what changes. Raises LedgerUnavailable."""
+        await self.refresh()
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name="access-keys")
+
+    async def close(self) -> None:
+        """Tell which keys were used, and end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(GatewayError):  # nice to know, and nothing that is owed
+            await self._tell()
+
+    async def refresh(self) -> None:
+        """Read the live keys, if any has changed. Raises LedgerUnavailable."""
+        version = await self._rows.version()
+        if version != self._version:
+            keys = await self._rows.live(self._now())
+            self._live = {
+                key.digest: (key, principal_of(key.client, key.scopes, f"key:{key.id}"))
+                for key in keys
+                if key.client not in self._configured
+            }
+            self._version = version
+
+    async def _keep(self) -> None:
+        told = self._clock()
+        while True:
+            await asyncio.sleep(REFRESH)
+            try:
+                await self.refresh()
+                if self._clock() - told >= USED_EVERY:
+                    told = self._clock()
+                    await self._tell()
+            except GatewayError as error:
+                log("access.keys_not_read", logging.WARNING, error)
+            except Exception as error:  # a defect of ours; those that are known go on
+                log("access.keys_failed", logging.ERROR, error)
+
+    async def _tell(self) -> None:
+        used, self._used = self._used, {}
+        await self._rows.used(list(used.items()))
+
+
+def _entry(action: str, by: str, key_id: str, **more: Any) -> Mapping[str, Any]:
+    return {"action": action, "actor": by, "object": f"key:{key_id}", "result": "done", **more}

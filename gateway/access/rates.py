@@ -1,0 +1,62 @@
+"""How often a caller may ask: a token bucket each, and what the answers say of it.
+
+A bucket holds ``burst`` tokens and gets ``rate`` a second; a request takes one. Time is an argument. The headers are
+those of draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy`` says how much in which time, ``RateLimit`` how much
+is left, and in how many seconds all of it is back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import ceil
+from typing import Final, NamedTuple
+
+CALLERS_MAX: Final = 10_000
+"""Of how many callers buckets are kept; the one that has asked longest ago is forgotten."""
+POLICY: Final = "caller"
+"""Name of the policy in the headers."""
+
+
+class Standing(NamedTuple):
+    """How a caller stands after a request."""
+
+    allowed: bool
+    left: int
+    """Requests that it may make at once."""
+    full_in: int
+    """Seconds until it may make all of them."""
+    retry_in: int
+    """Seconds until it may make one; 0: at once."""
+
+
+class Rates:
+    """The buckets."""
+
+    def __init__(self, rate: float, burst: int = 0) -> None:
+        """``rate``: requests a second, more than 0; ``burst``: at once, 0: as many as in ten seconds, at least one."""
+        self._rate = rate
+        self._burst = float(burst or max(1, ceil(rate * 10)))
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self.policy = f'"{POLICY}";q={int(self._burst)};w={ceil(self._burst / rate)}'
+        """``RateLimit-Policy``."""
+
+    def take(self, caller: str, now: float) -> Standing:
+        """A request of a caller, at a time in seconds of any clock that does not go back."""
+        tokens, at = self._buckets.pop(caller, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - at) * self._rate)
+        allowed = tokens >= 1
+        if allowed:
+            tokens -= 1
+        self._buckets[caller] = (tokens, now)
+        if len(self._buckets) > CALLERS_MAX:
+            self._buckets.popitem(last=False)
+        retry_in = 0 if tokens >= 1 else ceil((1 - tokens) / self._rate)
+        return Standing(allowed, int(tokens), ceil((self._burst - tokens) / self._rate), retry_in)
+
+    def headers(self, standing: Standing) -> dict[str, str]:
+        """What an answer says of it."""
+        headers = {
+            "ratelimit-policy": self.policy,
+            "ratelimit": f'"{POLICY}";r={standing.left};t={standing.full_in}',
+        }
+        return headers if standing.allowed else {**headers, "retry-after": str(max(1, standing.retry_in))}

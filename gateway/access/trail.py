@@ -1,0 +1,137 @@
+"""What goes into the audit log: every request that changes something, and every one that is refused.
+
+What a request changed is recorded before its answer goes out: a caller that got one is on record, unless the ledger
+went away just then; then the row waits in memory, and the log says so. Publishing, pulling and settling are not here:
+they have a row each in the ledger's history. What was refused (401, 403, 429) goes through a queue, so that who is
+refused a million times costs nobody a commit each: of one address and reason there are :data:`REFUSALS` rows a minute,
+and one more says how many there were besides.
+
+A row says who, what, on which object, from where, with which result; never a secret, a body, or a query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from time import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import GatewayError
+from gateway.telemetry import log
+
+if TYPE_CHECKING:
+    from gateway.ledger import Ledger
+
+REFUSALS: Final = 5
+"""Rows a minute of one address and reason."""
+MINUTE: Final = 60.0
+ADDRESSES_MAX: Final = 1_000
+"""Of how many addresses and reasons the refusals of a minute are told apart; the rest are one."""
+QUEUE_MAX: Final = 1_000
+"""Most rows that wait to be written; more are only counted."""
+FLUSH: Final = 1.0
+"""How often what waits is written, in seconds."""
+TEXT_MAX: Final = 512
+"""Longest text of a row, in characters."""
+OTHERS: Final = "others"
+
+
+class Trail:
+    """The audit log, as the API writes it."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time) -> None:
+        self._audit = ledger.audit
+        self._clock = clock
+        self._waiting: list[tuple[int, Mapping[str, Any]]] = []
+        self._missed = 0
+        self._counts: dict[tuple[str, str], int] = {}
+        self._minute = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self.written = 0
+        """Rows since the start."""
+
+    async def changed(self, action: str, **fields: Any) -> None:
+        """Record a change. Where the ledger is away its row waits, and is written when it is back."""
+        row = (self._now(), _row(action, fields))
+        try:
+            await self._audit.append([row])
+            self.written += 1
+        except GatewayError as error:
+            log("access.audit_waits", logging.WARNING, error, action=action)
+            self._waiting.insert(0, row)
+
+    def refused(self, action: str, code: str, address: str, **fields: Any) -> None:
+        """Record a refusal, soon."""
+        now = self._clock()
+        if now - self._minute >= MINUTE:
+            self._sum_up()
+            self._minute = now
+        key = (address, code)
+        if key not in self._counts and len(self._counts) >= ADDRESSES_MAX:
+            key = (OTHERS, code)
+        self._counts[key] = count = self._counts.get(key, 0) + 1
+        if count <= REFUSALS:
+            self._put(_row(action, {"result": code, "address": address, **fields}))
+
+    def _sum_up(self) -> None:
+        """How many refusals of the minute that is over are not on record."""
+        for (address, code), count in self._counts.items():
+            if count > REFUSALS:
+                self._put(_row("refusals", {"result": code, "address": address, "more": count - REFUSALS}))
+        self._counts.clear()
+        if self._missed:
+            missed, self._missed = self._missed, 0
+            self._put(_row("missed", {"more": missed}))
+
+    def _put(self, row: Mapping[str, Any]) -> None:
+        if len(self._waiting) >= QUEUE_MAX:
+            self._missed += 1
+        else:
+            self._waiting.append((self._now(), row))
+
+    def _now(self) -> int:
+        return int(self._clock() * 1_000_000)
+
+    # ------------------------------------------------------------------------------------------------ keeping
+
+    def start(self) -> None:
+        """Write what waits, from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name="access-trail")
+
+    async def close(self) -> None:
+        """Write the rest, and end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._sum_up()
+        await self._flush()
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH)
+            if self._counts and self._clock() - self._minute >= MINUTE:
+                self._sum_up()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        rows, self._waiting = self._waiting, []
+        if not rows:
+            return
+        try:
+            await self._audit.append(rows)
+            self.written += len(rows)
+        except GatewayError as error:
+            log("access.audit_not_written", logging.WARNING, error, rows=len(rows))
+            self._waiting = (rows + self._waiting)[:QUEUE_MAX]
+
+
+def _row(action: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts that are short, and can be UTF-8; nothing that is empty."""
+    row: dict[str, Any] = {"action": action}
+    for name, value in fields.items():
+        if isinstance(value, str):
+            value = value[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()
+        if value not in ("", None):
+            row[name] = value
+    return row

@@ -1,0 +1,167 @@
+"""``/v1/keys``: keys of callers that the ledger has. A key itself is only in the answer in which it was made."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Annotated, Final
+
+from msgspec import UNSET, Meta, UnsetType
+from starlette.responses import Response
+
+from gateway.access.keys import OVERLAP, StoredKeys
+from gateway.api.brokers import moment
+from gateway.api.call import Call, answer, page_headers
+from gateway.api.routing import Route, Scope
+from gateway.api.schemas import Input, Output, PageQuery
+from gateway.errors import Unsupported
+from gateway.ledger.api_keys import ApiKey
+
+Life = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
+
+
+class KeyBody(Input):
+    """A key to be made."""
+
+    client: str
+    """Who is to use it; several keys of one client are one caller."""
+    scopes: list[str]
+    """What it allows."""
+    environment: str = "live"
+    """Small letters and digits, which stand in the key."""
+    expires_seconds: Life = 365 * 86_400
+    """How long it lives; 0: for ever."""
+
+
+class KeyRotateBody(Input):
+    """A key in place of another."""
+
+    environment: str = "live"
+    """As for a new key."""
+    expires_seconds: Life = 365 * 86_400
+    """As for a new key."""
+    overlap_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = OVERLAP
+    """How long the other one goes on."""
+
+
+class Key(Output):
+    """A key of a caller."""
+
+    id: str
+    client: str
+    scopes: list[str]
+    hint: str
+    """How it begins."""
+    live: bool
+    """Whether it opens anything."""
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    """null: never."""
+    revoked_at: str | None
+    last_used_at: str | None
+    """To the minute; null: not that anybody knew."""
+    key: str | UnsetType = UNSET
+    """The key itself, in the answer in which it was made and in no other."""
+
+
+class KeyList(Output):
+    """A page."""
+
+    keys: list[Key]
+
+
+def _all(call: Call) -> StoredKeys:
+    if call.access is None:
+        raise Unsupported("this gateway keeps no keys")
+    return call.access.keys
+
+
+async def list_keys(call: Call) -> Response:
+    """A page of them."""
+    query = call.query(PageQuery)
+    page, cursor = await _all(call).page(query.cursor or None, query.limit)
+    return answer(KeyList(keys=[_describe(key) for key in page]), headers=page_headers(call, cursor, limit=query.limit))
+
+
+async def create_key(call: Call) -> Response:
+    """One more."""
+    body = await call.json(KeyBody)
+    key, secret = await _all(call).create(
+        body.client, body.scopes, by=call.principal.name, environment=body.environment, seconds=body.expires_seconds
+    )
+    return _made(key, secret)
+
+
+async def get_key(call: Call) -> Response:
+    """One of them."""
+    return answer(_describe(await _all(call).get(call.names["key"])))
+
+
+async def rotate_key(call: Call) -> Response:
+    """One in place of another."""
+    body = await call.json(KeyRotateBody)
+    key, secret = await _all(call).rotate(
+        call.names["key"], by=call.principal.name, environment=body.environment, seconds=body.expires_seconds,
+        overlap=body.overlap_seconds,
+    )  # fmt: skip
+    return _made(key, secret)
+
+
+async def revoke_key(call: Call) -> Response:
+    """It opens nothing any more."""
+    return answer(_describe(await _all(call).revoke(call.names["key"], by=call.principal.name)))
+
+
+def _made(key: ApiKey, secret: str) -> Response:
+    return answer(_describe(key, secret), 201, {"cache-control": "no-store"})
+
+
+def _describe(key: ApiKey, secret: str | UnsetType = UNSET) -> Key:
+    return Key(
+        id=key.id,
+        client=key.client,
+        scopes=list(key.scopes),
+        hint=key.hint,
+        live=key.live(int(time() * 1_000_000)),
+        created_at=moment(key.created_at / 1e6),
+        created_by=key.created_by,
+        expires_at=_moment(key.expires_at),
+        revoked_at=_moment(key.revoked_at),
+        last_used_at=_moment(key.last_used_at),
+        key=secret,
+    )
+
+
+def _moment(at: int) -> str | None:
+    return moment(at / 1e6) if at else None
+
+
+_PATH: Final = "/v1/keys/{key}"
+_BODY: Final = ("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "state")
+_LEDGER: Final = ("ledger_unavailable",)
+
+ROUTES = (
+    Route(
+        "GET", "/v1/keys", "list_keys", "List API keys", list_keys, Scope.ADMIN,
+        {200: ("A page.", KeyList)}, query=PageQuery, codes=("invalid_parameter", *_LEDGER), tag="keys",
+    ),
+    Route(
+        "POST", "/v1/keys", "create_key", "Make an API key", create_key, Scope.ADMIN,
+        {201: ("The key, which is told this once.", Key)}, body=KeyBody, codes=(*_BODY, *_LEDGER),
+        description="409 `state` where the client has two live keys.", tag="keys",
+    ),
+    Route(
+        "GET", _PATH, "get_key", "Read an API key", get_key, Scope.ADMIN, {200: ("What is known of it.", Key)},
+        codes=("no_such_resource", *_LEDGER), tag="keys",
+    ),
+    Route(
+        "POST", f"{_PATH}:rotate", "rotate_key", "Replace an API key", rotate_key, Scope.ADMIN,
+        {201: ("The new key, which is told this once.", Key)}, body=KeyRotateBody, body_required=False,
+        codes=("no_such_resource", *_BODY, *_LEDGER), description="Both open for `overlap_seconds`.", tag="keys",
+    ),
+    Route(
+        "POST", f"{_PATH}:revoke", "revoke_key", "Revoke an API key", revoke_key, Scope.ADMIN,
+        {200: ("As it is now.", Key)}, codes=("no_such_resource", *_LEDGER),
+        description="It opens nothing any more: here at once, at other processes on the ledger within 5 s.", tag="keys",
+    ),
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""``gateway keys``: keys of callers, made, listed, replaced and revoked; over HTTP, or straight in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.options import config_option, data_dir_option
+from gateway.commands.settings import PAGE
+
+if TYPE_CHECKING:
+    from gateway.access.keys import StoredKeys
+
+T = TypeVar("T")
+DAY = 86_400
+environment_option = click.option(
+    "--environment", default="live", show_default=True, metavar="NAME", help="Stands in the key."
+)
+days_option = click.option(
+    "--days", type=click.IntRange(0, 36_600), default=365, show_default=True, help="How long it lives; 0: for ever."
+)
+
+
+@click.group(short_help="Make, show, replace and revoke API keys.")
+def keys() -> None:
+    """Make, show, replace and revoke the API keys that the ledger has.
+
+    A client may have two live keys: the one in use, and the one that replaces it. Those of the configuration file are
+    not among them.
+    """
+
+
+@keys.command("create")
+@click.argument("client")
+@click.option("--scope", "scopes", multiple=True, required=True, metavar="SCOPE", help="What it allows; several times.")
+@environment_option
+@days_option
+@click.option("--offline", is_flag=True, help="Write it straight into the ledger: for the first key of all.")
+@config_option
+@data_dir_option
+@client_options
+def create_key(
+    client: str,
+    scopes: tuple[str, ...],
+    environment: str,
+    days: int,
+    offline: bool,
+    config: str | None,
+    data_dir: str | None,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Make a key for CLIENT, and print it. It is told this once.
+
+    \b
+    Scopes: publish:BROKER/EXCHANGE  consume:BROKER/QUEUE  broker:BROKER
+            endpoint:NAME  history  admin
+    Example: gateway keys create shop --scope publish:orders/* --scope history
+    """
+    body = {"client": client, "scopes": list(scopes), "environment": environment, "expires_seconds": days * DAY}
+    if not offline:
+        _print_new(Client(url, api_key).ask("POST", "/v1/keys", body=body), as_json)
+        return
+    by = f"offline:{getpass.getuser()}"
+
+    async def make(stored: StoredKeys) -> dict[str, Any]:
+        key, secret = await stored.create(client, scopes, by=by, environment=environment, seconds=days * DAY)
+        return {"id": key.id, "client": key.client, "scopes": list(key.scopes), "hint": key.hint, "key": secret}
+
+    _print_new(asyncio.run(_in_the_ledger(config, data_dir, make)), as_json)
+
+
+async def _in_the_ledger(config: str | None, data_dir: str | None, work: Callable[[StoredKeys], Awaitable[T]]) -> T:
+    from gateway.access.keys import StoredKeys
+    from gateway.app import ledger_url
+    from gateway.config import load
+    from gateway.ledger import Ledger
+
+    settings = load(config, overrides={"data_dir": data_dir})
+    address = ledger_url(settings)
+    ledger = await Ledger.open(address, settings.ledger, owner="gateway keys", migrate=address.startswith("sqlite"))
+    try:
+        return await work(StoredKeys(ledger, frozenset(key.name for key in settings.api_keys)))
+    finally:
+        await ledger.close()
+
+
+def _print_new(key: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(key)
+        return
+    note(f"{key['id']}: for {key['client']}, {', '.join(key['scopes'])}. The key is told this once:")
+    click.echo(key["key"])
+
+
+@keys.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also those that open nothing any more.")
+@client_options
+def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) -> None:
+    """List the keys."""
+    client, found, cursor = Client(url, api_key), [], ""
+    while True:
+        query = {"limit": str(PAGE)} | ({"cursor": cursor} if cursor else {})
+        page = client.ask("GET", "/v1/keys", query=query)["keys"]
+        found += [key for key in page if everything or key["live"]]
+        if len(page) < PAGE:
+            break
+        cursor = page[-1]["id"]
+    if as_json:
+        print_json({"keys": found})
+        return
+    print_table(
+        ("ID", "CLIENT", "KEY", "LIVE", "EXPIRES", "LAST USED", "SCOPES"),
+        (
+            (
+                key["id"],
+                key["client"],
+                key["hint"] + "…",
+                "yes" if key["live"] else "no",
+                key["expires_at"] or "never",
+                key["last_used_at"] or "-",
+                " ".join(key["scopes"]),
+            )
+            for key in found
+        ),
+    )
+
+
+@keys.command("rotate")
+@click.argument("key")
+@environment_option
+@days_option
+@click.option("--overlap", type=click.IntRange(0, 720), default=24, show_default=True, help="Hours that both open.")
+@client_options
+def rotate_key(
+    key: str, environment: str, days: int, overlap: int, url: str, api_key: str | None, as_json: bool
+) -> None:
+    """Replace the key of the id KEY by a new one, with the same client and scopes, and print that."""
+    body = {"environment": environment, "expires_seconds": days * DAY, "overlap_seconds": overlap * 3_600}
+    _print_new(Client(url, api_key).ask("POST", f"/v1/keys/{segment(key)}:rotate", body=body), as_json)
+
+
+@keys.command("revoke")
+@click.argument("key")
+@click.confirmation_option("--yes", prompt="Revoke it?", help="Do not ask.")
+@client_options
+def revoke_key(key: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Revoke the key of the id KEY: it opens nothing any more."""
+    found = Client(url, api_key).ask("POST", f"/v1/keys/{segment(key)}:revoke", body={})
+    if as_json:
+        print_json(found)
+    else:
+        note(f"{found['id']} of {found['client']} is revoked")

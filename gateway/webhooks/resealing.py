@@ -1,0 +1,110 @@
+"""All sealed secrets of a ledger: which keys they are sealed with, and how they come under another one.
+
+Secrets are in two kinds of documents (:mod:`gateway.webhooks.documents`): of an endpoint, its settings' secrets as one
+text, and its signing keys one by one. A document that somebody else changes meanwhile is read again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.errors import ConfigurationError, EtagMismatch
+from gateway.ledger import Ledger, Resource
+from gateway.webhooks.documents import Spec, State
+from gateway.webhooks.documents import purpose_of as purpose_of_settings
+from gateway.webhooks.endpoints import RESOURCE, STATE
+from gateway.webhooks.keys import purpose_of as purpose_of_key
+from gateway.webhooks.secrets import Seals, key_of
+
+PAGE: Final = 100
+TRIES: Final = 10
+"""How often a document is tried that others change."""
+Renew = Callable[[str, str], str]
+"""Purpose and sealed text -> the text sealed anew."""
+
+
+async def used(ledger: Ledger) -> Counter[str]:
+    """Name of a key -> how many secrets are sealed with it. Raises LedgerUnavailable."""
+    found: Counter[str] = Counter()
+
+    def count(_: str, sealed: str) -> str:
+        found[key_of(sealed)] += 1
+        return sealed
+
+    async for kind, resource in _all(ledger):
+        _renewed(kind, resource, count)
+    return found
+
+
+async def rotate(ledger: Ledger, seals: Seals) -> tuple[int, list[str]]:
+    """Bring all secrets under the key that seals; how many were not, and of which endpoints some could not be opened:
+    these stay as they are.
+
+    Raises:
+        LedgerUnavailable: some are done, and it can be begun again.
+    """
+    done, failed = 0, []
+    async for kind, resource in _all(ledger):
+        try:
+            done += await _rotate(ledger, seals, kind, resource)
+        except (ConfigurationError, EtagMismatch) as error:
+            failed.append(f"{resource.name}: {error}")
+    return done, failed
+
+
+async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: Resource | None) -> int:
+    for _ in range(TRIES):
+        if resource is None:
+            return 0
+        changed = 0
+
+        def renew(purpose: str, sealed: str) -> str:
+            nonlocal changed
+            text = seals.renew(purpose, sealed)
+            changed += text != sealed
+            return text
+
+        document = _renewed(kind, resource, renew)
+        if not changed:
+            return 0
+        try:
+            await ledger.put_resource(kind, resource.name, document, resource.etag)
+            return changed
+        except EtagMismatch:
+            resource = await ledger.get_resource(kind, resource.name)
+    raise EtagMismatch(f"others changed it {TRIES} times meanwhile; repeat")
+
+
+def _renewed(kind: str, resource: Resource, renew: Renew) -> dict[str, Any]:
+    """A document with its secrets sealed anew. Raises ConfigurationError."""
+    try:
+        if kind == RESOURCE:
+            spec = msgspec.convert(resource.spec, Spec)
+            if spec.sealed:
+                spec.sealed = renew(purpose_of_settings(resource.name, spec.settings), spec.sealed)
+                return {**resource.spec, "sealed": spec.sealed}
+            return dict(resource.spec)
+        state = msgspec.convert(resource.spec, State)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"it is of another release: {error}") from None
+    keys = [renew(purpose_of_key(resource.name, key.scheme, key.id), key.sealed) for key in state.keys]
+    stored = resource.spec.get("keys", [])
+    return {
+        **resource.spec,
+        "keys": [{**key, "sealed": sealed} for key, sealed in zip(stored, keys, strict=True)],
+    }
+
+
+async def _all(ledger: Ledger) -> AsyncIterator[tuple[str, Resource]]:
+    for kind in (RESOURCE, STATE):
+        cursor: str | None = None
+        while True:
+            page, cursor = await ledger.list_resources(kind, cursor, PAGE)
+            for resource in page:
+                yield kind, resource
+            if cursor is None:
+                break

@@ -1,0 +1,75 @@
+"""``gateway keys``: made, listed, replaced, revoked; and the first one of all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from gateway.access.keys import StoredKeys, is_key
+from gateway.config import LedgerSettings
+from gateway.ledger import Ledger
+from tests.commands.conftest import Run
+
+
+@pytest.fixture
+def ask(run: Run, gateway: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("GATEWAY_URL", gateway)
+    return run
+
+
+def test_a_life(ask: Callable[..., Result], unique_name: Callable[[str], str]) -> None:
+    client = unique_name("shop")
+    made = ask("keys", "create", client, "--scope", "history", "--scope", "publish:b/x", "--environment", "test")
+    assert made.exit_code == 0, made.stderr
+    secret = made.stdout.strip()
+    assert is_key(secret)
+    assert secret.startswith("amqpgw_test_")
+    assert f"for {client}, history, publish:b/x" in made.stderr
+    key_id = made.stderr.partition(":")[0]
+
+    listed = ask("keys", "list").stdout
+    (row,) = [line for line in listed.splitlines() if key_id in line]
+    assert f"{secret[:16]}…" in row
+    assert secret not in listed
+
+    new = json.loads(ask("keys", "rotate", key_id, "--days", "0", "--overlap", "1", "--json").stdout)
+    assert (new["client"], new["scopes"], new["expires_at"]) == (client, ["history", "publish:b/x"], None)
+    full = ask("keys", "create", client, "--scope", "admin")
+    assert full.exit_code == 4
+    assert "2 live keys" in full.stderr
+
+    assert "is revoked" in ask("keys", "revoke", key_id, "--yes").stderr
+    assert json.loads(ask("keys", "revoke", new["id"], "--yes", "--json").stdout)["live"] is False
+    ids = [key["id"] for key in json.loads(ask("keys", "list", "--json").stdout)["keys"]]
+    assert not {key_id, new["id"]} & set(ids)
+    ids = [key["id"] for key in json.loads(ask("keys", "list", "--all", "--json").stdout)["keys"]]
+    assert {key_id, new["id"]} <= set(ids)
+    assert ask("keys", "revoke", "none", "--yes").exit_code == 3
+
+
+def test_the_first_key_is_made_in_the_ledger(run: Run, tmp_path: Path) -> None:
+    made = run("keys", "create", "root", "--scope", "admin", "--offline", "--data-dir", str(tmp_path), "--json")
+    assert made.exit_code == 0, made.stderr
+    key = json.loads(made.stdout)
+
+    async def find() -> str:
+        ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test")
+        stored = StoredKeys(ledger)
+        await stored.start()
+        principal = stored.find(key["key"].encode())
+        by = (await stored.get(key["id"])).created_by
+        await stored.close()
+        await ledger.close()
+        assert principal is not None
+        assert principal.admin
+        return by
+
+    assert asyncio.run(find()).startswith("offline:")
+    wrong = run("keys", "create", "root", "--scope", "root", "--offline", "--data-dir", str(tmp_path))
+    assert wrong.exit_code == 4
+    assert "scopes" in wrong.stderr
