@@ -1,8 +1,11 @@
 """The object graph of ``gateway serve``, from the configuration to open ports and back.
 
-Start: embedded broker, ledger, brokers, API, and last the ports, so that nobody is answered before there is
-something to answer with. Stop, in reverse: no more work is taken, requests under way finish, leases go back, links
-close, the ledger writes what waits.
+Start: the operations port, embedded broker, ledger, brokers, API, and last the API's port, so that nobody is answered
+before there is something to answer with. Stop: not ready, for ``http.drain_delay`` seconds; then in reverse: no more
+work is taken, requests under way finish, leases go back, links close, the ledger writes what waits.
+
+A process may have only a part of this (``role``). ``api`` takes no work that one process at a time may do; ``worker``
+opens no port for the API, and answers for its work at the peer port.
 
 Without a configuration file this is a development tool: the embedded broker runs and is offered three times, once in
 each version, on loopback only.
@@ -20,6 +23,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,13 +36,15 @@ import msgspec
 import uvicorn
 
 from gateway import __version__
+from gateway.access.access import Access
+from gateway.access.tokens import SET_MAX
 from gateway.api.app import Api
-from gateway.api.guard import GuardedProtocol
+from gateway.api.guard import Bounds, guarded
 from gateway.api.ops import Ops
 from gateway.api.peers import PeerPort
 from gateway.bridges import Bridges
 from gateway.broker.server import EmbeddedBroker
-from gateway.config import LOCAL_BROKERS, BrokerSettings, Config, EmbeddedSettings
+from gateway.config import LOCAL_BROKERS, BrokerSettings, Config, EmbeddedSettings, HttpSettings, asks_for_credentials
 from gateway.core import Gateway
 from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
@@ -48,12 +54,19 @@ from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
 from gateway.replays import Replays
 from gateway.taps import Taps
 from gateway.telemetry import Metrics, log, set_up_logging
+from gateway.transports.tls import ServerTls
 from gateway.upstreams import Upstream
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.secrets import load_seals
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.supervisor import Pushes
 
+DEFAULT_HTTP: Final = HttpSettings(connections_per_address=0)
+"""For the ports that are for machines of one's own."""
+HANDSHAKE_TIMEOUT: Final = 5.0
+"""How long the TLS handshake of a caller may take, in seconds."""
+RENEW_EVERY: Final = 2.0
+"""How often files of certificates are looked at, in seconds."""
 CLOSE_TIMEOUT: Final = 4.0
 """How long confirms and events may still take once the last request is answered, in seconds."""
 COLLECTOR: Final = (50_000, 20, 50)
@@ -73,16 +86,16 @@ UP_TIMEOUT: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a running gateway listens. ``amqp`` is None without the embedded broker."""
+    """Where a running gateway listens. ``http`` is None in the role ``worker``, ``amqp`` without embedded broker."""
 
-    http: int
+    http: int | None
     ops: int
     amqp: int | None
 
     def as_dict(self) -> dict[str, int]:
         """For ``--ports-file``."""
-        ports = {"http": self.http, "ops": self.ops}
-        return ports if self.amqp is None else {**ports, "amqp": self.amqp}
+        ports = {"http": self.http, "ops": self.ops, "amqp": self.amqp}
+        return {name: port for name, port in ports.items() if port is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +108,11 @@ class App:
 
     @property
     def url(self) -> str:
-        """Of the HTTP API."""
-        return f"http://{_literal(self.config.http.host)}:{self.ports.http}"
+        """Of the HTTP API; empty: this process serves none."""
+        if self.ports.http is None:
+            return ""
+        scheme = "https" if self.config.http.tls.cert_file else "http"
+        return f"{scheme}://{_literal(self.config.http.host)}:{self.ports.http}"
 
     @property
     def ops_url(self) -> str:
@@ -105,7 +121,8 @@ class App:
 
     def ready_line(self) -> str:
         """The line that says that it is ready, and names the ports."""
-        line = f"ready: http {self.url} ops {self.ops_url}"
+        line = "ready:" if self.ports.http is None else f"ready: http {self.url}"
+        line += f" ops {self.ops_url}"
         if self.ports.amqp is not None:
             line += f" amqp amqp://{_literal(self.config.embedded.host)}:{self.ports.amqp}"
         return line
@@ -128,7 +145,7 @@ async def run(
     *,
     migrate: bool | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+    """Serve until SIGTERM or SIGINT, and ``http.drain_delay`` longer; returns the exit status.
 
     Args:
         ports_file: where the ports are written as JSON once they are open.
@@ -151,7 +168,12 @@ async def run(
             if ready is not None:
                 ready(app.ready_line())
             await stop.wait()
-            log("gateway.stopping")
+            stop.clear()
+            delay = config.http.drain_delay if config.role != "worker" else 0.0
+            log("gateway.stopping", delay=delay)
+            app.gateway.leave()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), delay)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -189,12 +211,17 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
     _check(config)
     metrics = Metrics(__version__)
     async with AsyncExitStack() as stack:
-        http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))
+        http_socket = None
+        if config.role != "worker":
+            http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))
         ops_socket = stack.enter_context(contextlib.closing(_listen(config.ops.host, config.ops.port, "ops")))
+        ops = Ops()
+        await stack.enter_async_context(_serving(ops, ops_socket, 1.0))
         amqp_ports = await _start_embedded(config.embedded, stack)
         amqp = amqp_ports[0] if amqp_ports else None
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
         data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
+        ops.waits_for = "the ledger"
         ledger = await _open_ledger(config, migrate)
         stack.push_async_callback(ledger.close)
         ledger.history.start()
@@ -209,10 +236,12 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
             confirm_timeout=config.http.confirm_timeout,
             leases_max=config.http.leases_max,
             intent_always=config.ledger.intent == "always",
+            takes_work=config.role != "api",
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)
-        rules, transport = _outbound(config, http_socket, ops_socket, amqp_ports)
+        listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
+        rules, transport = _outbound(config, listeners, amqp_ports)
         stack.push_async_callback(transport.aclose)
         sender = Sender(transport)
         stack.push_async_callback(sender.close)
@@ -228,9 +257,11 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
         )  # fmt: skip
         gateway.on_owed.append(pushes.wake)
         replays = Replays(gateway, endpoints, sender)
+        access = Access(config, ledger, _issuer(config, rules, stack))
+        await stack.enter_async_context(access.running())
         api = Api(
             gateway, config.http, config.api_keys, bridges, endpoints=endpoints, pushes=pushes, replays=replays,
-            taps=taps,
+            taps=taps, access=access,
         )  # fmt: skip
         if peers.shared:
             await stack.enter_async_context(_peer_port(config, peers, api, rules))
@@ -248,14 +279,16 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
         replays.begin()
         await bridges.start()
         await taps.start()
-        await stack.enter_async_context(_serving(Ops(gateway), ops_socket, 1.0))
-        await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout))
+        if http_socket is not None:
+            await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, config.http))
+        ops.begin(gateway)
         stack.callback(gateway.drain)
         stack.callback(bridges.hold)
         stack.callback(taps.hold)
-        if not config.api_keys:
+        if http_socket is not None and not access.required:
             log("http.development", detail="no API keys: loopback only, Host and Origin are checked")
-        yield App(config, gateway, Ports(_port(http_socket), _port(ops_socket), amqp))
+        http = None if http_socket is None else _port(http_socket)
+        yield App(config, gateway, Ports(http, _port(ops_socket), amqp))
 
 
 # ---------------------------------------------------------------------------------------------------- pieces
@@ -263,7 +296,11 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
 
 def _check(config: Config) -> None:
     """What only the whole configuration can tell. Raises ConfigurationError."""
-    if not config.api_keys and not _is_loopback(config.http.host):
+    if config.role != "all" and not config.ledger.url.startswith("postgres"):
+        raise ConfigurationError(
+            f"role is {config.role!r}, and SQLite serves one process: set ledger.url to a PostgreSQL, or role to 'all'"
+        )
+    if config.role != "worker" and not asks_for_credentials(config) and not _is_loopback(config.http.host):
         raise ConfigurationError(
             f"http.host is {config.http.host!r}: without api_keys the gateway listens on loopback only"
         )
@@ -307,12 +344,12 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
 
 
 def _outbound(
-    config: Config, http: socket.socket, ops: socket.socket, amqp: Sequence[int]
+    config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int]
 ) -> tuple[Rules, GuardedTransport]:
     """The transport for requests to URLs that others set; and its rules, to which ports of ours may be added."""
     settings = config.outbound
     rules = Rules(settings.allow, ports=settings.ports, plain=settings.plain)
-    for listener in (http, ops):
+    for listener in listeners:
         rules.listens(*listener.getsockname()[:2])
     host = config.embedded.host
     for port in amqp:
@@ -322,6 +359,16 @@ def _outbound(
         DEFAULT_OUTBOUND_LIMITS, connections=settings.requests, connections_per_site=settings.requests
     )
     return rules, GuardedTransport(rules, limits)
+
+
+def _issuer(config: Config, rules: Rules, stack: AsyncExitStack) -> GuardedTransport | None:
+    """The transport for the keys of the issuer of tokens; None: there is none."""
+    if not config.access.tokens.issuer:
+        return None
+    limits = dataclasses.replace(DEFAULT_OUTBOUND_LIMITS, body_kept=SET_MAX, connections=2, connections_per_site=2)
+    transport = GuardedTransport(rules, limits)
+    stack.push_async_callback(transport.aclose)
+    return transport
 
 
 def _data_folder(path: Path) -> Path:
@@ -397,9 +444,30 @@ def _port(listener: socket.socket) -> int:
 class _Server(uvicorn.Server):
     """uvicorn, with signals left to us, and told of its end: it would ask ten times a second whether that has come."""
 
-    def __init__(self, settings: uvicorn.Config) -> None:
+    def __init__(self, settings: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(settings)
+        self._tls = tls
         self._told = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; a TLS handshake may take :data:`HANDSHAKE_TIMEOUT` seconds, of which uvicorn's has sixty."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+
+        def protocol() -> asyncio.Protocol:
+            made: type[Any] = self.config.http_protocol_class
+            found: asyncio.Protocol = made(config=self.config, server_state=self.server_state, app_state={})
+            return found
+
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=each, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT, backlog=self.config.backlog
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
     def exit(self) -> None:
         """Let requests under way finish, and end."""
@@ -421,11 +489,17 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _serving(app: Any, listener: socket.socket, drain: float) -> AsyncIterator[None]:
-    """Serve on an open socket as long as the block; then let requests under way finish, for ``drain`` seconds."""
+async def _serving(
+    app: Any, listener: socket.socket, drain: float, http: HttpSettings = DEFAULT_HTTP
+) -> AsyncIterator[None]:
+    """Serve on an open socket as long as the block; then let requests under way finish, for ``drain`` seconds.
+    ``http``: what its connections may do."""
+    bounds = Bounds(
+        head=http.head_timeout, rest=http.body_idle, send=http.send_timeout, per_address=http.connections_per_address
+    )
     settings = uvicorn.Config(
         app,
-        http=GuardedProtocol,
+        http=guarded(bounds),
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -434,10 +508,11 @@ async def _serving(app: Any, listener: socket.socket, drain: float) -> AsyncIter
         server_header=False,
         date_header=True,
         proxy_headers=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=max(1, round(http.idle_timeout)),
         timeout_graceful_shutdown=max(1, round(drain)),
     )
-    server = _Server(settings)
+    tls = await asyncio.to_thread(ServerTls, http.tls) if http.tls.cert_file else None
+    server = _Server(settings, tls.context if tls is not None else None)
     port = _port(listener)
     task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name=f"http {port}")
     while not server.started and not task.done():  # noqa: ASYNC110  # uvicorn has a flag and no event
@@ -445,11 +520,25 @@ async def _serving(app: Any, listener: socket.socket, drain: float) -> AsyncIter
     if task.done():
         await task
         raise ConfigurationError(f"port {port}: the server ended at once")
+    renewing = asyncio.get_running_loop().create_task(_renew(tls), name=f"http {port} tls") if tls is not None else None
     try:
         yield
     finally:
+        if renewing is not None:
+            renewing.cancel()
         server.exit()
         await task
+
+
+async def _renew(tls: ServerTls) -> None:
+    """Have certificates that are renewed count, as long as we serve."""
+    while True:
+        await asyncio.sleep(RENEW_EVERY)
+        try:
+            if tls.renew():  # here, not in a thread: a handshake must not read what is half written
+                log("http.tls_renewed")
+        except ConfigurationError as error:
+            log("http.tls_not_renewed", logging.WARNING, detail=str(error))
 
 
 def _write_whole(path: Path, text: str) -> None:

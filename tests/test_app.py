@@ -260,12 +260,12 @@ async def test_a_head_that_never_ends(app: App) -> None:
     writer.close()
 
 
-async def test_a_connection_that_says_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.api.guard.HEAD_SECONDS", 0.05)
-    reader, writer = await asyncio.open_connection("127.0.0.1", app.ports.http)
-    async with asyncio.timeout(20):
-        assert await reader.read() == b""
-    writer.close()
+async def test_a_connection_that_says_nothing(tmp_path: Path) -> None:
+    async with running(configuration(tmp_path, **{"http.head_timeout": 0.05})) as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.ports.http)
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_probe(client: httpx.AsyncClient) -> None:

@@ -57,17 +57,20 @@ class Gateway:
         confirm_timeout: float = 30.0,
         leases_max: int = 10_000,
         intent_always: bool = False,
+        takes_work: bool = True,
     ) -> None:
+        """``takes_work`` False: what one process at a time may do is done by others."""
         self.ledger = ledger
         self.brokers = dict(brokers)
         self.metrics = metrics
         self.confirm_timeout = confirm_timeout
+        self.leaving = False
         self.draining = False
         self.ids = ids = MessageIds()
         """Makes the ids of messages."""
         self.peers = peers if peers is not None else Peers(ledger, metrics)
         """The other processes on the ledger."""
-        self.ownership = Ownership(ledger, self.peers, metrics)
+        self.ownership = Ownership(ledger, self.peers, metrics, takes_work=takes_work)
         """Which work is this process's."""
         self._recorder = Recorder(ledger, metrics)
         self._publisher = Publisher(ledger, ids, metrics, intent_always)
@@ -111,6 +114,10 @@ class Gateway:
         self.ledger.on_takeover = self._in_doubt.resolve_soon
         self._in_doubt.resolve_soon()
         await self.ownership.start()
+
+    def leave(self) -> None:
+        """Be no longer ready, and go on with everything until ``drain``."""
+        self.leaving = True
 
     def drain(self) -> None:
         """Be no longer ready; waiting pulls end, new ones are refused. Publishes go on until the ports are closed."""
@@ -166,7 +173,7 @@ class Gateway:
     def ready(self) -> list[str]:
         """What stands in the way of serving; empty: nothing."""
         reasons = []
-        if self.draining:
+        if self.leaving or self.draining:
             reasons.append("shutting down")
         writable, reason = self.ledger.ready()
         self.metrics.ledger_up.set(writable)

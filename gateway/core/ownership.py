@@ -14,7 +14,7 @@ On SQLite there is one process, and all is granted at once. On PostgreSQL rows s
 (:mod:`gateway.ledger.work`), and each process looks about twice a second: it fences whose lease has run out, claims
 what is free up to its share, and hands over what it has beyond that. A share is the number of names divided by the
 processes that take work of the kind, so that in the end nobody has two more than another; nothing moves to make it
-even.
+even. A process may also take none (the role ``api``): it looks, and leaves all to the others.
 
 Whether something is ours is a question of time: only as long as our lease lasts, counted from before it was asked for.
 A process that was paused, or that lost its database, answers "no" before anybody else may answer "yes".
@@ -107,9 +107,11 @@ class Group:
 class Ownership:
     """The work of this process. All methods belong to the event loop."""
 
-    def __init__(self, ledger: Ledger, peers: Peers, metrics: Metrics) -> None:
+    def __init__(self, ledger: Ledger, peers: Peers, metrics: Metrics, *, takes_work: bool = True) -> None:
+        """``takes_work`` False: others do all of it."""
         self._ledger = ledger
         self._work = ledger.work
+        self.takes_work = takes_work
         self._peers = peers
         self._metrics = metrics
         self._groups: dict[str, Group] = {}
@@ -205,11 +207,14 @@ class Ownership:
 
     async def acquire(self, kind: str, name: str) -> bool:
         """Take one piece of work, beyond one's share if need be, and wait until it was tried to start it; False:
-        another process has it.
+        another process has it, or is to have it.
 
         Raises:
             LedgerUnavailable: it could not be claimed.
         """
+        if not self.takes_work:
+            self.changed(kind, name)
+            return False
         group = self._groups[kind]
         async with self._looking:
             if name not in group.held and not self._leaving:
@@ -246,6 +251,8 @@ class Ownership:
             except Exception as error:  # the ledger's, or a fault of ours; it must not end the looking
                 self._failed("", error, before)
                 return
+            if not self.takes_work:
+                return
             await asyncio.gather(*(self._try(group, view, before) for group in list(self._groups.values())))
 
     async def _try(self, group: Group, view: View, before: Mapping[str, str]) -> None:
@@ -276,7 +283,7 @@ class Ownership:
 
     async def _announce(self) -> None:
         """Tell the others of this process, and of the work that it takes, if they have not been told yet."""
-        kinds = frozenset() if self._leaving else frozenset(self._groups)
+        kinds = frozenset() if self._leaving or not self.takes_work else frozenset(self._groups)
         wanted = self._ledger.shard, self._ledger.fence, kinds
         if not self._work.shared or wanted == self._announced:
             return

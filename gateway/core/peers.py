@@ -55,7 +55,9 @@ NONCES: Final = 100_000
 SECRET_MIN: Final = 32
 """Shortest secret in a file, in octets."""
 LOST: Final = "LEASE_LOST"
-_OWN: Final = ("http.host", "http.port", "ops", "cluster", "data_dir", "log_level", "embedded.host", "embedded.port")
+_OWN: Final = (
+    "role", "http.host", "http.port", "ops", "cluster", "data_dir", "log_level", "embedded.host", "embedded.port",
+)  # fmt: skip
 """Settings that differ from process to process."""
 
 Listener = Callable[[Mapping[str, Any]], None]

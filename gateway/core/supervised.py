@@ -322,7 +322,9 @@ class Supervisor(Generic[S, T, X]):
         thing = self._here.get(name)
         if thing is None and self._gateway.peers.shared and name in await self.names():
             if not await self._gateway.ownership.acquire(self.kind, name):
-                raise PeerUnavailable(f"the {self.kind} {name!r} has just come to another process")
+                takes_work = self._gateway.ownership.takes_work
+                why = "has just come to another process" if takes_work else "is run by no worker now"
+                raise PeerUnavailable(f"the {self.kind} {name!r} {why}")
             thing = self._here.get(name)
         if thing is None:
             raise self._no_such(name)

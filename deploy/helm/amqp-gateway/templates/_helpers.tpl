@@ -1,0 +1,449 @@
+{{- define "gateway.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Names of what is made are this and a word: 63 characters in all. */}}
+{{- define "gateway.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "gateway.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gateway.selector" -}}
+app.kubernetes.io/name: {{ include "gateway.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "gateway.labels" -}}
+{{ include "gateway.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: amqp-gateway
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gateway.image" -}}
+{{- $registry := .Values.global.imageRegistry | default .Values.image.registry -}}
+{{- $name := .Values.image.repository -}}
+{{- if $registry }}{{ $name = printf "%s/%s" $registry $name }}{{ end -}}
+{{- if .Values.image.digest -}}
+{{ $name }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ $name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "gateway.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "gateway.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end -}}
+
+{{- define "gateway.sqlite" -}}
+{{- if eq .Values.ledger.kind "sqlite" }}yes{{ end -}}
+{{- end -}}
+
+{{- define "gateway.ledgerSecret" -}}
+{{ .Values.ledger.existingSecret | default (printf "%s-ledger" (include "gateway.fullname" .)) }}
+{{- end -}}
+
+{{- define "gateway.ledgerKey" -}}
+{{- if .Values.ledger.existingSecret }}{{ .Values.ledger.existingSecretKey }}{{ else }}url{{ end -}}
+{{- end -}}
+
+{{/* What no schema can say. */}}
+{{- define "gateway.check" -}}
+{{- if not (include "gateway.sqlite" .) -}}
+{{- if not (or .Values.ledger.existingSecret .Values.ledger.url) -}}
+{{- fail "ledger.existingSecret: name the Secret that holds the URL of your PostgreSQL, or set ledger.kind to sqlite for one process" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.ingress.enabled -}}
+{{- if not .Values.ingress.hosts }}{{ fail "ingress.hosts: name at least one host" }}{{ end -}}
+{{- end -}}
+{{- if and .Values.test.broker (not .Values.test.existingSecret) -}}
+{{- fail "test.existingSecret: name the Secret with the API key for test.broker" -}}
+{{- end -}}
+{{- if and (gt (int .Values.drain.preStopSleepSeconds) 0) (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "drain.preStopSleepSeconds: Kubernetes %s has no preStop sleep, 1.30 has; use drain.delaySeconds" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- range tuple (tuple .Values.httpRoute.enabled "httpRoute.enabled" "gateway.networking.k8s.io/v1") (tuple .Values.metrics.serviceMonitor.enabled "metrics.serviceMonitor.enabled" "monitoring.coreos.com/v1") (tuple .Values.metrics.prometheusRule.enabled "metrics.prometheusRule.enabled" "monitoring.coreos.com/v1") (tuple (eq .Values.api.autoscaling.kind "keda") "api.autoscaling.kind" "keda.sh/v1alpha1") (tuple (eq .Values.worker.autoscaling.kind "keda") "worker.autoscaling.kind" "keda.sh/v1alpha1") -}}
+{{- if and (index . 0) (not ($.Capabilities.APIVersions.Has (index . 2))) -}}
+{{- fail (printf "%s: this cluster has no %s; install what brings it, or say --api-versions %s where no cluster is asked" (index . 1) (index . 2) (index . 2)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The settings file: the user's, and what is the chart's. */}}
+{{- define "gateway.config" -}}
+{{- $ours := dict "data_dir" "/data"
+  "http" (dict "port" (int .Values.ports.http) "drain_delay" .Values.drain.delaySeconds "drain_timeout" .Values.drain.timeoutSeconds)
+  "ops" (dict "port" (int .Values.ports.ops))
+  "cluster" (dict "port" (int .Values.cluster.port))
+  "ledger" dict
+  "access" (dict "required" "always") -}}
+{{- if .Values.cluster.existingSecret -}}
+{{- $_ := set $ours.cluster "secret_file" "/etc/amqp-gateway/cluster/secret" -}}
+{{- end -}}
+{{- if .Values.seal.existingSecret -}}
+{{- $_ := set $ours.ledger "secrets_file" "/etc/amqp-gateway/seal/key" -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.config) $ours | toPrettyJson -}}
+{{- end -}}
+
+{{- define "gateway.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.pod.runAsUser }}
+runAsGroup: {{ .Values.pod.runAsUser }}
+fsGroup: {{ .Values.pod.fsGroup }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "gateway.containerSecurity" -}}
+allowPrivilegeEscalation: false
+privileged: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "gateway.ledgerEnv" -}}
+{{- if not (include "gateway.sqlite" .) }}
+- name: GATEWAY_LEDGER_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "gateway.ledgerSecret" . }}
+      key: {{ include "gateway.ledgerKey" . }}
+{{- end }}
+{{- end -}}
+
+{{/* The container that migrates: of the job, and before each start. */}}
+{{- define "gateway.migrate" -}}
+- name: migrate
+  image: {{ include "gateway.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [gateway, migrate, --wait, {{ .Values.migrations.waitSeconds | quote }}]
+  env:
+    {{- include "gateway.ledgerEnv" . | nindent 4 }}
+    - name: GATEWAY_DATA_DIR
+      value: /tmp
+  securityContext:
+    {{- include "gateway.containerSecurity" . | nindent 4 }}
+  resources:
+    {{- toYaml .Values.migrations.resources | nindent 4 }}
+  volumeMounts:
+    - name: tmp
+      mountPath: /tmp
+{{- end -}}
+
+{{- define "gateway.spread" -}}
+{{- if ne .of.spread "none" }}
+topologySpreadConstraints:
+  {{- range tuple "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: {{ eq $.of.spread "hard" | ternary "DoNotSchedule" "ScheduleAnyway" }}
+    labelSelector:
+      matchLabels:
+        {{- include "gateway.selector" $.top | nindent 8 }}
+        app.kubernetes.io/component: {{ $.role }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* A Deployment: top, role (api, worker), of (its values). */}}
+{{- define "gateway.deployment" -}}
+{{- $top := .top -}}
+{{- $of := .of -}}
+{{- $role := .role -}}
+{{- $sqlite := include "gateway.sqlite" $top -}}
+{{- $drain := $top.Values.drain -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ include "gateway.fullname" $top }}-{{ $role }}
+  namespace: {{ $top.Release.Namespace }}
+  labels:
+    {{- include "gateway.labels" $top | nindent 4 }}
+    app.kubernetes.io/component: {{ $role }}
+spec:
+  {{- if eq $of.autoscaling.kind "none" }}
+  replicas: {{ $of.replicas }}
+  {{- end }}
+  revisionHistoryLimit: 5
+  minReadySeconds: 2
+  strategy:
+    {{- if $sqlite }}
+    type: Recreate
+    {{- else }}
+    type: RollingUpdate
+    rollingUpdate:
+      maxUnavailable: 0
+      maxSurge: 1
+    {{- end }}
+  selector:
+    matchLabels:
+      {{- include "gateway.selector" $top | nindent 6 }}
+      app.kubernetes.io/component: {{ $role }}
+  template:
+    metadata:
+      labels:
+        {{- with $of.podLabels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+        {{- include "gateway.labels" $top | nindent 8 }}
+        app.kubernetes.io/component: {{ $role }}
+      annotations:
+        checksum/config: {{ include "gateway.config" $top | sha256sum }}
+        {{- with $of.podAnnotations }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    spec:
+      serviceAccountName: {{ include "gateway.serviceAccount" $top }}
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: {{ add $drain.preStopSleepSeconds $drain.delaySeconds $drain.timeoutSeconds $drain.closeSeconds }}
+      {{- with $top.Values.image.pullSecrets }}
+      imagePullSecrets:
+        {{- range . }}
+        - name: {{ . }}
+        {{- end }}
+      {{- end }}
+      {{- with $of.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+      securityContext:
+        {{- include "gateway.podSecurity" $top | nindent 8 }}
+      {{- if and (eq $top.Values.migrations.mode "init") (not $sqlite) }}
+      initContainers:
+        {{- include "gateway.migrate" $top | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: gateway
+          image: {{ include "gateway.image" $top }}
+          imagePullPolicy: {{ $top.Values.image.pullPolicy }}
+          command: [gateway, serve, --config, /etc/amqp-gateway/gateway.json, --role, {{ ternary "all" $role (eq $sqlite "yes") }}]
+          env:
+            {{- include "gateway.ledgerEnv" $top | nindent 12 }}
+            - name: GATEWAY_HTTP_HOST
+              value: {{ $top.Values.listenAddress | quote }}
+            - name: GATEWAY_OPS_HOST
+              value: {{ $top.Values.listenAddress | quote }}
+            - name: GATEWAY_CLUSTER_HOST
+              valueFrom:
+                fieldRef:
+                  fieldPath: status.podIP
+            {{- with $of.extraEnv }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          ports:
+            {{- if eq $role "api" }}
+            - name: http
+              containerPort: {{ $top.Values.ports.http }}
+            {{- end }}
+            - name: ops
+              containerPort: {{ $top.Values.ports.ops }}
+            {{- if not $sqlite }}
+            - name: cluster
+              containerPort: {{ $top.Values.cluster.port }}
+            {{- end }}
+          startupProbe:
+            httpGet: {path: /startupz, port: ops}
+            {{- toYaml $top.Values.probes.startup | nindent 12 }}
+          livenessProbe:
+            httpGet: {path: /livez, port: ops}
+            {{- toYaml $top.Values.probes.liveness | nindent 12 }}
+          readinessProbe:
+            httpGet: {path: /readyz, port: ops}
+            {{- toYaml $top.Values.probes.readiness | nindent 12 }}
+          {{- if gt (int $drain.preStopSleepSeconds) 0 }}
+          lifecycle:
+            preStop:
+              sleep:
+                seconds: {{ $drain.preStopSleepSeconds }}
+          {{- end }}
+          securityContext:
+            {{- include "gateway.containerSecurity" $top | nindent 12 }}
+          resources:
+            {{- toYaml $of.resources | nindent 12 }}
+          volumeMounts:
+            - name: config
+              mountPath: /etc/amqp-gateway/gateway.json
+              subPath: gateway.json
+              readOnly: true
+            - name: tmp
+              mountPath: /tmp
+            - name: data
+              mountPath: /data
+            {{- if $top.Values.cluster.existingSecret }}
+            - name: cluster
+              mountPath: /etc/amqp-gateway/cluster
+              readOnly: true
+            {{- end }}
+            {{- if $top.Values.seal.existingSecret }}
+            - name: seal
+              mountPath: /etc/amqp-gateway/seal
+              readOnly: true
+            {{- end }}
+            {{- range $top.Values.secretMounts }}
+            - name: secret-{{ .name }}
+              mountPath: /etc/amqp-gateway/secrets/{{ .name }}
+              readOnly: true
+            {{- end }}
+            {{- with $top.Values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - name: config
+          configMap:
+            name: {{ include "gateway.fullname" $top }}-config
+        - name: tmp
+          emptyDir: {}
+        - name: data
+          {{- if $sqlite }}
+          persistentVolumeClaim:
+            claimName: {{ $top.Values.ledger.persistence.existingClaim | default (printf "%s-data" (include "gateway.fullname" $top)) }}
+          {{- else }}
+          emptyDir: {}
+          {{- end }}
+        {{- if $top.Values.cluster.existingSecret }}
+        - name: cluster
+          secret:
+            secretName: {{ $top.Values.cluster.existingSecret }}
+            defaultMode: 0440
+            items: [{key: {{ $top.Values.cluster.existingSecretKey }}, path: secret}]
+        {{- end }}
+        {{- if $top.Values.seal.existingSecret }}
+        - name: seal
+          secret:
+            secretName: {{ $top.Values.seal.existingSecret }}
+            defaultMode: 0440
+            items: [{key: {{ $top.Values.seal.existingSecretKey }}, path: key}]
+        {{- end }}
+        {{- range $top.Values.secretMounts }}
+        - name: secret-{{ .name }}
+          secret:
+            secretName: {{ .existingSecret }}
+            defaultMode: 0440
+        {{- end }}
+        {{- with $top.Values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- include "gateway.spread" . | nindent 6 }}
+      affinity:
+        {{- if $of.affinity }}
+        {{- toYaml $of.affinity | nindent 8 }}
+        {{- else }}
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm:
+                topologyKey: kubernetes.io/hostname
+                labelSelector:
+                  matchLabels:
+                    {{- include "gateway.selector" $top | nindent 20 }}
+                    app.kubernetes.io/component: {{ $role }}
+        {{- end }}
+      {{- with $of.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $of.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+{{- end -}}
+
+{{/* What stands beside a Deployment: budget and autoscaler. */}}
+{{- define "gateway.beside" -}}
+{{- $top := .top -}}
+{{- $of := .of -}}
+{{- $name := printf "%s-%s" (include "gateway.fullname" $top) .role -}}
+{{- $scaling := $of.autoscaling -}}
+{{- $most := ternary $of.replicas $scaling.minReplicas (eq $scaling.kind "none") -}}
+{{- if and $of.disruptionBudget.enabled (gt (int $most) 1) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $name }}
+  namespace: {{ $top.Release.Namespace }}
+  labels:
+    {{- include "gateway.labels" $top | nindent 4 }}
+    app.kubernetes.io/component: {{ .role }}
+spec:
+  maxUnavailable: {{ $of.disruptionBudget.maxUnavailable }}
+  selector:
+    matchLabels:
+      {{- include "gateway.selector" $top | nindent 6 }}
+      app.kubernetes.io/component: {{ .role }}
+{{- end }}
+{{- if eq $scaling.kind "hpa" }}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: {{ $name }}
+  namespace: {{ $top.Release.Namespace }}
+  labels:
+    {{- include "gateway.labels" $top | nindent 4 }}
+    app.kubernetes.io/component: {{ .role }}
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {{ $name }}
+  minReplicas: {{ $scaling.minReplicas }}
+  maxReplicas: {{ $scaling.maxReplicas }}
+  metrics:
+    - type: Resource
+      resource:
+        name: cpu
+        target:
+          type: Utilization
+          averageUtilization: {{ $scaling.targetCPU }}
+    {{- if gt (int $scaling.targetRequests) 0 }}
+    - type: Pods
+      pods:
+        metric:
+          name: amqpgw_http_requests_running
+        target:
+          type: AverageValue
+          averageValue: {{ $scaling.targetRequests | quote }}
+    {{- end }}
+{{- else if eq $scaling.kind "keda" }}
+---
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata:
+  name: {{ $name }}
+  namespace: {{ $top.Release.Namespace }}
+  labels:
+    {{- include "gateway.labels" $top | nindent 4 }}
+    app.kubernetes.io/component: {{ .role }}
+spec:
+  scaleTargetRef:
+    name: {{ $name }}
+  minReplicaCount: {{ $scaling.minReplicas }}
+  maxReplicaCount: {{ $scaling.maxReplicas }}
+  pollingInterval: {{ $scaling.keda.pollingInterval }}
+  cooldownPeriod: {{ $scaling.keda.cooldownPeriod }}
+  triggers:
+    {{- toYaml $scaling.keda.triggers | nindent 4 }}
+{{- end }}
+{{- end -}}

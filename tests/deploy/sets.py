@@ -1,0 +1,180 @@
+"""Value sets that the chart must take, and values that it must refuse."""
+# ruff: noqa: E501  # tables
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.deploy.helm import LEDGER
+
+SQLITE: Final[dict[str, Any]] = {"ledger": {"kind": "sqlite"}, "api": {"replicas": 1}}
+TRIGGER: Final[dict[str, Any]] = {
+    "type": "rabbitmq",
+    "metadata": {"queueName": "orders", "mode": "QueueLength", "value": "500", "activationValue": "1"},
+    "authenticationRef": {"name": "rabbit"},
+}
+KEDA: Final[dict[str, Any]] = {"kind": "keda", "keda": {"triggers": [TRIGGER]}}
+BROKERS: Final[dict[str, Any]] = {
+    "orders": {
+        "url": "amqps://gateway@rabbit.example:5671/orders?version=auto",
+        "password_file": "/etc/amqp-gateway/secrets/rabbit/password",
+        "required": True,
+        "tls": {"ca_file": "/etc/amqp-gateway/secrets/rabbit/ca.crt"},
+    },
+    "legacy": {"url": "amqp://qpid.example/?version=0-10", "mechanisms": ["SCRAM-SHA-256"], "heartbeat": 15},
+}
+CONFIG: Final[dict[str, Any]] = {
+    "log_level": "warning",
+    "brokers": BROKERS,
+    "api_keys": [{"name": "shop", "sha256": "9f" * 32, "scopes": ["publish:orders/*"]}],
+}
+BRIDGE: Final[dict[str, Any]] = {
+    "source": {"broker": "legacy", "queue": "invoices"},
+    "target": {"broker": "orders", "exchange": "invoices"},
+}
+ROLE: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("three", {"replicas": 3}),
+    ("one", {"replicas": 1}),
+    ("hpa", {"autoscaling": {"kind": "hpa"}}),
+    ("hpa-one", {"autoscaling": {"kind": "hpa", "minReplicas": 1, "maxReplicas": 2, "targetCPU": 120}}),
+    ("keda", {"autoscaling": KEDA}),
+    ("no-budget", {"disruptionBudget": {"enabled": False}}),
+    ("budget-percent", {"replicas": 10, "disruptionBudget": {"maxUnavailable": "20%"}}),
+    ("spread-hard", {"spread": "hard"}),
+    ("spread-none", {"spread": "none"}),
+    ("annotations", {"podAnnotations": {"a.example/b": "c"}, "podLabels": {"team": "orders"}}),
+    ("env", {"extraEnv": [{"name": "TZ", "value": "UTC"}, {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}),
+    ("nodes", {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "a", "operator": "Exists"}], "priorityClassName": "high"}),
+    ("affinity", {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]}}}}),
+    ("resources", {"resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "2Gi", "cpu": "1500m"}}}),
+)  # fmt: skip
+
+SETS: Final[dict[str, dict[str, Any]]] = {
+    "least": LEDGER,
+    "trial-url": {"ledger": {"url": "postgresql://gateway:secret@db/gateway"}},
+    "trial-url-init": {"ledger": {"url": "postgresql://gateway@db/gateway"}, "migrations": {"mode": "init"}},
+    "other-key": {"ledger": {"existingSecret": "db", "existingSecretKey": "POSTGRES.URL"}},
+    "sqlite": SQLITE,
+    "sqlite-claim": {**SQLITE, "ledger": {"kind": "sqlite", "persistence": {"existingClaim": "mine"}}},
+    "sqlite-class": {**SQLITE, "ledger": {"kind": "sqlite", "persistence": {"storageClass": "fast", "size": "1Ti"}}},
+    "sqlite-no-policy": {**SQLITE, "networkPolicy": {"enabled": False}},
+    "config": {"config": CONFIG},
+    "config-bridge": {"config": {**CONFIG, "bridges": {"invoices": BRIDGE}, "retention": {"history_days": 7}}},
+    "config-subscription": {"config": {**CONFIG, "subscriptions": {"billing": {"broker": "legacy", "queue": "b"}}}},
+    "config-http": {"config": {**CONFIG, "http": {"body_max": 1_048_576, "confirm_timeout": 12.5, "concurrency": 300}}},
+    "secret-mounts": {
+        "config": CONFIG,
+        "secretMounts": [{"name": "rabbit", "existingSecret": "rabbit"}, {"name": "tls", "existingSecret": "ca.tls"}],
+    },
+    "cluster-secret": {"cluster": {"existingSecret": "cluster", "existingSecretKey": "key.b64", "port": 9999}},
+    "seal": {"seal": {"existingSecret": "seal", "existingSecretKey": "secrets.key"}},
+    "all-secrets": {"cluster": {"existingSecret": "c"}, "seal": {"existingSecret": "s"}, "config": CONFIG},
+    "migrate-init": {"migrations": {"mode": "init"}},
+    "migrate-off": {"migrations": {"mode": "off"}},
+    "migrate-patient": {"migrations": {"waitSeconds": 600, "activeDeadlineSeconds": 7200, "backoffLimit": 0}},
+    "no-worker": {"worker": {"replicas": 0}},
+    "names": {"nameOverride": "gate", "commonLabels": {"team": "orders", "cost-centre": "7"}},
+    "full-name": {"fullnameOverride": "gateway"},
+    "long-name": {"fullnameOverride": "a-name-that-is-much-longer-than-anything-that-kubernetes-would-take-for-one"},
+    "registry": {"image": {"registry": "registry.example:5000", "tag": "0.1.0-rc1"}},
+    "global-registry": {"global": {"imageRegistry": "mirror.example"}, "image": {"registry": "other.example"}},
+    "digest": {"image": {"digest": "sha256:" + "0a" * 32, "pullPolicy": "Always"}},
+    "pull-secrets": {"image": {"pullSecrets": ["registry", "other"]}},
+    "ports": {"ports": {"http": 9000, "ops": 9001}, "service": {"port": 8080}},
+    "ipv6": {"listenAddress": "::"},
+    "slow-drain": {"drain": {"delaySeconds": 15, "timeoutSeconds": 60, "closeSeconds": 45}},
+    "no-delay": {"drain": {"delaySeconds": 0}},
+    "patient-start": {"probes": {"startup": {"failureThreshold": 300}, "readiness": {"periodSeconds": 1}}},
+    "volumes": {
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/own", "readOnly": True}],
+    },
+    "user": {"pod": {"runAsUser": 1000, "fsGroup": 2000}},
+    "account": {"serviceAccount": {"name": "robot", "annotations": {"eks.example/role": "arn"}}},
+    "no-account": {"serviceAccount": {"create": False}},
+    "foreign-account": {"serviceAccount": {"create": False, "name": "robot"}},
+    "load-balancer": {"service": {"type": "LoadBalancer", "annotations": {"lb.example/internal": "true"}}},
+    "node-port": {"service": {"type": "NodePort"}},
+    "ingress": {"ingress": {"enabled": True, "hosts": ["gateway.example"], "className": "nginx", "tlsSecret": "tls"}},
+    "ingress-plain": {"ingress": {"enabled": True, "hosts": ["a.example", "b.example"], "annotations": {"a": "b"}}},
+    "route": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "front"}], "hostnames": ["gateway.example"]}},
+    "route-anywhere": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "front", "namespace": "edge"}]}},
+    "no-policy": {"networkPolicy": {"enabled": False}},
+    "narrow-policy": {
+        "networkPolicy": {
+            "httpFrom": [{"namespaceSelector": {"matchLabels": {"name": "shop"}}}],
+            "opsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+            "ledger": {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "port": 6432},
+            "brokers": {"to": [{"ipBlock": {"cidr": "10.2.0.0/16"}}], "ports": [5671]},
+            "webhooks": {"enabled": False},
+            "extraEgress": [{"ports": [{"port": 4317}]}],
+        }
+    },
+    "open-webhooks": {"networkPolicy": {"webhooks": {"ports": [443], "except": []}}},
+    "service-monitor": {"metrics": {"serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"a": "b"}}}},
+    "rules": {"metrics": {"prometheusRule": {"enabled": True, "runbooks": "https://wiki.example/runbooks/"}}},
+    "dashboards": {"metrics": {"dashboards": {"enabled": True}}},
+    "all-metrics": {
+        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")}
+    },
+    "no-test": {"test": {"enabled": False}},
+    "round-trip": {"test": {"broker": "orders", "existingSecret": "keys", "existingSecretKey": "admin"}},
+    "hpa-requests": {"api": {"autoscaling": {"kind": "hpa", "targetRequests": 50, "maxReplicas": 40}}},
+    "both-scale": {"api": {"autoscaling": {"kind": "hpa"}}, "worker": {"autoscaling": KEDA}},
+    **{f"{role}-{name}": {role: values} for role in ("api", "worker") for name, values in ROLE},
+    "production": {
+        "image": {"registry": "registry.example", "digest": "sha256:" + "0a" * 32},
+        "config": {**CONFIG, "bridges": {"invoices": BRIDGE}},
+        "cluster": {"existingSecret": "cluster"},
+        "seal": {"existingSecret": "seal"},
+        "secretMounts": [{"name": "rabbit", "existingSecret": "rabbit"}],
+        "api": {"autoscaling": {"kind": "hpa", "targetRequests": 100}},
+        "worker": {"replicas": 3},
+        "ingress": {"enabled": True, "hosts": ["gateway.example"], "tlsSecret": "tls"},
+        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")},
+    },
+}
+"""Name -> values; where they say nothing of a ledger, :data:`LEDGER` is added."""
+SLEEPING: Final[dict[str, Any]] = {"drain": {"preStopSleepSeconds": 5}}
+"""Only from 1.30 on."""
+
+REFUSED: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
+    ("no-ledger", {"ledger": {"existingSecret": ""}}, "ledger.existingSecret: name the Secret"),
+    ("misspelt", {"replicas": 3}, "additional properties 'replicas' not allowed"),
+    ("misspelt-below", {"api": {"replica": 3}}, "at '/api': additional properties 'replica' not allowed"),
+    ("misspelt-config", {"config": {"http": {"prot": 1}}}, "at '/config/http': additional properties 'prot'"),
+    ("config-port", {"config": {"http": {"port": 1}}}, "at '/config/http': additional properties 'port'"),
+    ("config-ledger", {"config": {"ledger": {"url": "x"}}}, "at '/config/ledger': additional properties 'url'"),
+    ("config-role", {"config": {"role": "api"}}, "additional properties 'role' not allowed"),
+    ("config-type", {"config": {"brokers": {"a": {"url": "amqp://h", "heartbeat": "soon"}}}}, "/config/brokers/a/heartbeat"),
+    ("password", {"config": {"brokers": {"a": {"url": "amqp://u:p@h/"}}}}, "at '/config/brokers/a/url'"),
+    ("api-key", {"config": {"api_keys": [{"name": "a", "key": "k"}]}}, "additional properties 'key' not allowed"),
+    ("no-url", {"config": {"brokers": {"a": {}}}}, "missing property 'url'"),
+    ("kind", {"ledger": {"kind": "mysql"}}, "at '/ledger/kind': value must be one of 'postgresql', 'sqlite'"),
+    ("url", {"ledger": {"url": "mysql://db"}}, "at '/ledger/url'"),
+    ("sqlite-two", {"ledger": {"kind": "sqlite"}, "api": {"replicas": 2}}, "at '/api/replicas': value must be 1"),
+    ("sqlite-hpa", {**SQLITE, "api": {"replicas": 1, "autoscaling": {"kind": "hpa"}}}, "value must be 'none'"),
+    ("scaling", {"api": {"autoscaling": {"kind": "both"}}}, "'/api/autoscaling/kind': value must be one of 'none', 'hpa', 'keda'"),
+    ("keda-empty", {"worker": {"autoscaling": {"kind": "keda"}}}, "'/worker/autoscaling/keda/triggers': minItems: got 0, want 1"),
+    ("mode", {"migrations": {"mode": "hook"}}, "value must be one of 'job', 'init', 'off'"),
+    ("root", {"pod": {"runAsUser": 0}}, "at '/pod/runAsUser': minimum: got 0, want 1"),
+    ("port", {"ports": {"http": 70_000}}, "at '/ports/http': maximum: got 70,000, want 65,535"),
+    ("digest", {"image": {"digest": "latest"}}, "at '/image/digest'"),
+    ("pull-policy", {"image": {"pullPolicy": "Sometimes"}}, "'/image/pullPolicy': value must be one of"),
+    ("replicas", {"api": {"replicas": "two"}}, "at '/api/replicas': got string, want integer"),
+    ("negative", {"worker": {"replicas": -1}}, "at '/worker/replicas': minimum: got -1, want 0"),
+    ("secret-name", {"cluster": {"existingSecret": "Not_A_Name"}}, "at '/cluster/existingSecret'"),
+    ("mount", {"secretMounts": [{"name": "a"}]}, "missing property 'existingSecret'"),
+    ("mount-path", {"secretMounts": [{"name": "../a", "existingSecret": "b"}]}, "at '/secretMounts/0/name'"),
+    ("grace", {"drain": {"closeSeconds": 1}}, "at '/drain/closeSeconds': minimum: got 1, want 10"),
+    ("route", {"httpRoute": {"enabled": True}}, "'/httpRoute/parentRefs': minItems: got 0, want 1"),
+    ("hosts", {"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
+    ("test-key", {"test": {"broker": "orders"}}, "test.existingSecret: name the Secret with the API key"),
+    ("env", {"api": {"extraEnv": [{"nme": "A"}]}}, "missing property 'name'"),
+    ("resources", {"api": {"resources": {"cpu": 1}}}, "at '/api/resources': additional properties 'cpu'"),
+    ("service", {"service": {"type": "ExternalName"}}, "at '/service/type': value must be one of"),
+    ("network", {"networkPolicy": {"webhooks": {"except": ["private"]}}}, "at '/networkPolicy/webhooks/except/0'"),
+    ("interval", {"metrics": {"serviceMonitor": {"interval": "often"}}}, "at '/metrics/serviceMonitor/interval'"),
+)  # fmt: skip
+"""Name, values, and what the sentence says that refuses them."""
