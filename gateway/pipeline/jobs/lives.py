@@ -62,6 +62,7 @@ LIVES: Final[Mapping[Kind, Life]] = {
     Kind.LEASE_EXPIRED:     Life(Role.NOTES, Role.HOLDS),
     Kind.LEASE_LOST:        Life(Role.NOTES, Role.HOLDS),
     Kind.STORED:            Life(Role.NOTES, Role.HOLDS),
+    Kind.PREPARED:          Life(Role.NOTES, Role.HOLDS),
     Kind.ATTEMPT_FAILED:    Life(Role.NOTES, Role.HOLDS),
     Kind.DEAD:              Life(Role.NOTES, Role.HOLDS),
     Kind.REVIVED:           Life(Role.NOTES, Role.HOLDS),
@@ -127,8 +128,8 @@ FLOWS: Final[Mapping[str, Flow]] = {
         " | ends: acknowledged filtered dead_lettered purged | notes: replied duplicate_dropped",
     ),
     "bridge": _flow(
-        "gateway.bridges.journal",
-        "ends: forwarded filtered looped dead_lettered | notes: reduced duplicate_dropped",
+        "gateway.bridges.journal, gateway.bridges.two_phase",
+        "holds: prepared released | ends: forwarded filtered looped dead_lettered | notes: reduced duplicate_dropped",
     ),
     "replay": _flow(
         "gateway.replays.targets",

@@ -39,7 +39,7 @@ def text_of(key: str) -> str:
 _NAMELESS: Final = ("accepted", "confirmed", "resent", "unroutable", "refused", "not_sent", "unknown", "scheduled",
                     "cancelled", "received", "replied")  # fmt: skip
 """Kinds of which the detail names no bridge, subscription or tap, or is not asked for it."""
-_BRIDGED: Final = (Kind.FORWARDED, Kind.REDUCED, Kind.LOOPED)
+_BRIDGED: Final = (Kind.PREPARED, Kind.FORWARDED, Kind.REDUCED, Kind.LOOPED)
 
 
 def _listed(kinds: tuple[str, ...]) -> str:

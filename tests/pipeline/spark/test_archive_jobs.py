@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gateway.pipeline.jobs.base import Context, Outcome, job_of, options_of
 from gateway.pipeline.schema import EVENTS, MESSAGES
 from gateway.pipeline.service import Service
 from gateway.pipeline.settings import Pipeline
+from gateway.pipeline.source.offsets import Head
 from tests.ledgers import sqlite_ledger
 from tests.pipeline.service import serving, url_of
 
@@ -44,8 +45,13 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def pipeline(gateway: str, tmp_path: Path) -> Pipeline:
-    return Pipeline(PipelineSettings(url=gateway), url=gateway, storage=str(tmp_path))
+def pipeline(gateway: str, tmp_path: Path) -> Iterator[Pipeline]:
+    """With an archive of its own. What the archive's cursors keep afterwards nobody else has to wait for."""
+    found = Pipeline(PipelineSettings(url=gateway), url=gateway, storage=str(tmp_path))
+    yield found
+    for name in cursors(found):
+        if name.startswith("archive-"):
+            forget_cursor(found, name)
 
 
 @pytest.fixture
@@ -151,6 +157,40 @@ def test_another_machine_that_archives_is_named(
         run("archive")
     assert table.position() == {}
     assert run("archive", take_over=True).rows >= MESSAGES_THERE
+
+
+def test_a_cursor_ahead_of_an_archive_that_has_nothing_skips_nothing(
+    spark: SparkSession, pipeline: Pipeline, run: Run
+) -> None:
+    """As where an archive was put back from a backup that is older than a shard."""
+    table = archive_of(spark, pipeline, MESSAGES, create=True)
+    name = f"/v1/log/cursors/archive-messages-{table.id[:8]}"
+    end = ask(pipeline, "GET", "/v1/log/head?log=messages")["position"]
+    claimed = ask(pipeline, "POST", f"{name}:claim", log=MESSAGES, owner="ann", start=end)
+    ask(pipeline, "POST", f"{name}:release", owner="ann", epoch=claimed["epoch"])
+    done = run("archive")
+    assert (done.rows, done.detail["before"]) == (sum(end.values()), 0)
+
+
+def test_what_the_log_let_go_of_before_an_archive_began_is_counted(
+    pipeline: Pipeline, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(context: Context, log: str) -> Head:
+        head: Head = head_of(context, log)
+        return head._replace(shards=tuple(each._replace(floor=each.floor + 100) for each in head.shards))
+
+    head_of, claim = archiving.head_of_log, archiving._Cursor.claim
+
+    def claimed(self: archiving._Cursor, held: Mapping[str, int]) -> dict[str, int]:
+        claim(self, dict(held))
+        return dict.fromkeys(ends, 100)
+
+    ends = ask(pipeline, "GET", "/v1/log/head?log=messages")["position"]
+    monkeypatch.setattr(archiving, "head_of_log", later)
+    monkeypatch.setattr(archiving._Cursor, "claim", claimed)
+    done = run("archive")
+    gone = 100 * len(ends)
+    assert (done.rows, done.detail["before"], done.detail["gone"]) == (sum(ends.values()) - gone, gone, [])
 
 
 def test_closed_days_are_compacted_and_old_ones_go(

@@ -28,6 +28,7 @@ from tests.pipeline.house import MID, OLD, House, house
 
 UNDRIVEN = {
     Kind.UNKNOWN, Kind.RESENT,  # a broker that says nothing
+    Kind.PREPARED,  # a bridge in distributed transactions, to a broker of 0-10
     Kind.LEASE_EXPIRED, Kind.LEASE_LOST,  # they take ten seconds, and a broken channel
     Kind.DEAD_LETTERED, Kind.LOOPED, Kind.REDUCED, Kind.DUPLICATE_DROPPED,
 }  # fmt: skip

@@ -22,8 +22,8 @@ from gateway.pipeline.archive.table import open_table
 from gateway.pipeline.jobs.rollups import Rollups
 from gateway.pipeline.session import delta_jars
 from gateway.pipeline.settings import Pipeline
-from tests.pipeline.spark.submitted import outcomes
 from tests.pipeline.standalone import HOME, Cluster, cluster, environ
+from tests.pipeline.stream.submitted import outcomes
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = ("0-8", "0-9-1", "0-10")
