@@ -20,7 +20,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run test test-spark faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
+.PHONY: help install lock run test test-spark test-deploy faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -54,9 +54,14 @@ test: $(SPARK)  ## every check and every test, on real brokers
 	@tests/servers/install.sh
 	@exec $(BIN)/python tests/suites.py
 
-test-spark: $(SPARK)  ## the tests that run Spark: jobs, streams, kills, a cluster on loopback
+test-spark: $(SPARK)  ## all tests that run Spark: with kills of driver and JVM, and a cluster on loopback
 	@tests/servers/install.sh
-	@exec $(BIN)/python tests/suites.py spark
+	@exec $(BIN)/python tests/suites.py spark-logs spark-jobs spark-kills
+
+test-deploy: $(STAMP)  ## the chart over many values, and its manifests as processes on real brokers; builds helm once
+	@tests/servers/install.sh
+	@tests/deploy/install.sh
+	@exec $(BIN)/python tests/suites.py deploy deploy-processes
 
 faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
 	@tests/servers/install.sh
@@ -95,5 +100,6 @@ types: $(SPARK)  ## mypy, strict
 layers: $(SPARK)  ## imports point down; protocol code does no I/O
 	@exec $(BIN)/python tests/suites.py layers
 
-docs: $(STAMP)  ## write the generated tables of docs/ anew
+docs: $(STAMP)  ## write the generated tables of docs/, and the schema of the chart's values, anew
+	@$(BIN)/python deploy/helm/generate.py
 	@exec $(BIN)/python docs/generate.py

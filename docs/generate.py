@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib.util
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,10 +26,15 @@ from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from gateway import commands, config, errors, fidelity, limits, telemetry
+from gateway.access.scopes import FORMS
 from gateway.api.app import ROUTES
 from gateway.api.problems import PROBLEMS
 from gateway.broker import arguments
+from gateway.classic import client, client_channel, server, server_channel
 from gateway.classic import dialect as classic
+from gateway.classic.dialect import Dialect
+from gateway.classic.frames import FRAME_HEADER, METHOD
+from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionCloseOk08, Method
 from gateway.fidelity import HELD
 from gateway.ledger import states
 from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
@@ -40,6 +47,22 @@ from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source import options as spark_options_module
 from gateway.session import Version
 from gateway.translation import target_of
+from gateway.v010 import attached as native_attached
+from gateway.v010 import client as native_client
+from gateway.v010 import frames as native_frames
+from gateway.v010 import server as native_server
+from gateway.v010.client_channel import ClientChannel as NativeClientChannel
+from gateway.v010.commands import COMMANDS, Command
+from gateway.v010.controls import CONTROLS, ConnectionClose, ConnectionHeartbeat, Control
+from gateway.v010.controls import ConnectionCloseOk as ConnectionCloseOk010
+from gateway.v010.server_channel import ServerChannel as NativeServerChannel
+from gateway.v010.transitional import methods as draft
+from gateway.v010.transitional.attached import METHODS as DRAFT_METHODS
+from gateway.v010.transitional.attached import Attached
+from gateway.v010.transitional.client_channel import ClientChannel as DraftClientChannel
+from gateway.v010.transitional.server_channel import WAYS as DRAFT_WAYS
+from gateway.v010.transitional.server_channel import ServerChannel as DraftServerChannel
+from gateway.v010.transitional.unserved import UNSERVED as DRAFT_UNSERVED
 from gateway.v08 import dialect as v08
 from gateway.v091 import dialect as v091
 from gateway.values import Timestamp, Typed, type_of
@@ -317,6 +340,145 @@ def dialects() -> Iterator[str]:
     )
 
 
+def classic_methods() -> Iterator[str]:
+    """Every method of every dialect of 0-8 and 0-9-1, who of us reads it, and who was seen with it."""
+    takers = {
+        "client": {*client_channel.HANDLERS, *client.CONNECTION},
+        "server": {*server_channel.HANDLERS, *server.CONNECTION, *CLOSED},
+    }
+    seen = transcribed()
+    rows: dict[tuple[int, str], dict[type[Method], list[Dialect]]] = {}
+    for dialect in (*v08.DIALECTS.values(), *v091.DIALECTS.values()):
+        for key, method in dialect.methods.items():
+            rows.setdefault((key, method.title), {}).setdefault(method, []).append(dialect)
+    unserved = v08.RABBITMQ.unserved
+    yield from table(
+        ("method", "number", "0-8", "0-9-1", "read by our", "seen on"),
+        (
+            (
+                title + " (content)" * next(iter(shapes)).content,
+                f"{key >> 16}.{key & 0xFFFF}",
+                *(spoken(shapes, known) for known in (v08.DIALECTS, v091.DIALECTS)),
+                "nobody: 540"
+                if key >> 16 in unserved
+                else ", ".join(role for role, taken in takers.items() if taken & shapes.keys()),
+                "; ".join(f"{broker} {', '.join(versions)}" for broker, versions in seen.get((key, title), {}).items()),
+            )
+            for (key, title), shapes in sorted(rows.items())
+        ),
+    )
+
+
+CLOSED = (ConnectionCloseOk, ConnectionCloseOk08, ChannelCloseOk)
+"""What a server reads when it waits for nothing else."""
+
+
+def spoken(shapes: Mapping[type[Method], Sequence[Dialect]], known: Mapping[str, Dialect]) -> str:
+    """Which dialects of a version have the method."""
+    having = [name for name, one in known.items() if any(one in dialects for dialects in shapes.values())]
+    return "all" if len(having) == len(known) else ", ".join(having)
+
+
+def transcribed() -> Mapping[tuple[int, str], Mapping[str, Sequence[str]]]:
+    """Method -> broker -> versions, of the recorded transcripts: what went to and fro and was understood."""
+    found: dict[tuple[int, str], dict[str, list[str]]] = {}
+    dialects = {"0-8": v08.QPID, "0-9-1": v091.QPID}
+    for path in sorted((DOCS.parent / "tests" / "golden").glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        broker, version = document["broker"].rpartition(" ")[0].removeprefix("Apache Qpid "), document["version"]
+        if version not in dialects:
+            continue
+        for speaker in ("client", "server"):
+            octets = b"".join(bytes.fromhex(piece) for who, piece in document["pieces"] if who == speaker)
+            at = 8 if octets.startswith(b"AMQP") else 0
+            while at < len(octets):
+                kind, _, size = FRAME_HEADER.unpack_from(octets, at)
+                if kind == METHOD:
+                    key = int.from_bytes(octets[at + 7 : at + 11], "big")
+                    versions = found.setdefault((key, dialects[version].methods[key].title), {}).setdefault(broker, [])
+                    if version not in versions:
+                        versions.append(version)
+                at += size + 8
+    return found
+
+
+def native_methods() -> Iterator[str]:
+    """Every control and command of 0-10, who of us reads it, and who was seen with it."""
+    both = {ConnectionHeartbeat, ConnectionClose, ConnectionCloseOk010, *native_attached.CONTROLS}
+    takers = {
+        "client": {*both, *native_client.ClientSession.controls, *NativeClientChannel.commands},
+        "server": {*both, *native_server.ServerSession.controls, *NativeServerChannel.commands},
+    }
+    seen = native_transcribed()
+    rows: list[type[Control | Command]] = [*CONTROLS.values(), *COMMANDS.values()]
+    yield from table(
+        ("control or command", "code", "for", "result, answers", "read by our", "seen on"),
+        (
+            (
+                kind.spelled + " (content)" * (getattr(kind, "header", None) is not None),
+                f"0x{kind.code:04x}",
+                ", ".join(sorted(role.value for role in kind.to)),
+                ", ".join((*([kind.result.spelled] if getattr(kind, "result", None) else []), *kind.answers)),
+                ", ".join(role for role, taken in takers.items() if kind in taken) or "nobody: 540",
+                ", ".join(seen.get(kind.code, ())),
+            )
+            for kind in sorted(rows, key=lambda kind: kind.code)
+        ),
+    )
+
+
+def native_transcribed() -> Mapping[int, Sequence[str]]:
+    """Code of a control or command -> brokers, of the recorded transcripts."""
+    found: dict[int, list[str]] = {}
+    for path in sorted((DOCS.parent / "tests" / "golden").glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["version"] != "0-10":
+            continue
+        broker = document["broker"].rpartition(" ")[0].removeprefix("Apache Qpid ")
+        for speaker in ("client", "server"):
+            octets = b"".join(bytes.fromhex(piece) for who, piece in document["pieces"] if who == speaker)
+            at = 8 if octets.startswith(b"AMQP") else 0
+            while (frame := native_frames.read_frame(octets, at, native_frames.FRAME_MAX)) is not None:
+                (flags, kind, _, _, payload), at = frame
+                if kind <= native_frames.COMMAND and flags & native_frames.FIRST_FRAME:
+                    brokers = found.setdefault(int.from_bytes(payload[:2], "big"), [])
+                    if broker not in brokers:
+                        brokers.append(broker)
+    return found
+
+
+UNASKED = "nobody: what it answers is not sent"
+
+
+def draft_methods() -> Iterator[str]:
+    """Every method of the transitional draft, and who of us reads it."""
+    ends: Mapping[str, tuple[type[Attached], Iterable[type[Method]]]] = {
+        "client": (DraftClientChannel, (*client.CONNECTION, draft.ConnectionRedirect, draft.MessageTransfer)),
+        "server": (
+            DraftServerChannel,
+            (*server.CONNECTION, ConnectionCloseOk, draft.SessionResume, draft.MessageTransfer),
+        ),
+    }
+    takers = {
+        role: {*end.commands, *end.controls, *end.responses, *(method.key for method in more)}
+        for role, (end, more) in ends.items()
+    }
+    takers["server"] |= DRAFT_WAYS.keys()
+    yield from table(
+        ("method", "number", "read by our"),
+        (
+            (
+                method.title,
+                f"{key >> 16}.{key & 0xFFFF}",
+                "nobody: 540"
+                if method in DRAFT_UNSERVED
+                else ", ".join(role for role, taken in takers.items() if key in taken) or UNASKED,
+            )
+            for key, method in sorted(DRAFT_METHODS.items())
+        ),
+    )
+
+
 def broker_arguments() -> Iterator[str]:
     """What the embedded broker takes in declarations and consumers."""
     known = {
@@ -341,6 +503,11 @@ def routes() -> Iterator[str]:
             for route in sorted(ROUTES, key=lambda route: (route.path.split("/{")[0], route.path, route.method))
         ),
     )
+
+
+def scopes() -> Iterator[str]:
+    """What keys may be allowed."""
+    yield from table(("scope", "allows"), ((f"`{form.text}`", form.allows) for form in FORMS.values()))
 
 
 # ------------------------------------------------------------------------------------------------ translation
@@ -520,6 +687,20 @@ def webhook_schedule() -> Iterator[str]:
     yield from table(("attempt", "after a wait of", "from the first on"), rows)
 
 
+def helm_values() -> Iterator[str]:
+    """Every value of the chart."""
+    path = DOCS.parent / "deploy" / "helm" / "generate.py"
+    spec = importlib.util.spec_from_file_location("helm_generate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    chart = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(chart)
+    yield from table(
+        ("value", "default", "meaning"),
+        ((f"`{path}`", f"`{json.dumps(value)}`", prose(text)) for path, value, text in chart.described()),
+    )
+
+
 def _duration(seconds: float) -> str:
     if not seconds:
         return "at once"
@@ -573,8 +754,12 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "lives": message_lives,
     "metrics": metrics,
     "dialects": dialects,
+    "classic-methods": classic_methods,
+    "native-methods": native_methods,
+    "draft-methods": draft_methods,
     "broker-arguments": broker_arguments,
     "routes": routes,
+    "scopes": scopes,
     "translations": translations,
     "losses": losses,
     "denied-addresses": denied_addresses,
@@ -587,6 +772,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "log-events": lambda: log_columns("events"),
     "log-messages": lambda: log_columns("messages"),
     "spark-read-options": lambda: spark_options(spark_options_module.ReadOptions),
+    "helm-values": helm_values,
     "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""

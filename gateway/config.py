@@ -6,6 +6,7 @@ against them. An unknown key is refused, with the name of the key and of the tab
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -32,6 +33,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Base of all tables."""
 
 
+class HttpTls(Settings, frozen=True):
+    """``[http.tls]``: the API over TLS. Files that change are read again, for new connections."""
+
+    cert_file: str = ""
+    """Certificate chain of the server (PEM); empty: the API is served without TLS."""
+    key_file: str = ""
+    """Its key (PEM); empty: it is in ``cert_file``."""
+    client_ca_file: str = ""
+    """Authorities that may sign certificates of callers (PEM); empty: none is asked for."""
+    clients: Literal["optional", "required"] = "optional"
+    """Whether a caller must have one to connect at all."""
+
+
 class HttpSettings(Settings, frozen=True):
     """``[http]``: the API, docs and console."""
 
@@ -49,12 +63,31 @@ class HttpSettings(Settings, frozen=True):
     """Most messages in one batch."""
     concurrency: Annotated[int, Meta(ge=1)] = 1_000
     """Most requests under way at once; more get 503."""
+    connections_per_address: Annotated[int, Meta(ge=0)] = 200
+    """Most connections from one remote address; more are closed at once. Loopback is not counted. 0: no limit."""
+    head_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
+    """How long a request's head may take, and how long a new connection may say nothing, in seconds."""
+    idle_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 30.0
+    """How long a connection may wait between two requests, in seconds."""
+    body_idle: Annotated[float, Meta(gt=0, le=600)] = 10.0
+    """How long a body may pause, in seconds; a stream of messages too."""
+    body_rate: Annotated[int, Meta(ge=0)] = 1_000
+    """Least octets a second that a body must have come with after ``body_idle`` seconds; not a stream of messages. 0:
+    none."""
+    body_timeout: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    """How long a whole body may take, in seconds; not a stream of messages."""
+    tls: HttpTls = HttpTls()
+    send_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 300.0
+    """How long a caller may not read what is sent to it, in seconds."""
     confirm_timeout: Seconds = 30.0
     """How long a publish waits for its confirm, in seconds, before it answers 504 ``outcome_unknown``."""
     leases_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Most messages that are out with consumers at once; then a pull answers 503."""
     drain_timeout: Seconds = 20.0
     """How long running requests may take at shutdown, in seconds."""
+    drain_delay: Annotated[float, Meta(ge=0, le=300)] = 0.0
+    """How long the API goes on taking requests after SIGTERM while it says that it is not ready, in seconds: until
+    whoever passes requests on has noticed. A second signal ends it."""
 
 
 class OpsSettings(Settings, frozen=True):
@@ -84,6 +117,9 @@ class EmbeddedTls(Settings, frozen=True):
     """Certificate chain of the server (PEM); empty: there is no such port."""
     key_file: str = ""
     """Its key (PEM); empty: it is in ``cert_file``."""
+    ca_file: str = ""
+    """Authorities of clients' certificates (PEM). Who shows one is offered EXTERNAL, as the user of ``users`` that is
+    its subject's common name; nobody has to. Empty: none is asked for."""
 
 
 class EmbeddedSettings(Settings, frozen=True):
@@ -95,8 +131,12 @@ class EmbeddedSettings(Settings, frozen=True):
     """Address to listen on."""
     port: Port = 5670
     """0 takes any free port."""
+    transitional: bool = False
+    """0-10 is the draft of July 2007, for whoever comes with its protocol header, which is that of the final."""
     users: tuple[EmbeddedUser, ...] = (EmbeddedUser(name="guest", password="guest"),)  # noqa: S106  # documented default of a development broker
     """Who may log in."""
+    anonymous: str = ""
+    """The login of clients that come without one (ANONYMOUS); empty: they are sent away."""
     queue_memory: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     """Most octets of messages held over all queues. Near it publishers are asked to stop, then they are refused or
     not read from."""
@@ -208,17 +248,25 @@ class BrokerSettings(Settings, frozen=True):
     """``[brokers.NAME]``: one virtual host of one broker."""
 
     url: str
-    """``amqp[s]://user:password@host:port/vhost?version=0-8|0-9-1|0-10|auto``"""
+    """``amqp[s]://user:password@host:port/vhost?version=0-8|0-9-1|0-10|auto``, with ``&dialect=transitional`` for the
+    draft of 0-10"""
     password_file: str = ""
     """File that holds the password, instead of the URL."""
     tls: TlsSettings = TlsSettings()
     """For ``amqps``."""
-    dialect: Literal["", "rabbitmq", "qpid", "published"] = ""
-    """Overrides what the server's product name says. ``published``: 0-8 as its definition has it."""
+    dialect: Literal["", "rabbitmq", "qpid", "published", "transitional"] = ""
+    """Overrides what the server's product name says. ``published``: 0-8 as its definition has it. ``transitional``:
+    0-10 is the draft of July 2007; the URL can say so, too."""
     mechanisms: tuple[str, ...] = ()
-    """SASL mechanisms allowed, best first; empty: SCRAM-SHA-256, SCRAM-SHA-1, CRAM-MD5, PLAIN, AMQPLAIN."""
+    """SASL mechanisms allowed, best first; empty: SCRAM-SHA-256, SCRAM-SHA-1, CRAM-MD5, PLAIN, AMQPLAIN. EXTERNAL (the
+    client certificate of ``tls`` says who we are) and ANONYMOUS are used only where they are named here."""
     allow_plain_without_tls: bool = False
     """PLAIN and AMQPLAIN on a stream that is neither TLS nor loopback."""
+    redirect_hosts: tuple[str, ...] = ()
+    """``host`` or ``host:port``, to which the broker may send us when we connect (connection.redirect of 0-8 and 0-10);
+    our credentials go with us. Empty: it may not."""
+    realm: Annotated[str, Meta(max_length=127)] = "/data"
+    """What tickets are asked for, with ``dialect = "published"``."""
     heartbeat: Seconds = 20.0
     """Heartbeat asked for, in seconds; 0 is off."""
     connect_timeout: Annotated[float, Meta(gt=0)] = 10.0
@@ -262,7 +310,59 @@ class ApiKeySettings(Settings, frozen=True):
     key_file: str = ""
     """File that holds the key."""
     scopes: tuple[str, ...] = ("admin",)
-    """``publish:BROKER/EXCHANGE``, ``consume:BROKER/QUEUE``, ``admin``; ``*`` stands for any one part."""
+    """``publish:BROKER/EXCHANGE``, ``consume:BROKER/QUEUE``, ``broker:BROKER``, ``endpoint:NAME``, ``history``,
+    ``admin``; ``*`` stands for any one part."""
+
+
+class TokenSettings(Settings, frozen=True):
+    """``[access.tokens]``: bearer tokens (JWT) of an issuer, beside API keys."""
+
+    issuer: str = ""
+    """``iss`` that a token must have; empty: no tokens are taken."""
+    audience: str = ""
+    """``aud`` that a token must have, or have among others."""
+    jwks_url: str = ""
+    """Where the issuer's keys are (RFC 7517); under the same guard as endpoints: see ``[outbound]``."""
+    algorithms: tuple[
+        Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"], ...
+    ] = ("RS256", "PS256", "ES256", "EdDSA")
+    """Algorithms of signatures that are taken. None of them has a shared key."""
+    types: tuple[str, ...] = ("JWT", "at+jwt")
+    """``typ`` of tokens that are taken; one that says none counts as ``JWT``."""
+    leeway: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    """How far the issuer's clock may be from ours, in seconds."""
+    client_claim: str = "sub"
+    """Claim that names the client; it is known as ``jwt:NAME``."""
+    scopes_claim: str = "scope"
+    """Claim with the scopes: a text with blanks between them, or a list."""
+    scopes: dict[str, tuple[str, ...]] = {}
+    """What a scope of the issuer stands for here; others are passed over. Empty: one of ours stands for itself."""
+
+
+class CertificateSettings(Settings, frozen=True):
+    """``[[access.certificates]]``: a caller who is known by its certificate (``http.tls.client_ca_file``)."""
+
+    client: str
+    """Who it is; appears in logs and in the ledger."""
+    name: Annotated[str, Meta(pattern="^(URI|DNS|email|CN):.+$")]
+    """A name in the certificate: ``URI:spiffe://…``, ``DNS:…`` or ``email:…`` of its alternative names, or ``CN:…``,
+    the common name of its subject."""
+    scopes: tuple[str, ...]
+    """As those of API keys."""
+
+
+class AccessSettings(Settings, frozen=True):
+    """``[access]``: who may call."""
+
+    required: Literal["auto", "always"] = "auto"
+    """Whether callers need a credential. ``auto``: where this file says of any; else the gateway listens on loopback
+    only. ``always``: in any case; keys are then those of ``gateway keys``."""
+    rate: Annotated[float, Meta(ge=0)] = 0.0
+    """Most requests a second of one client, at each process; 0: no limit. A batch is one request."""
+    burst: Annotated[int, Meta(ge=0)] = 0
+    """Most requests of a client at once; 0: as many as in ten seconds."""
+    tokens: TokenSettings = TokenSettings()
+    certificates: tuple[CertificateSettings, ...] = ()
 
 
 class SubscriptionFilter(Settings, frozen=True):
@@ -450,8 +550,10 @@ class BridgeSettings(Settings, frozen=True):
     """Where they go."""
     mode: Literal["move", "mirror"] = "move"
     """``move`` takes messages from the source; ``mirror`` leaves them there and copies them."""
-    acknowledge: Literal["on-confirm", "unsafe-on-publish", "unsafe-no-ack"] = "on-confirm"
-    """When the source is told that a message is done with. Only ``on-confirm`` loses nothing."""
+    acknowledge: Literal["on-confirm", "dtx", "unsafe-on-publish", "unsafe-no-ack"] = "on-confirm"
+    """When the source is told that a message is done with: when the target has confirmed it, or (``dtx``, to a target
+    of version 0-10) has committed it in a distributed transaction, so that a crash leaves no second copy of a message
+    with an id. With the other two messages are lost when something breaks."""
     prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
     """Most messages between source and target at a time."""
     prefetch_octets: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
@@ -558,6 +660,9 @@ class PipelineSettings(Settings, frozen=True):
 class Config(Settings, frozen=True):
     """The whole file."""
 
+    role: Literal["all", "api", "worker"] = "all"
+    """What this process does: ``api`` serves HTTP; ``worker`` does the work that one process at a time may do (bridges,
+    pushed subscriptions, taps, replays, the outbox, pulls in order). ``api`` and ``worker`` need PostgreSQL."""
     http: HttpSettings = HttpSettings()
     ops: OpsSettings = OpsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
@@ -568,6 +673,7 @@ class Config(Settings, frozen=True):
     """Least severe lines that are logged."""
     brokers: dict[Name, BrokerSettings] = {}
     api_keys: tuple[ApiKeySettings, ...] = ()
+    access: AccessSettings = AccessSettings()
     outbound: OutboundSettings = OutboundSettings()
     cluster: ClusterSettings = ClusterSettings()
     retention: RetentionSettings = RetentionSettings()
@@ -576,6 +682,12 @@ class Config(Settings, frozen=True):
     bridges: dict[Name, BridgeSettings] = {}
     taps: dict[Name, TapSettings] = {}
     pipeline: PipelineSettings = PipelineSettings()
+
+
+def asks_for_credentials(config: Config) -> bool:
+    """Whether callers of the API need a credential."""
+    access = config.access
+    return bool(access.required == "always" or config.api_keys or access.tokens.issuer or access.certificates)
 
 
 class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
@@ -589,6 +701,8 @@ class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
     virtual_host: str
     version: str
     """One of VERSION_NAMES."""
+    dialect: str = ""
+    """``transitional``, or nothing."""
 
 
 def parse_broker_url(url: str) -> BrokerUrl:
@@ -614,6 +728,9 @@ def parse_broker_url(url: str) -> BrokerUrl:
     version = query.pop("version", "auto")
     if version not in VERSION_NAMES:
         raise ConfigurationError(f"broker URL: version is {version!r}, not one of {', '.join(VERSION_NAMES)}")
+    dialect = query.pop("dialect", "")
+    if dialect and (dialect, version) != ("transitional", "0-10"):
+        raise ConfigurationError(f"broker URL: dialect is {dialect!r}, not transitional with version 0-10")
     if query:
         raise ConfigurationError(f"broker URL: unknown option {next(iter(query))!r}")
     path = parts.path[1:] if parts.path.startswith("/") else parts.path
@@ -627,15 +744,38 @@ def parse_broker_url(url: str) -> BrokerUrl:
         password=unquote(parts.password) if parts.password is not None else "guest",
         virtual_host=unquote(path) or "/",
         version=version,
+        dialect=dialect,
     )
 
 
+def parse_host(text: str) -> tuple[str, int | None]:
+    """Host, in lower case, and port of ``host``, ``host:port`` or ``[address]:port``; None: no port is given.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    try:
+        parts = urlsplit(f"//{text}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"host {text!r:.80}: {error}") from None
+    if not parts.hostname or parts.netloc != text or "@" in text or port == 0:
+        raise ConfigurationError(f"host {text!r:.80}: not host, host:port or [address]:port")
+    return parts.hostname, port
+
+
 ENVIRONMENT: dict[str, tuple[str, ...]] = {
+    "GATEWAY_ROLE": ("role",),
+    "GATEWAY_HTTP_HOST": ("http", "host"),
     "GATEWAY_HTTP_PORT": ("http", "port"),
+    "GATEWAY_OPS_HOST": ("ops", "host"),
     "GATEWAY_OPS_PORT": ("ops", "port"),
+    "GATEWAY_CLUSTER_HOST": ("cluster", "host"),
+    "GATEWAY_CLUSTER_PORT": ("cluster", "port"),
     "GATEWAY_AMQP_PORT": ("embedded", "port"),
     "GATEWAY_DATA_DIR": ("data_dir",),
     "GATEWAY_LEDGER_URL": ("ledger", "url"),
+    "GATEWAY_SECRETS_FILE": ("ledger", "secrets_file"),
     "GATEWAY_LOG_LEVEL": ("log_level",),
     **{
         f"GATEWAY_PIPELINE__{field.name.upper()}": ("pipeline", field.name)
@@ -643,7 +783,7 @@ ENVIRONMENT: dict[str, tuple[str, ...]] = {
         if field.name != "spark"
     },
 }
-"""Variable -> setting. ``GATEWAY_CONFIG`` names the file."""
+"""Variable -> setting. ``GATEWAY_CONFIG`` names the file. Each may also come as ``NAME_FILE``, a file with its text."""
 
 
 def load(
@@ -651,8 +791,8 @@ def load(
     environ: dict[str, str] | os._Environ[str] = os.environ,
     overrides: dict[str, Any] | None = None,
 ) -> Config:
-    """Read the configuration file (None: development defaults), then the environment, then ``overrides``
-    (dotted setting name to value; None values are passed over).
+    """Read the configuration file (TOML, or JSON where its name ends so; None: development defaults), then the
+    environment, then ``overrides`` (dotted setting name to value; None values are passed over).
 
     Raises:
         ConfigurationError: naming the file, the setting and what is wrong with it.
@@ -662,13 +802,14 @@ def load(
     if path is not None:
         where = str(path)
         try:
-            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            written = Path(path).read_text(encoding="utf-8")
+            document = _json(written) if Path(path).suffix == ".json" else tomllib.loads(written)
         except OSError as error:
             raise ConfigurationError(f"{where}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{where}: {error}") from None
     for variable, setting in ENVIRONMENT.items():
-        if (text := environ.get(variable)) is not None:
+        if (text := _variable(environ, variable)) is not None:
             _assign(document, setting, _typed(setting, text))
     for name, value in (overrides or {}).items():
         if value is not None:
@@ -682,6 +823,11 @@ def load(
             parse_broker_url(broker.url)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: brokers.{name}.url: {error}") from None
+        for entry in broker.redirect_hosts:
+            try:
+                parse_host(entry)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{where}: brokers.{name}.redirect_hosts: {error}") from None
     for name, subscription in config.subscriptions.items():
         if not _known(subscription.broker, config):
             raise ConfigurationError(
@@ -699,6 +845,21 @@ def load(
     for name, tap in config.taps.items():
         _check_tap(f"{where}: taps.{name}", tap, config)
     return config
+
+
+def _variable(environ: dict[str, str] | os._Environ[str], name: str) -> str | None:
+    """The text of a variable; or, where there is one of its name with ``_FILE``, that of the file that it names."""
+    text, file = environ.get(name), environ.get(f"{name}_FILE")
+    if file is None:
+        return text
+    if text is not None:
+        raise ConfigurationError(f"{name} and {name}_FILE are both set")
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"{name}_FILE: {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{name}_FILE: {file}: not UTF-8") from None
 
 
 def check_subscription(subscription: SubscriptionSettings) -> str | None:
@@ -746,7 +907,9 @@ def check_bridge(bridge: BridgeSettings) -> str | None:
         source.broker, "", source.queue,
     ):  # fmt: skip
         return f"dead_letter is the source's own queue {source.queue!r}: what is dead-lettered there would come again"
-    if bridge.mode == "mirror" and bridge.acknowledge != "on-confirm":
+    if bridge.acknowledge == "dtx" and not bridge.dedupe_seconds:
+        return "acknowledge is 'dtx', and with dedupe_seconds = 0 nothing is remembered by which a redelivery is known"
+    if bridge.mode == "mirror" and bridge.acknowledge not in ("on-confirm", "dtx"):
         return f"acknowledge is {bridge.acknowledge!r}, and a mirror takes nothing from its source"
     return None
 
@@ -787,6 +950,13 @@ def _check_tap(where: str, tap: TapSettings, config: Config) -> None:
     for setting in ("broker", "dead_letter_broker"):
         if (name := getattr(tap, setting)) and not _known(name, config):
             raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
+
+
+def _json(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise json.JSONDecodeError("not an object", text, 0)
+    return found
 
 
 def _typed(setting: tuple[str, ...], text: str) -> Any:

@@ -12,7 +12,8 @@
     │   ├── NotFound              404
     │   ├── AccessRefused         403
     │   ├── PreconditionFailed    406
-    │   └── ResourceLocked        405
+    │   ├── ResourceLocked        405
+    │   └── MethodNotImplemented  540: the broker has no such method (names it)
     ├── Unroutable                the broker kept nothing: no queue was bound
     ├── PublishRefused            the broker refused the message (nack, reject, resource limit)
     ├── OutcomeUnknown            the channel died or no confirm came; the message may or may not be safe
@@ -161,6 +162,13 @@ class ResourceLocked(RemoteError):
     code = "resource_locked"
 
 
+class MethodNotImplemented(RemoteError):
+    """540: the broker does not have the method that was asked for, and ends the connection over it. The text names the
+    method."""
+
+    code = "method_not_implemented"
+
+
 def remote_error(reply_code: int, reply_text: str) -> RemoteError:
     """The :class:`RemoteError` for an AMQP reply code."""
     return _BY_REPLY_CODE.get(reply_code, RemoteError)(reply_code, reply_text)
@@ -171,6 +179,7 @@ _BY_REPLY_CODE: dict[int, type[RemoteError]] = {
     404: NotFound,
     405: ResourceLocked,
     406: PreconditionFailed,
+    540: MethodNotImplemented,
 }
 
 

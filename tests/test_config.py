@@ -37,6 +37,7 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ("what", "Expected .=. after a key"),
         ("[brokers.b]\nurl = 'http://x'", "brokers.b.url.*http"),
         ("[brokers.b]\n", "url"),
+        ("[brokers.b]\nurl = 'amqp://x'\nredirect_hosts = ['a/b']", "brokers.b.redirect_hosts: host 'a/b'"),
         ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
         ("[subscriptions.s]\nbroker = 'none'\nqueue = 'q'", "subscriptions.s.broker.*none"),
         ("[taps.t]\nbroker = 'none'\nqueue = 'q'", "taps.t.broker.*none"),
@@ -77,6 +78,7 @@ URL = BrokerUrl(secure=False, host="h", port=5672, user="guest", password="guest
         ("amqp://h/%2Fmemory", {"virtual_host": "/memory"}),
         ("amqp://h/a%25b", {"virtual_host": "a%b"}),
         ("amqps://h", {"secure": True, "port": 5671}),
+        ("amqp://h?version=0-10&dialect=transitional", {"version": "0-10", "dialect": "transitional"}),
         (
             "amqp://u%40x:p%3A%2F@h:1/v?version=0-10",
             {"user": "u@x", "password": "p:/", "port": 1, "virtual_host": "v", "version": "0-10"},
@@ -100,6 +102,8 @@ def test_broker_urls(url: str, expected: dict[str, object]) -> None:
         ("amqp://u:secret@h/a#b", "%23"),
         ("amqp://u:secret@h?version=1.0", "version is '1.0'"),
         ("amqp://u:secret@h?verison=0-8", "unknown option 'verison'"),
+        ("amqp://u:secret@h?version=0-8&dialect=transitional", "dialect is 'transitional'"),
+        ("amqp://u:secret@h?version=0-10&dialect=qpid", "dialect is 'qpid'"),
     ],
 )
 def test_wrong_broker_urls_say_why_and_never_the_password(url: str, said: str) -> None:
@@ -112,3 +116,25 @@ def test_the_example_configuration_is_right() -> None:
     config = load(Path(__file__).parent.parent / "deploy" / "gateway.toml", {})
     assert set(config.brokers) == {"orders-legacy", "settlement", "orders"}
     assert config.subscriptions["billing"].broker == "settlement"
+
+
+def test_json_is_read_as_toml_is(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.json"
+    path.write_text('{"role": "worker", "ledger": {"url": "postgresql://db/gateway"}, "http": {"port": 1}}')
+    config = load(path, {})
+    assert (config.role, config.ledger.url, config.http.port) == ("worker", "postgresql://db/gateway", 1)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"http": {"prot": 1}}', '{"role": "boss"}'])
+def test_json_that_is_wrong_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "gateway.json"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"gateway\.json: .+"):
+        load(path, {})
+
+
+def test_roles_and_addresses_from_the_environment() -> None:
+    names = ("GATEWAY_HTTP_HOST", "GATEWAY_OPS_HOST", "GATEWAY_CLUSTER_HOST")
+    config = load(None, {"GATEWAY_ROLE": "api", "GATEWAY_CLUSTER_PORT": "9470", **dict.fromkeys(names, "10.0.0.1")})
+    assert (config.role, config.cluster.port) == ("api", 9470)
+    assert {config.http.host, config.ops.host, config.cluster.host} == {"10.0.0.1"}

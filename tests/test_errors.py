@@ -33,6 +33,7 @@ def test_the_drawing_names_every_error() -> None:
         (403, errors.AccessRefused),
         (405, errors.ResourceLocked),
         (406, errors.PreconditionFailed),
+        (540, errors.MethodNotImplemented),
         (541, errors.RemoteError),
     ],
 )

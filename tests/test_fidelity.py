@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.fidelity import NO_HOME, RESERVED, RESHAPES, Home, annotate, annotation, fit, restore
 from gateway.message import Properties, ReplyTo
-from gateway.values import Timestamp, Typed, Value, type_of
+from gateway.values import DRAFT_STRINGS, Timestamp, Typed, Value, type_of
 
 NARROW = Home(
     properties={
@@ -32,6 +32,7 @@ NARROW = Home(
 EVERYTHING = Home(properties={}, carries=lambda kind, value: True)
 
 SAMPLES: dict[str, Value] = {
+    **{kind: Typed(kind, "é") for kind in DRAFT_STRINGS},
     "uuid": UUID(int=7),
     "uint64": 2**64 - 1,
     "dec64": Typed("dec64", Decimal("1.50")),

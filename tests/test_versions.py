@@ -29,6 +29,18 @@ def test_sessions_of_both_roles(version: Version) -> None:
     assert b"".join(client.data_to_send())[:HEADER_SIZE] == HEADERS[version]
 
 
+def test_the_transitional_draft_is_chosen_by_the_configuration() -> None:
+    client = client_session(Version.V0_10, ClientConfig(dialect="transitional"))
+    config = ServerConfig(lambda user, password: True, lambda user, host: True, dialect="transitional")
+    server = server_session(Version.V0_10, config)
+    assert type(client).__module__ == "gateway.v010.transitional.client"
+    assert type(server).__module__ == "gateway.v010.transitional.server"
+    assert b"".join(client.data_to_send()) == HEADERS[Version.V0_10]  # so the header does not tell which it is
+    assert type(client_session(Version.V0_9_1, ClientConfig(dialect="transitional"))).__module__.startswith(
+        "gateway.v091"
+    )
+
+
 def test_headers() -> None:
     for header, version in PROTOCOL_HEADERS.items():
         assert version_of_header(header + b"more") is version

@@ -148,11 +148,11 @@ class Recorder:
 class Process:
     """One gateway."""
 
-    def __init__(self, rows: Rows, shard: int, names: Iterable[str]) -> None:
+    def __init__(self, rows: Rows, shard: int, names: Iterable[str], *, takes_work: bool = True) -> None:
         self.ledger: Any = FakeLedger(rows, shard)
         self.metrics = Metrics("test")
         self.peers = Peers(self.ledger, self.metrics, name=f"host:{shard}")
-        self.ownership = Ownership(self.ledger, self.peers, self.metrics)
+        self.ownership = Ownership(self.ledger, self.peers, self.metrics, takes_work=takes_work)
         self.worker = Recorder(*names)
         self.ownership.register("job", self.worker)
 
@@ -469,3 +469,29 @@ async def test_on_sqlite_all_is_granted_at_once(tmp_path: Path) -> None:
     assert not late.running
     await peers.close()
     await ledger.close()
+
+
+async def test_a_process_that_takes_no_work_leaves_it_to_the_others(rows: Rows, processes: list[Process]) -> None:
+    names = {f"n{number}" for number in range(4)}
+    for shard in range(3):
+        processes.append(Process(rows, shard, names, takes_work=shard != 2))
+        await processes[-1].ownership.start()
+    first, second, idle = processes
+    await until(lambda: first.running | second.running == names)
+    await until(lambda: 2 in rows.peers)
+    assert (rows.peers[2].kinds, rows.peers[0].kinds) == (frozenset(), frozenset({"job"}))
+    assert not await idle.ownership.acquire("job", "n0")
+    await idle.ownership.review("job")
+    await until(lambda: len(first.running) == len(second.running) == 2)
+    assert not idle.worker.said
+
+
+async def test_what_nobody_takes_stays_free_until_there_is_a_worker(rows: Rows, processes: list[Process]) -> None:
+    processes.append(Process(rows, 0, {"n"}, takes_work=False))
+    await processes[0].ownership.start()
+    await until(lambda: 0 in rows.peers)
+    assert not await processes[0].ownership.acquire("job", "n")
+    assert await processes[0].ownership.owner("job", "n") is None
+    processes.append(Process(rows, 1, {"n"}))
+    await processes[1].ownership.start()
+    await until(lambda: processes[1].running == {"n"})

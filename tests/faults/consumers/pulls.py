@@ -253,6 +253,9 @@ class Consumers:
             except NoAnswer as error:
                 self.unanswered(verb, error)
                 repeated = True
+                if success is Settled.RELEASED:  # perhaps it was carried out: anybody may have the message since
+                    for _, reception in held:
+                        reception.ends = began
             else:
                 if answer.status < 500:
                     self._settled(verb, answer, held, success, began, repeated)
