@@ -352,13 +352,15 @@ def classic_methods() -> Iterator[str]:
         for key, method in dialect.methods.items():
             rows.setdefault((key, method.title), {}).setdefault(method, []).append(dialect)
     unserved = v08.RABBITMQ.unserved
+    by_version = users(2), users(1)
     yield from table(
-        ("method", "number", "0-8", "0-9-1", "read by our", "seen on"),
+        ("method", "number", "0-8", "0-9-1", "used by", "read by our", "seen on"),
         (
             (
                 title + " (content)" * next(iter(shapes)).content,
                 f"{key >> 16}.{key & 0xFFFF}",
                 *(spoken(shapes, known) for known in (v08.DIALECTS, v091.DIALECTS)),
+                used(title, *by_version),
                 "nobody: 540"
                 if key >> 16 in unserved
                 else ", ".join(role for role, taken in takers.items() if taken & shapes.keys()),
@@ -367,6 +369,55 @@ def classic_methods() -> Iterator[str]:
             for (key, title), shapes in sorted(rows.items())
         ),
     )
+
+
+BESIDES = {
+    "connection.start": "opening",
+    "connection.secure": "opening",
+    "connection.tune": "opening",
+    "connection.open": "opening",
+    "connection.redirect": "`redirect_hosts`",
+    "connection.heartbeat": "heartbeats",
+    "access.request": "`realm`",
+    "session.request-timeout": "`OpenChannel`",
+    "session.timeout": "`OpenChannel`",
+    "session.expected": "`OpenChannel`",
+    "session.confirmed": "`OpenChannel`",
+    "session.command-point": "`OpenChannel`",
+    "session.flush": "`Confirmed`",
+    "session.known-completed": "`Confirmed`",
+    "session.gap": "`CloseChannel`",
+    "execution.sync": "every request",
+    "execution.result": "every query",
+    "execution.exception": "`ChannelClosed`",
+    "message.set-flow-mode": "`Consume`",
+}
+"""What uses a method besides the operations of the table."""
+
+
+def users(column: int) -> Mapping[str, str]:
+    """Method -> the operations that use it, by the table of operations; ``column`` of a version there."""
+    found: dict[str, list[str]] = {}
+    page = (DOCS / "protocols.md").read_text(encoding="utf-8")
+    for row in re.findall(r"^\| (`[A-Z].*) \|$", page.partition("## Distributed")[0], re.MULTILINE):
+        cells = row.split(" | ")
+        operations = re.findall(r"`[A-Z]\w+`", cells[0])
+        cell = cells[column].replace("tx", "tx.select, .commit, .rollback") if cells[column] == "tx" else cells[column]
+        of = ""
+        named = re.findall(r"\b([a-z]*)\.([a-z]+(?:-[a-z]+)*)", cell.replace(" .", " x."))
+        for place, (name, method) in enumerate(named):
+            of = of if name == "x" else name
+            mine = operations[place : place + 1] if len(named) == len(operations) else operations
+            known = found.setdefault(f"{of}.{method}", [])
+            known += [operation for operation in mine if operation not in known]
+    return {**{method: ", ".join(operations) for method, operations in found.items()}, **BESIDES}
+
+
+def used(title: str, *versions: Mapping[str, str]) -> str:
+    """What uses a method, or what it answers."""
+    asked = re.sub(r"-ok$|ed$", "", title)
+    names = (title, asked, {"basic.get-empty": "basic.get", "session.attached": "session.attach"}.get(title, asked))
+    return next((version[name] for name in names for version in versions if name in version), "")
 
 
 CLOSED = (ConnectionCloseOk, ConnectionCloseOk08, ChannelCloseOk)
@@ -410,15 +461,17 @@ def native_methods() -> Iterator[str]:
         "server": {*both, *native_server.ServerSession.controls, *NativeServerChannel.commands},
     }
     seen = native_transcribed()
+    operations = users(3)
     rows: list[type[Control | Command]] = [*CONTROLS.values(), *COMMANDS.values()]
     yield from table(
-        ("control or command", "code", "for", "result, answers", "read by our", "seen on"),
+        ("control or command", "code", "for", "result, answers", "used by", "read by our", "seen on"),
         (
             (
                 kind.spelled + " (content)" * (getattr(kind, "header", None) is not None),
                 f"0x{kind.code:04x}",
                 ", ".join(sorted(role.value for role in kind.to)),
                 ", ".join((*([kind.result.spelled] if getattr(kind, "result", None) else []), *kind.answers)),
+                used(kind.spelled, operations),
                 ", ".join(role for role, taken in takers.items() if kind in taken) or "nobody: 540",
                 ", ".join(seen.get(kind.code, ())),
             )
