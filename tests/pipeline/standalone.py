@@ -69,7 +69,7 @@ class Cluster:
 
     def executors(self) -> set[str]:
         """The workers on which something ran, by their folder."""
-        return {path.parents[3].name for path in self.folder.glob("worker-*/work/app-*/*/stderr")}
+        return {path.parents[3].name for path in self.folder.glob("worker-*/*/app-*/*/stderr")}
 
 
 @contextmanager
