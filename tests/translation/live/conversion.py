@@ -34,6 +34,9 @@ VERSIONS: Final = ("0-8", "0-9-1", "0-10")
 END: Final[Mapping[str, End]] = {end.version: end for end in ENDS if end.broker == "brokerj"}
 PATIENCE: Final = 0.5
 """How long a message that does not come is waited for, in seconds."""
+HOUSEKEEPING: Final = 45.0
+"""How long Broker-J may take to delete what it cannot convert, in seconds: it looks at its queues every 30."""
+NOT_DELIVERED: Final = "not delivered"
 BODY: Final = b"body"
 PACKED: Final = gzip.compress(BODY, mtime=0)
 
@@ -182,6 +185,7 @@ def _added(headers: Mapping[str, Value]) -> list[str]:
 async def converted(samples: Sequence[Sample], source: str, target: str, brokers: Servers) -> dict[str, str]:
     """Name of a sample -> what Broker-J makes of it between two versions."""
     cells: dict[str, str] = {}
+    left: dict[str, str] = {}
     added = Properties()
     async with upstream(END[source], brokers) as publisher, upstream(END[target], brokers) as consumer:
         for sample in samples:
@@ -195,15 +199,34 @@ async def converted(samples: Sequence[Sample], source: str, target: str, brokers
                 cells[sample.name] = "cannot be published: the broker hangs up"
                 await publisher.wait_up(10)
             else:
-                cells[sample.name], got = await _consumed(sample, target, publisher, consumer, queue, added)
+                cells[sample.name], got = await _consumed(sample, target, consumer, queue, added)
                 if sample.properties == Properties():
                     added = got
+                if cells[sample.name] == NOT_DELIVERED:
+                    left[sample.name] = queue
+                    continue
             await publisher.delete_queue(queue)
+        cells |= await _kept(left, publisher)
+    return cells
+
+
+async def _kept(left: Mapping[str, str], publisher: Upstream) -> dict[str, str]:
+    """Name of a sample that was not delivered -> what has become of it when Broker-J has looked at its queue."""
+    end = asyncio.get_running_loop().time() + HOUSEKEEPING
+    cells = {}
+    waiting = dict(left)
+    while waiting:
+        for name, queue in tuple(waiting.items()):
+            gone = not (await publisher.query_queue(queue)).message_count
+            if gone or asyncio.get_running_loop().time() > end:
+                cells[name] = "the message is deleted" if gone else "held back"
+                await publisher.delete_queue(waiting.pop(name))
+        await asyncio.sleep(0.5)
     return cells
 
 
 async def _consumed(
-    sample: Sample, target: str, publisher: Upstream, consumer: Upstream, queue: str, added: Properties
+    sample: Sample, target: str, consumer: Upstream, queue: str, added: Properties
 ) -> tuple[str, Properties]:
     try:
         deliveries = await consumer.fetch(queue, 1, PATIENCE)
@@ -211,8 +234,7 @@ async def _consumed(
         await consumer.wait_up(10)
         return "ends the consumer's session (541)", added
     if not deliveries:
-        left = (await publisher.query_queue(queue)).message_count
-        return "held back" if left else "the message is deleted", added
+        return NOT_DELIVERED, added
     (delivery,) = deliveries
     delivery.settle(Settlement.ACCEPT)
     got = native.received(target, delivery.message)
