@@ -24,8 +24,8 @@ from pathlib import Path
 from tests.pipeline.fake import FakeGateway
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WITHIN = 300.0
-"""How long a run may take, in seconds."""
+WITHIN = float(os.environ.get("TORTURE_PATIENCE", "300"))
+"""How long a run may take, in seconds: more on a machine that has other work."""
 POINTS = {
     "planning: the log's end is asked for": ("/v1/log/head", "run"),
     "reading: a task asks for its rows": ("/v1/log", "run"),

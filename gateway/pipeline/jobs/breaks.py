@@ -12,15 +12,31 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.pipeline.jobs.estate import Estate
-from gateway.pipeline.jobs.moves import DOUBT, HOUR_US, IN, LEFT, LOW, OUT, PUBLISH, QUEUE, exprs, literal
-from gateway.pipeline.jobs.routes import name_of
+from gateway.pipeline.jobs.lives import Role, kinds
+from gateway.pipeline.jobs.moves import (
+    DOUBT,
+    HOUR_US,
+    IN,
+    LEFT,
+    LOW,
+    OUT,
+    PUBLISH,
+    QUEUE,
+    REF,
+    account_of,
+    exprs,
+    listed,
+    literal,
+)
+from gateway.pipeline.jobs.routes import HOLDER, name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SCHEMA: Final = "kind string, route string, hour bigint, message_id string, why string, marked boolean, at bigint"
-"""A break: what it is, the account or route, the hour in which the message came (since 1970), its id, a sentence; that
-somebody said so of the message itself; and when it moved last, in microseconds since 1970."""
+"""A break: what it is, the account or route, the hour in which the message came (since 1970; NULL: the ledger has
+forgotten it), its id, a sentence; that somebody said so of the message itself; and when it moved last, in microseconds
+since 1970."""
 LOST: Final = "lost"
 DUPLICATE: Final = "duplicate"
 LATE: Final = "late"
@@ -60,6 +76,14 @@ JUDGED: Final = (
          "concat('it ended ', outs, ' times, and was put there ', if(ins = 0, 'by others', concat(ins, 'x')))"),
 )  # fmt: skip
 """What is wrong by itself. What is missing from a queue depends on what else lies there (:func:`missing`)."""
+
+
+def again(single: DataFrame) -> DataFrame:
+    """Accounts and hashes of messages that ended there more than once: of an account into which nothing moves, as where
+    others publish than the gateway, only these can be a break. Hashes are quicker to count than ids; two messages of
+    one hash are told apart by whoever looks at them next."""
+    ends = single.where(f"side = {OUT}").groupBy("account", "hash").agg(*exprs("count(*) AS n"))
+    return ends.where("n > 1").select("account", "hash")
 
 
 def tallies(single: DataFrame, old_before: int) -> DataFrame:
@@ -102,8 +126,9 @@ STANDING: Final = (
 """How an account stands: whether ids that came in went out, and how many messages should lie there."""
 
 
-def missing(tallied: DataFrame, gone: Mapping[str, int], estate: Estate) -> DataFrame:
-    """The messages that are gone from queues: of each the oldest ``gone[account]``."""
+def missing(tallied: DataFrame, gone: Mapping[str, int], lies: Mapping[str, int], estate: Estate) -> DataFrame:
+    """The messages that are gone from queues: of each the oldest ``gone[account]`` of those ``lies[account]`` that
+    should be there. Where these are fewer, nobody can tell which of them they are, and the sentence says so."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812  # as everyone has it
 
@@ -115,6 +140,13 @@ def missing(tallied: DataFrame, gone: Mapping[str, int], estate: Estate) -> Data
         f"WHEN {literal(account)} THEN {literal(' or '.join(sorted(holders.get(account, ['nobody']))))}"
         for account in gone
     )
+    some = " ".join(
+        f"WHEN {literal(account)} THEN '; {count} of the {lies[account]} that should lie there are gone: the oldest are"
+        " named'"
+        for account, count in gone.items()
+        if count < lies[account]
+    )
+    among = f"CASE account {some} ELSE '' END" if some else "''"
     number = F.row_number().over(Window.partitionBy("account").orderBy("first_in", "message_id"))
     return (
         tallied.where(tallied.account.isin(*gone))
@@ -124,10 +156,13 @@ def missing(tallied: DataFrame, gone: Mapping[str, int], estate: Estate) -> Data
         .selectExpr(
             f"'{LOST}' AS kind", "account AS route", "hour", "message_id",
             "concat('last ', last_kind, '; it lies there no more, and was not taken by ',"
-            f" CASE account {whose} END) AS why",
+            f" CASE account {whose} END, {among}) AS why",
             "at",
         )
     )  # fmt: skip
+
+
+_NOT_BEFORE: Final = "unix_micros(to_timestamp(get_json_object(detail, '$.not_before')))"
 
 
 def replayed(events: DataFrame) -> DataFrame:
@@ -136,11 +171,48 @@ def replayed(events: DataFrame) -> DataFrame:
     return events.where("kind = 'replayed'").selectExpr("message_id", "true AS replayed").distinct().hint("broadcast")
 
 
+def overdue(tallied: DataFrame, events: DataFrame, old_before: int) -> DataFrame:
+    """Messages that were to be published some time ago, and have no outcome. Whether they are lost only the ledger can
+    tell: it may hold them still, for a broker that is away."""
+    due = f"coalesce({_NOT_BEFORE}, unix_micros(at))"
+    planned = events.where("kind = 'scheduled'").selectExpr("message_id", f"{due} AS due")
+    planned = planned.groupBy("message_id").agg(*exprs("max(due) AS due"))
+    rows = tallied.where(f"startswith(account, '{PUBLISH}') AND planned AND ins > outs + doubts")
+    return (
+        rows.join(planned, "message_id")
+        .where(f"due < {old_before}")
+        .selectExpr(
+            f"'{LOST}' AS kind", "account AS route", "hour", "message_id",
+            "concat('it was to be published at ', date_format(timestamp_micros(due), \"yyyy-MM-dd'T'HH:mm:ss'Z'\"),"
+            " '; there is no outcome, and the ledger holds it no more') AS why",
+            "at",
+        )
+    )  # fmt: skip
+
+
+def unopened(breaks: DataFrame, events: DataFrame) -> DataFrame:
+    """Breaks without those messages of which the beginning is not in the log any more: they came before the first of
+    the events that it still has, of a shard that has let go of some."""
+    begins = events.groupBy("shard").agg(*exprs("min(sequence) AS first", "min(unix_micros(at)) AS at"))
+    begin = max((row.at for row in begins.where("first > 1").collect()), default=None)
+    if begin is None:
+        return breaks
+    named = breaks.where(f"kind = '{UNOPENED}'").select("message_id").hint("broadcast")
+    before = (
+        events.where(f"accepted_at IS NULL OR unix_micros(accepted_at) < {begin}")
+        .join(named, "message_id", "left_semi")
+        .select("message_id")
+        .distinct()
+        .selectExpr("message_id", f"'{UNOPENED}' AS kind")
+    )
+    return breaks.join(before.hint("broadcast"), ["message_id", "kind"], "left_anti").select(*breaks.columns)
+
+
 def late(events: DataFrame, plain: DataFrame, groups: DataFrame, late_us: int) -> DataFrame:
     """Messages that ended late. One that was to be published later is late by that time. ``groups``: those that have
     late events."""
     due = events.where("kind = 'scheduled' AND locate('not_before', detail) > 0").selectExpr(
-        "message_id", "unix_micros(to_timestamp(get_json_object(detail, '$.not_before'))) AS due"
+        "message_id", f"{_NOT_BEFORE} AS due"
     )
     due = due.groupBy("message_id").agg(*exprs("max(due) AS due"))
     whose = groups.select("hour", "grp", "place", "holder").hint("broadcast")
@@ -207,15 +279,41 @@ def unlike(left: DataFrame, right: DataFrame) -> DataFrame:
     )
 
 
-def marked(breaks: DataFrame, events: DataFrame) -> DataFrame:
-    """Breaks, and whether somebody said of the message itself that it may be there twice (``resent``,
-    ``redelivered``)."""
+def marked(breaks: DataFrame, events: DataFrame, estate: Estate) -> DataFrame:
+    """Breaks, and whether somebody said of the message itself that it may be there twice.
+
+    ``resent`` is said of a message, and counts wherever that comes by. ``redelivered`` is said of one delivery: it
+    counts in the queue from which that was, and for the end that came of it. So each end but the first must have one
+    of its own, or the duplicate is not marked.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812  # as everyone has it
 
-    says = "kind = 'resent' OR locate('\"resent\":true', detail) > 0 OR locate('\"redelivered\":true', detail) > 0"
-    ids = breaks.where(f"kind = '{DUPLICATE}'").select("message_id").distinct()
-    said = events.where(says).join(F.broadcast(ids), "message_id", "left_semi").select("message_id").distinct()
-    return breaks.join(F.broadcast(said.withColumn("marked", F.lit(True))), "message_id", "left").selectExpr(
-        "kind", "route", "hour", "message_id", "why",
-        f"kind = '{DUPLICATE}' AND marked IS NOT NULL AS marked", "at",
+    named = F.broadcast(breaks.where(f"kind = '{DUPLICATE}'").select("message_id", "route").distinct())
+    touched = events.join(
+        F.broadcast(named.select("message_id").distinct()), "message_id", "left_semi"
+    ).localCheckpoint()
+    resent = touched.where("kind = 'resent' OR get_json_object(detail, '$.resent') = 'true'")
+    resent = resent.select("message_id").distinct().withColumn("resent", F.lit(True))
+    steps = (
+        touched.selectExpr(
+            f"{REF} AS ref", "message_id", "at", f"{account_of(HOLDER, estate)} AS route",
+            f"kind IN ({listed(kinds(stay=Role.ENDS))}) AS ends",
+            "get_json_object(detail, '$.redelivered') AS says",
+        )
+        .join(named, ["message_id", "route"], "left_semi")
+    )  # fmt: skip
+    before = Window.partitionBy("message_id", "route").orderBy("at", "ref").rowsBetween(Window.unboundedPreceding, -1)
+    turns = steps.withColumn("turn", F.count_if("ends").over(before)).groupBy("message_id", "route", "turn").agg(
+        *exprs("any(ends) AS ended", "coalesce(max_by(says, struct(at, ref)) FILTER (WHERE says IS NOT NULL)"
+               " = 'true', false) AS says")
+    )  # fmt: skip
+    again = turns.where("turn > 0 AND ended").groupBy("message_id", "route").agg(*exprs("every(says) AS again"))
+    return (
+        breaks.join(F.broadcast(resent), "message_id", "left")
+        .join(F.broadcast(again), ["message_id", "route"], "left")
+        .selectExpr(
+            "kind", "route", "hour", "message_id", "why",
+            f"kind = '{DUPLICATE}' AND (resent IS NOT NULL OR coalesce(again, false)) AS marked", "at",
+        )
     )  # fmt: skip

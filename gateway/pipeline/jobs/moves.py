@@ -15,7 +15,8 @@ The hour is that in which the message came to the gateway: it is the same in all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 """What is read of the event log."""
 HOUR_US: Final = 3_600_000_000
+NO_HOUR: Final = -1
+"""The hour of a message that the ledger has forgotten: nobody knows when it came. NULL would be equal to nothing."""
 LOW: Final = "4294967295L"
 """The lower half of a hash: 32 bits, so that two thousand million of them can be summed."""
 PUBLISH: Final = "publish "
@@ -74,7 +77,10 @@ def plain(events: DataFrame, estate: Estate) -> DataFrame:
     """
     moving = [kind.value for kind, life in LIVES.items() if life != NOTHING]
     queues = listed(queue.partition("/")[2] for queue in estate.watched)
-    bound = listed(path.split("/", 2)[1] for path in estate.routes)
+    exchanges = {path.split("/", 2)[1] for path in estate.routes}
+    bound = listed(exchanges)
+    named = ('"exchange":' + json.dumps(name, ensure_ascii=False) for name in sorted(exchanges | {""}))
+    whole = " OR ".join(f"locate({literal(text)}, detail) > 0" for text in named)
     return (
         events.where(f"kind IN ({listed(moving)})")
         .selectExpr(
@@ -83,13 +89,13 @@ def plain(events: DataFrame, estate: Estate) -> DataFrame:
             "CASE WHEN kind != 'confirmed' THEN '' "
             f"WHEN exchange = '' THEN CASE WHEN routing_key IN ({queues}) THEN routing_key ELSE '' END "
             f"WHEN exchange IN ({bound}) THEN routing_key ELSE '' END AS key",
-            f"CASE WHEN kind IN ({listed(_WHOLE)}) AND locate('\"exchange\":\"\"', detail) > 0 THEN detail"
+            f"CASE WHEN kind IN ({listed(_WHOLE)}) AND ({whole}) THEN detail"
             " WHEN kind = 'confirmed' AND locate('\"replay\":', detail) > 0 THEN '{\"replay\":'"
             " ELSE substring_index(detail, ',', 1) END AS told",
         )
         .selectExpr(
             "ref", "message_id", "xxhash64(message_id) AS hash", "at", "at - came AS since",
-            f"came DIV {HOUR_US} AS hour", f"xxhash64({', '.join(KEYS)}) AS grp", *KEYS,
+            f"coalesce(came DIV {HOUR_US}, {NO_HOUR}L) AS hour", f"xxhash64({', '.join(KEYS)}) AS grp", *KEYS,
         )
     )  # fmt: skip
 
@@ -107,7 +113,7 @@ def digests(events: DataFrame, estate: Estate, late_us: int) -> DataFrame:
             "min(ref) AS ref",
         )
     ).localCheckpoint()  # fmt: skip
-    names = plain(one_of_each(events, found), estate).select("grp", *KEYS)
+    names = plain(one_of_each(events, found), estate).select("grp", *KEYS).dropDuplicates(["grp"])
     return found.drop("ref").join(names.hint("broadcast"), "grp")
 
 
@@ -137,46 +143,58 @@ def read(rows: DataFrame, estate: Estate) -> DataFrame:
         f" WHEN kind IN ({listed(kinds(publish=Role.DOUBTS))}) THEN {DOUBT} ELSE 0 END"
     )
     watched = listed(estate.watched)
-    nameless = f" AND holder NOT IN ({listed(estate.nameless)})" if estate.nameless else ""
-    mirrors = f"holder IN ({listed(estate.mirrors)})" if estate.mirrors else "false"
-    goes = (
-        f"CASE WHEN kind = 'confirmed' THEN {_published(estate)}"
-        f" WHEN kind = 'forwarded'{nameless} AND {text_of('exchange')} = ''"
-        f" THEN concat(broker, '/', {text_of('routing_key')})"
-        f" WHEN kind = 'dead_lettered' THEN {_BURIED} END"
+    nameless = f"WHEN kind = 'forwarded' AND holder IN ({listed(estate.nameless)}) THEN NULL" if estate.nameless else ""
+    same = " ".join(
+        f"WHEN queue = {literal(name)} THEN {literal(queue)}"
+        for name, queue in sorted(estate.same.items())
+        if queue in estate.watched
     )
     return (
         rows.withColumnRenamed("told", "detail")
         .selectExpr("*", f"{HOLDER} AS whose")
         .withColumnRenamed("whose", "holder")
-        .selectExpr("*", f"{goes} AS queue", f"{pub} AS pub")
-        .selectExpr("*", f"CASE WHEN holder IS NULL OR holder = '{REPLAY}' OR {mirrors} THEN 0 ELSE {stays} END AS how",
-                    f"CASE WHEN queue IN ({watched}) THEN queue END AS goes",
+        .selectExpr("*", *(f"{_by_kind(texts)} AS {name}" for name, texts in _PUT.items()))
+        .selectExpr("*", f"CASE {nameless} {' '.join(_queue_of(estate))} END AS queue", f"{pub} AS pub")
+        .selectExpr("*", f"CASE WHEN holder IS NULL OR holder = '{REPLAY}' THEN 0 ELSE {stays} END AS how",
+                    f"CASE {same} WHEN queue IN ({watched}) THEN queue END AS goes",
                     "CASE WHEN pub != 0 THEN concat(source_broker, '/', exchange) END AS place")
         .where("pub != 0 OR how != 0 OR goes IS NOT NULL")
-        .drop("queue")
+        .drop("queue", *_PUT)
         .withColumnRenamed("detail", "told")
     )  # fmt: skip
 
 
 _PLACE: Final = "coalesce(get_json_object(detail, '$.place.{0}'), get_json_object(detail, '$.{0}'))"
-_BURIED: Final = (
-    f"CASE WHEN {_PLACE.format('exchange')} = '' THEN concat(coalesce(get_json_object(detail, '$.place.broker'),"
-    f" {name_of('to')}, broker), '/', {_PLACE.format('routing_key')}) END"
-)
-"""The queue that got a dead letter, where its place is one."""
+_PUT: Final[Mapping[str, Mapping[str, str]]] = {
+    "put_at": {
+        "confirmed": "broker",
+        "forwarded": "broker",
+        "dead_lettered": f"coalesce(get_json_object(detail, '$.place.broker'), {name_of('to')}, broker)",
+    },
+    "put_to": {
+        "confirmed": "exchange", "forwarded": text_of("exchange"), "dead_lettered": _PLACE.format("exchange"),
+    },
+    "put_by": {
+        "confirmed": "key", "forwarded": text_of("routing_key"), "dead_lettered": _PLACE.format("routing_key"),
+    },
+}  # fmt: skip
+"""Broker, exchange and routing key with which a message was put somewhere, by the kind of the event."""
 
 
-def _published(estate: Estate) -> str:
-    """The queue that gets what is published; the default exchange says which."""
-    cases = ["WHEN exchange = '' THEN concat(broker, '/', key)"]
+def _by_kind(texts: Mapping[str, str]) -> str:
+    """One expression for each kind of event."""
+    return "CASE " + " ".join(f"WHEN kind = '{kind}' THEN {text}" for kind, text in texts.items()) + " END"
+
+
+def _queue_of(estate: Estate) -> Iterator[str]:
+    """The queue that gets what is put there; the default exchange says which."""
+    yield "WHEN put_to = '' THEN concat(put_at, '/', put_by)"
     for path, queue in sorted(estate.routes.items(), key=lambda item: -item[0].count("/")):
         broker, exchange, *key = path.split("/", 2)
-        where = f"broker = {literal(broker)} AND exchange = {literal(exchange)}"
+        where = f"put_at = {literal(broker)} AND put_to = {literal(exchange)}"
         if key:
-            where += f" AND key = {literal(key[0])}"
-        cases.append(f"WHEN {where} THEN {literal(queue)}")
-    return f"CASE {' '.join(cases)} END"
+            where += f" AND put_by = {literal(key[0])}"
+        yield f"WHEN {where} THEN {literal(queue)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- cells
@@ -191,7 +209,8 @@ def cells(found: DataFrame, estate: Estate) -> DataFrame:
         .unionByName(found.where("goes IS NOT NULL").selectExpr(
             f"concat('{QUEUE}', goes) AS account", "hour", f"{IN} AS side", "n", "x", "s", "0L AS late"))
         .unionByName(found.where("how != 0").selectExpr(
-            f"{account_of('holder', estate)} AS account", "hour", "how AS side", "n", "x", "s", "late"))
+            f"{account_of('holder', estate)} AS account", "hour", "how AS side", "n", "x", "s",
+            f"CASE WHEN holder IN ({listed(estate.mirrors)}) THEN 0L ELSE late END AS late"))
     )  # fmt: skip
     return sides.groupBy("account", "hour").agg(
         *exprs(
@@ -210,8 +229,13 @@ DIFFERS: Final = "in_n != out_n OR in_x != out_x OR in_s != out_s"
 
 
 def account_of(holder: str, estate: Estate) -> str:
-    """The account of the queue that a holder consumes; where nobody says which, an account of its own."""
-    cases = " ".join(f"WHEN {literal(name)} THEN {literal(QUEUE + queue)}" for name, queue in estate.queues.items())
+    """The account of the queue that a holder consumes; where nobody says which, or where it leaves messages in their
+    queue, an account of its own."""
+    cases = " ".join(
+        f"WHEN {literal(name)} THEN {literal(QUEUE + queue)}"
+        for name, queue in estate.queues.items()
+        if name not in estate.mirrors
+    )
     return f"CASE {holder} {cases} ELSE {holder} END" if cases else holder
 
 
@@ -224,12 +248,12 @@ def within(groups: DataFrame, differing: DataFrame, estate: Estate) -> DataFrame
 
 
 def single(plain: DataFrame, groups: DataFrame, estate: Estate) -> DataFrame:
-    """The moves of the events of some groups, each by itself: ``message_id``, ``account``, ``hour``, ``side``, ``kind``
-    and ``at``. ``groups``: rows of :func:`read`, few enough to be sent to every task."""
+    """The moves of the events of some groups, each by itself: ``message_id``, ``hash``, ``account``, ``hour``,
+    ``side``, ``kind`` and ``at``. ``groups``: rows of :func:`read`, few enough to be sent to every task."""
     moves = groups.select("hour", "grp", "pub", "place", "goes", "how", "holder")
     moved = plain.join(moves.hint("broadcast"), ["hour", "grp"])
     return moved.selectExpr(
-        "message_id", "hour", "kind", "at",
+        "message_id", "hash", "hour", "kind", "at",
         f"""inline(filter(array(
             named_struct('account', concat('{PUBLISH}', place), 'side', pub),
             named_struct('account', concat('{QUEUE}', goes), 'side', CASE WHEN goes IS NULL THEN 0 ELSE {IN} END),

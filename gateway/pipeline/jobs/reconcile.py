@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +23,14 @@ from gateway.exits import DIFFERENT, DONE
 from gateway.pipeline.jobs import breaks as found_breaks
 from gateway.pipeline.jobs import estate as estates
 from gateway.pipeline.jobs.base import Context, Option, Outcome
-from gateway.pipeline.jobs.breaks import CHANGED, DUPLICATE, KINDS, SCHEMA
+from gateway.pipeline.jobs.breaks import CHANGED, DUPLICATE, KINDS, SCHEMA, UNOPENED
 from gateway.pipeline.jobs.estate import Estate
 from gateway.pipeline.jobs.lives import FINAL
 from gateway.pipeline.jobs.moves import (
     COLUMNS,
     DIFFERS,
+    NO_HOUR,
+    PUBLISH,
     QUEUE,
     cells,
     digests,
@@ -52,6 +54,8 @@ LISTED: Final = 1_000
 SHOWN: Final = 200
 MESSAGE_COLUMNS: Final = ("message_id", "tap", "queue", "broker", "accepted_at", "sha256")
 PEEK_MAX: Final = 10_000
+OVERDUE_MAX: Final = 1_000
+"""Most messages of which the gateway is asked whether it still holds them for later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,11 @@ class Account:
         """Messages that should lie there and do not."""
         return max(0, self.lies - self.held) if self.held is not None and self.carries else 0
 
+    @property
+    def not_judged(self) -> bool:
+        """Messages should lie there, and nobody can tell whether they do."""
+        return self.lies > 0 and (self.held is None or not self.carries)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -87,6 +96,10 @@ class Found:
     breaks: DataFrame
     counts: Mapping[tuple[str, bool], int] = field(default_factory=dict)
     """Kind of break, and whether it is marked -> how many."""
+    wrong: frozenset[str] = frozenset()
+    """The accounts and holders that have breaks which are not marked."""
+    not_asked: int = 0
+    """Messages that are overdue, and of which nobody asked whether the ledger still holds them."""
 
     @property
     def unmarked(self) -> int:
@@ -125,15 +138,17 @@ class Reconcile:
         options = context.options
         routes = dict(_route(text) for text in options.get("bind") or ())
         context.say("asking what lies in the queues")
+        asked_at = time.time()  # what comes later may not have been counted
         estate = (
             read_estate(options["estate"], routes) if options.get("estate") else estates.ask(context.service, routes)
         )
         events = _events(context)
         context.say("comparing")
+        owed = None if options.get("estate") else estates.Outbox(context.service).owes
         with kept(events, of_log=not options.get("source")) as whole:
             found = reconcile(
-                whole, estate, now=time.time(), grace=float(options["grace"]), late_hours=float(options["late_hours"]),
-                messages=_messages(context),
+                whole, estate, now=asked_at, grace=float(options["grace"]), late_hours=float(options["late_hours"]),
+                messages=_messages(context), owed=owed,
             )  # fmt: skip
         peeked = peek(context, estate) if options.get("peek") else []
         first = found.breaks.orderBy("kind", "route", "at", "message_id").limit(LISTED).collect()
@@ -164,6 +179,7 @@ def reconcile(
     grace: float = GRACE,
     late_hours: float = LATE_HOURS,
     messages: DataFrame | None = None,
+    owed: Callable[[str], bool] | None = None,
 ) -> Found:
     """Compare.
 
@@ -172,6 +188,8 @@ def reconcile(
         grace: of what moved in the last so many seconds nothing is expected yet.
         late_hours: what took longer is late.
         messages: the log of messages, to compare bodies with.
+        owed: whether the gateway still holds a message that was to be published later, or is done with it by now; None:
+            nobody can tell, and none of them is a break.
     """
     late_us = int(late_hours * 3_600_000_000)
     old_before = int((now - grace) * 1_000_000)
@@ -184,41 +202,87 @@ def reconcile(
     parts: list[DataFrame] = []
     lies: dict[str, int] = {}
     known: set[str] = {name for name, row in totals.items() if row.equal}
-    if any(row.differing for row in totals.values()):
-        differing = balance.where(DIFFERS).select("account", "hour").localCheckpoint()
-        moves = single(rows, within(groups, differing, estate), estate)
-        moves = moves.join(differing.hint("broadcast"), ["account", "hour"], "left_semi")
+    not_asked = 0
+    moves = _moves(rows, groups, balance, totals, estate)
+    if moves is not None:
         tallied = found_breaks.tallies(moves, old_before)
         tallied = tallied.join(found_breaks.replayed(events), "message_id", "left").localCheckpoint()
-        parts.append(found_breaks.judged(tallied))
+        judged = found_breaks.judged(tallied).localCheckpoint()
+        if not judged.where(f"kind = '{UNOPENED}'").isEmpty():
+            judged = found_breaks.unopened(judged, events)
+        parts.append(judged)
+        if owed is not None and not tallied.where("planned").isEmpty():
+            gone, not_asked = _overdue(found_breaks.overdue(tallied, events, old_before), owed)
+            parts.append(gone)
         for row in tallied.groupBy("account").agg(*exprs(*found_breaks.STANDING)).collect():
             lies[row.account] = int(row.lies or 0)
             known |= {row.account} if row.known else set()
+    # Whether messages keep their ids is a matter of the broker: of one where they do in some queue they do in all.
+    keeps = {_broker(name) for name in known if name.startswith(QUEUE)}
+    known |= {name for name in totals if name.startswith(QUEUE) and _broker(name) in keeps}
     accounts = [_account(row, lies, known, estate) for _, row in sorted(totals.items())]
     if missing := {account.name: account.missing for account in accounts if account.missing}:
-        parts.append(found_breaks.missing(tallied, missing, estate))
+        parts.append(found_breaks.missing(tallied, missing, lies, estate))
     if any(row.late for row in totals.values()):
-        ends = groups.where(f"late > 0 AND kind IN ({listed(FINAL)})")
+        mirrored = f"coalesce(holder IN ({listed(estate.mirrors)}), false)" if estate.mirrors else "false"
+        ends = groups.where(f"late > 0 AND kind IN ({listed(FINAL)}) AND NOT {mirrored}")
         parts.append(found_breaks.late(events, rows, ends, late_us))
     if messages is not None:
         parts.append(found_breaks.changed(events, messages))
     breaks = reduce(DataFrame.unionByName, parts) if parts else None
-    return _found(events, accounts, breaks)
+    return replace(_found(events, accounts, breaks, estate), not_asked=not_asked)
 
 
-def _found(events: DataFrame, accounts: Sequence[Account], breaks: DataFrame | None) -> Found:
+def _moves(
+    rows: DataFrame, groups: DataFrame, balance: DataFrame, totals: Mapping[str, Any], estate: Estate
+) -> DataFrame | None:
+    """The moves that are to be looked at message by message; None: there are none."""
+    differing = {name for name, row in totals.items() if row.differing}
+    alone = {name for name in differing if not totals[name].moved_in and not name.startswith(PUBLISH)}
+    picked = []
+    for names, in_one in ((differing - alone, False), (alone, True)):
+        if not names:
+            continue
+        hours = balance.where(f"({DIFFERS}) AND account IN ({listed(names)})").select("account", "hour")
+        hours = hours.localCheckpoint()
+        moves = single(rows, within(groups, hours, estate), estate)
+        moves = moves.join(hours.hint("broadcast"), ["account", "hour"], "left_semi")
+        if in_one:
+            twice = found_breaks.again(moves).localCheckpoint()
+            if twice.isEmpty():
+                continue
+            moves = moves.join(twice, ["account", "hash"], "left_semi").select(*moves.columns)
+        picked.append(moves)
+    return reduce(lambda one, other: one.unionByName(other), picked) if picked else None
+
+
+def _overdue(breaks: DataFrame, owed: Callable[[str], bool]) -> tuple[DataFrame, int]:
+    """Those of the messages that are overdue which nobody holds; and how many were not asked for."""
+    rows = breaks.localCheckpoint()
+    first = [row.message_id for row in rows.orderBy("at", "message_id").limit(OVERDUE_MAX).collect()]
+    lost = [message_id for message_id in first if not owed(message_id)]
+    not_asked = rows.count() - len(first) if len(first) == OVERDUE_MAX else 0
+    return rows.where(rows.message_id.isin(lost)), not_asked
+
+
+def _found(events: DataFrame, accounts: Sequence[Account], breaks: DataFrame | None, estate: Estate) -> Found:
     moved = sum(account.moved_in + account.moved_out for account in accounts)
     if breaks is None:
         return Found(moved, accounts, events.sparkSession.createDataFrame([], SCHEMA))
     breaks = breaks.localCheckpoint()
     kinds = {row.kind for row in breaks.select("kind").distinct().collect()}
     if DUPLICATE in kinds:
-        breaks = found_breaks.marked(breaks, events).localCheckpoint()
+        breaks = found_breaks.marked(breaks, events, estate).localCheckpoint()
     else:
         breaks = breaks.selectExpr("kind", "route", "hour", "message_id", "why", "false AS marked", "at")
-    counts = {(row.kind, row.marked): int(row.n) for row in breaks.groupBy("kind", "marked").agg(
-        *exprs("count(*) AS n")).collect()} if kinds else {}  # fmt: skip
-    return Found(moved, accounts, breaks, counts)
+    breaks = breaks.withColumn("hour", *exprs(f"nullif(hour, {NO_HOUR}L)"))
+    counts: dict[tuple[str, bool], int] = {}
+    wrong: set[str] = set()
+    if kinds:
+        for row in breaks.groupBy("kind", "marked", "route").agg(*exprs("count(*) AS n")).collect():
+            counts[row.kind, row.marked] = counts.get((row.kind, row.marked), 0) + int(row.n)
+            wrong |= set() if row.marked else {row.route}
+    return Found(moved, accounts, breaks, counts, frozenset(wrong))
 
 
 def _sums() -> list[Any]:
@@ -226,6 +290,11 @@ def _sums() -> list[Any]:
         "sum(in_n) AS moved_in", "sum(out_n) AS moved_out", "count(*) AS cells", f"count_if({DIFFERS}) AS differing",
         f"count_if(NOT ({DIFFERS}) AND in_n > 0) > 0 AS equal", "sum(late) AS late",
     )  # fmt: skip
+
+
+def _broker(account: str) -> str:
+    """The broker of a queue's account."""
+    return account.removeprefix(QUEUE).partition("/")[0]
 
 
 def _account(row: Any, lies: Mapping[str, int], known: set[str], estate: Estate) -> Account:
@@ -276,8 +345,8 @@ def _route(text: str) -> tuple[str, str]:
 
 
 def read_estate(path: str, routes: Mapping[str, str]) -> Estate:
-    """An estate from a file: an object with ``queues``, ``held`` and, where there are any, ``mirrors``, ``nameless``
-    and ``routes``.
+    """An estate from a file: an object with ``queues``, ``held`` and, where there are any, ``mirrors``, ``nameless``,
+    ``same`` and ``routes``.
 
     Raises:
         ConfigurationError: it is none.
@@ -289,6 +358,7 @@ def read_estate(path: str, routes: Mapping[str, str]) -> Estate:
             held={str(queue): int(count) for queue, count in found.get("held", {}).items()},
             mirrors=frozenset(found.get("mirrors", ())),
             nameless=frozenset(found.get("nameless", ())),
+            same={str(name): str(queue) for name, queue in found.get("same", {}).items()},
             routes={**found.get("routes", {}), **routes},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -333,7 +403,8 @@ def _detail(found: Found, peeked: Sequence[Any], rows: Sequence[Sequence[Any]]) 
         "accounts": len(found.accounts),
         "breaks": counts,
         "marked": sum(count for (_, marked), count in found.counts.items() if marked),
-        "not_judged": [account.name for account in found.accounts if account.lies and account.held is None][:100],
+        "not_judged": [account.name for account in found.accounts if account.not_judged][:100],
+        "not_asked": found.not_asked,
         "first": [{"kind": row[0], "route": row[1], "id": row[3], "why": row[4]} for row in rows[:100]],
     }
 
@@ -346,7 +417,8 @@ def _sections(found: Found, estate: Estate, rows: Sequence[Sequence[Any]], peeke
         for account in found.accounts
     ]  # fmt: skip
     bridges = [
-        [holder, QUEUE + queue, account.moved_in, account.moved_out, account.lies == 0]
+        [holder, QUEUE + queue, account.moved_in, account.moved_out,
+         not account.lies and account.name not in found.wrong]
         for holder, queue in sorted(estate.queues.items()) if holder.startswith("bridge:")
         for account in found.accounts if account.name == QUEUE + queue
     ]  # fmt: skip

@@ -82,6 +82,12 @@ class Replay:
         Option("queues", "Each to the queue of the name that it was taken from, past all exchanges.", "flag"),
         Option("since", "Only what was spooled from then on.", "time"),
         Option("until", "Only what was spooled before.", "time"),
+        Option(
+            "once",
+            "Of a message that the log has several times, since its broker gave it out again, only the first.",
+            "flag",
+            default=False,
+        ),
         *OPTIONS,
         Option(
             "keys_hours",
@@ -110,7 +116,7 @@ class Replay:
         table = archive_of(context.spark, context.pipeline, MESSAGES)
         state = _State.of(context, table)
         state.check_keys(context)
-        chosen = Chosen(table, where, state.position, options["since"], options["until"])
+        chosen = Chosen(table, where, state.position, options["since"], options["until"], once=options["once"])
         context.say("counting")
         minutes = chosen.minutes()
         if context.dry_run:
@@ -229,15 +235,41 @@ class Chosen:
         position: Mapping[str, int],
         since: datetime | None = None,
         until: datetime | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         self._table = table
         self._where = where
         self._position = position
         self._since = since
         self._until = until
+        self._once = once
+        self._known: DataFrame | None = None
 
     def frame(self, part: Slice | None = None) -> DataFrame:
         """All of them, or those of a slice."""
+        rows = self._rows(part)
+        return (
+            rows.join(self._again(), ["shard", "sequence"], "left_anti").select(*rows.columns) if self._once else rows
+        )
+
+    def _again(self) -> DataFrame:
+        """The numbers of those that came again: marked as redelivered, and the same as one that was spooled before from
+        the same queue."""
+        if self._known is None:
+            rows = self._rows(None).selectExpr(
+                "shard", "sequence", "redelivered", "tap", "queue", "sha256",
+                "coalesce(nullif(origin_id, ''), message_id) AS copy_of",
+                "struct(accepted_at, shard, sequence) AS place",
+            )  # fmt: skip
+            same = ["tap", "queue", "sha256", "copy_of"]
+            marked = rows.where("redelivered")
+            first = rows.join(marked.select(*same).distinct(), same, "left_semi").groupBy(*same).agg({"place": "min"})
+            again = marked.join(first.withColumnRenamed("min(place)", "first"), same).where("place > first")
+            self._known = again.select("shard", "sequence").localCheckpoint()
+        return self._known
+
+    def _rows(self, part: Slice | None) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
 
         since, until = (self._since, self._until) if part is None else (part.since, part.until)

@@ -151,14 +151,17 @@ def like(events: DataFrame) -> DataFrame:
         "*",
         f"at DIV {HOUR_US} AS hour",
         f"xxhash64({', '.join(KEYS)}) AS grp",
-        # Clocks of two processes may differ by more than a message takes.
-        f"CASE WHEN kind IN ({final}) THEN greatest(CAST(at - came AS DOUBLE), 0D) / 1000D END AS latency",
+        # Clocks of two processes may differ by more than a message takes; of a message that the ledger has forgotten
+        # nobody knows when it came, and greatest() would make 0 of that.
+        f"CASE WHEN kind IN ({final}) AND came IS NOT NULL"
+        " THEN greatest(CAST(at - came AS DOUBLE), 0D) / 1000D END AS latency",
     )
 
 
 def named(events: DataFrame, counted: DataFrame) -> DataFrame:
     """Rows that were counted by ``grp``, with their route, version and kind, read off one event of each group."""
     names = like(one_of_each(events, counted)).selectExpr("grp", f"{ROUTE} AS route", "version", "kind")
+    names = names.dropDuplicates(["grp"])  # a folder may hold the same event twice: it counts twice, and not four times
     return counted.drop("ref").join(names.hint("broadcast"), "grp").drop("grp")
 
 
@@ -214,10 +217,12 @@ def fold(
     new = {int(row[0]): int(row[1]) for row in fresh.groupBy("hour").sum("events").collect()}
     late = {hour: count for hour, count in new.items() if hour < before.counted_at}
     if not dry_run:
+        token = before.free(token)
         touched = rollups.read(spark, new)
         written = rollups.write(merged(touched.unionByName(fresh)), token)
         hours = {hour: Hour(token, count, _late(before, hour) + late.get(hour, 0)) for hour, count in written.items()}
-        rollups.swap(before, token, hours, position=dict(head), counted_at=counted_at)
+        position = {**before.position, **head}  # a shard that is not named now may be named again
+        rollups.swap(before, token, hours, position=position, counted_at=counted_at)
     return {"events": sum(new.values()), "hours": sorted(new), "late": sum(late.values()), "kept": 0}
 
 
@@ -243,6 +248,7 @@ def recount(
     taken = sorted(new.keys() - kept)
     late = {hour: new[hour] - before.hours[hour].events for hour in taken if hour in before.hours}
     if taken and not dry_run:
+        token = before.free(token)
         written = rollups.write(fresh.where(fresh.hour.isin(taken)), token)
         hours = {hour: Hour(token, count, _late(before, hour) + late.get(hour, 0)) for hour, count in written.items()}
         rollups.swap(before, token, hours)

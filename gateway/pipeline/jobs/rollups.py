@@ -67,6 +67,17 @@ class Manifest:
     before: frozenset[str] = frozenset()
     """Runs that the manifest before this one named, too."""
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The runs whose folders somebody may read."""
+        return self.before | {each.run for each in self.hours.values()}
+
+    def free(self, token: str) -> str:
+        """``token``, or with a number behind it where its folder counts already: a run that was killed when it had
+        written the manifest comes again under its id, and must not remove what is counted."""
+        names = (token, *(f"{token}.{number}" for number in range(1, len(self.named) + 1)))
+        return next(name for name in names if name not in self.named)
+
 
 class Rollups:
     """The rollups in a folder."""

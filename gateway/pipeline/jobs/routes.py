@@ -17,6 +17,8 @@ from typing import Final
 from gateway.ledger.states import Kind
 
 REPLAY: Final = "replay"
+UNKNOWN: Final = "(unknown)"
+"""The route of what happened to a message that the ledger has forgotten."""
 
 
 def name_of(key: str) -> str:
@@ -63,5 +65,6 @@ END"""
 ROUTE: Final = f"""
 coalesce({HOLDER},
   CASE WHEN exchange = '' THEN concat(source_broker, '//', routing_key)
-       ELSE concat(source_broker, '/', exchange) END)"""
+       ELSE concat(source_broker, '/', exchange) END,
+  '{UNKNOWN}')"""
 """The route of an event; its columns are those of the log."""

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 SEGMENT: Final = 65_536
 """Most rows of one statement: none runs for long, whatever the reader does with its rows."""
+OCTETS: Final = 32 << 20
+"""Most octets of messages of one statement, unless it is only one message: a driver gathers thousands of rows before it
+gives any of them."""
+HEAVY: Final = frozenset({"body", "properties"})
+"""Columns that may be large: without them the rows alone bound a statement."""
+_BEFORE: Final = "SELECT octets FROM message_log WHERE shard = {0} AND sequence >= {1} ORDER BY sequence LIMIT 1"
+_WRITTEN: Final = "SELECT log_octets FROM shards WHERE shard = {0}"
 _FLOOR: Final = "SELECT floor FROM log_floors WHERE log = '{}' AND shard = {}"
 _SECRET: Final = re.compile(r"//[^@\s]*@")
 
@@ -97,13 +104,39 @@ class _AdbcAnswer:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         where = self._where
-        for after in range(where.after, where.upto, SEGMENT):
-            upto = min(after + SEGMENT, where.upto)
+        upto = where.after
+        while upto < where.upto:
+            after, upto = upto, self._end(upto)
             rows = arrow.read(self._connection, self._log, where.shard, after, upto, self._chosen, self._wanted)
             with closing(rows) as batches:
                 yield from batches
         if self._wanted:  # nobody can count those
             self.check()
+
+    def _end(self, after: int) -> int:
+        """Where the statement for the rows behind ``after`` stops: the rows up to there are no more than
+        :data:`SEGMENT` and, where they may be large, hold no more than :data:`OCTETS`; it is one row at least."""
+        upto = min(after + SEGMENT, self._where.upto)
+        if self._log is not Log.MESSAGES or HEAVY.isdisjoint(field.name for field in self._chosen):
+            return upto
+        most = self._before(after + 1) + OCTETS
+        if self._before(upto + 1) <= most:
+            return upto
+        low = after + 1  # by halving: it is there or further on, or the only one
+        while low < upto:
+            middle = (low + upto + 1) // 2
+            if self._before(middle + 1) <= most:
+                low = middle
+            else:
+                upto = middle - 1
+        return low
+
+    def _before(self, sequence: int) -> int:
+        """How many octets the log's rows hold that come before this number."""
+        shard = int(self._where.shard)
+        found = self._connection.rows(_BEFORE.format(shard, int(sequence)))
+        # Behind the last one: all that was written.
+        return int((found or self._connection.rows(_WRITTEN.format(shard)) or [(0,)])[0][0])
 
     def check(self) -> None:
         """Raise RangeGone if the log begins behind the range's first row."""

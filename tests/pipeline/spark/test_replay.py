@@ -126,6 +126,25 @@ def test_a_run_that_was_killed_publishes_nothing_twice(
     assert len(set(bodies)) == 1_500
 
 
+def test_what_the_log_has_twice_is_published_twice_or_once(fill: Fill, start: Start, queue: Queue) -> None:
+    """14 is 4 once more; 7, 21 and 28 say of themselves that they may be something; 10 and 11 have one id."""
+
+    def repeat(rows: DataFrame) -> DataFrame:
+        copied = rows.where("sequence = 4").select("message_id", "sha256").first()
+        assert copied is not None
+        for name, value in zip(("message_id", "sha256"), copied, strict=True):
+            taken = functions.when(functions.col("sequence") == 14, value)
+            rows = rows.withColumn(name, taken.otherwise(functions.col(name)))
+        same = functions.col("sequence").isin(10, 11)
+        return rows.withColumn("message_id", functions.when(same, "one id").otherwise(functions.col("message_id")))
+
+    fill(1, 30, repeat)
+    assert found(start("twice").outcome) == (30, 0, 0)
+    queue.take()
+    assert found(start("once", once=True).outcome) == (29, 0, 0)
+    assert sorted(int(each["payload"].split()[1]) for each in queue.take()) == [n for n in range(1, 31) if n != 14]
+
+
 def test_what_is_refused_is_counted_by_reason(fill: Fill, start: Start, queue: Queue) -> None:
     def spoil(rows: DataFrame) -> DataFrame:
         number = functions.col("sequence")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gateway.config import PipelineSettings
 from gateway.errors import ConfigurationError
 from gateway.pipeline.jobs.base import Context, Outcome, options_of
-from gateway.pipeline.jobs.rollup import Rollup, fold, last_of, percentiles, rates, recount, rollup
+from gateway.pipeline.jobs.rollup import Rollup, beyond, fold, last_of, percentiles, rates, recount, rollup
 from gateway.pipeline.jobs.rollups import Manifest, Rollups
 from gateway.pipeline.settings import Pipeline
 from tests.benchmarks import events_at_scale as scale
@@ -24,15 +24,22 @@ HOUR = scale.START // 3600
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Events of about two hours and a half."""
     folder = str(tmp_path_factory.mktemp("made") / "events")
-    scale.events(spark, 60_000, partitions=1, gap=600_000).write.parquet(folder)
+    scale.events(spark, 20_000, partitions=1, gap=1_200_000).write.parquet(folder)
     return spark.read.parquet(folder)
 
 
 def _counts(rows: DataFrame) -> dict[tuple[Any, ...], int]:
     columns = ("hour", "route", "version", "kind")
-    found = {tuple(row[name] for name in columns): row.events for row in rows.collect()}
-    assert len(found) == rows.count(), "one row each"
+    there = rows.select(*columns, "events").collect()
+    found = {tuple(row[name] for name in columns): row.events for row in there}
+    assert len(found) == len(there), "one row each"
     return found
+
+
+@pytest.fixture(scope="module")
+def whole(made: DataFrame) -> dict[tuple[Any, ...], int]:
+    """What counting all of them at once gives."""
+    return _counts(rollup(made))
 
 
 def test_counts_octets_and_latencies_are_those_of_the_events(spark: SparkSession, made: DataFrame) -> None:
@@ -65,8 +72,9 @@ def _expr(text: str) -> Any:
     return F.expr(text)
 
 
-def test_folding_piece_by_piece_is_counting_at_once(spark: SparkSession, made: DataFrame, tmp_path: Path) -> None:
-    whole = _counts(rollup(made))
+def test_folding_piece_by_piece_is_counting_at_once(
+    spark: SparkSession, made: DataFrame, whole: dict[tuple[Any, ...], int], tmp_path: Path
+) -> None:
     rollups = Rollups(tmp_path)
     head = last_of(made)
     for number, part in enumerate((0.3, 0.8, 1.0)):
@@ -85,7 +93,9 @@ def test_folding_piece_by_piece_is_counting_at_once(spark: SparkSession, made: D
     assert rollups.manifest() == manifest
 
 
-def test_late_events_are_counted_and_added_to_their_hour(spark: SparkSession, made: DataFrame, tmp_path: Path) -> None:
+def test_late_events_are_counted_and_added_to_their_hour(
+    spark: SparkSession, made: DataFrame, whole: dict[tuple[Any, ...], int], tmp_path: Path
+) -> None:
     rollups = Rollups(tmp_path)
     first = made.where("shard != 1")
     fold(rollups, Manifest(), first, last_of(first), "one", now=scale.START + 2 * 3600 + 60)
@@ -96,11 +106,15 @@ def test_late_events_are_counted_and_added_to_their_hour(spark: SparkSession, ma
     assert found["late"] == over > 0
     hours = rollups.manifest().hours
     assert sum(hour.late for hour in hours.values()) == over
-    assert _counts(rollups.read(spark)) == _counts(rollup(made))
+    assert _counts(rollups.read(spark)) == whole
 
 
 def test_a_run_that_died_before_the_manifest_changed_counts_nothing(
-    spark: SparkSession, made: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    made: DataFrame,
+    whole: dict[tuple[Any, ...], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rollups = Rollups(tmp_path)
     head = last_of(made)
@@ -110,22 +124,62 @@ def test_a_run_that_died_before_the_manifest_changed_counts_nothing(
             fold(rollups, Manifest(), made, head, "one")
     assert rollups.manifest() == Manifest()
     fold(rollups, Manifest(), made, head, "one")
-    assert _counts(rollups.read(spark)) == _counts(rollup(made))
+    assert _counts(rollups.read(spark)) == whole
+
+
+def test_a_run_that_comes_again_under_its_id_keeps_what_it_has_counted(
+    spark: SparkSession, made: DataFrame, whole: dict[tuple[Any, ...], int], tmp_path: Path
+) -> None:
+    """It was killed when the manifest named its folder, and before its record said so; meanwhile more came."""
+    rollups = Rollups(tmp_path)
+    first = made.where("shard = 0")
+    fold(rollups, Manifest(), first, last_of(first), "one")
+    for _ in range(2):
+        before = rollups.manifest()
+        fresh = made.where("shard != 0").where(beyond(before.position))
+        fold(rollups, before, fresh, {**before.position, **last_of(made)}, "one")
+        found = recount(rollups, rollups.manifest(), made, HOUR, HOUR + 1, "one")
+        assert (found["hours"], found["kept"]) == ([HOUR], 0)
+    assert _counts(rollups.read(spark)) == whole
+
+
+def test_what_the_ledger_has_forgotten_is_counted_without_a_latency(spark: SparkSession, made: DataFrame) -> None:
+    columns = ("accepted_at", "source_broker", "exchange", "routing_key", "size")
+    confirmed, forwarded = (made.where(f"kind = '{kind}'").limit(1_000) for kind in ("confirmed", "forwarded"))
+    some = confirmed.union(forwarded).localCheckpoint()
+    forgotten = some.withColumns({name: _expr(f"CAST(NULL AS {some.schema[name].dataType.simpleString()})")
+                                  for name in columns})  # fmt: skip
+    rows = rollup(forgotten).collect()
+    assert sum(row.events for row in rows) == 2_000
+    assert {row.timed for row in rows} == {0}
+    assert {row.octets for row in rows} == {0}
+    assert {row.route.partition(":")[0] for row in rows} == {"(unknown)", "bridge"}
+
+
+def test_an_event_that_a_folder_has_twice_counts_twice(spark: SparkSession, made: DataFrame) -> None:
+    some = made.where("sequence <= 500").localCheckpoint()
+    assert {key: 2 * count for key, count in _counts(rollup(some)).items()} == _counts(rollup(some.union(some)))
+
+
+def test_a_shard_that_is_not_named_for_a_while_keeps_its_position(made: DataFrame, tmp_path: Path) -> None:
+    rollups = Rollups(tmp_path)
+    first = made.where("shard = 0")
+    fold(rollups, Manifest(position={"7": 5}), first, last_of(first), "one")
+    assert rollups.manifest().position == {"7": 5, **last_of(first)}
 
 
 def test_an_hour_that_is_counted_anew_is_overwritten_and_never_loses_events(
-    spark: SparkSession, made: DataFrame, tmp_path: Path
+    spark: SparkSession, made: DataFrame, whole: dict[tuple[Any, ...], int], tmp_path: Path
 ) -> None:
     rollups = Rollups(tmp_path)
     fold(rollups, Manifest(), made, last_of(made), "one")
     before = rollups.manifest()
-    whole = _counts(rollups.read(spark))
     found = recount(rollups, before, made, HOUR, HOUR + 1, "two")
     assert (found["hours"], found["kept"], found["late"]) == ([HOUR], 0, 0)
     after = rollups.manifest()
     assert (after.hours[HOUR].run, after.hours[HOUR + 1].run) == ("two", "one")
     assert _counts(rollups.read(spark)) == whole
-    found = recount(rollups, after, made.where("shard = 0"), HOUR, HOUR + 2, "three")
+    found = recount(rollups, after, made.where("sequence % 2 = 0"), HOUR, HOUR + 2, "three")
     assert (found["hours"], found["kept"]) == ([], 2)
     assert rollups.manifest() == after
 

@@ -139,6 +139,25 @@ def test_the_key_is_a_secret_and_no_setting_of_spark(document: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("document", APPLICATIONS)
+def test_its_pods_are_restricted(document: dict[str, Any]) -> None:
+    user = re.search(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
+    assert user is not None
+    for role in ("driver", "executor"):
+        spec = application(document)[role]
+        assert spec["podSecurityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": int(user[1]),
+            "fsGroup": int(user[1]),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert spec["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@pytest.mark.parametrize("document", APPLICATIONS)
 def test_the_version_of_spark_is_the_locked_one(document: dict[str, Any]) -> None:
     lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
     (version,) = [package["version"] for package in lock["package"] if package["name"] == "pyspark"]
@@ -171,9 +190,7 @@ def test_the_image_holds_what_its_lines_name() -> None:
     variables = dict(re.findall(r"([A-Z_]+)=(\S+)", DOCKERFILE.partition("ENV ")[2].partition("\nRUN")[0]))
     found = load(None, {}, variables)
     assert (found.settings.archive, found.settings.jars, found.storage) == ("delta", "/opt/delta", "/data")
-    uv = re.search(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert uv is not None
-    assert f"'uv=={uv[1]}'" in DOCKERFILE
+    assert "--require-hashes --requirement uv.txt" in DOCKERFILE
 
 
 def entrypoint(folder: Path, *arguments: str, **variables: str) -> list[str]:

@@ -15,7 +15,10 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_json_valu
 
 from gateway.errors import CursorOwned, ServiceRefused, SourceGone
 from gateway.ledger.engine import Database
+from gateway.ledger.log_rows import ROW
+from gateway.logs import arrow
 from gateway.pipeline.schema import COLUMNS
+from gateway.pipeline.source import adbc
 from gateway.pipeline.source.cursor import Cursor
 from gateway.pipeline.source.datasource import GatewayDataSource
 from gateway.pipeline.source.http import Http
@@ -99,6 +102,41 @@ def test_a_row_is_what_was_put_in(process: GatewayProcess) -> None:
     assert events[3]["detail"] == '{"n":4}'
     assert (events[3]["exchange"], events[3]["size"], events[3]["origin"]) == ("x", 20, "http")
     assert (events[4]["exchange"], events[4]["size"], events[4]["accepted_at"]) == (None, None, None)
+
+
+def test_large_messages_come_in_statements_that_are_bounded(
+    process: GatewayProcess, url_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    real = arrow.read
+
+    def spied(connection: Any, log: Any, shard: int, after: int, upto: int, *more: Any) -> Any:
+        asked.append((after, upto))
+        return real(connection, log, shard, after, upto, *more)
+
+    monkeypatch.setattr(arrow, "read", spied)
+    options = {"transport": "adbc", "ledger_url_file": url_file}
+    whole = read(process, "messages", **options)
+    assert asked == [(0, ROWS)]
+    monkeypatch.setattr(adbc, "OCTETS", 100_000)
+    asked.clear()
+    assert read(process, "messages", **options).equals(whole)
+    assert [upto for _, upto in asked] == [*(after for after, _ in asked[1:]), ROWS], "one behind the other"
+    sizes = [sum(map(weight, whole.slice(after, upto - after).to_pylist())) for after, upto in asked]
+    assert max(sizes) <= 100_000
+    assert min(sizes[:-1]) > 99_000, "as many as go"
+    asked.clear()
+    read(process, "messages", "sequence", "tap", **options)
+    assert asked == [(0, ROWS)], "what is asked for is small"
+    asked.clear()
+    monkeypatch.setattr(adbc, "OCTETS", 1)
+    assert read(process, "messages", end='{"0": 20}', **options).equals(whole.slice(0, 20))
+    assert asked == [(each, each + 1) for each in range(20)]
+
+
+def weight(row: dict[str, Any]) -> int:
+    """What a row counts for at least."""
+    return ROW + sum(len(row[name]) for name in ("body", "properties", "routing_key", "origin_id", "queue"))
 
 
 def test_filters_and_columns_are_the_services(process: GatewayProcess, url_file: str) -> None:
