@@ -1,0 +1,30 @@
+# shellcheck shell=sh
+# Read by the install.sh of those suites that need tools from outside the project's environment. They are kept in
+# GATEWAY_TOOLS, in fixed versions, outside the tree. Safe to repeat, and quick when all is there.
+
+tools="${GATEWAY_TOOLS:-$HOME/.cache/gateway-tools}"
+mkdir -p "$tools"
+
+say() { printf 'install.sh: %s\n' "$*" >&2; }
+
+# venv FOLDER PACKAGE: a virtual environment with that package.
+venv() {
+    [ "$(cat "$tools/$1/.package" 2>/dev/null || true)" = "$2" ] && return
+    say "installing $2"
+    rm -rf "${tools:?}/$1"
+    "${PYTHON:-python3}" -m venv "$tools/$1"
+    "$tools/$1/bin/pip" install --quiet --disable-pip-version-check "$2" || { say "$2 could not be installed"; exit 1; }
+    printf '%s\n' "$2" >"$tools/$1/.package"
+}
+
+# go_program NAME PACKAGE VERSION: a program built from its Go module, whose content Go checks against the public list
+# of digests. One built by hand and put there is left alone.
+go_program() {
+    if [ -x "$tools/bin/$1" ] && [ "$(cat "$tools/bin/.$1" 2>/dev/null || printf '%s' "$3")" = "$3" ]; then
+        return
+    fi
+    command -v go >/dev/null || { say "there is no Go: install it, or put $1 $3 into $tools/bin"; exit 1; }
+    say "building $1 $3, which takes some minutes"
+    GOBIN="$tools/bin" nice -n 19 go install "$2@$3" || { say "$1 could not be built"; exit 1; }
+    printf '%s' "$3" >"$tools/bin/.$1"
+}
