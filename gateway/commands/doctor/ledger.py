@@ -1,0 +1,388 @@
+"""The ledger, looked at and not touched.
+
+SQLite: a file that a gateway may have open is read beside it, without a lock of ours; one that nobody has open is read
+as if it could not change, so that not even a journal is made. Who has it the system's table of locks tells.
+PostgreSQL: one connection, one transaction that is READ ONLY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from gateway.commands.doctor.files import database_of, nearest, who, writable
+from gateway.commands.doctor.findings import Report
+from gateway.commands.doctor.network import Unreachable, addresses
+from gateway.config import Config
+from gateway.errors import ConfigurationError
+from gateway.exits import DAMAGED, USAGE
+from gateway.ledger.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
+from gateway.ledger.ids import DAY_MS
+from gateway.ledger.models import PARTITIONED, metadata
+from gateway.ledger.schema import HEAD, partition_name
+from gateway.upstreams.keeper import is_loopback
+from gateway.webhooks.secrets import key_of, load_seals
+
+if TYPE_CHECKING:
+    import psycopg
+
+CLOCK_LOW: Final = 2.0
+"""Clocks that are further apart than this are worth a word, in seconds."""
+CLOCK_MAX: Final = 60.0
+"""Beyond this gateways take no requests from each other, in seconds."""
+CONNECTIONS: Final = 8
+"""What one gateway needs of them, and one to spare."""
+STATES: Final[dict[str, tuple[str, str]]] = {
+    "28P01": ("the password is wrong", "Correct it in ledger.url (GATEWAY_LEDGER_URL, or GATEWAY_LEDGER_URL_FILE)."),
+    "28000": (
+        "the login is not known, or not allowed from here",
+        "Correct the user of ledger.url, or look at pg_hba.conf.",
+    ),
+    "3D000": ("there is no such database", "createdb, or correct the name in ledger.url; then gateway migrate."),
+    "53300": ("it takes no more connections", "Raise max_connections, or put a pooler (session mode) before it."),
+    "57P03": ("it is starting or stopping", "Wait a moment."),
+}
+"""SQLSTATE -> what it means, what to do."""
+SEALED: Final = "SELECT spec FROM resources WHERE kind IN ('endpoint', 'endpoint-state') LIMIT 20000"
+"""Documents with secrets in them."""
+TEXTS: Final = (
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ('role "', "28000"),
+    ("does not exist", "3D000"),
+    ("too many clients", "53300"),
+    ("remaining connection slots", "53300"),
+    ("the database system is", "57P03"),
+)
+"""Of a connection that failed libpq has no SQLSTATE, but the server's words."""
+
+
+async def examine(report: Report, config: Config, within: float) -> None:
+    """All of it."""
+    try:
+        database = database_of(config)
+    except ConfigurationError as error:
+        do = "sqlite:////absolute/path.db, or postgresql://user:password@host/database"
+        report.fail("ledger.address", "ledger.url", str(error), do=do, status=USAGE)
+        return
+    if database.path is not None:
+        await asyncio.to_thread(_sqlite, report, config, database.path)
+    else:
+        await _postgresql(report, config, database, within)
+
+
+def _revision(report: Report, where: str, found: int, *, by_itself: bool) -> None:
+    """``by_itself``: the gateway brings the tables up to date when it starts."""
+    needed = f"this release needs {HEAD:04}"
+    if found == HEAD:
+        report.ok("ledger.schema", where, f"its tables are of revision {found:04}, as this release needs them")
+    elif not found and by_itself:
+        report.ok("ledger.schema", where, "it has no tables yet; the next start makes them")
+    elif found < HEAD and by_itself:
+        what = f"its tables are of revision {found:04}, {needed}"
+        report.warn(
+            "ledger.schema", where, what, why="The next start brings them up to date; an older release then refuses.",
+            do="Keep a copy of the file if you may want to go back.",
+        )  # fmt: skip
+    elif found < HEAD:
+        what = f"its tables are of revision {found:04}, {needed}" if found else "it has no tables yet"
+        report.fail("ledger.schema", where, what, why="gateway serve refuses to start.", do="Run gateway migrate.")
+    elif found == HEAD + 1:
+        report.warn(
+            "ledger.schema", where, f"its tables are of revision {found:04}, one newer than this release knows",
+            why="That is meant for the time of an upgrade.", do="Bring this gateway up to the newer release.",
+        )  # fmt: skip
+    else:
+        report.fail(
+            "ledger.schema", where, f"its tables are of revision {found:04}, this release knows {HEAD:04}",
+            why="gateway serve refuses to start.", do="Use the newer release that made them.",
+        )  # fmt: skip
+
+
+def _sealed(report: Report, config: Config, specs: Iterable[bytes]) -> None:
+    """Whether every secret in the ledger was sealed with a key that we have. ``specs``: the documents with them."""
+    found: Counter[str] = Counter()
+    for spec in specs:
+        with suppress(ValueError):
+            document = json.loads(spec)
+            texts = [document.get("sealed"), *(key.get("sealed") for key in document.get("keys") or ())]
+            found.update(key_of(text) for text in texts if text)
+    file = Path(config.ledger.secrets_file or Path(config.data_dir) / "secrets.key")
+    known: tuple[str, ...] = ()
+    with suppress(ConfigurationError):
+        known = load_seals(str(file), file).names if file.exists() else ()
+    missing = {name: number for name, number in found.items() if name not in known}
+    if missing:
+        text = ", ".join(f"{number} with the key {name}" for name, number in sorted(missing.items()))
+        report.fail(
+            "files.secret", f"ledger.secrets_file {file}", f"the ledger has secrets that it does not open: {text}",
+            why="Their endpoints get nothing until the key is there, or the secrets are set anew.",
+            do="Put the file back with which they were sealed, as one more line: gateway secrets list.",
+        )  # fmt: skip
+    elif found:
+        report.ok("files.secret", f"ledger.secrets_file {file}", f"it opens all {found.total()} secrets of the ledger")
+
+
+# -------------------------------------------------------------------------------------------------- SQLite
+
+
+def _sqlite(report: Report, config: Config, path: Path) -> None:
+    where, folder = f"SQLite {path}", nearest(path.parent)
+    filesystem = filesystem_of(folder)
+    if filesystem in NETWORK_FILESYSTEMS:
+        report.fail(
+            "ledger.write", where, f"it is on a network filesystem ({filesystem})",
+            why="Locks and shared memory do not do there what SQLite needs.", do="Use a local disk, or PostgreSQL.",
+        )  # fmt: skip
+    if not writable(folder):
+        report.fail(
+            "ledger.write", where, f"{who()} cannot write in {folder}",
+            do="chown it to the user of the service, or set ledger.url or data_dir elsewhere.",
+        )  # fmt: skip
+    if not path.exists():
+        report.ok("ledger.reach", where, "it will be made at the first start")
+        return
+    if not os.access(path, os.R_OK) or not writable(path):
+        report.fail(
+            "ledger.write", where, f"{who()} cannot read and write it", do="chown it to the user of the service."
+        )
+        return
+    if path.stat().st_mode & 0o077:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        do = f"chmod 600 {path}*"
+        report.warn("ledger.write", where, f"others can read it (mode {mode:04o})", why="It has messages.", do=do)
+    holder = holder_of(path)
+    if holder:
+        report.ok("ledger.processes", where, f"the process {holder} has it; SQLite serves one process")
+    try:
+        with closing(_open(path)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            rows = connection.execute("SELECT version_num FROM alembic_version").fetchall() if (
+                "alembic_version" in tables
+            ) else []  # fmt: skip
+            specs = connection.execute(SEALED).fetchall() if "resources" in tables else []
+    except sqlite3.Error as error:
+        damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+        report.fail(
+            "ledger.reach", where, f"it cannot be read: {error}", status=DAMAGED if damaged else None,
+            do="Name another file, or put a copy back." if damaged else "Look at its rights, and who has it open.",
+        )  # fmt: skip
+        return
+    report.ok("ledger.reach", where, "it can be read")
+    _revision(report, where, int(rows[0][0]) if rows else 0, by_itself=True)
+    _sealed(report, config, (bytes(spec) for (spec,) in specs))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Read it without leaving anything behind: with a journal beside it, it is open or was; else it cannot change."""
+    name = quote(str(path.absolute()))
+    journal = Path(f"{path}-wal").exists() and Path(f"{path}-shm").exists()
+    mode = "mode=ro" if journal else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{name}?{mode}", uri=True, timeout=2.0)
+
+
+def holder_of(path: Path) -> str:
+    """The process that owns the ledger, by the system's table of locks; empty: none, or it does not tell."""
+    lock = Path(f"{path}.lock")
+    try:
+        found = lock.stat()
+        table = Path("/proc/locks").read_text()
+    except OSError:
+        return ""
+    here = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[3] == "WRITE" and fields[5] == here:
+            with suppress(OSError):
+                return lock.read_text(encoding="ascii", errors="replace").strip() or fields[4]
+            return fields[4]
+    return ""
+
+
+# ----------------------------------------------------------------------------------------------- PostgreSQL
+
+
+async def _postgresql(report: Report, config: Config, database: Database, within: float) -> None:
+    url = database.url
+    host, port = str(url.host or ""), url.port or 5432
+    where = f"PostgreSQL {f'{host}:{port}' if host else 'local socket'}/{url.database or ''}"
+    if url.host and "," not in host:  # a socket has no name, and of several servers one will do
+        try:
+            await addresses(host, within)
+        except Unreachable as error:
+            report.fail("ledger.address", where, error.what, do=error.do)
+            return
+    await asyncio.to_thread(_look, report, config, database, where, within)
+
+
+def _look(report: Report, config: Config, database: Database, where: str, within: float) -> None:
+    import psycopg
+
+    _, given = database.url.get_dialect()().create_connect_args(database.url)
+    more = {"connect_timeout": max(2, round(within)), "application_name": "gateway doctor"}
+    try:
+        connection = psycopg.connect(**{**given, **more})
+    except psycopg.Error as error:
+        _refused(report, where, error)
+        return
+    with closing(connection):
+        connection.read_only = True
+        try:
+            _examine(report, config, connection, where, database)
+        except psycopg.Error as error:
+            report.fail(
+                "ledger.reach", where, f"it cannot be asked: {_first_line(error)}", do="Look at the rights of its user."
+            )
+
+
+def _refused(report: Report, where: str, error: psycopg.Error) -> None:
+    said = str(error)
+    state = error.sqlstate or next((state for words, state in TEXTS if words in said), "")
+    what, do = STATES.get(state, (f"it does not let us in: {_first_line(error)}", ""))
+    if not do:
+        refused = "refused" in said
+        do = "Is it running? Compare host and port." if refused else "Look at its log, and at firewalls on the way."
+    report.fail("ledger.reach", where, what, why=_first_line(error), do=do, status=4 if state[:2] == "28" else None)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _examine(
+    report: Report, config: Config, connection: psycopg.Connection[Any], where: str, database: Database
+) -> None:
+    def value(query: str, *parameters: object) -> Any:
+        row = connection.execute(query.encode(), parameters).fetchone()
+        return None if row is None else row[0]
+
+    before = time.time()
+    theirs = float(value("SELECT extract(epoch FROM clock_timestamp())"))
+    after = time.time()
+    report.ok("ledger.reach", where, f"PostgreSQL {value('SHOW server_version')} lets us in")
+    _clock(report, where, max(before - theirs, theirs - after, 0.0))
+    if not value("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") and not is_loopback(
+        database.url.host or "localhost"
+    ):
+        report.warn(
+            "ledger.reach", where, "the connection is not encrypted", why="Messages and the password travel in clear.",
+            do="Add ?sslmode=verify-full to ledger.url.",
+        )  # fmt: skip
+    standby = value("SELECT pg_is_in_recovery()")
+    closed = value("SELECT setting FROM pg_settings WHERE name = 'default_transaction_read_only'") == "on"
+    if standby or closed:
+        report.fail(
+            "ledger.write", where, "it is a standby" if standby else "its transactions are read-only",
+            why="The ledger must be written before anything is promised.",
+            do="Name the primary in ledger.url (target_session_attrs=read-write finds it)." if standby
+            else "ALTER ROLE … SET default_transaction_read_only = off.",
+        )  # fmt: skip
+    if value("SHOW fsync") == "off" or value("SHOW full_page_writes") == "off":
+        report.warn(
+            "ledger.durable", where, "fsync or full_page_writes is off",
+            why="A loss of power can lose what was promised.", do="Set both to on.",
+        )  # fmt: skip
+    else:
+        report.ok("ledger.durable", where, "fsync is on")
+    free = value(
+        "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+        " - (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+    )
+    if free < CONNECTIONS:
+        report.warn(
+            "ledger.processes", where, f"{free} connections are left; a gateway needs up to {CONNECTIONS}",
+            do="Raise max_connections, or put a pooler (session mode) before it.",
+        )  # fmt: skip
+    if value("SELECT to_regclass('alembic_version')") is None:
+        _revision(report, where, 0, by_itself=False)
+        _may_make(report, where, bool(value("SELECT has_schema_privilege(current_schema(), 'CREATE')")))
+        return
+    if not value("SELECT has_table_privilege('alembic_version', 'SELECT')"):
+        user = value("SELECT current_user")
+        report.fail("ledger.write", where, f"{user} may not read its tables", do=f"GRANT them to {user}.")
+        return
+    _revision(report, where, int(value("SELECT version_num FROM alembic_version") or 0), by_itself=False)
+    _rights(report, config, connection, where)
+
+
+def _may_make(report: Report, where: str, may: bool) -> None:
+    if not may:
+        report.fail(
+            "ledger.write", where, "the login may make no tables there",
+            do="GRANT CREATE ON SCHEMA public to it, or run gateway migrate with --url of one that may.",
+        )  # fmt: skip
+
+
+def _clock(report: Report, where: str, apart: float) -> None:
+    if apart > CLOCK_MAX:
+        report.fail(
+            "ledger.clock", where, f"its clock and ours are {apart:.0f} s apart",
+            why="Leases go by its clock, retries and times of events by ours; gateways do not trust each other.",
+            do="Set both by NTP.",
+        )  # fmt: skip
+    elif apart > CLOCK_LOW:
+        report.warn(
+            "ledger.clock", where, f"its clock and ours are {apart:.1f} s apart",
+            why="Times in the history do not fit each other.", do="Set both by NTP.",
+        )  # fmt: skip
+    else:
+        report.ok("ledger.clock", where, f"its clock and ours agree ({apart * 1000:.0f} ms)")
+
+
+def _rights(report: Report, config: Config, connection: psycopg.Connection[Any], where: str) -> None:
+    tables = sorted(metadata.tables)
+    rows = connection.execute(
+        "SELECT c.relname, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')"
+        " AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'),"
+        " pg_has_role(c.relowner, 'USAGE')"
+        " FROM pg_class c WHERE c.relname = ANY(%s) AND c.relnamespace = to_regnamespace(current_schema())",
+        (tables,),
+    ).fetchall()
+    barred = [name for name, may, _ in rows if not may]
+    user = (connection.execute("SELECT current_user").fetchone() or ("?",))[0]
+    if barred:
+        report.fail(
+            "ledger.write", where, f"{user} may not write {', '.join(barred[:5])}",
+            do=f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {user}.",
+        )  # fmt: skip
+    else:
+        report.ok("ledger.write", where, f"{user} may write its tables")
+    owned = {name: owner for name, _, owner in rows}
+    makes = all(owned.get(table, False) for table in PARTITIONED)
+    today = int(time.time() * 1000) // DAY_MS
+    wanted = [partition_name(table, day) for table in PARTITIONED for day in (today, today + 1)]
+    there = connection.execute("SELECT relname FROM pg_class WHERE relname = ANY(%s)", (wanted,)).fetchall()
+    missing = sorted(set(wanted) - {name for (name,) in there})
+    if not makes:
+        report.warn(
+            "ledger.partitions", where, f"{user} does not own the tables with partitions, so it can make none",
+            why="A day without a partition goes to the default one, where it cannot be dropped as a whole.",
+            do=f"Give it the tables' owner as a role, or run gateway migrate every day. Missing now: {len(missing)}.",
+        )  # fmt: skip
+    elif missing:
+        report.warn(
+            "ledger.partitions", where, f"there is no partition {missing[0]}, of {len(missing)} that are missing",
+            why="A gateway that runs makes them each day.", do="Start a gateway, or run gateway migrate.",
+        )  # fmt: skip
+    else:
+        report.ok("ledger.partitions", where, "there are partitions for today and tomorrow")
+    if not barred:
+        specs = connection.execute(SEALED).fetchall()
+        _sealed(report, config, (bytes(spec) for (spec,) in specs))
+        holders = connection.execute(
+            "SELECT owner FROM shards WHERE owner IS NOT NULL"
+            " AND expires_at > extract(epoch FROM clock_timestamp()) * 1000000 ORDER BY owner"
+        ).fetchall()
+        names = ", ".join(str(name) for (name,) in holders[:8])
+        report.ok("ledger.processes", where, f"{len(holders)} gateways work on it{f': {names}' if names else ''}")
