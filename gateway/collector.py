@@ -1,0 +1,123 @@
+"""The way to a collector of traces, as ``[tracing]`` says.
+
+The collector is the operator's choice, like a broker, so it may stand in a private network without being listed in
+``outbound.allow``. All the rest of the outbound guard holds: no redirect, one deadline, bounded answers, and never a
+port of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from gateway import __version__
+from gateway.config import TlsSettings, TracingSettings
+from gateway.errors import ConfigurationError, EncodeError
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, Answer, GuardedTransport, Rules
+from gateway.outbound.hosts import Site, split_url
+from gateway.outbound.requests import OURS
+from gateway.telemetry import Metrics, log
+from gateway.tracing import Exporter, Form, Tracer
+
+FLUSH_WITHIN: Final = 3.0
+"""How long the last spans may take at the end, in seconds."""
+HEADERS_MAX: Final = 32
+"""Most lines of ``tracing.headers_file``."""
+FIXED: Final = frozenset({b"content-type"})
+"""Headers that the file may not hold, besides those of the transport."""
+
+
+async def start(
+    settings: TracingSettings,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    own: Iterable[tuple[str, int]],
+) -> Tracer | None:
+    """What makes spans, until ``stack`` ends; None: nothing is traced. ``own``: where this process listens.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+    if not settings.endpoint:
+        return None
+    site = check(settings)
+    headers = await asyncio.to_thread(read_headers, settings.headers_file)
+    rules = Rules((site.host if site.literal is None else str(site.literal),), own=tuple(own))
+    limits = dataclasses.replace(
+        DEFAULT_OUTBOUND_LIMITS, deadline=settings.timeout, connections=2, connections_per_site=2
+    )
+    transport = GuardedTransport(rules, limits, tls=TlsSettings(ca_file=settings.ca_file))
+    stack.push_async_callback(transport.aclose)
+    tracer = Tracer(
+        sample=settings.sample,
+        queue_max=settings.queue_max,
+        inject=settings.inject == "absent",
+        webhooks=settings.webhooks,
+    )
+
+    async def post(body: bytes, within: float) -> Answer:
+        return await transport.send("POST", settings.endpoint, headers, body, within=within, repeatable=True)
+
+    exporter = Exporter(
+        tracer,
+        Form(resource(settings), __version__),
+        post,
+        lambda outcome, count: metrics.trace_spans.labels(outcome).inc(count),
+        batch_max=settings.batch_max,
+        interval=settings.interval,
+        deadline=settings.timeout,
+    )
+    exporter.start()
+    stack.push_async_callback(exporter.close, FLUSH_WITHIN)
+    log("tracing.started", host=site.host, port=site.port, sample=settings.sample, inject=settings.inject)
+    return tracer
+
+
+def check(settings: TracingSettings) -> Site:
+    """Where the collector is. Raises ConfigurationError."""
+    try:
+        site, _ = split_url(settings.endpoint)
+    except EncodeError as error:
+        raise ConfigurationError(f"tracing.endpoint: {error}") from None
+    return site
+
+
+def resource(settings: TracingSettings) -> Mapping[str, str]:
+    """Who sends: what the settings say, and what they do not."""
+    return {
+        "service.name": settings.service_name,
+        "service.version": __version__,
+        "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
+        **settings.resource,
+    }
+
+
+def read_headers(path: str) -> list[tuple[bytes, bytes]]:
+    """What every request to the collector has: the form of its body, and the lines ``NAME: VALUE`` of a file.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a line is none. What is in it is never part of the text.
+    """
+    found = [(b"content-type", b"application/json")]
+    if not path:
+        return found
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise ConfigurationError(f"tracing.headers_file: {path}: {why}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, colon, value = line.partition(":")
+        key = name.strip().lower().encode()
+        if not colon or not key or not value.strip() or key in OURS | FIXED or len(found) > HEADERS_MAX:
+            raise ConfigurationError(f"tracing.headers_file: {path}: line {number} is no header that may be sent")
+        found.append((key, value.strip().encode()))
+    return found

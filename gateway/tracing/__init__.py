@@ -1,0 +1,31 @@
+"""Traces: what happened to a message on its way, as spans of OpenTelemetry.
+
+* :mod:`~gateway.tracing.names`     what spans and attributes are called
+* :mod:`~gateway.tracing.context`   where in which trace: ``traceparent`` in HTTP and in messages
+* :mod:`~gateway.tracing.spans`     spans, and who makes them
+* :mod:`~gateway.tracing.otlp`      spans as octets
+* :mod:`~gateway.tracing.exporter`  and on their way to a collector
+
+Off unless ``[tracing] endpoint`` is set: then nobody has a :class:`Tracer`.
+"""
+
+from gateway.tracing.context import Context, header_pairs, into, of_message, of_request, parse, trace_of
+from gateway.tracing.exporter import Exporter, Reply
+from gateway.tracing.otlp import Form
+from gateway.tracing.spans import Span, Tracer, short
+
+__all__ = [
+    "Context",
+    "Exporter",
+    "Form",
+    "Reply",
+    "Span",
+    "Tracer",
+    "header_pairs",
+    "into",
+    "of_message",
+    "of_request",
+    "parse",
+    "short",
+    "trace_of",
+]

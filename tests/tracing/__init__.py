@@ -1,0 +1,1 @@
+"""Traces: contexts, spans, their octets, their way to a collector; and one trace over everything."""
