@@ -10,15 +10,36 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from gateway.repeats import FIELDS, Lines
+from gateway.series import SERIES_MAX, Budget, Family, M, Together, series_of
 
 LOGGER: Final = logging.getLogger("gateway")
-_FIELDS: Final = "gateway_fields"
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+PREFIX: Final = "amqpgw_"
+NAMED: Final = ("bridge", "tap", "endpoint", "subscription")
+"""Labels whose values are names that callers may choose."""
+PROCESS_SERIES: Final = 8
+"""Of the process itself (memory, files, CPU), at most."""
+BROKERS_MIN: Final = 50
+"""Of how many brokers, at least, there are series by name."""
+PROMISES: Final = ("publish", "delivery", "later", "branch", "body", "event", "spooled")
+"""The label ``promise`` of ``amqpgw_lost_total``."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -32,7 +53,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.name != LOGGER.name:
             line["logger"] = record.name
-        line.update(getattr(record, _FIELDS, {}))
+        line.update(getattr(record, FIELDS, {}))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -40,7 +61,7 @@ class JsonFormatter(logging.Formatter):
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     """Send all logs, uvicorn's included, to ``stream`` (standard error) as JSON. Replaces what was set up before."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = Lines(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -48,129 +69,251 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     LOGGER.setLevel(_LEVELS[level])
 
 
+def set_level(level: str) -> None:
+    """Write lines of this severity, and of those that are worse."""
+    LOGGER.setLevel(_LEVELS[level])
+
+
 def log(event: str, level: int = logging.INFO, exc_info: BaseException | None = None, **fields: Any) -> None:
     """Write one event. ``event`` is a dotted name that never changes; everything that varies is a field."""
     if LOGGER.isEnabledFor(level):
-        LOGGER.log(level, event, exc_info=exc_info, extra={_FIELDS: fields})
+        if found := fields.pop("trace_id", "") or trace_id():
+            fields["trace_id"] = found
+        LOGGER.log(level, event, exc_info=exc_info, extra={FIELDS: fields})
+
+
+class Following:
+    """The trace of what is being done, for logs and problems. What goes on behind a request that has ended is not
+    done for it any more: then the id is taken away."""
+
+    __slots__ = ("trace_id",)
+
+    def __init__(self, trace_id: str) -> None:
+        self.trace_id = trace_id
+
+
+FOLLOWING: Final[ContextVar[Following | None]] = ContextVar("following", default=None)
+
+
+def trace_id() -> str:
+    """Of the trace that this belongs to, in 32 hexadecimal digits; empty: none."""
+    following = FOLLOWING.get()
+    return following.trace_id if following is not None else ""
+
+
+def settle_lines() -> None:
+    """Write what was withheld of lines that came again and again, and is not withheld any longer."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, Lines):
+            handler.settle()
 
 
 class Metrics:
     """What ``/metrics`` shows, in Prometheus' text format. Labels have few values: configured names and words of
-    ours, never a name that came from a peer."""
+    ours, never a name that came from a peer; and there is an end to the number of series (:mod:`gateway.series`)."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, names: int = 20, series: int = SERIES_MAX) -> None:
+        """``names``: of how many bridges, taps, endpoints and subscriptions, each, there are series by name."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began: a second one for each
         self.registry = CollectorRegistry()
-        self.build_info = Gauge("amqpgw_build_info", "1, with the release", ["version"], registry=self.registry)
+        self.names = names
+        self.budget = Budget(series, {"broker": max(names, BROKERS_MIN), **dict.fromkeys(NAMED, names)})
+        self.budget.take(PROCESS_SERIES)
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+
+        self.build_info = gauge("build_info", "1, with the release", ("version",))
         self.build_info.labels(version).set(1)
-        self.publishes = Counter(
-            "amqpgw_publishes", "Messages published, by what became of them", ["broker", "outcome"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.resent = Counter(
-            "amqpgw_publishes_resent", "Messages sent a second time: possible duplicates, marked", ["broker"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.publish_seconds = Histogram(
-            "amqpgw_publish_seconds", "From the request to the outcome in the ledger, per request", ["broker"],
-            buckets=_SECONDS, registry=self.registry,
-        )  # fmt: skip
-        self.unconfirmed = Gauge(
-            "amqpgw_unconfirmed", "Publishes without an outcome", ["broker"], registry=self.registry
+        self.publishes = counter("publishes", "Messages published, by what became of them", ("broker", "outcome"))
+        self.resent = counter(
+            "publishes_resent", "Messages sent a second time: possible duplicates, marked", ("broker",)
         )
-        self.broker_up = Gauge(
-            "amqpgw_broker_up", "1 while the broker takes publishes", ["broker"], registry=self.registry
+        self.publish_seconds = histogram(
+            "publish_seconds", "From the request to the outcome in the ledger, per request", ("broker",)
         )
-        self.broker_blocked = Gauge(
-            "amqpgw_broker_blocked", "1 while the broker blocks publishers", ["broker"], registry=self.registry
+        self.confirm_seconds = histogram(
+            "confirm_seconds",
+            "From writing a publish to the broker's word on it; of each channel one at a time is measured",
+            ("broker",),
         )
-        self.leases = Gauge("amqpgw_leases", "Messages that are out with consumers", registry=self.registry)
-        self.deliveries = Counter(
-            "amqpgw_deliveries", "Events of leased messages", ["broker", "event"], registry=self.registry
+        self.unconfirmed = gauge("unconfirmed", "Publishes without an outcome", ("broker",))
+        self.unconfirmed_oldest = gauge(
+            "unconfirmed_oldest_seconds",
+            "For how long, at least, the oldest publish that was written has had no outcome",
+            ("broker",),
+            max,
         )
-        self.bridge_up = Gauge(
-            "amqpgw_bridge_up", "1 while the bridge runs and nothing stands in its way", ["bridge"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.bridge_messages = Counter(
-            "amqpgw_bridge_messages", "Messages of a bridge, by what became of them", ["bridge", "event"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.bridge_octets = Counter(
-            "amqpgw_bridge_octets", "Octets of the bodies of forwarded messages", ["bridge"], registry=self.registry
+        self.broker_up = gauge("broker_up", "1 while the broker takes publishes", ("broker",), min)
+        self.broker_blocked = gauge("broker_blocked", "1 while the broker blocks publishers", ("broker",), max)
+        self.leases = self._plain(Gauge, "leases", "Messages that are out with consumers, held by brokers")
+        self.leases_oldest = self._plain(
+            Gauge, "leases_oldest_seconds", "For how long the oldest of them has been out, extensions included"
         )
-        self.bridge_losses = Counter(
-            "amqpgw_bridge_losses", "Messages forwarded without something, by the name of the loss",
-            ["bridge", "loss"], registry=self.registry,
-        )  # fmt: skip
-        self.bridge_in_flight = Gauge(
-            "amqpgw_bridge_in_flight", "Messages taken from the source and not settled yet", ["bridge"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.bridge_lag = Histogram(
-            "amqpgw_bridge_lag_seconds", "From a message's arrival to its acknowledgement, one of each chunk",
-            ["bridge"], buckets=_SECONDS, registry=self.registry,
-        )  # fmt: skip
-        self.tap_up = Gauge(
-            "amqpgw_tap_up", "1 while the tap runs and nothing stands in its way", ["tap"], registry=self.registry
+        self.deliveries = counter("deliveries", "Events of leased messages", ("broker", "event"))
+        self.subscription_messages = gauge(
+            "subscription_messages",
+            "Messages that the ledger owes to a subscription: waiting, out with a consumer, or dead (given up and "
+            "kept). One process of the cluster tells; those with the most have series of their own",
+            ("subscription", "state"),
         )
-        self.tap_messages = Counter(
-            "amqpgw_tap_messages", "Messages of a tap, by what became of them", ["tap", "event"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.tap_octets = Counter(
-            "amqpgw_tap_octets", "Octets of the bodies of spooled messages", ["tap"], registry=self.registry
+        self.subscription_oldest = gauge(
+            "subscription_oldest_seconds",
+            "How long ago the oldest message came that the ledger owes to a subscription and that is not dead",
+            ("subscription",),
+            max,
         )
-        self.push_messages = Counter(
-            "amqpgw_push_messages", "Messages of pushed subscriptions, by what became of them; endpoints that the "
-            "configuration does not name are together `other`", ["endpoint", "event"], registry=self.registry,
-        )  # fmt: skip
-        self.push_requests = Counter(
-            "amqpgw_push_requests", "Requests to endpoints, by what followed from the outcome",
-            ["endpoint", "verdict"], registry=self.registry,
-        )  # fmt: skip
-        self.push_seconds = Histogram(
-            "amqpgw_push_seconds", "From a request to an endpoint to the end of its answer", ["endpoint"],
-            buckets=_SECONDS, registry=self.registry,
-        )  # fmt: skip
-        self.push_in_flight = Gauge("amqpgw_push_in_flight", "Requests to endpoints under way", registry=self.registry)
-        self.push_held = Gauge(
-            "amqpgw_push_endpoints_held", "Endpoints with messages that get none now", registry=self.registry
+        self.subscription_octets = gauge(
+            "subscription_octets", "Octets of the bodies that the ledger owes to a subscription", ("subscription",)
         )
-        self.push_endpoint_up = Gauge(
-            "amqpgw_push_endpoint_up", "1 while an endpoint of the configuration gets messages", ["endpoint"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.ledger_up = Gauge("amqpgw_ledger_up", "1 while the ledger can be written", registry=self.registry)
-        self.work = Gauge(
-            "amqpgw_work", "Work that this process does and no other, by kind", ["kind"], registry=self.registry
+        self.outbox_messages = gauge(
+            "outbox_messages",
+            "Publishes that the ledger owes: due, later, or dead (refused for good and kept). One process tells",
+            ("state",),
         )
-        self.fenced = Counter(
-            "amqpgw_fenced", "Times that this process lost all its work because its lease ran out",
-            registry=self.registry,
-        )  # fmt: skip
-        self.peers = Gauge(
-            "amqpgw_cluster_processes", "Processes on the ledger, this one included; 0 with SQLite",
-            registry=self.registry,
-        )  # fmt: skip
-        self.config_differs = Gauge(
-            "amqpgw_cluster_config_differs", "Processes whose configuration differs from this one's",
-            registry=self.registry,
-        )  # fmt: skip
-        self.peer_requests = Counter(
-            "amqpgw_cluster_requests", "Requests to other processes, by what became of them", ["verb", "outcome"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.events_dropped = Counter(
-            "amqpgw_events_dropped", "Events lost because the ledger was away for too long", registry=self.registry
+        self.outbox_overdue = self._plain(
+            Gauge, "outbox_overdue_seconds", "For how long the oldest publish of later has been due; 0: none is"
         )
-        self.requests = Counter(
-            "amqpgw_http_requests", "HTTP requests", ["operation", "status"], registry=self.registry
+        self.in_doubt = gauge(
+            "in_doubt",
+            "Publishes without an outcome in the ledger: pending (some process works on them) or parked (until their "
+            "Idempotency-Key is repeated, or forgotten). One process tells",
+            ("state",),
         )
-        self.request_seconds = Histogram(
-            "amqpgw_http_request_seconds", "Time to answer", ["operation"], buckets=_SECONDS, registry=self.registry
+        self.bridge_up = gauge("bridge_up", "1 while the bridge runs and nothing stands in its way", ("bridge",), min)
+        self.bridge_fault = gauge(
+            "bridge_fault",
+            "1 while the bridge is this process's to run, nobody has paused it, and it does not run",
+            ("bridge",),
+            max,
         )
-        self.requests_running = Gauge("amqpgw_http_requests_running", "HTTP requests under way", registry=self.registry)
+        self.bridge_messages = counter(
+            "bridge_messages", "Messages of a bridge, by what became of them", ("bridge", "event")
+        )
+        self.bridge_octets = counter("bridge_octets", "Octets of the bodies of forwarded messages", ("bridge",))
+        self.bridge_losses = counter(
+            "bridge_losses", "Messages forwarded without something, by the name of the loss", ("bridge", "loss")
+        )
+        self.bridge_in_flight = gauge(
+            "bridge_in_flight", "Messages taken from the source and not settled yet", ("bridge",)
+        )
+        self.bridge_oldest = gauge(
+            "bridge_oldest_seconds",
+            "How long ago the oldest message came that a bridge has taken from its source and not settled",
+            ("bridge",),
+            max,
+        )
+        self.bridge_lag = histogram(
+            "bridge_lag_seconds", "From a message's arrival to its acknowledgement, one of each chunk", ("bridge",)
+        )
+        self.tap_up = gauge("tap_up", "1 while the tap runs and nothing stands in its way", ("tap",), min)
+        self.tap_fault = gauge(
+            "tap_fault",
+            "1 while the tap is this process's to run, nobody has paused it, and it does not run, or may not since the "
+            "log of messages is full",
+            ("tap",),
+            max,
+        )
+        self.tap_messages = counter("tap_messages", "Messages of a tap, by what became of them", ("tap", "event"))
+        self.tap_octets = counter("tap_octets", "Octets of the bodies of spooled messages", ("tap",))
+        self.push_messages = counter(
+            "push_messages",
+            "Messages of pushed subscriptions, by what became of them; endpoints that the configuration does not name "
+            "are together `other`",
+            ("endpoint", "event"),
+        )
+        self.push_requests = counter(
+            "push_requests", "Requests to endpoints, by what followed from the outcome", ("endpoint", "verdict")
+        )
+        self.push_seconds = histogram(
+            "push_seconds", "From a request to an endpoint to the end of its answer", ("endpoint",)
+        )
+        self.push_in_flight = self._plain(Gauge, "push_in_flight", "Requests to endpoints under way")
+        self.push_held = self._plain(Gauge, "push_endpoints_held", "Endpoints with messages that get none now")
+        self.push_endpoint_up = gauge(
+            "push_endpoint_up", "1 while an endpoint of the configuration gets messages", ("endpoint",), min
+        )
+        self.retries = counter(
+            "retries",
+            "Messages that are tried again, by what they are (`push`, `bridge`, `outbox`) and by why: the code of an "
+            "error, or `status_` and a status of HTTP",
+            ("what", "reason"),
+        )
+        self.ledger_up = self._plain(Gauge, "ledger_up", "1 while the ledger can be written")
+        self.ledger_commit_seconds = self._plain(
+            Histogram, "ledger_commit_seconds", "A transaction of the ledger's writer, its commit included",
+            buckets=_SECONDS,
+        )  # fmt: skip
+        self.ledger_waiting = self._plain(Gauge, "ledger_waiting", "Rows that wait for the ledger's writer")
+        self.lost = counter(
+            "lost",
+            "What the ledger promised and cannot account for, as the audit found it: always 0. `promise`: a publish, a "
+            "delivery, a publish of later, a branch of a transaction, a body, an event, a row of the log of messages",
+            ("promise",),
+        )
+        for promise in PROMISES:
+            self.lost.labels(promise)
+        self.audit_checked = self._plain(Counter, "audit_checked", "Events that the audit of the ledger has looked at")
+        self.audit_behind = self._plain(
+            Gauge,
+            "audit_behind",
+            "Events that are new and that the audit has not looked at; 0 where another process audits",
+        )
+        self.audit_rounds = self._plain(
+            Counter, "audit_rounds", "How often the audit has been through everything that the ledger remembers"
+        )
+        self.work = gauge("work", "Work that this process does and no other, by kind", ("kind",))
+        self.fenced = self._plain(
+            Counter, "fenced", "Times that this process lost all its work because its lease ran out"
+        )
+        self.fencing_rejections = counter(
+            "fencing_rejections",
+            "What was refused because it came under a lease that had ended: a write to the ledger (`shard`), or a "
+            "consumer's answer for a message (`delivery`)",
+            ("lease",),
+        )
+        for lease in ("shard", "delivery"):
+            self.fencing_rejections.labels(lease)
+        self.peers = self._plain(
+            Gauge, "cluster_processes", "Processes on the ledger, this one included; 0 with SQLite"
+        )
+        self.config_differs = self._plain(
+            Gauge, "cluster_config_differs", "Processes whose configuration differs from this one's"
+        )
+        self.reloads = counter(
+            "config_reloads", "Times that the configuration was to be read again, by what became of it", ("outcome",)
+        )
+        self.peer_requests = counter(
+            "cluster_requests", "Requests to other processes, by what became of them", ("verb", "outcome")
+        )
+        self.events_dropped = self._plain(
+            Counter, "events_dropped", "Events lost because the ledger was away for too long"
+        )
+        self.requests = counter("http_requests", "HTTP requests", ("operation", "status"))
+        self.request_seconds = histogram("http_request_seconds", "Time to answer", ("operation",))
+        self.requests_running = self._plain(Gauge, "http_requests_running", "HTTP requests under way")
+        self.trace_spans = counter("trace_spans", "Spans, by what became of them", ("outcome",))
+        self.series = self._plain(Gauge, "series", "Series of this page")
+        self.series.set_function(lambda: self.budget.series)
+        self.series_refused = self._plain(
+            Gauge, "series_refused", f"Series that were not made, since there are {SERIES_MAX:,} at most"
+        )
+        self.series_refused.set_function(lambda: self.budget.refused)
+        ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
         """The text of ``/metrics``."""
         return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, labels: Sequence[str]) -> Family[Counter]:
+        return Family(Counter, PREFIX + name, text, labels, self.budget, self.registry)
+
+    def _gauge(self, name: str, text: str, labels: Sequence[str], together: Together = sum) -> Family[Gauge]:
+        return Family(Gauge, PREFIX + name, text, labels, self.budget, self.registry, together)
+
+    def _histogram(self, name: str, text: str, labels: Sequence[str]) -> Family[Histogram]:
+        return Family(Histogram, PREFIX + name, text, labels, self.budget, self.registry, buckets=_SECONDS)
+
+    def _plain(self, make: Callable[..., M], name: str, text: str, **options: Any) -> M:
+        """A metric without labels."""
+        metric = make(PREFIX + name, text, registry=self.registry, **options)
+        self.budget.take(series_of(metric, options.get("buckets", ())))
+        return metric

@@ -73,6 +73,7 @@ RULES: dict[str, dict[str, Any]] = {
             "additionalProperties": False,
         },
     },
+    "secretsAs": {"enum": ["file", "env"]},
     "ports.http": PORT,
     "ports.ops": PORT,
     "cluster.port": PORT,
@@ -89,6 +90,7 @@ RULES: dict[str, dict[str, Any]] = {
     "httpRoute.parentRefs": OBJECTS,
     "httpRoute.hostnames": HOSTS,
     "networkPolicy.ledger.port": PORT,
+    "networkPolicy.tracing.port": PORT,
     "networkPolicy.brokers.ports": {"type": "array", "items": PORT},
     "networkPolicy.webhooks.ports": {"type": "array", "items": PORT, "minItems": 1},
     "networkPolicy.webhooks.except": {

@@ -68,6 +68,21 @@ def template(
     return [document for document in yaml.safe_load_all(text) if document]
 
 
+def validate(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> list[tuple[int, str, str]]:
+    """What versions of Kubernetes would not take: the object's number, the version, what is wrong."""
+    done = subprocess.run(
+        [str(TOOLS / "validate" / "bin" / "python"), str(Path(__file__).parent / "validate.py"), *versions],
+        input=json.dumps(objects),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[tuple[int, str, str]] = json.loads(done.stdout)
+    return found
+
+
 def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     """Those of one kind."""
     return [each for each in objects if each["kind"] == kind]

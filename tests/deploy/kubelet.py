@@ -151,7 +151,7 @@ class Pod:
             value: str = variable["value"]
             if value in ANY:
                 return self.address
-            return str(self._place(value)) if value == "/tmp" else value
+            return str(self._place(value)) if value == "/tmp" or value.startswith("/etc/amqp-gateway/") else value
         source = variable["valueFrom"]
         if "secretKeyRef" in source:
             return self.cluster.secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from tests.deploy.helm import LEDGER
 
@@ -50,7 +53,11 @@ ROLE: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("resources", {"resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "2Gi", "cpu": "1500m"}}}),
 )  # fmt: skip
 
+KIND: Final[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "kind" / "values.yaml").read_text("utf-8"))
+"""What ``kind.sh`` installs."""
+
 SETS: Final[dict[str, dict[str, Any]]] = {
+    "kind": KIND,
     "least": LEDGER,
     "trial-url": {"ledger": {"url": "postgresql://gateway:secret@db/gateway"}},
     "trial-url-init": {"ledger": {"url": "postgresql://gateway@db/gateway"}, "migrations": {"mode": "init"}},
@@ -69,6 +76,12 @@ SETS: Final[dict[str, dict[str, Any]]] = {
     },
     "cluster-secret": {"cluster": {"existingSecret": "cluster", "existingSecretKey": "key.b64", "port": 9999}},
     "seal": {"seal": {"existingSecret": "seal", "existingSecretKey": "secrets.key"}},
+    "secrets-env": {
+        "secretsAs": "env",
+        "cluster": {"existingSecret": "c"},
+        "test": {"broker": "orders", "existingSecret": "keys"},
+    },
+    "secrets-env-init": {"secretsAs": "env", "migrations": {"mode": "init"}},
     "all-secrets": {"cluster": {"existingSecret": "c"}, "seal": {"existingSecret": "s"}, "config": CONFIG},
     "migrate-init": {"migrations": {"mode": "init"}},
     "migrate-off": {"migrations": {"mode": "off"}},
@@ -111,6 +124,11 @@ SETS: Final[dict[str, dict[str, Any]]] = {
             "extraEgress": [{"ports": [{"port": 4317}]}],
         }
     },
+    "tracing": {
+        "config": {"tracing": {"endpoint": "http://collector.tracing:4318/v1/traces"}},
+        "networkPolicy": {"tracing": {"to": [{"namespaceSelector": {"matchLabels": {"name": "tracing"}}}]}},
+    },
+    "tracing-anywhere": {"config": {"tracing": {"endpoint": "https://c.example/v1/traces", "sample": 0.1}}},
     "open-webhooks": {"networkPolicy": {"webhooks": {"ports": [443], "except": []}}},
     "service-monitor": {"metrics": {"serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"a": "b"}}}},
     "rules": {"metrics": {"prometheusRule": {"enabled": True, "runbooks": "https://wiki.example/runbooks/"}}},
@@ -165,6 +183,7 @@ REFUSED: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("replicas", {"api": {"replicas": "two"}}, "at '/api/replicas': got string, want integer"),
     ("negative", {"worker": {"replicas": -1}}, "at '/worker/replicas': minimum: got -1, want 0"),
     ("secret-name", {"cluster": {"existingSecret": "Not_A_Name"}}, "at '/cluster/existingSecret'"),
+    ("secrets-as", {"secretsAs": "volume"}, "at '/secretsAs': value must be one of 'file', 'env'"),
     ("mount", {"secretMounts": [{"name": "a"}]}, "missing property 'existingSecret'"),
     ("mount-path", {"secretMounts": [{"name": "../a", "existingSecret": "b"}]}, "at '/secretMounts/0/name'"),
     ("grace", {"drain": {"closeSeconds": 1}}, "at '/drain/closeSeconds': minimum: got 1, want 10"),

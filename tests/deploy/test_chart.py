@@ -34,12 +34,12 @@ from tests.deploy.helm import (
     of_kind,
     pods,
     template,
+    validate,
     with_ledger,
 )
 from tests.deploy.sets import REFUSED, SETS, SLEEPING
 
 SKIPPED = {
-    "CKV_K8S_35": "the ledger's URL comes as a variable, since it is one URL for every driver and tool; no pod logs it",
     "CKV_K8S_15": "the image is named by its digest: to pull it again could not bring another one",
 }
 """Checks of checkov that are not for us, and why; docs/deployment.md says the same."""
@@ -176,20 +176,6 @@ def invalid() -> dict[str, list[str]]:
     return failures
 
 
-def validate(objects: list[Object], versions: tuple[str, ...]) -> list[tuple[int, str, str]]:
-    done = subprocess.run(
-        [str(TOOLS / "validate" / "bin" / "python"), str(Path(__file__).parent / "validate.py"), *versions],
-        input=json.dumps(objects),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[tuple[int, str, str]] = json.loads(done.stdout)
-    return found
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_every_version_of_kubernetes_takes_it(name: str, invalid: dict[str, list[str]]) -> None:
     assert invalid[name] == []
@@ -290,6 +276,8 @@ def test_settings_and_commands_are_the_gateways(name: str, tmp_path: Path) -> No
             if verb != "serve":
                 continue
             environ = {each["name"]: each.get("value", "10.1.2.3") for each in container["env"]}
+            if (file := environ.pop("GATEWAY_LEDGER_URL_FILE", None)) is not None:
+                assert secret_of(pod["spec"], container, file) == ledger_secret(SETS[name])
             environ["GATEWAY_LEDGER_URL"] = "postgresql://db/gateway"
             config = load(path, environ, {"role": parsed["role"]})
             ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -302,6 +290,51 @@ def test_settings_and_commands_are_the_gateways(name: str, tmp_path: Path) -> No
             mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
             for file in (config.cluster.secret_file, config.ledger.secrets_file):
                 assert not file or os.path.dirname(file) in mounts
+
+
+def secret_of(spec: Object, container: Object, file: str) -> tuple[str, str]:
+    """The Secret and its key of which a container finds the text in a file."""
+    mounted = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    mount = mounted[os.path.dirname(file)]
+    assert mount["readOnly"] is True
+    (volume,) = (each["secret"] for each in spec["volumes"] if each["name"] == mount["name"])
+    assert volume["defaultMode"] == 0o440
+    (item,) = volume["items"]
+    assert item["path"] == os.path.basename(file)
+    return volume["secretName"], item["key"]
+
+
+def ledger_secret(values: dict[str, Any]) -> tuple[str, str]:
+    """Where the ledger's URL is, by the values."""
+    ledger = with_ledger(values)["ledger"]
+    if "existingSecret" not in ledger:
+        return "orders-amqp-gateway-ledger", "url"
+    return ledger["existingSecret"], ledger.get("existingSecretKey", "url")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_secrets_are_files_unless_asked_otherwise(name: str) -> None:
+    as_files = SETS[name].get("secretsAs", "file") == "file"
+    sqlite = SETS[name].get("ledger", {}).get("kind") == "sqlite"
+    seen = 0
+    for maker, pod in pods(rendered(name)):
+        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            variables = {each["name"]: each for each in container["env"]}
+            if as_files:
+                assert not any("secretKeyRef" in each.get("valueFrom", {}) for each in variables.values()), maker
+            if container["name"] == "test":
+                wanted, secret = "GATEWAY_API_KEY", SETS[name].get("test", {}).get("existingSecret")
+            else:
+                wanted, secret = "GATEWAY_LEDGER_URL", None if sqlite else ledger_secret(SETS[name])[0]
+            assert (wanted in variables, f"{wanted}_FILE" in variables) == (
+                (False, False) if secret is None else (not as_files, as_files)
+            ), maker
+            if secret is not None and as_files:
+                assert secret_of(pod["spec"], container, variables[f"{wanted}_FILE"]["value"])[0] == secret
+            elif secret is not None:
+                assert variables[wanted]["valueFrom"]["secretKeyRef"]["name"] == secret
+            seen += 1
+    assert seen >= (1 if sqlite else 2)
 
 
 @pytest.mark.parametrize("role", ["api", "worker"])
@@ -339,7 +372,7 @@ def test_sqlite_is_one_process_with_a_volume() -> None:
     assert deployment["spec"]["replicas"] == 1
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert container["command"][-2:] == ["--role", "all"]
-    assert not [each for each in container["env"] if each["name"] == "GATEWAY_LEDGER_URL"]
+    assert not [each for each in container["env"] if each["name"].startswith("GATEWAY_LEDGER_URL")]
     (claim,) = of_kind(objects, "PersistentVolumeClaim")
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert not of_kind(rendered("sqlite-claim"), "PersistentVolumeClaim")
@@ -381,31 +414,37 @@ def test_policies_hold_both_ways() -> None:
     (outside,) = (rule for rule in policy["spec"]["egress"] if rule["ports"][0]["port"] == 443)
     assert "169.254.0.0/16" in outside["to"][0]["ipBlock"]["except"]
     assert not of_kind(rendered("no-policy"), "NetworkPolicy")
+    for name, wanted in (
+        ("least", []),
+        ("tracing", [{"namespaceSelector": {"matchLabels": {"name": "tracing"}}}]),
+        ("tracing-anywhere", None),
+    ):
+        (policy, *_) = of_kind(rendered(name), "NetworkPolicy")
+        rules = [rule for rule in policy["spec"]["egress"] if rule["ports"][0]["port"] == 4318]
+        assert len(rules) == (name != "least")
+        assert all(rule.get("to") == wanted for rule in rules)
 
 
-def test_alerts_name_metrics_that_there_are() -> None:
-    rules = of_kind(rendered("rules"), "PrometheusRule")[0]["spec"]["groups"][0]["rules"]
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+def test_alerts_are_the_rules_with_our_runbooks() -> None:
+    groups = of_kind(rendered("rules"), "PrometheusRule")[0]["spec"]["groups"]
+    given = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     assert rules
     for rule in rules:
-        for metric in re.findall(r"amqpgw_\w+", rule["expr"]):
-            assert f"| `{metric}` |" in page
-        assert rule["annotations"]["runbook_url"] == f"https://wiki.example/runbooks/{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"https://wiki.example/runbooks/{rule['alert']}.md"
+        rule["annotations"]["runbook_url"] = f"https://example.com/amqp-gateway/runbooks/{rule['alert']}.md"
+    assert groups == given, "nothing else is changed, braces included"
 
 
-def test_dashboards_ask_for_metrics_that_there_are() -> None:
+def test_dashboards_are_mounted_as_they_are() -> None:
     (shown,) = (
         each for each in of_kind(rendered("dashboards"), "ConfigMap") if each["metadata"]["name"].endswith("dashboards")
     )
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    assert shown["data"]
-    for text in shown["data"].values():
-        dashboard = json.loads(text)
-        assert dashboard["panels"]
-        asked = set(re.findall(r"amqpgw_[a-z_]+", text))
-        assert asked
-        for metric in asked:
-            assert f"| `{re.sub('_(bucket|count|sum)$', '', metric)}` |" in page
+    files = sorted((CHART / "files" / "dashboards").glob("*.json"))
+    assert len(files) == 3
+    assert {name: json.loads(text) for name, text in shown["data"].items()} == {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in files
+    }
 
 
 def test_the_notes_say_what_is_next() -> None:

@@ -71,6 +71,7 @@ async def running(
     postgresql: PostgreSQL,
     config: dict[str, Any],
     mode: str = "job",
+    secrets_as: str = "file",
 ) -> AsyncIterator[Service]:
     url = postgresql.create_database()
     key = secrets.token_hex(24)
@@ -78,6 +79,7 @@ async def running(
         "ledger": {"existingSecret": "db"},
         "cluster": {"existingSecret": "cluster", "port": free_port()},
         "seal": {"existingSecret": "seal"},
+        "secretsAs": secrets_as,
         "secretMounts": [{"name": "brokers", "existingSecret": "brokers"}],
         "ports": {"http": free_port(), "ops": free_port()},
         "migrations": {"mode": mode},
@@ -217,7 +219,7 @@ async def test_all_processes_are_replaced_under_load(
 async def test_init_containers_migrate_before_each_start(
     tmp_path: Path, rabbitmq: RabbitMQ, brokerj: BrokerJ, postgresql: PostgreSQL
 ) -> None:
-    async with running(tmp_path, rabbitmq, brokerj, postgresql, {}, "init") as service:
+    async with running(tmp_path, rabbitmq, brokerj, postgresql, {}, "init", "env") as service:
         assert all(pod.ready for pod in (*service.api, *service.workers))
         logs = [(pod.folder / "migrate.log").read_text() for pod in (*service.api, *service.workers)]
         assert logs == ["The ledger is up to date.\n"] * 4

@@ -7,7 +7,11 @@ import uuid
 
 url, broker = os.environ["GATEWAY_URL"], os.environ["GATEWAY_TEST_BROKER"]
 headers = {"content-type": "application/json"}
-if key := os.environ.get("GATEWAY_API_KEY"):
+key = os.environ.get("GATEWAY_API_KEY", "")
+if file := os.environ.get("GATEWAY_API_KEY_FILE"):
+    with open(file, encoding="utf-8") as opened:
+        key = opened.read().strip()
+if key:
     headers["authorization"] = f"Bearer {key}"
 
 

@@ -63,6 +63,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.ledger.existingSecret }}{{ .Values.ledger.existingSecretKey }}{{ else }}url{{ end -}}
 {{- end -}}
 
+{{- define "gateway.ledgerFile" -}}
+{{- if and (eq .Values.secretsAs "file") (not (include "gateway.sqlite" .)) }}yes{{ end -}}
+{{- end -}}
+
+{{- define "gateway.ledgerMount" -}}
+{{- if include "gateway.ledgerFile" . }}
+- name: ledger
+  mountPath: /etc/amqp-gateway/ledger
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "gateway.ledgerVolume" -}}
+{{- if include "gateway.ledgerFile" . }}
+{{- include "gateway.secretVolume" (tuple "ledger" (include "gateway.ledgerSecret" .) (include "gateway.ledgerKey" .) "url") }}
+{{- end }}
+{{- end -}}
+
+{{/* A volume of one key of a Secret: its name, the Secret, the key, the file. */}}
+{{- define "gateway.secretVolume" }}
+- name: {{ index . 0 }}
+  secret:
+    secretName: {{ index . 1 }}
+    defaultMode: 0440
+    items: [{key: {{ index . 2 }}, path: {{ index . 3 }}}]
+{{- end -}}
+
 {{/* What no schema can say. */}}
 {{- define "gateway.check" -}}
 {{- if not (include "gateway.sqlite" .) -}}
@@ -123,7 +150,10 @@ capabilities:
 {{- end -}}
 
 {{- define "gateway.ledgerEnv" -}}
-{{- if not (include "gateway.sqlite" .) }}
+{{- if include "gateway.ledgerFile" . }}
+- name: GATEWAY_LEDGER_URL_FILE
+  value: /etc/amqp-gateway/ledger/url
+{{- else if not (include "gateway.sqlite" .) }}
 - name: GATEWAY_LEDGER_URL
   valueFrom:
     secretKeyRef:
@@ -149,6 +179,7 @@ capabilities:
   volumeMounts:
     - name: tmp
       mountPath: /tmp
+    {{- include "gateway.ledgerMount" . | nindent 4 }}
 {{- end -}}
 
 {{- define "gateway.spread" -}}
@@ -290,6 +321,7 @@ spec:
               mountPath: /tmp
             - name: data
               mountPath: /data
+            {{- include "gateway.ledgerMount" $top | nindent 12 }}
             {{- if $top.Values.cluster.existingSecret }}
             - name: cluster
               mountPath: /etc/amqp-gateway/cluster
@@ -321,19 +353,12 @@ spec:
           {{- else }}
           emptyDir: {}
           {{- end }}
+        {{- include "gateway.ledgerVolume" $top | nindent 8 }}
         {{- if $top.Values.cluster.existingSecret }}
-        - name: cluster
-          secret:
-            secretName: {{ $top.Values.cluster.existingSecret }}
-            defaultMode: 0440
-            items: [{key: {{ $top.Values.cluster.existingSecretKey }}, path: secret}]
+        {{- include "gateway.secretVolume" (tuple "cluster" $top.Values.cluster.existingSecret $top.Values.cluster.existingSecretKey "secret") | nindent 8 }}
         {{- end }}
         {{- if $top.Values.seal.existingSecret }}
-        - name: seal
-          secret:
-            secretName: {{ $top.Values.seal.existingSecret }}
-            defaultMode: 0440
-            items: [{key: {{ $top.Values.seal.existingSecretKey }}, path: key}]
+        {{- include "gateway.secretVolume" (tuple "seal" $top.Values.seal.existingSecret $top.Values.seal.existingSecretKey "key") | nindent 8 }}
         {{- end }}
         {{- range $top.Values.secretMounts }}
         - name: secret-{{ .name }}
