@@ -8,6 +8,7 @@ per turn of the loop. There is no task per connection and none per message.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import time
@@ -19,10 +20,11 @@ from gateway.broker.broker import Broker
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import NEVER, Listener, Served
 from gateway.config import EmbeddedSettings
+from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.session import ServerConfig, Version
 from gateway.telemetry import log
-from gateway.transports.tls import server_context
+from gateway.transports.tls import ServerTls
 from gateway.values import Table
 
 PRODUCT: Final = "AMQP Gateway embedded broker"
@@ -39,6 +41,8 @@ PROPERTIES: Final[Table] = {
 
 LOOKS: Final = 8
 """How often it is looked after clients that are stuck, within the time that they may be."""
+RENEW_EVERY: Final = 2.0
+"""How often files of certificates are looked at, in seconds."""
 LOOK_MIN: Final = 0.02
 """Least time between two such looks, in seconds."""
 
@@ -94,6 +98,8 @@ class EmbeddedBroker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._look: asyncio.TimerHandle | None = None
+        self._tls: ServerTls | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -118,8 +124,8 @@ class EmbeddedBroker:
         settings = self.settings
         ports: list[tuple[int, ssl.SSLContext | None]] = [(settings.port, None)]
         if settings.tls.cert_file:
-            tls = settings.tls
-            ports.append((tls.port, server_context(tls.cert_file, tls.key_file, tls.ca_file)))
+            self._tls = ServerTls(settings.tls)
+            ports.append((settings.tls.port, self._tls.context))
         for port, context in ports:
             listener = Listener(self, context)
             self._listeners.append(listener)
@@ -129,7 +135,19 @@ class EmbeddedBroker:
                 await self.stop()
                 raise
             log("embedded.listening", host=settings.host, port=listener.port, tls=context is not None)
+        if self._tls is not None:
+            self._renewing = self.loop.create_task(self._renew(self._tls), name="embedded tls")
         self._look_later()
+
+    async def _renew(self, tls: ServerTls) -> None:
+        """Have certificates that are renewed count for whoever connects from then on."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY)
+            try:
+                if tls.renew():
+                    log("embedded.tls_renewed")
+            except ConfigurationError as error:
+                log("embedded.tls_not_renewed", logging.WARNING, detail=str(error))
 
     async def stop(self) -> None:
         """Tell every client (connection.close 320), wait for their answers as long as a close may take, and end."""
@@ -138,6 +156,8 @@ class EmbeddedBroker:
             listener.close()
         if self._look is not None:
             self._look.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if not listeners:
             return
         if prepared := self.broker.in_doubt():
@@ -196,6 +216,6 @@ class EmbeddedBroker:
         now, timeout = self.loop.time(), self.broker.limits.stuck_timeout
         for served in list(self._served):
             if served.is_stuck(now, timeout):
-                log("embedded.stuck", client=served.stream.peer, unsent=served.stream.unsent)
+                log("embedded.stuck", connection=served.stream.peer, unsent=served.stream.unsent)
                 served.stream.abort()
         self._look_later()

@@ -9,13 +9,9 @@ import ssl
 from typing import Final
 
 from gateway.config import BrokerUrl, TlsSettings
-from gateway.errors import BrokerUnavailable
+from gateway.errors import BrokerUnavailable, CertificateRefused
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import client_context
-
-
-class CertificateRefused(BrokerUnavailable):
-    """The broker's certificate does not verify, or ours does not please it: waiting will not help."""
 
 
 async def dial(user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float) -> Stream:

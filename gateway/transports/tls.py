@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from gateway.config import EndpointTls, HttpTls, TlsSettings
+from gateway.config import EmbeddedTls, EndpointTls, HttpTls, TlsSettings
 from gateway.errors import ConfigurationError
 
 
@@ -88,28 +88,6 @@ def _nameless() -> IO[bytes]:
     return os.fdopen(os.memfd_create("gateway"), "w+b")
 
 
-def server_context(cert_file: str, key_file: str = "", ca_file: str = "") -> ssl.SSLContext:
-    """The context for connections to us: TLS 1.2 or later. With ``ca_file`` clients are asked for a certificate of its
-    authorities: they may have none, but not a wrong one.
-
-    Raises:
-        ConfigurationError: a file is missing or is no certificate or key.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert_file, key_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"tls.cert_file: {cert_file}: {_why(error)}") from None
-    if ca_file:
-        try:
-            context.load_verify_locations(ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"tls.ca_file: {ca_file}: {_why(error)}") from None
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return context
-
-
 def common_name(certificate: Any) -> str:
     """The common name of the subject of a certificate that was verified, as ``SSLSocket.getpeercert`` has it; empty:
     there is no certificate, or it has not exactly one such name."""
@@ -121,13 +99,25 @@ def common_name(certificate: Any) -> str:
 class ServerTls:
     """The context for connections to us, with certificates of callers, and with files that may be renewed."""
 
-    def __init__(self, settings: HttpTls) -> None:
+    def __init__(self, settings: HttpTls | EmbeddedTls) -> None:
         """Raises ConfigurationError: a file is missing or is no certificate or key."""
-        self._settings = settings
-        self._files = [file for file in (settings.cert_file, settings.key_file, settings.client_ca_file) if file]
+        if isinstance(settings, HttpTls):
+            self._name, self._ca = "http.tls.client_ca_file", settings.client_ca_file
+            self._verify = ssl.CERT_REQUIRED if settings.clients == "required" else ssl.CERT_OPTIONAL
+        else:
+            self._name, self._ca, self._verify = "embedded.tls.ca_file", settings.ca_file, ssl.CERT_OPTIONAL
+        self._cert, self._key = settings.cert_file, settings.key_file
         self._seen = self._stamps()
         self.context = self._load()
         """For all connections: what is renewed counts for new ones."""
+        self.latest = self.context
+        """As the files are now."""
+        if self._ca:
+            # A context only ever gets more authorities, and a ticket stands for a certificate that is not looked at
+            # again (RFC 8446 section 4.6.1): so each handshake is told of the latest context, and there are no tickets.
+            self.context.sni_callback = self._newest
+            self.context.num_tickets = 0
+            self.context.options |= ssl.OP_NO_TICKET
 
     def renew(self) -> bool:
         """Read the files again, if one of them has changed; whether that was so. What does not fit is not taken, and
@@ -140,35 +130,40 @@ class ServerTls:
         if stamps == self._seen:
             return False
         self._seen = stamps
-        self._load()  # all of it, apart, so that a pair of which one half is new yet changes nothing
-        settings = self._settings
-        self.context.load_cert_chain(settings.cert_file, settings.key_file or None, password=_no_password)
-        if settings.client_ca_file:
-            self.context.load_verify_locations(settings.client_ca_file)
+        self.latest = self._load()  # all of it, apart, so that a pair of which one half is new yet changes nothing
+        self.context.load_cert_chain(self._cert, self._key or None, password=_no_password)
         return True
 
+    def _newest(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self.latest
+
     def _load(self) -> ssl.SSLContext:
-        settings = self._settings
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        _load("http.tls.cert_file", context, settings.cert_file, settings.key_file)
-        if settings.client_ca_file:
+        _load(f"{self._name.partition('.')[0]}.tls.cert_file", context, self._cert, self._key)
+        if self._ca:
             try:
-                context.load_verify_locations(settings.client_ca_file)
+                context.load_verify_locations(self._ca)
             except (OSError, ssl.SSLError) as error:
-                raise ConfigurationError(f"http.tls.client_ca_file: {settings.client_ca_file}: {_why(error)}") from None
-            context.verify_mode = ssl.CERT_REQUIRED if settings.clients == "required" else ssl.CERT_OPTIONAL
+                raise ConfigurationError(f"{self._name}: {self._ca}: {_why(error)}") from None
+            context.verify_mode = self._verify
         return context
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        found = []
-        for file in self._files:
-            try:
-                stat = os.stat(file)
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            except OSError:
-                found.append((0, 0, 0))
-        return found
+        return stamps([file for file in (self._cert, self._key, self._ca) if file])
+
+
+def stamps(files: Sequence[str]) -> list[tuple[int, int, int]]:
+    """By what files are known to be others than before; one that is not there has a stamp, too."""
+    found = []
+    for file in files:
+        try:
+            stat = os.stat(file)
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return found
 
 
 def _why(error: OSError | ValueError) -> str:

@@ -5,7 +5,9 @@ protocol header asks for instead, then the others, and remembers what it found f
 
 :class:`Keeper` does that again whenever the link has ended, with pauses that double up to ``reconnect_max`` and
 are drawn at random from nothing to the whole ("full jitter"), so that a thousand gateways do not come back at
-once. What waiting cannot mend (credentials, virtual host, certificate, a wrong setting) is tried only slowly.
+once. What waiting cannot mend (credentials, virtual host, certificate, a wrong setting) is tried only slowly, and at
+once when one of the files has changed that the login needs. A broker that hangs up on the login has said nothing: it is
+tried as one that is away, not too often at first, and counts as one that refuses us after :data:`CUTS` times in a row.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,8 +32,10 @@ from gateway.config import BrokerSettings, BrokerUrl, parse_broker_url, parse_ho
 from gateway.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
+    CertificateRefused,
     ConfigurationError,
     GatewayError,
+    LoginCut,
     ProtocolMismatch,
 )
 from gateway.limits import Limits
@@ -38,20 +43,26 @@ from gateway.link import Dial, Link, describe
 from gateway.operations import Alert, CloseReason, UpdateSecret
 from gateway.session import ClientConfig, Version
 from gateway.telemetry import log
-from gateway.transports.dial import CertificateRefused, dial, tls_verdict
+from gateway.transports.dial import dial, tls_verdict
 from gateway.transports.stream import Stream, StreamUser
+from gateway.transports.tls import stamps
 from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places
 from gateway.versions import AUTO_ORDER, client_session
 
 SLOW_RETRY: Final = 60.0
 """Seconds between attempts that waiting will hardly mend."""
+CUT_PAUSE: Final = 1.0
+"""Pause after the first login that was cut, in seconds, doubled each time up to ``reconnect_max``: what hangs up may
+count wrong passwords."""
+CUTS: Final = 6
+"""After so many logins in a row that were cut the broker counts as one that refuses us."""
 SETTLED: Final = 10.0
 """Seconds that a link must have lasted for the pauses to begin small again."""
 VERDICT: Final = 1.0
 """How long to listen for the reason of a broker that hangs up on TLS, in seconds."""
 
-SECRET_EVERY: Final = 5.0
-"""How often it is looked whether the password file has changed, in seconds."""
+FILES_EVERY: Final = 2.0
+"""How often it is looked whether a file of password or certificates has changed, in seconds."""
 
 _HOPELESS = (AuthenticationFailed, CertificateRefused, ConfigurationError, RedirectRefused)
 _OTHER_VERSION = frozenset({CloseReason.PROTOCOL_HEADER, CloseReason.SYNTAX, CloseReason.EOF, CloseReason.TIMEOUT})
@@ -69,6 +80,8 @@ class Dialer:
         """What ``auto`` found, as a sentence."""
         self.alert = ""
         """What the broker has warned of last, on any link."""
+        self.on_files: list[Callable[[], None]] = []
+        """Called when a file of password or certificates is another one than before."""
         self._connector = connector
         self._passwords: WeakKeyDictionary[Link, str] = WeakKeyDictionary()
         """What the brokers of the links that were opened know."""
@@ -88,7 +101,8 @@ class Dialer:
         """A link that is open. ``purpose`` is part of the connection's name.
 
         Raises:
-            AuthenticationFailed, CertificateRefused, ProtocolMismatch, BrokerUnavailable: it could not be had.
+            AuthenticationFailed, LoginCut, CertificateRefused, ProtocolMismatch, BrokerUnavailable: it could not be
+                had.
             ConfigurationError: a password or TLS file is missing or wrong.
         """
         if self._version is not None and not self.auto:
@@ -196,7 +210,7 @@ class Dialer:
             password=self.password(),
             virtual_host=url.virtual_host,
             secure=url.secure or settings.allow_plain_without_tls or is_loopback(url.host),
-            connection_name=f"gateway {self.name} {purpose}",
+            connection_name=connection_name(self.name, purpose),
             limits=replace(limits, spool_max=max(limits.spool_max, 2 * settings.message_max)),
             heartbeat=settings.heartbeat,
             dialect=settings.dialect or url.dialect or None,
@@ -246,10 +260,20 @@ class Dialer:
             else:
                 log("broker.secret_updated", broker=self.name)
 
-    async def watch_password(self) -> None:
-        """Look after the password file and :meth:`renew`, until cancelled."""
-        while self.settings.password_file:
-            await asyncio.sleep(SECRET_EVERY)
+    async def watch_files(self) -> None:
+        """Look after the files of password and certificates, until cancelled: tell of those that have changed, and
+        :meth:`renew`. Every link reads them when it is opened; those that are open go on."""
+        settings, tls = self.settings, self.settings.tls
+        secure = (tls.ca_file, tls.cert_file, tls.key_file) if self.url.secure else ()
+        files = [file for file in (settings.password_file, *secure) if file]
+        seen = stamps(files)
+        while files:
+            await asyncio.sleep(FILES_EVERY)
+            before, seen = seen, stamps(files)
+            if seen != before:
+                log("broker.files_changed", broker=self.name)
+                for tell in self.on_files:
+                    tell()
             try:
                 await self.renew()
             except ConfigurationError as error:
@@ -272,9 +296,15 @@ class Keeper:
         """The link, while it is up."""
         self.hopeless = False
         """The last attempt failed in a way that waiting will hardly mend."""
+        self.code = ""
+        """Code of the error that the last attempt failed with; empty: it came to a link."""
         self._dialer = dialer
         self._up = up
         self._down = down
+        self._cuts = 0
+        """How many logins in a row were cut."""
+        self._hurry = asyncio.Event()
+        dialer.on_files.append(self._hurry.set)
 
     async def run(self) -> None:
         """Connect, wait for the end, and again; until cancelled, which closes the link."""
@@ -287,23 +317,36 @@ class Keeper:
             if loop.time() - began > SETTLED and not self.hopeless:
                 pause = settings.reconnect_min
             self._down(reason)
-            wait = max(SLOW_RETRY, settings.reconnect_max) if self.hopeless else random.uniform(0, pause)  # noqa: S311
-            log("broker.link_down", broker=self._dialer.name, link=self.purpose, reason=reason, again_in=round(wait, 2))
-            await asyncio.sleep(wait)
+            wait = self._pause(pause)
+            broker, connection = self._dialer.name, connection_name(self._dialer.name, self.purpose)
+            log("broker.link_down", broker=broker, connection=connection, reason=reason, again_in=round(wait, 2))
+            self._hurry.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._hurry.wait()
             pause = min(pause * 2, settings.reconnect_max)
+
+    def _pause(self, usual: float) -> float:
+        """How long to wait before the next attempt, in seconds; ``usual``: where nothing speaks against it."""
+        settings = self._dialer.settings
+        if self._cuts:
+            longest = min(settings.reconnect_max, CUT_PAUSE * 2 ** (self._cuts - 1))
+            return random.uniform(longest / 2, longest)  # noqa: S311  # a pause, no secret
+        return max(SLOW_RETRY, settings.reconnect_max) if self.hopeless else random.uniform(0, usual)  # noqa: S311
 
     async def _once(self) -> str:
         """One link from its beginning to its end; why it ended."""
         self.hopeless = False
         try:
             link = await self._dialer.open(self.purpose)
-        except _HOPELESS as error:
-            self.hopeless = True
-            return str(error)
         except GatewayError as error:
+            self._cuts = min(self._cuts + 1, CUTS + 1) if isinstance(error, LoginCut) else 0
+            self.hopeless = isinstance(error, _HOPELESS) or self._cuts >= CUTS
+            self.code = error.code
             return str(error)
         except Exception as error:  # a fault of ours must not end the trying
             return self._fault(error)
+        self._cuts, self.code = 0, ""
         over: asyncio.Future[str] = link.loop.create_future()
         link.on_closed = lambda closed: over.set_result(describe(closed))
         if link.ended is not None:  # between its opening and our coming to look
@@ -323,8 +366,14 @@ class Keeper:
                 await link.close()
 
     def _fault(self, error: Exception) -> str:
-        log("broker.fault", logging.ERROR, exc_info=error, broker=self._dialer.name, link=self.purpose)
+        connection = connection_name(self._dialer.name, self.purpose)
+        log("broker.fault", logging.ERROR, exc_info=error, broker=self._dialer.name, connection=connection)
         return f"internal error: {error!r}"
+
+
+def connection_name(broker: str, purpose: str) -> str:
+    """A connection as the broker shows it, and as logs name it."""
+    return f"gateway {broker} {purpose}"
 
 
 def url_of(settings: BrokerSettings) -> BrokerUrl:

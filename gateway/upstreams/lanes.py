@@ -41,12 +41,18 @@ class Owner(Protocol):
     def lane_lost(self, lane: Lane, pending: list[Entry], error: GatewayError) -> None:
         """A lane is over, with these publishes without an outcome."""
 
+    def answered(self, seconds: float) -> None:
+        """The broker's word on a publish came so long after it was written."""
+
 
 class Lane(Channel):
     """A channel that publishes to one exchange. Nothing but publishes is sent on it once it is ready, so that
     the serials in its window follow one another."""
 
-    __slots__ = ("base", "named", "outlet", "progress", "ready", "sealed", "stopped_at", "transactional", "window")
+    __slots__ = (
+        "base", "measured", "measured_at", "named", "outlet", "progress", "ready", "sealed", "stopped_at",
+        "transactional", "window",
+    )  # fmt: skip
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -62,6 +68,10 @@ class Lane(Channel):
         """Since when the broker wants no content on this channel."""
         self.progress = 0.0
         """When the window last moved or ceased to be empty."""
+        self.measured = -1
+        """Serial of the publish whose outcome is timed, one at a time; -1: of none."""
+        self.measured_at = 0.0
+        """When it was written."""
         self.named: int | None = None
         """The broker said which publish it closes the channel over (0-10): how many without an outcome were before it,
         none of which is to blame."""
@@ -117,6 +127,12 @@ class Lane(Channel):
                 earliest = deadline
         return earliest
 
+    def waits(self, now: float) -> float:
+        """For how long, at least, the oldest publish in the window has been there; 0: there is none."""
+        if not self.window:
+            return 0.0
+        return max(0.0, now - (self.measured_at if self.measured >= 0 else self.progress))
+
     def seal(self) -> None:
         """The burst was written, with its commit."""
         self.sealed = bool(self.window)
@@ -145,6 +161,9 @@ class Lane(Channel):
                     freed += entry[1]
                     settle(entry[0], result)
         self.progress = self.link.now
+        if first <= self.measured <= last:
+            self.outlet.publisher.answered(self.progress - self.measured_at)
+            self.measured = -1
         if self.sealed and not window:
             self.sealed = False
         outlet = self.outlet

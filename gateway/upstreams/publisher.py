@@ -71,8 +71,10 @@ class Publisher:
         repeat: bool,
         check_exchange: Callable[[str], Awaitable[object]],
         on_state: Callable[[], None],
+        on_answered: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """``mark``: whether what is sent a second time gets a header that says so. ``repeat``: whether it is."""
+        """``mark``: whether what is sent a second time gets a header that says so. ``repeat``: whether it is.
+        ``on_answered`` is called with how long an outcome took, for some of them."""
         self.name = name
         self.pending_octets = 0
         self.unavailable = "not connected yet"
@@ -88,6 +90,7 @@ class Publisher:
         self._repeat = repeat
         self._check_exchange = check_exchange
         self._on_state = on_state
+        self._on_answered = on_answered
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._exchanges: dict[str, Exchange] = {}
@@ -163,6 +166,18 @@ class Publisher:
             for outlet in exchange.outlets
             if outlet.lane is not None
         )
+
+    @property
+    def oldest(self) -> float:
+        """For how long, at least, the oldest publish that was written has had no outcome, in seconds; 0: there is
+        none."""
+        now = self._loop.time()
+        lanes = (outlet.lane for exchange in self._exchanges.values() for outlet in exchange.outlets)
+        return max((lane.waits(now) for lane in lanes if lane is not None), default=0.0)
+
+    def answered(self, seconds: float) -> None:
+        """The broker's word on a publish came so long after it was written."""
+        self._on_answered(seconds)
 
     def forget(self, exchange: str) -> None:
         """The exchange was declared or deleted: whether it exists must be asked before the next publish."""
@@ -299,6 +314,8 @@ class Publisher:
             lane.progress = self._loop.time()
             if lane.transactional:
                 link.after_flush(lane.seal)
+        if lane.measured < 0:
+            lane.measured, lane.measured_at = serial, self._loop.time()
         size = len(message.body)
         window.append((future, size, deadline, publish))
         self.pending_octets += size

@@ -47,5 +47,7 @@ class Status:
     """Deliveries that are out, on pulls and consumers."""
     found: str
     """What ``version=auto`` found, as a sentence; "" where the version is given."""
+    code: str = ""
+    """Code of the error that keeps it from being up; "" when it is, and where a link was lost that had been there."""
     alert: str = ""
     """What the broker warned of last (channel.alert of 0-8); "" where it never did."""

@@ -61,6 +61,8 @@ class Upstream:
         """Called on the loop after each change of ``state``."""
         self.on_oversized: list[Callable[[Oversized], None]] = []
         """Called when a delivery over ``message_max`` was set aside."""
+        self.on_answered: list[Callable[[float], None]] = []
+        """Called with the seconds from writing a publish to its outcome, for one at a time of each channel."""
         self._dialer = Dialer(name, settings, connector)
         self.url = self._dialer.url
         self._publisher = Publisher(
@@ -74,6 +76,7 @@ class Upstream:
             repeat=settings.publish_repeat,
             check_exchange=self.query_exchange,
             on_state=self._judge,
+            on_answered=self._answered,
         )
         self._topology = Topology(name)
         self.branches = Branches(name, self.query_exchange, settings.message_max)
@@ -102,6 +105,8 @@ class Upstream:
         self._since = time.time()
         self._all_up = asyncio.Event()
         self._consuming = asyncio.Event()
+        self.users = 0
+        """How many are about to use it who do not show in ``status``: see :attr:`idle`."""
         self._version: Version | None = None
         self._capabilities: Capabilities | None = None
         self._target: Target | None = None
@@ -115,7 +120,7 @@ class Upstream:
         if not self._tasks:
             self._reason = "connecting"
             self._tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers.values()]
-            self._tasks.append(asyncio.create_task(self._dialer.watch_password()))
+            self._tasks.append(asyncio.create_task(self._dialer.watch_files()))
 
     async def wait_up(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # part of the answer: False
         """Wait until everything is connected, at most ``timeout`` seconds; whether it is."""
@@ -180,6 +185,16 @@ class Upstream:
         """Its version, "" while it is not known."""
         return self._capabilities.product_version if self._capabilities is not None else ""
 
+    @property
+    def unconfirmed_for(self) -> float:
+        """For how long, at least, the oldest publish that was written has had no outcome, in seconds; 0: there is
+        none."""
+        return self._publisher.oldest
+
+    def _answered(self, seconds: float) -> None:
+        for call in self.on_answered:
+            call(seconds)
+
     def status(self) -> Status:
         """Everything there is to say."""
         return Status(
@@ -196,8 +211,20 @@ class Upstream:
             pending=self._publisher.pending + self.branches.pending,
             leases=self._leases.out + sum(consumer.out for consumer in self._consumers),
             found=self._dialer.found,
+            code=self._code(),
             alert=self._dialer.alert,
         )
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way, held or waited for that would suffer from its end."""
+        status = self.status()
+        return not (self.users or self._rejecting or self._consumers or status.pending or status.leases)
+
+    def _code(self) -> str:
+        if self._state is UpstreamState.UP:
+            return ""
+        return next((keeper.code for keeper in self._keepers.values() if keeper.code), "")
 
     # ---------------------------------------------------------------------------------------------- publish
 
@@ -347,7 +374,11 @@ class Upstream:
             LimitExceeded: all ``lease_channels`` are in use.
             BrokerUnavailable: no link, or no answer.
         """
-        return await self._leases.fetch(queue, max_messages, wait)
+        self.users += 1
+        try:
+            return await self._leases.fetch(queue, max_messages, wait)
+        finally:
+            self.users -= 1
 
     async def reject(self, delivery: Delivery, dead_letter: tuple[str, str] | None = None) -> None:
         """Dead-letter a delivery: by the broker where the queue is known to say where to, else as a copy, confirmed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,16 +15,18 @@ import pika
 import pytest
 import trustme
 
+from gateway.broker import server
 from gateway.broker.broker import Broker
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, EmbeddedTls, EmbeddedUser, TlsSettings
-from gateway.errors import AuthenticationFailed, BrokerUnavailable, ConfigurationError
+from gateway.errors import AuthenticationFailed, BrokerUnavailable, CertificateRefused, ConfigurationError
 from gateway.limits import Limits
 from gateway.link import Link
 from gateway.sasl import ScramSha256, ServerScram
 from gateway.session import ServerConfig
-from gateway.transports.tls import common_name, server_context
+from gateway.transports.tls import ServerTls, common_name
 from gateway.upstreams.keeper import Dialer
+from tests.upstreams.fake import until
 
 VERSIONS = ("0-8", "0-9-1", "0-10")
 USERS = (EmbeddedUser(name="guest", password="guest"), EmbeddedUser(name="carol", password="unsaid"))
@@ -175,7 +178,49 @@ async def test_nobody_is_anonymous_unless_told() -> None:
 def test_files_that_are_none(files: Files, tmp_path: Path) -> None:
     for ca_file in (str(tmp_path / "missing.pem"), __file__):
         with pytest.raises(ConfigurationError, match=r"tls\.ca_file"):
-            server_context(files["server"], "", ca_file)
+            ServerTls(EmbeddedTls(cert_file=files["server"], ca_file=ca_file))
+
+
+async def test_certificates_that_are_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New connections see the new certificate and the new authority, and no longer the old ones; open ones go on."""
+    monkeypatch.setattr(server, "RENEW_EVERY", 0.02)
+    for folder in ("old", "new", "tls"):
+        (tmp_path / folder).mkdir()
+    old, new, tls = Files(tmp_path / "old"), Files(tmp_path / "new"), tmp_path / "tls"
+
+    def install(files: Files) -> None:
+        for name in ("server", "ca"):
+            copy = tls / f"{name}.new"
+            copy.write_bytes(Path(files[name]).read_bytes())
+            copy.replace(tls / f"{name}.pem")
+
+    install(old)
+    settings = EmbeddedTls(port=0, cert_file=str(tls / "server.pem"), ca_file=str(tls / "ca.pem"))
+    broker = EmbeddedBroker(EmbeddedSettings(port=0, users=USERS, tls=settings), Limits(close_timeout=0.5))
+    await broker.start()
+    try:
+        link = await opened(secure(broker, "0-9-1", old, "carol"))
+        with caplog.at_level(logging.INFO, "gateway"):
+            (tls / "server.pem").write_text("half of it")
+            await until(lambda: "embedded.tls_not_renewed" in [r.getMessage() for r in caplog.records], 5.0)
+            await (await opened(secure(broker, "0-9-1", old, "carol"))).close()
+            install(new)
+            await until(lambda: "embedded.tls_renewed" in [r.getMessage() for r in caplog.records], 5.0)
+        assert link.ended is None
+        other = await opened(secure(broker, "0-10", new, "carol"))
+        await other.close()
+        with pytest.raises(CertificateRefused, match="does not verify"):
+            await opened(secure(broker, "0-9-1", old, "carol"))
+        # The old authority is not among ours any more: its callers are turned away, although they trust us.
+        former = TlsSettings(ca_file=new["ca"], cert_file=old["carol"])
+        url = f"amqps://localhost:{broker.tls_port}/?version=0-9-1"
+        with pytest.raises(BrokerUnavailable, match="hung up"):
+            await opened(BrokerSettings(url=url, tls=former, mechanisms=("EXTERNAL",)))
+        await link.close()
+    finally:
+        await broker.stop()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from gateway.config import LedgerSettings
+from gateway.config import LedgerSettings, RetentionSettings
 from gateway.ledger import Ledger
 from tests.commands.conftest import Run
 
@@ -36,7 +36,9 @@ def test_a_sound_log(ask: Ask) -> None:
     assert (found.exit_code, found.stderr) == (0, "3 rows, sound. The head:\n")
     head = found.stdout.strip()
     assert ask("audit", "verify", "--head", head).exit_code == 0
-    assert json.loads(ask("audit", "verify", "--json").stdout) == {"rows": 3, "head": head, "broken": None, "why": ""}
+    assert json.loads(ask("audit", "verify", "--json").stdout) == {
+        "rows": 3, "first": 1, "head": head, "broken": None, "why": "",
+    }  # fmt: skip
 
 
 def test_a_log_that_was_changed(ask: Ask, tmp_path: Path) -> None:
@@ -76,3 +78,18 @@ def test_no_ledger(run: Run, tmp_path: Path) -> None:
     found = run("audit", "verify", "--data-dir", str(tmp_path / "none"))
     assert found.exit_code == 2
     assert "gateway migrate" in found.stderr
+
+
+def test_a_log_whose_old_rows_have_gone(ask: Ask, tmp_path: Path) -> None:
+    async def age() -> None:
+        settings = RetentionSettings(audit_days=30)
+        ledger = await Ledger.open(
+            f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", retention=settings
+        )
+        await ledger.history.keeper.retain()
+        await ledger.close()
+
+    asyncio.run(age())
+    found = ask("audit", "verify")
+    assert (found.exit_code, found.stderr) == (0, "2 rows from row 3 on, sound. The head:\n")
+    assert json.loads(ask("audit", "verify", "--json").stdout)["first"] == 3

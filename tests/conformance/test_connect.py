@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from gateway.errors import LoginCut
 from gateway.link import RESTING, Channel
 from gateway.session import Version
 from gateway.upstreams import Upstream, UpstreamState, probe
@@ -32,7 +33,11 @@ async def test_the_version_is_the_one_asked_for(far_end: FarEnd, upstream: Upstr
 async def test_wrong_credentials(far_end: FarEnd, wrong: dict[str, str]) -> None:
     upstream = Upstream("wrong", far_end.settings(**wrong))  # type: ignore[arg-type]
     await upstream.start()
-    await until(lambda: upstream.state is UpstreamState.FAILED, 10)
+    if (far_end.kind, far_end.version) == ("rabbitmq", "0-8"):  # it hangs up without a word: it may be going down
+        await until(lambda: upstream.status().code == LoginCut.code, 10)
+        assert upstream.state is UpstreamState.DOWN
+    else:
+        await until(lambda: upstream.state is UpstreamState.FAILED, 10)
     assert upstream.reason
     await upstream.close()
 

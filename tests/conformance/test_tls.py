@@ -82,6 +82,7 @@ async def refused(upstream: Upstream, state: UpstreamState, words: str) -> None:
     """It is not up and says why, so does a probe, and nobody has been told a password."""
     assert upstream.state is state
     assert words in upstream.reason
+    assert upstream.status().code == ("certificate_refused" if state is UpstreamState.FAILED else "protocol_mismatch")
     with pytest.raises(BrokerUnavailable, match="tls") as caught:
         await upstream.publish("", "anything", Message(b"secret"))
     assert {name: getattr(caught.value, name) for name in DOCUMENTED} == DOCUMENTED

@@ -111,6 +111,33 @@ async def test_many_are_in_flight_and_confirmed_in_ranges(broker: FakeBroker, st
     assert upstream.status().pending == 0
 
 
+async def test_how_long_an_outcome_took(broker: FakeBroker, start: Start) -> None:
+    """One at a time on each channel, and how long the oldest waits meanwhile."""
+    upstream, held = await start(broker), Held(broker)
+    seen: list[float] = []
+    upstream.on_answered.append(seen.append)
+    assert upstream.unconfirmed_for == 0
+    futures = [upstream.publish_nowait("amq.direct", "k", Message(b"%d" % i)) for i in range(3)]
+    await until(lambda: len(held.got) == 3)
+    await asyncio.sleep(0.05)
+    assert upstream.unconfirmed_for >= 0.04
+    held.confirm(1, 1)  # another one than that which is timed
+    await until(lambda: futures[1].done())
+    assert seen == []
+    assert upstream.unconfirmed_for >= 0.04
+    held.confirm(0, 0)
+    await until(lambda: futures[0].done())
+    (took,) = seen
+    assert took >= 0.04
+    assert upstream.unconfirmed_for < took, "since the window moved"
+    later = upstream.publish_nowait("amq.direct", "k", Message(b"3"))
+    await until(lambda: len(held.got) == 4)
+    held.confirm(2, 3)
+    await asyncio.gather(*futures, later)
+    assert len(seen) == 2
+    assert upstream.unconfirmed_for == 0
+
+
 async def test_each_gets_its_own_outcome(broker: FakeBroker, start: Start) -> None:
     upstream, held = await start(broker), Held(broker)
     futures = [upstream.publish_nowait("", "k", Message(b"%d" % i)) for i in range(5)]

@@ -200,7 +200,7 @@ async def test_a_password_that_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker hears of it on the links that are open, and none of them ends."""
-    monkeypatch.setattr(keeper, "SECRET_EVERY", 0.02)
+    monkeypatch.setattr(keeper, "FILES_EVERY", 0.02)
     path = tmp_path / "password"
     path.write_text("old\n")
     embedded = EmbeddedSettings(port=0, users=(EmbeddedUser(name="ann", password="old"),))
@@ -249,7 +249,7 @@ async def test_links_that_cannot_be_told(tmp_path: Path) -> None:
 
 async def test_nobody_watches_a_password_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     async with asyncio.timeout(5):
-        await Dialer("here", BrokerSettings(url="amqp://h/")).watch_password()
+        await Dialer("here", BrokerSettings(url="amqp://h/")).watch_files()
 
 
 # -------------------------------------------------------------------------------------------------- alerts

@@ -84,6 +84,67 @@ async def test_credentials_are_failed_and_tried_slowly(
     assert issubclass(AuthenticationFailed, BrokerUnavailable)
 
 
+async def test_a_login_that_is_cut_is_tried_again_soon(broker: FakeBroker, start: Start) -> None:
+    """A broker that comes up hangs up on logins; that is no refusal, and waits for no minute."""
+    cut = 0
+
+    def hang_up(peer: Peer, operation: Opened) -> bool:
+        nonlocal cut
+        cut += 1
+        if cut > 6:
+            return False
+        peer.send(Closed(0, CloseReason.LOGIN_CUT, 0, "the server hung up on our credentials"))
+        return True
+
+    broker.on[Opened] = hang_up
+    upstream = await start(broker, wait=False)
+    await until(lambda: upstream.state is UpstreamState.DOWN)
+    assert "hung up on the login" in upstream.reason
+    assert upstream.status().code == "login_cut"
+    assert await upstream.wait_up(10)
+    assert upstream.status().code == ""
+
+
+async def test_a_broker_that_cuts_every_login_counts_as_one_that_refuses_us(broker: FakeBroker, start: Start) -> None:
+    def hang_up(peer: Peer, operation: Opened) -> bool:
+        peer.send(Closed(0, CloseReason.LOGIN_CUT, 0, "the server hung up on our credentials"))
+        return True
+
+    broker.on[Opened] = hang_up
+    upstream = await start(broker, wait=False)
+    await until(lambda: upstream.state is UpstreamState.FAILED, 10.0)
+    before = broker.connections
+    assert before >= keeper.CUTS
+    await until(lambda: broker.connections > before + 6, 10.0)  # and is tried all the same
+    del broker.on[Opened]
+    assert await upstream.wait_up(10)
+
+
+async def test_the_pauses_after_logins_that_were_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper.random, "uniform", lambda least, most: most)
+    settings = BrokerSettings(url="amqp://h/", reconnect_min=0.1, reconnect_max=20.0)
+    kept = keeper.Keeper(keeper.Dialer("x", settings), "publish", up=pytest.fail, down=pytest.fail)
+    pauses = []
+    for cuts in range(8):
+        kept._cuts, kept.hopeless = cuts, cuts >= keeper.CUTS
+        pauses.append(kept._pause(0.1))
+    assert pauses == [0.1, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
+    kept._cuts = 0
+    assert kept._pause(0.1) == keeper.SLOW_RETRY  # a refusal that was said
+
+
+async def test_a_file_that_changes_ends_the_pause(
+    broker: FakeBroker, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "FILES_EVERY", 0.02)
+    path = tmp_path / "password"
+    upstream = await start(broker, wait=False, password_file=str(path))
+    await until(lambda: upstream.state is UpstreamState.FAILED)
+    assert upstream.status().code == "configuration"
+    path.write_text("secret\n")
+    assert await upstream.wait_up(10)  # not after a minute
+
+
 async def test_a_broker_that_is_still_starting_is_tried_again(broker: FakeBroker, start: Start) -> None:
     turned_away = 0
 

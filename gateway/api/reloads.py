@@ -1,0 +1,140 @@
+"""``/v1/admin:reload``: have the configuration file of this process count anew. See :mod:`gateway.reload`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+from starlette.responses import Response
+
+from gateway.api.call import Call, answer
+from gateway.api.problems import ApiProblem
+from gateway.api.routing import Route, Scope
+from gateway.api.schemas import Output
+from gateway.errors import ReloadRefused, RestartNeeded
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs."""
+
+    setting: str
+    change: str
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerThen:
+    """A broker that is new or has other settings, as it is now."""
+
+    name: str
+    state: str
+    reason: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What became of it."""
+
+    status: Literal["applied", "unchanged", "checked"]
+    changes: list[Change]
+    brokers: list[BrokerThen]
+    complete: bool
+
+
+class Reloader(Protocol):
+    """Whoever can do it."""
+
+    async def reload(self, *, dry_run: bool = False) -> Reload:
+        """Read the configuration again. Raises as :meth:`gateway.reload.Reloads.reload`."""
+        ...
+
+
+class ReloadQuery(msgspec.Struct):
+    """How."""
+
+    dry_run: bool = False
+    """Only find out whether it could count. Brokers that are new or have other settings are logged in to."""
+
+
+class ReloadChange(Output):
+    """A setting that differs."""
+
+    setting: str
+    """With dots; of brokers, subscriptions, endpoints, bridges and taps the name of the entry."""
+    change: Literal["added", "changed", "removed"]
+    when: str
+    """When it counts."""
+
+
+class ReloadBroker(Output):
+    """A broker that is new or has other settings."""
+
+    name: str
+    state: str
+    """connecting, up, blocked, down, failed or closed."""
+    reason: str
+    code: str
+    """Code of the problem that keeps it from being up."""
+
+
+class ReloadResult(Output):
+    """What became of it."""
+
+    status: Literal["applied", "unchanged", "checked"]
+    """`checked`: with `dry_run`; it could count."""
+    changes: list[ReloadChange]
+    brokers: list[ReloadBroker]
+    """Those that are new or have other settings. With `dry_run`: as they were when it was tried."""
+    complete: bool
+    """Whoever works with what has changed has begun anew; false: that goes on by itself."""
+
+
+async def reload_configuration(call: Call) -> Response:
+    """Read it again."""
+    query = call.query(ReloadQuery)
+    if call.reloader is None:
+        raise ApiProblem("reload_refused", "this gateway was started without a configuration that could be read again")
+    try:
+        done = await call.reloader.reload(dry_run=query.dry_run)
+    except RestartNeeded as error:
+        culprits = [(_pointer(name), why) for name, why in error.settings]
+        raise ApiProblem("restart_needed", str(error), culprits) from None
+    except ReloadRefused as error:
+        raise ApiProblem("reload_refused", str(error)) from None
+    return answer(
+        ReloadResult(
+            status=done.status,
+            changes=[
+                ReloadChange(setting=each.setting, change=each.change, when=each.when)  # type: ignore[arg-type]
+                for each in done.changes
+            ],
+            brokers=[
+                ReloadBroker(name=each.name, state=each.state, reason=each.reason, code=each.code)
+                for each in done.brokers
+            ],
+            complete=done.complete,
+        )
+    )
+
+
+def _pointer(setting: str) -> str:
+    return "/" + setting.replace(".", "/", 1)
+
+
+ROUTES = (
+    Route(
+        "POST", "/v1/admin:reload", "reload_configuration", "Read the configuration file again", reload_configuration,
+        Scope.ADMIN, {200: ("It counts, or there was nothing to do.", ReloadResult)}, query=ReloadQuery,
+        codes=("invalid_parameter", "reload_refused", "restart_needed", "ledger_unavailable", "overloaded"),
+        description=(
+            "Of this process alone; it is what SIGHUP does, too. All of the file comes to count, or nothing of it: a "
+            "file that is wrong, or changes what takes a restart, changes nothing. With `dry_run` nothing changes in "
+            "any case."
+        ),
+        tag="administration",
+    ),
+)  # fmt: skip
+"""The operations of this module."""
