@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.access.keys import StoredKeys
@@ -10,7 +10,7 @@ from gateway.access.rates import Rates
 from gateway.access.scopes import Principal, principal_of
 from gateway.access.tokens import Tokens
 from gateway.access.trail import Trail
-from gateway.config import Config, asks_for_credentials
+from gateway.config import AccessSettings, Config, asks_for_credentials
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
 from gateway.outbound import GuardedTransport
@@ -25,10 +25,11 @@ class Access:
         """Whether callers need a credential."""
         self.keys = StoredKeys(ledger, frozenset(key.name for key in config.api_keys))
         """Those of the ledger."""
-        settings = config.access
+        settings = self._settings = config.access
         self.rates = Rates(settings.rate, settings.burst) if settings.rate and self.required else None
         """How often a client may ask; None: as often as it likes."""
-
+        self.strangers = _strangers(settings, self.required)
+        """How often an address may ask without a credential that counts; None: as often as it likes."""
         self.certificates = _callers(config)
         """Name in a certificate -> who that is."""
         self.tokens: Tokens | None = None
@@ -37,6 +38,43 @@ class Access:
             self.tokens = Tokens(config.access.tokens, transport)
         self.trail = Trail(ledger) if self.required else None
         """The audit log; None: it is a development gateway, where nobody is told from anybody."""
+
+    def reconfigure(
+        self, config: Config, transport: GuardedTransport, guard: GuardedTransport
+    ) -> Callable[[], Tokens | None]:
+        """Check what another configuration says of callers, and return what makes it count; whether they need a
+        credential at all must be as before. That returns the tokens of before, to be closed, where there are others.
+        ``guard`` has the rules by then of whom ``transport`` may call.
+
+        Raises:
+            ConfigurationError: something is wrong; nothing has changed.
+        """
+        settings, certificates = config.access, _callers(config)
+        rates = Rates(settings.rate, settings.burst) if settings.rate and self.required else None
+        takes_tokens = bool(settings.tokens.issuer)
+        if takes_tokens:
+            Tokens(settings.tokens, guard)
+
+        def commit() -> Tokens | None:
+            before = self._settings
+            self._settings = settings
+            self.keys.configured = frozenset(key.name for key in config.api_keys)
+            self.certificates = certificates
+            if (settings.rate, settings.burst) != (before.rate, before.burst):
+                self.rates = rates
+            if settings.stranger_rate != before.stranger_rate:
+                self.strangers = _strangers(settings, self.required)
+            if settings.tokens == before.tokens:
+                return None
+            old, self.tokens = self.tokens, Tokens(settings.tokens, transport) if takes_tokens else None
+            return old
+
+        return commit
+
+    @property
+    def closed(self) -> bool:
+        """Whether the documents, too, are only for callers with a credential."""
+        return self.required and self._settings.documents == "closed"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -52,6 +90,10 @@ class Access:
                 await self.tokens.close()
             if self.trail is not None:
                 await self.trail.close()
+
+
+def _strangers(settings: AccessSettings, required: bool) -> Rates | None:
+    return Rates(settings.stranger_rate, policy="address") if settings.stranger_rate and required else None
 
 
 def _callers(config: Config) -> Mapping[str, Principal]:

@@ -113,7 +113,8 @@ class StoredKeys:
     def __init__(self, ledger: Ledger, configured: frozenset[str] = frozenset(), clock: Callable[[], float] = time):
         """``configured``: clients whose keys the configuration file defines."""
         self._rows = ledger.api_keys
-        self._configured = configured
+        self.configured = configured
+        """Clients whose keys the configuration file defines."""
         self._clock = clock
         self._live: dict[bytes, tuple[ApiKey, Principal]] = {}
         self._version: tuple[int, int] | None = None
@@ -150,7 +151,7 @@ class StoredKeys:
         """
         if not 0 < len(client) <= CLIENT_MAX or not client.isprintable():
             raise EncodeError(f"client: the name is not 1 to {CLIENT_MAX} printable characters")
-        if client in self._configured:
+        if client in self.configured:
             raise EncodeError(f"client: the keys of {client!r} are in the configuration file")
         now = self._now()
         key, secret = self._new(client, check_scopes(scopes), environment, seconds, by, now)
@@ -214,7 +215,7 @@ class StoredKeys:
             self._live = {
                 key.digest: (key, principal_of(key.client, key.scopes, f"key:{key.id}"))
                 for key in keys
-                if key.client not in self._configured
+                if key.client not in self.configured
             }
             self._version = version
 

@@ -8,13 +8,29 @@ is left, and in how many seconds all of it is back.
 from __future__ import annotations
 
 from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address, ip_network
 from math import ceil
 from typing import Final, NamedTuple
 
 CALLERS_MAX: Final = 10_000
 """Of how many callers buckets are kept; the one that has asked longest ago is forgotten."""
 POLICY: Final = "caller"
-"""Name of the policy in the headers."""
+"""Name of the policy in the headers, where clients are counted."""
+NETWORK: Final = 64
+"""Of an address of IPv6 so many bits are counted: whoever has one has all the rest of them, too."""
+
+
+def address_of(host: str) -> str:
+    """As what a remote address is counted; empty: it is loopback, and not counted."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is None:
+            return "" if address.is_loopback else str(ip_network((address, NETWORK), strict=False))
+        address = address.ipv4_mapped
+    return "" if address.is_loopback else str(address)
 
 
 class Standing(NamedTuple):
@@ -32,12 +48,14 @@ class Standing(NamedTuple):
 class Rates:
     """The buckets."""
 
-    def __init__(self, rate: float, burst: int = 0) -> None:
-        """``rate``: requests a second, more than 0; ``burst``: at once, 0: as many as in ten seconds, at least one."""
+    def __init__(self, rate: float, burst: int = 0, policy: str = POLICY) -> None:
+        """``rate``: requests a second, more than 0; ``burst``: at once, 0: as many as in ten seconds, at least one;
+        ``policy``: its name in the headers."""
+        self._name = policy
         self._rate = rate
         self._burst = float(burst or max(1, ceil(rate * 10)))
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self.policy = f'"{POLICY}";q={int(self._burst)};w={ceil(self._burst / rate)}'
+        self.policy = f'"{policy}";q={int(self._burst)};w={ceil(self._burst / rate)}'
         """``RateLimit-Policy``."""
 
     def take(self, caller: str, now: float) -> Standing:
@@ -57,6 +75,6 @@ class Rates:
         """What an answer says of it."""
         headers = {
             "ratelimit-policy": self.policy,
-            "ratelimit": f'"{POLICY}";r={standing.left};t={standing.full_in}',
+            "ratelimit": f'"{self._name}";r={standing.left};t={standing.full_in}',
         }
         return headers if standing.allowed else {**headers, "retry-after": str(max(1, standing.retry_in))}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, time_ns
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -18,7 +18,8 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from gateway.access.access import Access
-from gateway.access.scopes import Principal
+from gateway.access.rates import address_of
+from gateway.access.scopes import VISITOR, Principal
 from gateway.access.trail import Trail
 from gateway.api import (
     auth,
@@ -32,6 +33,7 @@ from gateway.api import (
     log,
     openapi,
     publish,
+    reloads,
     replays,
     runs,
     scheduled,
@@ -43,19 +45,23 @@ from gateway.api import (
     translations,
     well_known,
 )
-from gateway.api.auth import Doorkeeper, Keys
+from gateway.api.access_log import AccessLog
+from gateway.api.auth import Doorkeeper, Keys, unauthorized
 from gateway.api.call import Call, problem_response
-from gateway.api.guard import CERTIFICATE
+from gateway.api.guard import CERTIFICATE, HEAD_MAX
 from gateway.api.peers import FORWARDED
 from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
 from gateway.api.routing import Route, Router, Scope
+from gateway.api.traced import Trace, begin, follow
 from gateway.bridges import Bridges
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError, Overloaded
 from gateway.replays import Replays
 from gateway.taps import Taps
+from gateway.telemetry import Following
 from gateway.telemetry import log as tell
+from gateway.tracing import of_request
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.supervisor import Pushes
 
@@ -63,9 +69,13 @@ RATED: Final = "gateway.rated"
 """Key of the ASGI scope: what the answer says of the caller's rate."""
 SIGNED: Final = "gateway.caller_of_token"
 """Key of the ASGI scope: the caller, where that was told by a token."""
+STRANGER: Final = "gateway.stranger"
+"""Key of the ASGI scope: the request is counted as that of somebody whom we do not know."""
 CALLER: Final = "gateway.caller"
 OPERATION: Final = "gateway.operation"
 """Keys of the ASGI scope: who calls which operation, once that is known."""
+TRACED: Final = "gateway.traced"
+"""Key of the ASGI scope: the trace, or the id of the caller's where nothing is traced."""
 RECORDED: Final = frozenset({Scope.ADMIN, Scope.BROKER, Scope.ENDPOINT})
 """What a route needs whose requests go into the audit log, if they change anything."""
 NOT_RECORDED: Final = frozenset(
@@ -74,8 +84,10 @@ NOT_RECORDED: Final = frozenset(
 """Operations that change nothing, or nothing but how far a reader has come."""
 REFUSALS: Final = frozenset({"unauthorized", "forbidden", "rate_limited"})
 """Problems that go into the audit log."""
-HEADERS_MAX: Final = 32_768
+HEADERS_MAX: Final = HEAD_MAX
 """Most octets of request headers, names and values."""
+HEADERS_MOST: Final = 100
+"""Most request headers."""
 
 
 async def _openapi(call: Call) -> Response:
@@ -101,6 +113,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *brokers.ROUTES,
     *topology.ROUTES,
     *translations.ROUTES,
+    *reloads.ROUTES,
     *well_known.ROUTES,
     *documents.ROUTES,
     Route(
@@ -148,14 +161,25 @@ class Api:
         self._replays = replays if replays is not None else Replays(gateway)
         self._http = http
         self._access = access
+        self.reloader: reloads.Reloader | None = None
+        """Reads the configuration again; None: nobody can."""
         self._trail = access.trail if access is not None else None
         self._takes_tokens = access is not None and access.tokens is not None
         self._doorkeeper = Doorkeeper(http, Keys(api_keys), access)
         self._router = Router(routes)
+        self._tracer = gateway.tracer
+        self._access_log = AccessLog(http.access_log) if http.access_log else None
         self._running = 0
         self._counts: dict[tuple[str, int], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         gateway.metrics.requests_running.set_function(lambda: self._running)
+
+    def reconfigure(self, http: HttpSettings, keys: Keys) -> None:
+        """Other bounds and keys, for the requests that come from now on; what ``access`` says counts as well."""
+        self._http = http
+        self._access_log = AccessLog(http.access_log) if http.access_log else None
+        self._takes_tokens = self._access is not None and self._access.tokens is not None
+        self._doorkeeper = Doorkeeper(http, keys, self._access)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request (ASGI)."""
@@ -171,7 +195,10 @@ class Api:
             return
         self._running += 1
         call: Call | None = None
+        status = 0
         try:
+            if self._tracer is not None:
+                scope[TRACED] = begin(self._tracer, scope, time_ns())
             try:
                 if self._takes_tokens and FORWARDED not in scope:
                     scope[SIGNED] = await self._doorkeeper.check_token(dict(scope["headers"]))
@@ -179,9 +206,12 @@ class Api:
                 operation = call.route.operation
                 response = await call.route.handler(call)
             except GatewayError as error:
-                response = _problem(error, scope)
-                self._refused(error, scope)
+                _follow(scope)
+                problem = self._unknown(error, scope)
+                response = _problem(problem, scope)
+                self._refused(problem, scope)
             except Exception as error:  # the last line of defence: logged, and answered without its text
+                _follow(scope)
                 tell("http.failed", logging.ERROR, error, operation=operation)
                 response = problem_response(internal_problem(_path(scope)), {})
             if self._gateway.leaving:  # whoever keeps the connection would come again
@@ -190,10 +220,15 @@ class Api:
                 await self._record(self._trail, call, response)
             if (said := scope.get(RATED)) is not None:
                 response.raw_headers += [pair for pair in said if pair not in response.raw_headers]
+            status = response.status_code
             await response(scope, receive, send)
-            self._count(operation, response.status_code, started)
+            self._count(operation, status, started)
         finally:
             self._running -= 1
+            if self._access_log is not None:
+                self._access_log.tell(scope, operation, status, perf_counter() - started, scope.get(CALLER))
+            if (traced := scope.get(TRACED)) is not None:
+                _traced(traced, scope["method"], call, status)
 
     def _count(self, operation: str, status: int, started: float) -> None:
         count = self._counts.get((operation, status))
@@ -245,17 +280,57 @@ class Api:
                 "rate_limited", f"{principal.name!r} asks more often than access.rate allows", headers=headers
             )
 
+    def _stranger(self, scope: AsgiScope) -> None:
+        """Count the request of somebody whom we do not know. Raises ApiProblem (rate_limited)."""
+        rates = self._access.strangers if self._access is not None else None
+        if rates is None or STRANGER in scope or not (address := address_of(_address(scope))):
+            return
+        scope[STRANGER] = True
+        standing = rates.take(address, monotonic())
+        headers = rates.headers(standing)
+        scope[RATED] = [(name.encode(), value.encode()) for name, value in headers.items()]
+        if not standing.allowed:
+            raise ApiProblem(
+                "rate_limited", "more requests without a credential than access.stranger_rate allows", headers=headers
+            )
+
+    def _unknown(self, error: GatewayError, scope: AsgiScope) -> GatewayError:
+        """What is answered in place of 401 to somebody who comes too often."""
+        if isinstance(error, ApiProblem) and error.problem_code == "unauthorized":
+            try:
+                self._stranger(scope)
+            except ApiProblem as limited:
+                return limited
+        return error
+
     def _call(self, scope: AsgiScope, receive: Receive) -> Call:
         """Who calls what. Raises ApiProblem."""
         pairs: list[tuple[bytes, bytes]] = scope["headers"]
         headers = dict(pairs)
+        trace: Trace | None = scope.get(TRACED)
+        if trace is None and b"traceparent" in headers:
+            _follow(scope)
+        if len(pairs) > HEADERS_MOST:
+            raise ApiProblem("headers_too_large", f"{len(pairs)} headers, the limit is {HEADERS_MOST}")
         if sum([len(name) + len(value) for name, value in pairs]) > HEADERS_MAX:
             raise ApiProblem("headers_too_large", f"more than {HEADERS_MAX} octets of headers")
         principal = (
             scope.get(FORWARDED) or scope.get(SIGNED) or self._doorkeeper.identify(headers, scope.get(CERTIFICATE, ()))
         )
-        route, names = self._router.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
+        try:
+            route, names = self._router.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
+        except ApiProblem:
+            if principal is VISITOR:
+                self._stranger(scope)
+            raise
+        closed = route.tag == "documents" and self._access is not None and self._access.closed
+        if closed and principal is VISITOR:
+            principal = self._doorkeeper.reader(headers)
         scope[CALLER], scope[OPERATION] = principal, route.operation
+        if principal is VISITOR:
+            self._stranger(scope)
+            if closed:
+                raise unauthorized("this needs an API key", scheme="Basic")
         self._rate(scope, principal)
         auth.require(principal, route.scope, names)
         return Call(
@@ -265,7 +340,23 @@ class Api:
             pushes=self._pushes,
             replays=self._replays,
             access=self._access,
+            trace=trace,
+            reloader=self.reloader,
         )  # fmt: skip
+
+
+def _follow(scope: AsgiScope) -> None:
+    """Have logs and problems name the caller's trace, where nothing is traced."""
+    if TRACED not in scope:
+        scope[TRACED] = follow(of_request(scope["headers"]))
+
+
+def _traced(traced: Trace | Following, method: str, call: Call | None, status: int) -> None:
+    """The request is over."""
+    if isinstance(traced, Trace):
+        traced.end(method, call.route.path if call is not None else "", status)
+    else:
+        traced.trace_id = ""
 
 
 def _problem(error: GatewayError, scope: AsgiScope) -> Response:

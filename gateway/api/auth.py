@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -119,11 +120,26 @@ class Doorkeeper:
         if key is None:
             callers = {self._certificates[name] for name in certificate if name in self._certificates}
             return callers.pop() if len(callers) == 1 else VISITOR  # two are nobody: which one is not for us to say
+        principal = self._of(key)
+        if principal is None:
+            raise unauthorized("the API key is not valid")
+        return principal
+
+    def reader(self, headers: Mapping[bytes, bytes]) -> Principal:
+        """Whose key is the password of HTTP Basic (RFC 7617), which a browser asks its user for; a visitor where there
+        is none, or none that counts. It opens documents only: what a browser sends by itself must not do anything."""
+        scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+        try:
+            text = b64decode(value.strip(), validate=True) if scheme.lower() == b"basic" else b""
+        except ValueError:
+            text = b""
+        password = text.partition(b":")[2]
+        return (self._of(password) if password else None) or VISITOR
+
+    def _of(self, key: bytes) -> Principal | None:
         principal = self._keys.find(key)
         if principal is None and self._stored is not None:
             principal = self._stored.find(key)
-        if principal is None:
-            raise unauthorized("the API key is not valid")
         return principal
 
     def _check_host(self, host: bytes) -> None:
@@ -161,9 +177,9 @@ def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
     return key
 
 
-def unauthorized(detail: str, error: str = "") -> ApiProblem:
+def unauthorized(detail: str, error: str = "", scheme: str = "Bearer") -> ApiProblem:
     """401, with the challenge that RFC 9110 section 11.6.1 asks for; ``error`` is that of RFC 6750 section 3.1."""
-    challenge = 'Bearer realm="gateway"' + (f', error="{error}"' if error else "")
+    challenge = f'{scheme} realm="gateway"' + (f', error="{error}"' if error else "")
     return ApiProblem("unauthorized", detail, headers={"www-authenticate": challenge})
 
 

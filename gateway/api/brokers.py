@@ -61,6 +61,7 @@ def _describe(upstream: Upstream) -> Broker:
         name=status.name,
         state=status.state.value,
         reason=printable(status.reason),
+        code=status.code,
         version=status.version.value if status.version is not None else None,
         product=printable(status.product),
         product_version=printable(status.product_version),

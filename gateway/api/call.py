@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import msgspec
@@ -34,6 +34,10 @@ from gateway.taps import Taps
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.supervisor import Pushes
 
+if TYPE_CHECKING:
+    from gateway.api.reloads import Reloader
+    from gateway.api.traced import Trace
+
 T = TypeVar("T")
 
 JSON: Final = "application/json"
@@ -41,6 +45,10 @@ DISCARD_MAX: Final = 64 * 1024 * 1024
 """Most octets of a body over the limit that are read and dropped before it is refused."""
 DISCARD_SECONDS: Final = 5.0
 """And for how long, in seconds."""
+DEPTH_MAX: Final = 64
+"""Deepest nesting of a body that is no message; tables of messages have a limit of their own (``table_depth``)."""
+_BRACKET = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+"""What opens and closes, and the strings in which it does not."""
 _PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _encode = msgspec.json.Encoder().encode
@@ -91,6 +99,9 @@ class Call:
     pushes: Pushes | None = None
     replays: Replays | None = None
     access: Access | None = None
+    trace: Trace | None = None
+    """None: nothing is traced."""
+    reloader: Reloader | None = None
     _query: Any = field(default=None)
 
     @property
@@ -144,6 +155,7 @@ class Call:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > limit:
+                chunks.clear()
                 if message.get("more_body", False):
                     await self._discard()
                 raise _too_large(limit)
@@ -202,7 +214,10 @@ class Call:
         octets = await self.body()
         if not octets and not self.route.body_required:
             octets = b"{}"
-        return decode_json(octets, kind)
+        found = decode_json(octets, kind)
+        if _nesting(octets) > DEPTH_MAX:
+            raise ApiProblem("malformed_json", f"nested deeper than {DEPTH_MAX}")
+        return found
 
 
 def media_type(headers: Mapping[bytes, bytes]) -> str:
@@ -220,6 +235,22 @@ def decode_json(octets: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
         raise ApiProblem("malformed_json", str(error)) from None
     except RecursionError:
         raise ApiProblem("malformed_json", "nested too deep") from None
+
+
+def _nesting(octets: bytes) -> int:
+    """How deep JSON is nested; of what cannot be over the limit an upper bound."""
+    most = octets.count(b"[") + octets.count(b"{")
+    if most <= DEPTH_MAX:
+        return most
+    most = depth = 0
+    for found in _BRACKET.finditer(octets):
+        sign = found[0]
+        if sign in b"[{":
+            depth += 1
+            most = max(most, depth)
+        elif sign in b"]}":
+            depth -= 1
+    return most
 
 
 def invalid_request(error: msgspec.ValidationError) -> ApiProblem:

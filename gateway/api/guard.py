@@ -5,6 +5,9 @@ the rest of a body takes whose answer is written already, and the time that a ca
 waited for is bounded by who waits: :mod:`gateway.api.call`.) The octets of a head are counted while it is incomplete,
 and a timer runs only then, so a head that comes in one piece costs nothing.
 
+Who sends a request octet by octet costs as much for each as others for a whole request. So after a few pieces that are
+small its connection is read from once a second.
+
 Saved are the timers of idle connections: one runs for as long as the connection lasts, looks when the last answer was,
 and is not set anew with each request. Answers are those of :mod:`gateway.api.cycle`.
 """
@@ -24,10 +27,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api.cycle import Cycle
 
-HEAD_MAX: Final = 32_768
+HEAD_MAX: Final = 16_384
 """Most octets of request line and headers."""
 CERTIFICATE: Final = "gateway.certificate"
 """Key of the ASGI scope: the names in the caller's certificate, which an authority of ours has signed."""
+SMALL: Final = 64
+"""A piece of a request with fewer octets is small."""
+SMALL_FREE: Final = 8
+"""So many of them may come of one request."""
+SMALL_PAUSE: Final = 1.0
+"""Then nothing is read for so long after each, in seconds."""
 REFUSED_MAX: Final = 1_000_000
 """Most that is counted of connections that were refused."""
 _PLAIN = re.compile(rb"(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?")
@@ -82,6 +91,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _send_timer: asyncio.TimerHandle | None = None
     _head = True
     _octets = 0
+    _small = 0
+    _pause: asyncio.TimerHandle | None = None
     _timer: asyncio.TimerHandle | None = None
     _idle_since: float | None = None
     _idle_timer: asyncio.TimerHandle | None = None
@@ -101,10 +112,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is awaited any more."""
         self._rest()
-        for timer in (self._idle_timer, self._rest_timer, self._send_timer):
+        for timer in (self._idle_timer, self._rest_timer, self._send_timer, self._pause):
             if timer is not None:
                 timer.cancel()
-        self._idle_timer = self._rest_timer = self._send_timer = None
+        self._idle_timer = self._rest_timer = self._send_timer = self._pause = None
         if self._counted is not None:
             self.bounds.leave(self._counted)
             self._counted = None
@@ -118,7 +129,7 @@ class GuardedProtocol(HttpToolsProtocol):
             scope[CERTIFICATE] = self._certificate
         self._head = True
         self._whole = False
-        self._octets = 0
+        self._octets = self._small = 0
         self._idle_since = None
 
     def on_headers_complete(self) -> None:
@@ -187,6 +198,23 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too large.")
             else:
                 self._watch()
+        if not self._whole and len(data) < SMALL:
+            self._small += 1
+            if self._small > SMALL_FREE:
+                self._slow_down()
+
+    def _slow_down(self) -> None:
+        """Read nothing for a while, unless it is a stream, whose lines may be short, and come when they will."""
+        streams = any(name == b"transfer-encoding" for name, _ in self.headers)
+        if self._pause is None and not streams and not self.transport.is_closing():
+            # Not by ``flow``, which resumes as soon as somebody waits for the body.
+            self.transport.pause_reading()
+            self._pause = self.loop.call_later(SMALL_PAUSE, self._read_on)
+
+    def _read_on(self) -> None:
+        self._pause = None
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _watch(self) -> None:
         if self._timer is None:

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
-from gateway.access.keys import OVERLAP, StoredKeys
+from gateway.access.keys import CLIENT_MAX, ENVIRONMENT_MAX, OVERLAP, StoredKeys
+from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
 from gateway.api.routing import Route, Scope
@@ -19,14 +20,24 @@ from gateway.ledger.api_keys import ApiKey
 Life = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 
 
+Environment = Annotated[str, Meta(extra_json_schema={"pattern": f"^[a-z0-9]{{1,{ENVIRONMENT_MAX}}}$"})]
+_SCOPE: Final = (
+    r"^(admin(:\*)?|history|(publish|consume):[^/]+/.*|(broker|endpoint):.+)$"
+)  # fmt: skip
+"""Roughly; :func:`gateway.access.scopes.parse_scope` knows."""
+
+
 class KeyBody(Input):
     """A key to be made."""
 
-    client: str
+    client: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": CLIENT_MAX, "pattern": "^[ -~]+$"})]
     """Who is to use it; several keys of one client are one caller."""
-    scopes: list[str]
+    scopes: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"pattern": _SCOPE, "maxLength": SCOPE_MAX})]],
+        Meta(extra_json_schema={"minItems": 1, "maxItems": SCOPES_MAX}),
+    ]
     """What it allows."""
-    environment: str = "live"
+    environment: Environment = "live"
     """Small letters and digits, which stand in the key."""
     expires_seconds: Life = 365 * 86_400
     """How long it lives; 0: for ever."""
@@ -35,7 +46,7 @@ class KeyBody(Input):
 class KeyRotateBody(Input):
     """A key in place of another."""
 
-    environment: str = "live"
+    environment: Environment = "live"
     """As for a new key."""
     expires_seconds: Life = 365 * 86_400
     """As for a new key."""

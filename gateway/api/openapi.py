@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -19,6 +18,7 @@ import msgspec
 
 from gateway import __version__
 from gateway.access.scopes import DEFAULT_EXCHANGE
+from gateway.api.links import links, names_of
 from gateway.api.problems import PROBLEM_JSON, PROBLEMS, Problem
 from gateway.api.routing import Route, Scope
 
@@ -48,6 +48,19 @@ NAMES: Final[Mapping[str, str]] = {
     "asset": "Name of a file.",
 }
 """Parameters of paths."""
+EXAMPLES: Final[Mapping[str, str]] = {
+    "broker": "local-0-9-1",
+    "exchange": "events",
+    "queue": "orders",
+    "subscription": "billing",
+    "bridge": "copy",
+    "tap": "audit",
+    "endpoint": "shop",
+    "cursor": "archive",
+    "run": "nightly-1",
+    "asset": "errors",
+}
+"""What such a parameter may be."""
 
 HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "Idempotency-Key": (
@@ -63,9 +76,12 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         "The id of the last event that came: the stream goes on behind it. Goes before `position`.",
         {"type": "string", "maxLength": 8000},
     ),
-    "If-Match": ("The ETag that was read; or `*`.", {"type": "string"}),
+    "If-Match": (
+        "The ETag that was read; or `*`.",
+        {"type": "string", "pattern": r'^(\*|"[!#-+\--~]*")$'},
+    ),
     "Amqp-Routing-Key": ("Routing key of a raw body.", {"type": "string"}),
-    "Amqp-Mandatory": ("`mandatory` of a raw body.", {"type": "string", "enum": ["true", "false"]}),
+    "Amqp-Mandatory": ("`mandatory` of a raw body.", {"type": "string", "enum": ["true", "false", "1", "0"]}),
     "Amqp-Headers": ("AMQP headers of a raw body, as a JSON object.", {"type": "string"}),
     "Amqp-Correlation-Id": ("Property `correlation_id` of a raw body.", {"type": "string"}),
     "Amqp-Reply-To": ("Property `reply_to` of a raw body.", {"type": "string"}),
@@ -77,7 +93,7 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "Amqp-Cluster-Id": ("Property `cluster_id` of a raw body.", {"type": "string"}),
     "Amqp-Delivery-Mode": (
         "Property `delivery_mode` of a raw body.",
-        {"type": "integer", "minimum": 0, "maximum": 255},
+        {"type": "integer", "minimum": 1, "maximum": 2},
     ),
     "Amqp-Priority": ("Property `priority` of a raw body.", {"type": "integer", "minimum": 0, "maximum": 255}),
     "Amqp-Timestamp": ("Property `timestamp` of a raw body.", {"type": "integer", "minimum": 0}),
@@ -99,6 +115,7 @@ TAGS: Final[Mapping[str, str]] = {
     "brokers": "Named brokers and their state.",
     "topology": "Queues, exchanges and bindings.",
     "translation": "Messages between versions.",
+    "administration": "The process that was asked.",
     "documents": "This description.",
 }
 
@@ -173,7 +190,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
                 properties[field] = _described(properties[field], text)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        operation = paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        for status, found in links(route, routes).items():
+            operation["responses"][str(status)]["links"] = found
     used = {route.tag for route in routes}
     return {
         "openapi": "3.1.0",
@@ -234,9 +253,13 @@ def _ref(kind: type) -> dict[str, Any]:
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "description": NAMES[name], "schema": {"type": "string"}}
-        for name in re.findall(r"\{(\w+)\}", route.path)
-    ]
+        {
+            "name": name, "in": "path", "required": True, "description": NAMES[name],
+            "schema": {"type": "string", "minLength": 1},
+            **({"example": EXAMPLES[name]} if name in EXAMPLES else {}),
+        }
+        for name in names_of(route.path)
+    ]  # fmt: skip
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
@@ -249,6 +272,10 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     for name, field in schema["properties"].items():
         field = dict(field)
         description = field.pop("description", "")
+        kinds = field.get("anyOf", [field])
+        if any(kind.get("format") == "date-time" for kind in kinds):
+            field = {"anyOf": [*({**kind} for kind in kinds), {"type": "number"}]}
+            description = description or "RFC 3339, with an offset; or seconds since 1970."
         parameters.append(
             {"name": name, "in": "query", "required": name in required, "description": description, "schema": field}
         )

@@ -5,6 +5,8 @@ It is open before anything else, so that whoever watches the process can tell on
 
 from __future__ import annotations
 
+import asyncio
+
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -27,9 +29,16 @@ class Ops:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI)."""
-        response = (
-            self._answer(scope["method"], scope["path"]) if scope["type"] == "http" else Response(status_code=404)
-        )
+        response: Response
+        if scope["type"] != "http":
+            response = Response(status_code=404)
+        elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD") and self._gateway is not None:
+            self._gateway.measure()
+            # In a thread: a page of thousands of series takes some tens of milliseconds, in which requests go on.
+            page = await asyncio.to_thread(self._gateway.metrics.render)
+            response = Response(page, media_type=CONTENT_TYPE_LATEST)
+        else:
+            response = self._answer(scope["method"], scope["path"])
         await response(scope, receive, send)
 
     def _answer(self, method: str, path: str) -> Response:
@@ -53,8 +62,4 @@ class Ops:
         if path == "/startupz":  # the ledger's tables were looked at, and fit
             return JSONResponse({"started": True, "reasons": []})
         reasons = gateway.ready()
-        if path == "/readyz":
-            return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
-        for name, upstream in gateway.brokers.items():
-            gateway.metrics.unconfirmed.labels(name).set(upstream.status().pending)
-        return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)

@@ -26,6 +26,7 @@ from gateway.core.peers import Peers, SettleRequest, TellRequest
 from gateway.errors import GatewayError, PeerUnavailable
 from gateway.ledger.work import Peer
 from gateway.telemetry import log
+from gateway.tracing import header_pairs
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -36,6 +37,8 @@ RUNNING_MAX: Final = 64
 """Most requests of other processes at once."""
 BODY_MORE: Final = 1 << 16
 """How many octets a request may have beside the body of the call that it passes on."""
+UNSEALED_MAX: Final = 1 << 16
+"""Most octets that are read of a body before it is known that somebody who shares our secret sends it."""
 BODY_WITHIN: Final = 30.0
 """How long a body may take to come, in seconds."""
 PASSED_ON: Final = ("accept", "content-type", "if-match", "if-none-match", "prefer")
@@ -79,11 +82,14 @@ async def forward(call: Call, owner: Peer, *, within: float = 30.0) -> Response:
     """
     if FORWARDED in call.scope:
         raise PeerUnavailable("the work is on its way from one process to another; repeat")
+    headers = {name: value for name in PASSED_ON if (value := call.header(name.encode())) is not None}
+    if call.trace is not None and call.trace.context is not None:
+        headers |= {name.decode(): value.decode() for name, value in header_pairs(call.trace.context)}
     request = CallRequest(
         call.scope["method"],
         call.scope["raw_path"],
         call.scope["query_string"],
-        {name: value for name in PASSED_ON if (value := call.header(name.encode())) is not None},
+        headers,
         await call.body(),
         call.principal.name,
         call.principal.admin,
@@ -128,13 +134,17 @@ class PeerPort:
         """``api`` answers the calls; ``body_max``: the largest body of one, in octets."""
         self._peers = peers
         self._api = api
-        self._body_max = body_max + BODY_MORE
+        self.set_body_max(body_max)
         self._running = 0
         self._verbs: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/peer/settle": self._settle,
             "/peer/call": self._call,
             "/peer/tell": self._tell,
         }
+
+    def set_body_max(self, body_max: int) -> None:
+        """The largest body of a call, in octets, from now on."""
+        self._body_max = body_max + BODY_MORE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI)."""
@@ -157,7 +167,9 @@ class PeerPort:
             return 404, b"not found"
         try:
             async with asyncio.timeout(BODY_WITHIN):
-                body = await self._body(receive)
+                announced = self._peers.seal.announced("POST", scope["path"], self._peers.me.id, dict(scope["headers"]))
+                most = UNSEALED_MAX if announced is None else announced
+                body = await self._body(receive, min(most, self._body_max))
         except TimeoutError:
             return 408, b"the body did not come"
         if body is None:
@@ -165,7 +177,8 @@ class PeerPort:
         peers = self._peers
         refused = peers.seal.check("POST", scope["path"], peers.me.id, dict(scope["headers"]), body)
         if refused:
-            log("cluster.refused", logging.WARNING, reason=refused, client=str(scope.get("client")))
+            host, port = scope.get("client") or ("", 0)
+            log("cluster.refused", logging.WARNING, reason=refused, connection=f"{host}:{port}")
             return 403, refused.encode()
         try:
             return 200, await verb(body)
@@ -174,14 +187,14 @@ class PeerPort:
         except GatewayError as error:
             return 503, str(error).encode()
 
-    async def _body(self, receive: Receive) -> bytes | None:
+    async def _body(self, receive: Receive, most: int) -> bytes | None:
         body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            if len(body) > self._body_max:
+            if len(body) > most:
                 return None
             if not message.get("more_body", False):
                 return bytes(body)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.errors import BrokerUnavailable, GatewayError
+from gateway.telemetry import trace_id
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -56,7 +57,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         428, "If-Match is missing", "Read the resource and send its ETag in If-Match."
     ),
     "rate_limited": ProblemType(429, "Too many requests of this client", "Repeat after Retry-After."),
-    "headers_too_large": ProblemType(431, "The HTTP headers are over the limit", "Send at most 32 KiB of headers."),
+    "headers_too_large": ProblemType(
+        431, "The HTTP headers are over the limit", "Send at most 100 headers, of 16 KiB together."
+    ),
     # what it names
     "no_such_resource": ProblemType(404, "There is no such resource", "List what there is."),
     "broker_not_found": ProblemType(404, "There is no such broker", "See /v1/brokers."),
@@ -74,6 +77,10 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "not_found": ProblemType(404, "The broker has no such queue or exchange", "Declare it first."),
     "read_only": ProblemType(409, "Defined by the configuration file", "Change it in the file."),
     "etag_mismatch": ProblemType(412, "The resource was changed in between", "Read it again; repeat with its ETag."),
+    "reload_refused": ProblemType(422, "The new configuration is not taken", "See detail; nothing has changed."),
+    "restart_needed": ProblemType(
+        409, "The new configuration takes a restart", "errors[] names the settings; nothing has changed."
+    ),
     # the logs
     "log_range_gone": ProblemType(
         410, "Rows of the log are gone", "Begin behind the range that detail names; see [retention] for what stays."
@@ -102,6 +109,12 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "frame_syntax": ProblemType(502, "The broker sent octets that are no AMQP", "See the gateway's log."),
     "broker_unavailable": ProblemType(503, "The broker is away or takes nothing", "Repeat after Retry-After."),
     "authentication_failed": ProblemType(502, "The broker refused our credentials", "Correct the broker's URL."),
+    "login_cut": ProblemType(
+        503, "The broker hung up on our login", "Repeat later; if it stays so, correct the broker's URL."
+    ),
+    "certificate_refused": ProblemType(
+        502, "The broker's certificate, or ours, was refused", "See detail; correct [brokers.NAME.tls]."
+    ),
     "protocol_mismatch": ProblemType(502, "The far end speaks another protocol", "Try `:probe`; correct the URL."),
     "not_recorded": ProblemType(
         503, "Sent, but not in the ledger", "The message may be safe; repeat with the same Idempotency-Key."
@@ -195,6 +208,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     """The path of the request."""
     id: str = ""
     """The gateway's id of the message, where it has one."""
+    trace_id: str = ""
+    """The trace that the request belongs to, where there is one."""
     errors: list[ProblemError] = []
 
 
@@ -214,6 +229,7 @@ def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem
         advice=kind.advice,
         instance=instance,
         id=id,
+        trace_id=trace_id(),
         errors=[ProblemError(pointer, printable(detail)) for pointer, detail in errors],
     )
 

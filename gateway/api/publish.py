@@ -33,6 +33,7 @@ from gateway.api.schemas import (
     Scheduled,
 )
 from gateway.api.stream import NDJSON, publish_stream
+from gateway.api.traced import Publishing
 from gateway.core import Answer, KeyedRequest, Outgoing
 from gateway.core import Published as Result
 from gateway.core.outbox import moment
@@ -54,7 +55,12 @@ async def publish(call: Call) -> Response:
     form = _form(call, media)
     octets = await call.body()
     batch, messages = form(call, octets)
-    return await _publish(call, octets, batch, messages)
+    if call.trace is None:
+        return await _publish(call, octets, batch, messages)
+    with Publishing(call, [item for item in messages if isinstance(item, Outgoing)]) as span:
+        response = await _publish(call, octets, batch, messages)
+        span.error = str(response.status_code) if response.status_code >= 400 else ""
+        return response
 
 
 def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]:
@@ -262,7 +268,7 @@ ROUTES = (
         media=(
             Media("application/x-ndjson", "One message per line; answered line by line.", {"type": "string"}),
             Media(STRUCTURED, "A CloudEvent, published as it is (structured mode).", _OBJECT),
-            Media(BATCH, "CloudEvents, each published by itself.", {"type": "array", "items": _OBJECT}),
+            Media(BATCH, "CloudEvents, each published, and answered, by itself.", {"type": "array"}),
             Media("*/*", "The payload itself; properties in `Amqp-*` headers, or a CloudEvent in `ce-*` headers.", {}),
         ),
         query=PublishQuery,

@@ -16,6 +16,9 @@ from gateway.config import BridgeSettings, EndpointSettings, SubscriptionSetting
 from gateway.notation.logged import Logged
 from gateway.notation.messages import Binary, MessageProperties, ReceivedMessage
 
+EXCHANGE_TYPE: Final = "^(direct|fanout|topic|headers|xml|system|x-.+)$"
+"""Types of exchanges (0-9-1 section 3.1.3). Any other is refused here: a broker that does not know one closes the
+connection, and with it what others have under way."""
 KEY_MAX: Final = 255
 """Longest idempotency key, in characters."""
 
@@ -259,7 +262,9 @@ class ModifyAckDeadlineRequest(Input):
     """Which leases, and how long from now they last."""
 
     ack_ids: AckIds
-    ack_deadline_seconds: Annotated[int, Meta(ge=0, le=43_200)]
+    ack_deadline_seconds: Annotated[
+        int, Meta(ge=0, le=43_200, extra_json_schema={"anyOf": [{"const": 0}, {"minimum": 10}]})
+    ]
     """0 gives the messages back; else 10 to 600, and where the ledger holds the lease to 43,200 (12 hours)."""
 
 
@@ -506,6 +511,9 @@ class Broker(Output, omit_defaults=False):
     state: str
     """connecting, up, blocked, down, failed or closed."""
     reason: str
+    code: str
+    """Code of the problem that keeps it from being up, such as `certificate_refused`; empty: it is up, or was a moment
+    ago."""
     version: str | None
     """As negotiated last."""
     product: str
@@ -583,7 +591,9 @@ class Queue(Output, omit_defaults=False):
 class ExchangeSettings(Input):
     """How to declare an exchange."""
 
-    type: Annotated[str, Meta(min_length=1, max_length=255)] = "direct"
+    type: Annotated[str, Meta(max_length=255, pattern=EXCHANGE_TYPE)] = "direct"
+    """``direct``, ``fanout``, ``topic`` or ``headers``; ``xml`` and ``system``, where the broker has them; ``x-…``: one
+    of its own."""
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False

@@ -22,6 +22,7 @@ from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
 from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
+from gateway.api.traced import Publishing
 from gateway.core import Outgoing
 from gateway.errors import GatewayError
 from gateway.notation.values import ValueProblem
@@ -152,7 +153,11 @@ async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str, l
     if not messages:
         return batch_results(group, ()).results
     try:
-        results = await publish_each(call, messages, later=later, order=order)
+        if call.trace is None:
+            results = await publish_each(call, messages, later=later, order=order)
+        else:
+            with Publishing(call, messages):
+                results = await publish_each(call, messages, later=later, order=order)
     except GatewayError as error:  # the ledger is away, say: every message of the group shares that
         return [refused(item if isinstance(item, ApiProblem) else error) for item in group]
     return batch_results(group, results).results

@@ -29,6 +29,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.call import Call
 from gateway.api.pulled_json import pulled_message
+from gateway.api.traced import handed_out
 from gateway.core.pulled import Pulled
 from gateway.core.streams import Stream
 from gateway.core.subscriptions import Subscription
@@ -135,6 +136,8 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
             yield form.heartbeat  # so that the reader knows that it is heard
             async with aclosing(stream.batches()) as batches:
                 async for batch in batches:
+                    if call.trace is not None:
+                        handed_out(call, subscription, batch)
                     yield b"".join([_event(form, item) for item in batch]) if batch else form.heartbeat
             yield form.end(stream.reason)
         finally:

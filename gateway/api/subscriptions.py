@@ -7,7 +7,7 @@ its queue at once (:class:`PullAnswer`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 import msgspec
@@ -41,10 +41,13 @@ from gateway.api.schemas import (
     Subscriptions,
 )
 from gateway.api.streaming import StreamQuery, stream_answer
+from gateway.api.traced import handed_out, now, settled
 from gateway.core import Gateway, Pulled, Settled
 from gateway.core import Subscription as Found
 from gateway.core.own_queues import queue_of
 from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
+from gateway.tracing import names
+from gateway.tracing.names import SpanRow
 from gateway.webhooks.states import PushStatus
 from gateway.webhooks.supervisor import KIND as PUSH
 
@@ -207,6 +210,8 @@ async def pull(call: Call) -> Response:
         if gone is not None:
             gone.cancel()
     try:
+        if call.trace is not None:
+            handed_out(call, found, pulled)
         return PullAnswer(call.gateway, pulled)
     except BaseException:
         call.gateway.consuming.hand_back(pulled, "the answer could not be written")
@@ -252,14 +257,15 @@ async def acknowledge(call: Call) -> Response:
     """Accept."""
     found = await _find(call)
     request = await call.json(AckRequest)
-    return _results(await call.gateway.consuming.acknowledge(found, request.ack_ids))
+    return await _settled(call, names.ACK, call.gateway.consuming.acknowledge(found, request.ack_ids))
 
 
 async def release(call: Call) -> Response:
     """Give back."""
     found = await _find(call)
     request = await call.json(ReleaseRequest)
-    return _results(await call.gateway.consuming.release(found, request.ack_ids, request.delay_seconds))
+    releasing = call.gateway.consuming.release(found, request.ack_ids, request.delay_seconds)
+    return await _settled(call, names.RELEASE, releasing)
 
 
 async def modify_ack_deadline(call: Call) -> Response:
@@ -269,23 +275,31 @@ async def modify_ack_deadline(call: Call) -> Response:
     if 0 < request.ack_deadline_seconds < 10:
         detail = "ack_deadline_seconds is neither 0 nor at least 10"
         raise ApiProblem("invalid_request", detail, errors=[("/ack_deadline_seconds", detail)])
-    return _results(await call.gateway.consuming.modify_deadline(found, request.ack_ids, request.ack_deadline_seconds))
+    seconds = request.ack_deadline_seconds
+    modifying = call.gateway.consuming.modify_deadline(found, request.ack_ids, seconds)
+    return await _settled(call, None if seconds else names.RELEASE, modifying)
 
 
 async def reject(call: Call) -> Response:
     """Dead-letter."""
     found = await _find(call)
     request = await call.json(RejectRequest)
-    return _results(await call.gateway.consuming.reject(found, request.ack_ids, request.reason))
+    rejecting = call.gateway.consuming.reject(found, request.ack_ids, request.reason)
+    return await _settled(call, names.REJECT, rejecting)
 
 
-def _results(settled: Sequence[Settled]) -> Response:
-    """One result each. Where all of them failed, and for the same reason, that is the answer."""
-    first = settled[0].error
-    if first is not None and all(item.error is not None and item.error.code == first.code for item in settled):
+async def _settled(call: Call, row: SpanRow | None, settling: Awaitable[Sequence[Settled]]) -> Response:
+    """One result each. Where all of them failed, and for the same reason, that is the answer. ``row``: the span that it
+    is; None: it settles nothing."""
+    started = now() if call.trace is not None else 0
+    ended = await settling
+    if call.trace is not None and row is not None:
+        settled(call, row, started, ended)
+    first = ended[0].error
+    if first is not None and all(item.error is not None and item.error.code == first.code for item in ended):
         raise first
     results = []
-    for item in settled:
+    for item in ended:
         result = AckResult(ack_id=item.ack_id, status=item.status)  # type: ignore[arg-type]  # one of its literals
         if item.error is not None:
             result.problem = as_json(problem_of(item.error))

@@ -32,9 +32,13 @@ from gateway.api.schemas import (
     RemovedMessages,
 )
 from gateway.core.topology import BINDING, EXCHANGE, QUEUE, BindingPlace
+from gateway.errors import RemoteError
 from gateway.notation.messages import Binary
 from gateway.notation.values import ValueProblem, octets_from_json, table_from_json, table_to_json, text_to_json
 from gateway.values import Table
+
+COMMAND_INVALID: Final = 503
+"""What a broker says to a type of exchange that it does not have, and ends the connection (0-9-1 section 1.4.2.1)."""
 
 
 def _arguments(json: dict[str, Any]) -> Table:
@@ -113,16 +117,21 @@ async def put_exchange(call: Call) -> Response:
     _refuse_default(exchange)
     settings = await call.json(ExchangeSettings)
     spec = {"name": text_to_json(exchange), **msgspec.to_builtins(settings)}
-    made = await call.gateway.topology.declare_exchange(
-        broker,
-        exchange,
-        type=settings.type,
-        durable=settings.durable,
-        auto_delete=settings.auto_delete,
-        internal=settings.internal,
-        arguments=_arguments(settings.arguments),
-        spec=spec,
-    )
+    try:
+        made = await call.gateway.topology.declare_exchange(
+            broker,
+            exchange,
+            type=settings.type,
+            durable=settings.durable,
+            auto_delete=settings.auto_delete,
+            internal=settings.internal,
+            arguments=_arguments(settings.arguments),
+            spec=spec,
+        )
+    except RemoteError as error:
+        if error.reply_code != COMMAND_INVALID:
+            raise
+        raise invalid_value(ValueProblem(f"the broker has no such type: {error}", "type")) from None
     return answer(await _exchange(call), 201 if made.created else 200)
 
 
@@ -264,7 +273,7 @@ _BROKER: Final = "/v1/brokers/{broker}"
 _QUEUE: Final = f"{_BROKER}/queues/{{queue}}"
 _EXCHANGE: Final = f"{_BROKER}/exchanges/{{exchange}}"
 _BINDINGS: Final = f"{_BROKER}/bindings"
-_AWAY: Final = ("broker_not_found", "broker_unavailable", "access_refused")
+_AWAY: Final = ("broker_not_found", "broker_unavailable", "broker_error", "access_refused")
 _THERE: Final = (*_AWAY, "not_found")
 _BODY: Final = ("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "invalid_parameter")
 

@@ -200,6 +200,17 @@ def take_out(settings: EndpointSettings) -> tuple[EndpointSettings, dict[str, st
     return _with(settings, dict.fromkeys(secrets, "")), secrets
 
 
+def take_out_urls(settings: EndpointSettings) -> tuple[EndpointSettings, dict[str, str]]:
+    """The settings with nothing but the sites of their URLs, and those URLs that have more than that by where they
+    were: for where they are stored. They are shown whole to who may see the endpoint."""
+    urls = {}
+    for path, url in (("url", settings.url), ("auth.token_url", settings.auth.token_url)):
+        if url and url != (site := str(split_url(url)[0])):
+            urls[path] = (site, url)
+    shown = _with(settings, {path: site for path, (site, _) in urls.items()})
+    return shown, {path: url for path, (_, url) in urls.items()}
+
+
 def put_back(settings: EndpointSettings, secrets: Mapping[str, str]) -> EndpointSettings:
     """The reverse."""
     return _with(settings, secrets)
@@ -255,8 +266,10 @@ def _with(settings: EndpointSettings, secrets: Mapping[str, str]) -> EndpointSet
     changed: dict[str, Any] = {}
     for path, value in secrets.items():
         table, _, name = path.partition(".")
-        if table == "headers":
+        if not name:
+            changed[table] = value
+        elif table == "headers":
             changed["headers"] = {**changed.get("headers", settings.headers), name: value}
         else:
-            changed[table] = msgspec.structs.replace(getattr(settings, table), **{name: value})
+            changed[table] = msgspec.structs.replace(changed.get(table, getattr(settings, table)), **{name: value})
     return msgspec.structs.replace(settings, **changed)

@@ -7,12 +7,14 @@ make endpoints could else make labels without end.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import Counter, Histogram
 
 from gateway.telemetry import Metrics
 from gateway.webhooks.schedule import Ruling
+from gateway.webhooks.sender import Outcome
 
 OTHER: Final = "other"
 """The label of endpoints that the configuration does not name."""
@@ -20,6 +22,8 @@ MESSAGES: Final = (
     "delivered", "retried", "dead", "dead_lettered", "replied", "duplicate_dropped", "filtered",
 )  # fmt: skip
 """The label ``event`` of ``amqpgw_push_messages_total``."""
+TOLD: Final = frozenset({410, 429, 503})
+"""Statuses that mean something of their own; others are told by their class. An endpoint may answer any."""
 
 
 class Counts:
@@ -32,6 +36,13 @@ class Counts:
         self._requests: dict[tuple[str, str], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         self._held: set[str] = set()
+
+    def configured(self, endpoints: Collection[str]) -> None:
+        """The configuration names these from now on. Those that it named before keep what they have counted."""
+        for endpoint in self._configured - frozenset(endpoints):
+            with suppress(KeyError):
+                self._metrics.push_endpoint_up.remove(endpoint)
+        self._configured = frozenset(endpoints)
 
     def message(self, endpoint: str, event: str) -> None:
         """What became of a message."""
@@ -54,6 +65,11 @@ class Counts:
             histogram = self._seconds[label] = self._metrics.push_seconds.labels(label)
         histogram.observe(seconds)
 
+    def retried(self, outcome: Outcome, count: int) -> None:
+        """So many messages of a request are tried again."""
+        if count:
+            self._metrics.retries.labels("push", reason_of(outcome)).inc(count)
+
     def up(self, endpoint: str, up: bool) -> None:
         """Whether it gets messages."""
         if up:
@@ -71,3 +87,13 @@ class Counts:
 
     def _label(self, endpoint: str) -> str:
         return endpoint if endpoint in self._configured else OTHER
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Why a request did not do, in one of few words."""
+    if outcome.error is not None:
+        return outcome.error.code
+    status = outcome.status or 0
+    if status in TOLD:
+        return f"status_{status}"
+    return f"status_{status // 100}xx" if 2 <= status // 100 <= 5 else "status_other"

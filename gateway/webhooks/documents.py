@@ -1,6 +1,7 @@
 """What the ledger keeps of an endpoint, and the endpoint that it makes.
 
 Two documents: :class:`Spec` is what was put, with its secrets sealed; an endpoint of the configuration file has none.
+URLs count as secrets from their path on, for many a receiver knows its senders by that alone.
 :class:`State` is what became of it. An endpoint whose documents cannot be read here, for want of a key, say, is
 disabled: its messages wait, and it says why.
 """
@@ -34,6 +35,7 @@ class Disabled(msgspec.Struct):
 
     reason: str
     url: str
+    """As :func:`mark_of` makes it."""
     at: float
 
 
@@ -41,6 +43,7 @@ class Verified(msgspec.Struct):
     """That it allowed us to call it at this URL under this name."""
 
     url: str
+    """As :func:`mark_of` makes it."""
     origin: str
     at: float
     rate: float
@@ -118,11 +121,10 @@ class Documents:
     ) -> Endpoint:
         """An endpoint, and the state that all of that means."""
         verified = more.verified if settings.handshake else None
-        if verified is not None and (
-            verified.url != settings.url or verified.origin != (self._origin or verified.origin)
-        ):
+        these = (settings.url, mark_of(settings.url))
+        if verified is not None and (verified.url not in these or verified.origin != (self._origin or verified.origin)):
             verified = None
-        disabled = more.disabled if more.disabled is not None and more.disabled.url == settings.url else None
+        disabled = more.disabled if more.disabled is not None and more.disabled.url in these else None
         lacking = [scheme for scheme in settings.signing if all(key.scheme != scheme for key in found)]
         if lacking and not trouble:
             trouble = f"it has no key of {lacking[0]} yet"
@@ -148,6 +150,8 @@ class Documents:
     def spec(self, name: str, settings: EndpointSettings) -> Spec:
         """What is kept of settings."""
         shown, secrets = checks.take_out(settings)
+        shown, urls = checks.take_out_urls(shown)
+        secrets |= urls
         if not secrets:
             return Spec(shown)
         return Spec(shown, self._seals.seal(purpose_of(name, shown), msgspec.json.encode(secrets).decode()))
@@ -164,6 +168,11 @@ class Documents:
 def lacks_keys(endpoint: Endpoint) -> bool:
     """Whether there is a scheme that it signs with and has no key of."""
     return not {key.scheme for key in endpoint.keys if not key.old}.issuperset(endpoint.settings.signing)
+
+
+def mark_of(url: str) -> str:
+    """What stands for a URL where it is only to be known again."""
+    return f"sha256:{sha256(url.encode()).hexdigest()}"
 
 
 def purpose_of(name: str, settings: EndpointSettings) -> str:

@@ -16,7 +16,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -40,7 +40,7 @@ from gateway.outbound import GuardedTransport
 from gateway.telemetry import log
 from gateway.transports import client_context
 from gateway.webhooks import checks, handshake, keys
-from gateway.webhooks.documents import Disabled, Documents, Held, State, Verified, lacks_keys
+from gateway.webhooks.documents import Disabled, Documents, Held, State, Verified, lacks_keys, mark_of
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.keys import HeldKey, PublicKeys, Scheme
 from gateway.webhooks.secrets import Seals
@@ -65,6 +65,14 @@ VERIFYING: Final = 8
 """Most endpoints that are verified at once."""
 OVERLAP: Final = 86_400.0
 """How long an old key signs beside a new one unless told otherwise, in seconds."""
+
+
+class Prepared(NamedTuple):
+    """Other settings in the configuration file, with what the ledger knows of them."""
+
+    configured: Mapping[str, EndpointSettings]
+    states: Mapping[str, Resource | None]
+    specs: Mapping[str, Resource | None]
 
 
 class Endpoints:
@@ -118,22 +126,69 @@ class Endpoints:
             ConfigurationError: an endpoint of the configuration file is wrong.
             LedgerUnavailable: it cannot be read which endpoints there are.
         """
-        for name, settings in self._configured.items():
+        await self.check_all(self._configured)
+        await self._load()
+        await self._complete(self._held)
+        if self._ledger.work.shared:
+            self._spawn(self._refresh(), "")
+
+    async def check_all(
+        self, configured: Mapping[str, EndpointSettings], check_url: Callable[[str], None] | None = None
+    ) -> None:
+        """Whether these settings can be those of the configuration file; ``check_url`` says which URLs may be called,
+        None: the guard as it is. Raises ConfigurationError."""
+        for name, settings in configured.items():
             try:
                 checks.check(settings, from_file=True)
-                await self._look_at(settings)
+                await self._look_at(settings, check_url)
             except GatewayError as error:
                 raise ConfigurationError(f"endpoints.{name}.{error}") from None
-        await self._load()
-        for name, held in list(self._held.items()):
+
+    async def prepare(self, configured: Mapping[str, EndpointSettings]) -> Prepared:
+        """What of other settings in the configuration file is in the ledger: of those that are new, their state; of
+        those that go, another one of their name. Raises LedgerUnavailable."""
+        unread = {name for name in configured if (held := self._held.get(name)) is None or held.trouble}
+        new = configured.keys() - self._configured.keys()
+        gone = self._configured.keys() - configured.keys()
+        states = {name: await self._ledger.get_resource(STATE, name) for name in sorted(unread | new | gone)}
+        specs = {name: await self._ledger.get_resource(RESOURCE, name) for name in sorted(gone)}
+        return Prepared(configured, states, specs)
+
+    def reconfigure(self, prepared: Prepared) -> list[str]:
+        """Have these settings count, which were checked. Returns the names of those that are not as they were; their
+        keys are made by :meth:`complete`."""
+        before = dict(self._configured)
+        self._configured.clear()
+        self._configured.update(prepared.configured)
+        changed = [name for name in {**before, **self._configured} if before.get(name) != self._configured.get(name)]
+        for name in changed:
+            held = self._held.get(name)
+            if name in prepared.states:
+                document, state = prepared.specs.get(name), prepared.states[name]
+                if name in self._configured or document is not None:
+                    self._held[name] = self._documents.make(name, document, state)
+                else:
+                    self._held.pop(name, None)
+            elif held is not None:
+                spec = msgspec.to_builtins(held.state)
+                known = Resource(STATE, name, spec, held.state_etag, 0, 0) if held.state_etag else None
+                self._held[name] = self._documents.make(name, None, known)
+            self._changed(name)
+        return changed
+
+    async def complete(self, names: Sequence[str]) -> None:
+        """Make the keys that these lack, and ask them whether they may be called. Raises LedgerUnavailable."""
+        await self._complete({name: self._held[name] for name in names if name in self._held})
+
+    async def _complete(self, some: Mapping[str, Held]) -> None:
+        for name, held in list(some.items()):
             if held.trouble:
                 log("endpoint.not_read", logging.ERROR, endpoint=name, reason=held.trouble)
             elif lacks_keys(held.endpoint):
                 await self._change(name, lambda state: state)  # makes them
-        for name, held in self._held.items():
-            self._verify_soon(name, held.endpoint)
-        if self._ledger.work.shared:
-            self._spawn(self._refresh(), "")
+        for name in some:
+            if (now := self._held.get(name)) is not None:
+                self._verify_soon(name, now.endpoint)
 
     async def close(self) -> None:
         """Look and verify no more."""
@@ -296,7 +351,7 @@ class Endpoints:
     async def disable(self, name: str, reason: str) -> Endpoint:
         """Let it get nothing until it is enabled, or has another URL. Raises NoSuchEndpoint."""
         url = (await self.get(name)).settings.url
-        endpoint = await self._set(name, disabled=Disabled(reason, url, self._clock()))
+        endpoint = await self._set(name, disabled=Disabled(reason, mark_of(url), self._clock()))
         log("endpoint.disabled", logging.WARNING, endpoint=name, reason=reason)
         return endpoint
 
@@ -364,7 +419,7 @@ class Endpoints:
                 self._documents.refused[name] = f"not verified: {error}"
                 return await self._set(name)
         self._documents.refused.pop(name, None)
-        return await self._set(name, verified=Verified(settings.url, self._origin, self._clock(), rate))
+        return await self._set(name, verified=Verified(mark_of(settings.url), self._origin, self._clock(), rate))
 
     async def test(self, name: str) -> Outcome:
         """Send it a message that says that it is a test, whatever state it is in. Raises NoSuchEndpoint."""
@@ -387,11 +442,12 @@ class Endpoints:
         """
         self._transport.check(url)
 
-    async def _look_at(self, settings: EndpointSettings) -> None:
+    async def _look_at(self, settings: EndpointSettings, check_url: Callable[[str], None] | None = None) -> None:
         """What only the guard and OpenSSL can tell. Raises EncodeError, AddressDenied."""
-        self._transport.check(settings.url)
+        check_url = check_url or self._transport.check
+        check_url(settings.url)
         if settings.auth.token_url:
-            self._transport.check(settings.auth.token_url)
+            check_url(settings.auth.token_url)
         if settings.tls != EndpointTls():
             try:
                 await asyncio.to_thread(client_context, settings.tls)

@@ -30,6 +30,7 @@ from gateway.ledger.owed import Delivery as Row
 from gateway.ledger.owed import Ending
 from gateway.operations import Settlement
 from gateway.telemetry import log
+from gateway.tracing import trace_of
 from gateway.webhooks.counts import Counts
 from gateway.webhooks.items import Item
 from gateway.webhooks.journal import Journal
@@ -203,8 +204,9 @@ class Fates:
                     "push.dead_lettered",
                     logging.WARNING,
                     subscription=self._subscription,
-                    id=id_text(item.message_id),
+                    message_id=id_text(item.message_id),
                     reason=why[:500],
+                    trace_id=trace_of(item.message),
                 )
                 entries = self._notes.dead_lettered(item, at, why, place)
                 if outcome is not None:
@@ -225,8 +227,10 @@ class Fates:
         reason = reason_of(item, why, at)
         self._counts.message(self._settings.push, "dead")
         log(
-            "push.dead", logging.WARNING, subscription=self._subscription, id=id_text(item.message_id), reason=why[:500]
-        )
+            "push.dead", logging.WARNING,
+            subscription=self._subscription, message_id=id_text(item.message_id), reason=why[:500],
+            trace_id=trace_of(item.message),
+        )  # fmt: skip
         entries = self._notes.entries(item, Kind.DEAD, at, detail)
         if item.arrival is not None:
             await self._keep(item, item.arrival, at, entries, 0.0, reason, dead=True)

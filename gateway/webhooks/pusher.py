@@ -35,7 +35,7 @@ from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.core.subscriptions import Subscription, discards_unmatched
-from gateway.errors import LeaseLost, LedgerUnavailable, StateError
+from gateway.errors import LeaseLost, LedgerUnavailable, NoSuchBroker, StateError
 from gateway.ledger import Kind, id_text
 from gateway.ledger.owed import Delivery as Row
 from gateway.ledger.owed import Ending
@@ -414,7 +414,10 @@ class Pusher:
         try:
             item = stored(row)
         except EnvelopeError as error:
-            log("push.damaged", logging.ERROR, subscription=self.name, id=id_text(row.id), reason=str(error)[:500])
+            log(
+                "push.damaged", logging.ERROR, subscription=self.name, message_id=id_text(row.message_id),
+                delivery=id_text(row.id), reason=str(error)[:500],
+            )  # fmt: skip
             self._run(self._fates.damaged(row, str(error)))
             return
         if GIVEN_UP in item.reason:
@@ -557,6 +560,14 @@ class Pusher:
         """The ledger is away, or back."""
         if self._target is not None:
             self._target.look()
+
+    @property
+    def stale(self) -> bool:
+        """Its broker is another one now."""
+        try:
+            return self._parts.find(self.settings.broker) is not self._upstream
+        except NoSuchBroker:
+            return True
 
     def wake(self) -> None:
         """Somebody changed a row: look now."""

@@ -20,6 +20,7 @@ from gateway.fidelity import annotate
 from gateway.ledger import Kind, MessageIds, id_text
 from gateway.message import Message, Properties, ReplyTo
 from gateway.telemetry import log
+from gateway.tracing import trace_of
 from gateway.upstreams import Upstream
 from gateway.webhooks.items import Item
 from gateway.webhooks.sender import Outcome
@@ -62,7 +63,10 @@ class Replies:
         try:
             await self._publish(upstream, exchange, routing_key, message)
         except GatewayError as error:
-            log("push.no_reply", logging.WARNING, id=id_text(item.message_id), reason=str(error)[:500])
+            log(
+                "push.no_reply", logging.WARNING, message_id=id_text(item.message_id), reason=str(error)[:500],
+                trace_id=trace_of(item.message),
+            )  # fmt: skip
             return None, f"not sent: {printable(str(error))[:300]}"
         return Kind.REPLIED, {
             "reply_id": reply_id,

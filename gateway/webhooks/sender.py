@@ -25,6 +25,7 @@ from gateway.webhooks.auth import Tokens
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.forms import Header, Outgoing, Written, write
 from gateway.webhooks.signing import ID, TIMESTAMP, sign
+from gateway.webhooks.traces import Push, Traces
 
 __all__ = ["Outcome", "Outgoing", "Sender"]
 
@@ -57,8 +58,12 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Sender:
     """Makes requests."""
 
-    def __init__(self, transport: GuardedTransport, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self, transport: GuardedTransport, tokens: Tokens | None = None, *, traces: Traces | None = None
+    ) -> None:
+        """``traces`` None: nothing is traced."""
         self._transport = transport
+        self._traces = traces
         self._tokens = tokens if tokens is not None else Tokens(transport)
 
     async def close(self) -> None:
@@ -74,16 +79,21 @@ class Sender:
         loop = asyncio.get_running_loop()
         began = loop.time()
         outcome = Outcome()
+        push: Push | None = None
         try:
+            push = self._traces.begin(endpoint, items) if self._traces is not None else None
             written = write(endpoint.settings, items)
             outcome.id, outcome.undeliverable = written.id, written.undeliverable
             if len(written.undeliverable) < len(items):
-                self._note(outcome, await self._send(endpoint, written, timestamp, began))
+                told = push.headers if push is not None else ()
+                self._note(outcome, await self._send(endpoint, written, timestamp, began, told))
         except GatewayError as error:
             outcome.error = error
         except Exception as error:  # a fault of ours: logged, and tried again
             log("push.request_failed", logging.ERROR, error, endpoint=endpoint.name)
             outcome.error = GatewayError("an unexpected error; it is in the gateway's log")
+        if push is not None:
+            push.end(outcome.status, outcome.error, resent=outcome.resent)
         outcome.seconds = loop.time() - began
         return outcome
 
@@ -94,9 +104,12 @@ class Sender:
         outcome.retry_after = _value(answer, b"retry-after")
         outcome.content_type = _value(answer, b"content-type")
 
-    async def _send(self, endpoint: Endpoint, written: Written, timestamp: int, began: float) -> Answer:
+    async def _send(
+        self, endpoint: Endpoint, written: Written, timestamp: int, began: float, told: Sequence[Header]
+    ) -> Answer:
+        """``told``: headers that name the trace."""
         settings = endpoint.settings
-        headers = [*written.headers, *endpoint.headers, *_signed(endpoint, written, timestamp)]
+        headers = [*written.headers, *endpoint.headers, *told, *_signed(endpoint, written, timestamp)]
         auth = settings.auth
         if auth.kind != "oauth2":
             if (value := authorization.fixed(auth)) is not None:

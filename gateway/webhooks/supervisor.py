@@ -181,7 +181,7 @@ class Pushes:
             except NoSuchSubscription:
                 await self._stop(name, STOP_WITHIN)
                 return
-            if pusher is not None and pusher.subscription == subscription:
+            if pusher is not None and pusher.subscription == subscription and not pusher.stale:
                 pusher.wake()
                 return
             await self._stop(name, STOP_WITHIN)
@@ -208,6 +208,10 @@ class Pushes:
             pusher.wake()
         else:
             self._gateway.ownership.changed(KIND, name)
+
+    def configured(self, endpoints: Collection[str]) -> None:
+        """Endpoints of these names are in the configuration file."""
+        self._counts.configured(endpoints)
 
     def recheck(self, endpoint: str) -> None:
         """Somebody says that an endpoint is well again: do not wait for its breaker."""

@@ -380,6 +380,7 @@ class Target:
         rulings = [self._rule(item, index, outcome) for index, item in enumerate(items)]
         self._learn(rulings, outcome, number, begun, now)
         targets.counts.request(self.name, rulings, now - begun)
+        targets.counts.retried(outcome, sum(each.wait is not None for each in rulings))
         self._gone = next((each.why for each in rulings if each.verdict is Verdict.DISABLE), self._gone)
         targets.slots.serve()
         self.look()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,6 +25,7 @@ from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
 from tests.api.conftest import problem
 from tests.ledgers import sqlite_ledger
+from tests.upstreams.fake import until
 
 Serve = Callable[..., AbstractAsyncContextManager[App]]
 CALLERS = (
@@ -101,6 +104,40 @@ async def test_certificates_of_nobody_we_know(serve: Serve, files: Files) -> Non
             await ask(app, files.client("shop.example", ca=trustme.CA()))
 
 
+async def test_certificates_of_callers_that_have_expired(serve: Serve, files: Files) -> None:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    async with serve() as app:
+        context = files.client()
+        files.ca.issue_cert(
+            "shop.example", not_before=yesterday - timedelta(days=9), not_after=yesterday
+        ).configure_cert(context)
+        with pytest.raises(httpx.HTTPError):
+            await ask(app, context)
+        assert (await ask(app, files.client("shop.example"))).status_code == 200
+
+
+async def test_an_authority_that_is_taken_out_counts_no_more(
+    serve: Serve, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apps, "RENEW_EVERY", 0.02)
+    async with serve() as app:
+        shop = files.client("shop.example")
+        assert (await ask(app, shop)).status_code == 200
+        other = trustme.CA()
+        other.cert_pem.write_to_path(str(files.folder / "new-ca.pem"))
+        with caplog.at_level(logging.INFO, "gateway"):
+            (files.folder / "new-ca.pem").replace(files.folder / "ca.pem")
+            await until(lambda: "http.tls_renewed" in [r.getMessage() for r in caplog.records], 5.0)
+        assert (await ask(app, files.client("shop.example", ca=other))).status_code == 200
+        for stranger in (
+            files.client("shop.example"),
+            shop,
+        ):  # the second has shaken hands before: there are no tickets
+            with pytest.raises(httpx.HTTPError):
+                await ask(app, stranger)
+        problem(await ask(app, files.client()), 401, "unauthorized")
+
+
 async def test_two_callers_in_one_certificate_are_nobody(serve: Serve, files: Files) -> None:
     async with serve() as app:
         both = files.client("shop.example", common_name="root")
@@ -121,7 +158,11 @@ async def test_a_name_in_a_header_is_no_certificate(serve: Serve, files: Files) 
 
 
 async def test_a_renewed_certificate_counts_within_five_seconds(serve: Serve, files: Files) -> None:
-    async with serve() as app, httpx.AsyncClient(verify=files.client("shop.example"), base_url=app.url) as kept:
+    limits = httpx.Limits(keepalive_expiry=60)
+    async with (
+        serve() as app,
+        httpx.AsyncClient(verify=files.client("shop.example"), base_url=app.url, limits=limits) as kept,
+    ):
         assert (await kept.get("/v1/messages")).status_code == 200
         (files.folder / "server.pem").write_text("half of it")  # not taken
         await asyncio.sleep(apps.RENEW_EVERY + 0.5)

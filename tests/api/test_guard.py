@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from gateway.api import guard
 from gateway.api.guard import Bounds, GuardedProtocol, guarded
 
 DATE = b"date: today\r\n"
@@ -36,11 +37,14 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closing
 
+    reading = True
+    """Whether octets would be read."""
+
     def pause_reading(self) -> None:
-        pass
+        self.reading = False
 
     def resume_reading(self) -> None:
-        pass
+        self.reading = True
 
 
 class Connection:
@@ -343,3 +347,53 @@ async def test_who_does_not_read_is_cut_off(connection: Connection) -> None:
     connection.protocol.pause_writing()
     await asyncio.sleep(0.05)
     assert connection.transport.closing
+
+
+# ----------------------------------------------------------------------------------------- octet by octet
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+DRIPS = [
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Half: ", True),
+    (HEAD + b"Content-Length: 100\r\n\r\n", True),
+    (HEAD + b"Transfer-Encoding: chunked\r\n\r\n64\r\n", False),  # lines of a stream come when they will
+]
+
+
+@pytest.mark.parametrize(("begin", "paused"), DRIPS, ids=["head", "body", "stream"])
+async def test_who_sends_octet_by_octet_is_read_from_now_and_then(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, begin: bytes, paused: bool
+) -> None:
+    monkeypatch.setattr(guard, "SMALL_PAUSE", 0.05)
+    transport, protocol = connection.transport, connection.protocol
+    protocol.data_received(begin)
+    for _ in range(guard.SMALL_FREE - (len(begin) < guard.SMALL)):
+        protocol.data_received(b"x")
+        await asyncio.sleep(0)
+        assert transport.reading
+    protocol.data_received(b"x")
+    assert transport.reading is not paused
+    async with asyncio.timeout(10):
+        while not transport.reading:
+            await asyncio.sleep(0.01)
+    protocol.data_received(b"x")
+    assert transport.reading is not paused
+    protocol.connection_lost(None)
+    assert protocol._pause is None
+
+
+async def test_whoever_sends_whole_requests_is_read_from_always(connection: Connection) -> None:
+    for _ in range(50):
+        connection.protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0)
+        connection.protocol.data_received(HEAD + b"Content-Length: 2\r\n\r\n")
+        connection.protocol.data_received(b"ok")
+        await asyncio.sleep(0)
+    assert connection.protocol._pause is None
+
+
+async def test_a_connection_that_others_hold_is_not_read_on(connection: Connection) -> None:
+    connection.protocol.data_received(DRIPS[1][0])
+    connection.protocol.flow.pause_reading()
+    connection.protocol._read_on()
+    assert not connection.transport.reading

@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from gateway.access.scopes import Grant, Principal
+from gateway.api import peers as module
 from gateway.api.peers import FORWARDED, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
 from gateway.app import _listen, _port, _serving
 from gateway.core.peers import Peers, SettleRequest
@@ -114,6 +115,34 @@ async def test_what_is_sealed_and_senseless_is_a_bad_request(place: Place) -> No
 async def test_a_body_over_the_limit_is_refused(place: Place) -> None:
     body = bytes(1_000 + (1 << 16) + 1)
     assert (await place.post("/peer/call", body, place.sealed("/peer/call", body))).status_code == 413
+
+
+async def test_of_a_stranger_little_is_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reaches the port can make it hold ``UNSEALED_MAX`` octets, and no more: the head is looked at first."""
+    monkeypatch.setattr(module, "UNSEALED_MAX", 100)
+    short, long = b"x" * 100, b"x" * 101
+    sealed = place.sealed("/peer/call", long)
+    away = place.one.seal.headers("POST", "/peer/call", place.one.me.id, b"another!", long)
+    heads: list[dict[str, str]] = [
+        {}, sealed | {"x-peer-head": "0" * 64}, sealed | {"x-peer-length": "900"}, sealed | {"x-peer-time": "1.000"},
+        {name: value for name, value in sealed.items() if name != "x-peer-head"}, away,
+    ]  # fmt: skip
+    for headers in heads:
+        assert (await place.post("/peer/call", short, headers)).status_code == 403
+        assert (await place.post("/peer/call", long, headers)).status_code == 413
+    assert (await place.post("/peer/call", long, sealed)).status_code == 400, "read, and senseless"
+
+
+async def test_no_more_is_read_than_was_announced(place: Place) -> None:
+    headers = place.sealed("/peer/call", b"x" * 10)
+    assert (await place.post("/peer/call", b"x" * 11, headers)).status_code == 413
+
+
+async def test_a_process_of_the_release_before_is_heard(place: Place) -> None:
+    body = msgspec.msgpack.encode({"topic": "t", "news": {}})
+    headers = place.sealed("/peer/tell", body)
+    del headers["x-peer-head"], headers["x-peer-length"]
+    assert (await place.post("/peer/tell", body, headers)).status_code == 200
 
 
 async def test_all_are_told_and_who_is_away_is_no_trouble(place: Place) -> None:

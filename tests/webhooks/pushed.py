@@ -24,6 +24,7 @@ from gateway.webhooks.forms import Outgoing
 from gateway.webhooks.sender import Outcome
 from gateway.webhooks.states import PushStatus
 from gateway.webhooks.supervisor import Pushes
+from tests.audited import missing
 from tests.ledgers import sqlite_ledger
 
 WITHIN = 20.0
@@ -154,7 +155,9 @@ class Estate:
         """Close it; the broker goes on."""
         await self.pushes.close(within)
         await self.gateway.close(within)
+        lost = await missing(self.ledger)
         await self.ledger.close()
+        assert lost == [], "everything that was promised is owed, or has ended"
 
     async def close(self) -> None:
         """Close everything."""

@@ -32,6 +32,7 @@ from gateway.errors import (
 from gateway.ledger import Ledger
 from gateway.outbound import GuardedTransport
 from gateway.webhooks import endpoints as module
+from gateway.webhooks.documents import Spec
 from gateway.webhooks.endpoints import RESOURCE, STATE, Endpoints, EndpointState
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
@@ -213,7 +214,8 @@ async def test_no_secret_is_in_the_database(
     pem = trustme.CA().issue_cert("x.example")
     cert = b"".join(blob.bytes() for blob in pem.cert_chain_pems).decode()
     wanted = settings(
-        server, auth=EndpointAuth(kind="basic", user="u", secret="s3cret-password"),
+        server, "/200/s3cret-path?token=s3cret-query",
+        auth=EndpointAuth(kind="basic", user="u", secret="s3cret-password"),
         headers={"x-api-key": "s3cret-header"}, signing=("v1", "v1a"),
         tls=EndpointTls(cert=cert, key=pem.private_key_pem.bytes().decode()),
     )  # fmt: skip
@@ -223,10 +225,29 @@ async def test_no_secret_is_in_the_database(
         dump = "\n".join(str(row) for row in database.execute("SELECT CAST(spec AS TEXT) FROM resources"))
     database.close()
     assert "webhook-of" not in dump
-    assert server.url("/200") in dump
+    assert f'"url":"{server.url("")}"' in dump
     for secret in ("s3cret", "PRIVATE KEY", *(str(key.key).split("_")[1][:40] for key in keys)):
         assert secret not in dump
-    assert "s3cret" not in repr(await endpoints.get("shop"))
+    await endpoints.disable("shop", "gone")
+    disabled = await ledger.get_resource(STATE, "shop")
+    assert disabled is not None
+    assert "s3cret" not in json.dumps(disabled.spec)
+    assert (await endpoints.get("shop")).state is EndpointState.DISABLED
+
+
+async def test_urls_that_are_stored_in_clear_are_read(opened: Open, ledger: Ledger, server: Server) -> None:
+    """As they were before they counted as secrets; what is put again is sealed."""
+    wanted = settings(server, "/200?token=s3cret", signing=())
+    await ledger.put_resource(RESOURCE, "old", msgspec.to_builtins(Spec(wanted)), None)
+    await ledger.put_resource(STATE, "old", {"disabled": {"reason": "gone", "url": wanted.url, "at": 1.0}}, None)
+    endpoints = await opened()
+    found = await endpoints.get("old")
+    assert (found.settings.url, found.state) == (wanted.url, EndpointState.DISABLED)
+    put, _, _ = await endpoints.put("old", msgspec.structs.replace(wanted, rate=5.0), "*")
+    assert put.settings.url == wanted.url
+    resource = await ledger.get_resource(RESOURCE, "old")
+    assert resource is not None
+    assert "s3cret" not in json.dumps(resource.spec)
 
 
 async def test_they_are_there_after_a_restart(opened: Open, endpoints: Endpoints, server: Server) -> None:
@@ -242,10 +263,10 @@ async def test_without_the_key_messages_wait(opened: Open, endpoints: Endpoints,
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s"), signing=()), None)
     await endpoints.put("signed", settings(server), None)
     other = await opened(seals=Seals([bytes(range(32))]))
-    for name, what in (("shop", "its secrets"), ("signed", "its keys")):
+    for name in ("shop", "signed"):
         found = await other.get(name)
         assert found.state is EndpointState.DISABLED
-        assert found.reason.startswith(f"{what} cannot be read here: a secret is sealed with the key {SEALS.name}")
+        assert found.reason.startswith(f"its secrets cannot be read here: a secret is sealed with the key {SEALS.name}")
     with pytest.raises(ConfigurationError):
         await other.enable("signed")
     both = await opened(seals=Seals([bytes(range(32)), bytes(32)]))

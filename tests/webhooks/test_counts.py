@@ -1,0 +1,41 @@
+"""Why messages are tried again, in few words, whatever endpoints answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import ConnectFailed, OutboundTimeout
+from gateway.telemetry import Metrics
+from gateway.webhooks.counts import Counts, reason_of
+from gateway.webhooks.sender import Outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome(error=ConnectFailed("refused")), ConnectFailed.code),
+        (Outcome(error=OutboundTimeout("late"), status=500), OutboundTimeout.code),
+        (Outcome(status=429), "status_429"),
+        (Outcome(status=503), "status_503"),
+        (Outcome(status=410), "status_410"),
+        (Outcome(status=302), "status_3xx"),
+        (Outcome(status=418), "status_4xx"),
+        (Outcome(status=599), "status_5xx"),
+        (Outcome(status=777), "status_other"),
+        (Outcome(), "status_other"),
+    ],
+)
+def test_the_reason_in_few_words(outcome: Outcome, reason: str) -> None:
+    metrics = Metrics("test")
+    counts = Counts(metrics, ())
+    counts.retried(outcome, 0)
+    assert b"amqpgw_retries_total{" not in metrics.render()
+    counts.retried(outcome, 2)
+    counts.retried(outcome, 1)
+    labels = {"what": "push", "reason": reason}
+    assert metrics.registry.get_sample_value("amqpgw_retries_total", labels) == 3
+    assert reason_of(outcome) == reason
+
+
+def test_there_are_few_of_them() -> None:
+    assert len({reason_of(Outcome(status=status)) for status in range(1_000)}) == 8
