@@ -41,6 +41,7 @@ from uuid import uuid4
 
 import pika
 
+from tests import canary
 from tests.faults import checker
 from tests.faults.checker import History, NotDrained, Outcome, Reception, Settled, Verdict, digest
 from tests.faults.http import Answer, Http, NoAnswer, NotSent
@@ -149,7 +150,9 @@ class GatewayProcess:
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            page = answer.read().decode()
+            canary.look(page, f"answer of {path}")
+            return answer.status, page
         except (OSError, HTTPException):
             return None
         finally:
@@ -199,6 +202,8 @@ class GatewayProcess:
         if self.running:
             self.resume()
             self.kill()
+        canary.look_at(self.folder, "*.log")
+        canary.look_at(self.folder, "data/*.db*")
 
     def log(self) -> str:
         """Everything it logged, over all starts."""
@@ -313,7 +318,8 @@ class Run:
         for toxic, direction in self._toxics:
             self.proxy.add(toxic, direction)
         host = quote(self.server.virtual_host, safe="")
-        url = f"amqp://{self.server.user}:{self.server.password}@{HOST}:{self.proxy.port}/{host}?version={self.version}"
+        login = ":".join(canary.login(self.server))
+        url = f"amqp://{login}@{HOST}:{self.proxy.port}/{host}?version={self.version}"
         tables: dict[str, Any] = {"data_dir": str(self.folder / "data"), "brokers": {BROKER: {"url": url}}}
         if self._ledger_url:
             tables["ledger"] = {"url": self._ledger_url}

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests import canary
+
 
 class NotSent(Exception):
     """Nothing was written: nobody listens."""
@@ -105,6 +107,7 @@ class Http:
             raise ValueError("a chunked answer: this client reads none")
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self._busy = False
+        canary.look(body, "an answer")
         if headers.get("connection", "").lower() == "close":
             self.close()
         return Answer(int(first.split()[1]), headers, body)

@@ -78,11 +78,17 @@ async def broker_restarted(run: Run, times: int) -> None:
     await _broker_away(run, times, run.server.halt)
 
 
-async def _broker_away(run: Run, times: int, end: Callable[[], None]) -> None:
+async def broker_away_for_long(run: Run, times: int) -> None:
+    """kill -9, and nobody there for a minute. Only in the full form, for it only waits."""
+    await _broker_away(run, times, run.server.kill, 60.0)
+
+
+async def _broker_away(run: Run, times: int, end: Callable[[], None], seconds: float = 0.0) -> None:
     for number in range(times):
         await run.progress((number + 1) / (times + 2))
         await asyncio.to_thread(end)
         await run.gateway.wait_broker("down", within=DETECT)
+        await asyncio.sleep(seconds)
         await asyncio.to_thread(run.server.restart)
         recovery = await run.gateway.wait_broker("up", within=2 * HEARTBEAT + 2)
         await run.settle_down()
@@ -387,6 +393,16 @@ ROWS: Final = (
     Row("gateway terminated", gateway_terminated, (RABBIT,), ALL, times=(1, 20)),
     Row("broker killed", broker_killed, (RABBIT, QPID_010), ALL, private=True),
     Row("broker restarted", broker_restarted, (RABBIT,), ALL, private=True),
+    Row(
+        "broker away for a minute",
+        broker_away_for_long,
+        (),
+        ALL,
+        times=(1, 1),
+        portion=0.25,
+        private=True,
+        shape={"patience": 180.0},
+    ),
     Row("broker paused", broker_paused, (RABBIT,), ALL, private=True),
     Row("broker blocked by an alarm", broker_blocked, (RABBIT,), (RABBIT, RABBIT_08), private=True, first=0.5),
     Row("queue deleted under consumers", queue_deleted, (RABBIT, QPID_010), ALL, 200, first=0.5),

@@ -9,6 +9,7 @@ new connection.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -91,17 +92,19 @@ def line(request: pytest.FixtureRequest, unique_name: Callable[[str], str]) -> C
 
 async def over_all(
     line: Callable[[str, str], Line], kind: str, version: str, work: Callable[[Line, int, int], Any]
-) -> None:
-    """``work`` on several lines at once, each with its share of the offsets: most of the time is spent on waiting."""
+) -> Counter[str]:
+    """``work`` on several lines at once, each with its share of the offsets: most of the time is spent on waiting. What
+    they counted, summed up."""
 
-    async def one(number: int) -> None:
+    async def one(number: int) -> Counter[str]:
         async with line(kind, version) as at:
-            await work(at, number + 1, LINES)
+            counted: Counter[str] = await work(at, number + 1, LINES)
+            return counted
 
-    await asyncio.gather(*(one(number) for number in range(LINES)))
+    return sum(await asyncio.gather(*(one(number) for number in range(LINES))), Counter())
 
 
-async def cut_publishes(at: Line, first: int, step: int) -> None:
+async def cut_publishes(at: Line, first: int, step: int) -> Counter[str]:
     octets = await at.measure(Direction.UPSTREAM, lambda: at.publish(b"measured"))
     await at.take_all()
     confirmed, unknown, refused = [], [], []
@@ -125,9 +128,11 @@ async def cut_publishes(at: Line, first: int, step: int) -> None:
     assert len(there) == len(set(there)), "nothing was sent twice by itself"
     assert not refused, "it was written, so nobody can say that it was not sent"
     assert len(unknown) >= octets // step - 1, f"{len(unknown)} of {octets // step} were cut"
+    recovered = len(set(there) - set(confirmed))
+    return Counter(offsets=len(confirmed) + len(unknown), confirmed=len(confirmed), recovered=recovered)
 
 
-async def cut_deliveries(at: Line, first: int, step: int) -> None:
+async def cut_deliveries(at: Line, first: int, step: int) -> Counter[str]:
     await at.publish(b"the only one")
 
     async def fetch() -> None:
@@ -153,6 +158,7 @@ async def cut_deliveries(at: Line, first: int, step: int) -> None:
         assert await at.upstream.wait_up(10), f"after {offset} of {octets} octets: {at.upstream.reason}"
     assert cut >= octets // step // 2, f"{cut} of {octets // step} were cut"
     assert await at.take_all() == [b"the only one"]
+    return Counter(offsets=len(range(first, octets + 1, step)), cut=cut)
 
 
 @pytest.mark.parametrize(("kind", "version"), TARGETS)

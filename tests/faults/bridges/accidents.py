@@ -7,12 +7,13 @@ again.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
 from tests.faults.bridges.harness import BridgeRun, Side
-from tests.faults.proxy import Latency
+from tests.faults.proxy import Direction, Latency, Timeout
 from tests.servers import RabbitMQ
 
 HOLD: Final = 1.5, 8.0
@@ -60,6 +61,28 @@ async def gateway_terminated(run: BridgeRun, times: int) -> None:
     await run.running()
     await run.forwards()
     run.must(run.notes["exit_s"] <= GRACE, f"it took {run.notes['exit_s']} s to end")
+
+
+async def killed_behind_the_confirm(run: BridgeRun, times: int) -> None:
+    """SIGKILL where the target has confirmed, the ledger knows it, and the source was never told: what the gateway
+    says to the source is swallowed. All of that comes again, and none of it is forwarded again."""
+    for _ in range(times):
+        await run.running()
+        await run.forwards(run.random.randint(5, 40))
+        held, before = 0, (await run.status())["forwarded"]
+        with run.source.proxy.toxic(Timeout(), Direction.UPSTREAM):
+            end = time.monotonic() + 1.5  # before the source misses the heartbeats that are swallowed too
+            while held < 10 and time.monotonic() < end:
+                await asyncio.sleep(0.02)
+                held = (await run.status())["forwarded"] - before
+            run.gateway.kill()
+        run.accident(held, counts=True)
+        run.note(kills=1, confirmed_and_not_acknowledged=held)
+        await asyncio.to_thread(run.gateway.start)
+        run.times += 1
+    await run.running()
+    await run.forwards()
+    run.must(run.notes["confirmed_and_not_acknowledged"] > 0, "nothing was confirmed when the kills came")
 
 
 # -------------------------------------------------------------------------------------------------- brokers

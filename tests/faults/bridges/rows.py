@@ -73,6 +73,7 @@ class Row:
 
 ROWS: Final = (
     Row("gateway killed", accidents.gateway_killed, times=(2, 50), messages=(100, 5_000)),
+    Row("gateway killed behind the confirm", accidents.killed_behind_the_confirm, times=(1, 20), messages=(100, 5_000)),
     Row("gateway terminated", accidents.gateway_terminated, times=(1, 20)),
     Row("source killed", accidents.source_killed, private=True),
     Row("target killed", accidents.target_killed, private=True),
@@ -143,7 +144,7 @@ def together(*names: str) -> Row:
 
 
 QUICK: Final = (
-    (OLD_TO_QPID, together("gateway killed")),
+    (OLD_TO_QPID, together("gateway killed", "gateway killed behind the confirm")),
     (QPID_TO_RABBIT, together("gateway killed", "gateway terminated")),
     (
         OLD_TO_QPID,
