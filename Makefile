@@ -5,7 +5,6 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -20,14 +19,14 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run test test-spark test-deploy faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
+.PHONY: help install lock run test test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
 
 install: $(STAMP)  ## the virtual environment .venv, as locked
 
-$(STAMP): pyproject.toml uv.lock
+$(STAMP): pyproject.toml uv.lock deploy/uv.txt
 	@python=$$($(FIND_PYTHON)); \
 	if [ -z "$$python" ]; then \
 		echo "make: no Python 3.11 or later was found (tried python3, python3.11 to python3.14)." >&2; \
@@ -35,7 +34,7 @@ $(STAMP): pyproject.toml uv.lock
 	if [ ! -x $(BIN)/python ]; then \
 		"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
 			echo "make: $$python has no working venv module (Debian: apt-get install python3-venv)." >&2; exit 1; }; fi
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv==$(UV_VERSION)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/uv.txt
 	@$(BIN)/uv sync --locked --quiet
 	@touch $@
 
@@ -46,6 +45,7 @@ $(SPARK): $(STAMP)
 lock:  ## write uv.lock anew after a change of the dependencies
 	@test -x $(BIN)/uv || { echo "make: run make install first" >&2; exit 1; }
 	$(BIN)/uv lock
+	@$(BIN)/uv export --quiet --frozen --only-group bootstrap --no-emit-project --no-annotate --no-header --output-file deploy/uv.txt
 
 run: $(STAMP)  ## start the gateway and its embedded broker
 	@exec $(BIN)/gateway serve
@@ -63,12 +63,20 @@ test-deploy: $(STAMP)  ## the chart over many values, and its manifests as proce
 	@tests/deploy/install.sh
 	@exec $(BIN)/python tests/suites.py deploy deploy-processes
 
+chaos: $(STAMP)  ## all 34 experiments, and the table; CHAOS="F01 F18" for some, FORM=--full in full, SEED=7
+	@tests/servers/install.sh
+	@exec $(BIN)/python -m tests.chaos $(CHAOS) $(FORM) $(if $(SEED),--seed $(SEED))
+
 faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
 	@tests/servers/install.sh
 	@exec $(BIN)/python -m tests.faults $(FAULTS) $(ROWS)
 
 fuzz: $(STAMP)  ## 1,000,000 hostile inputs; SEED=7 for the same ones again
 	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
+
+schemathesis: $(STAMP)  ## the API beside its own OpenAPI document, all checks; SECONDS=600, EXAMPLES=50, SEED=7
+	@exec $(BIN)/python -m tests.contract $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) \
+		$(if $(EXAMPLES),--examples $(EXAMPLES))
 
 fuzz-guided: $(STAMP)  ## hostile inputs chosen by coverage, for SECONDS=300
 	@$(BIN)/uv sync --locked --quiet --inexact --group fuzz
@@ -91,6 +99,26 @@ bench-spark: $(SPARK)  ## the pipeline beside SQL and Spark's own JDBC; SECTIONS
 	@mvn -B -q -f tests/benchmarks/jdbc/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/jdbc
 	@exec $(BIN)/python -m tests.benchmarks.spark $(SECTIONS) $(BENCH)
 
+licences: $(SPARK)  ## the licence of each locked package; the table in docs/, and their texts in dist/licences.txt
+	@$(BIN)/python deploy/supply/licences.py --texts dist/licences.txt
+	@exec $(BIN)/python docs/generate.py
+
+sbom: $(STAMP)  ## what the service is made of, as CycloneDX: dist/sbom.cdx.json
+	@tests/supply/install.sh sbom
+	@exec $(BIN)/python deploy/supply/release.py sbom
+
+release-files: $(SPARK)  ## wheel, sources, hashed requirements, SBOM, licences and their digests, in dist/
+	@tests/supply/install.sh sbom
+	@exec $(BIN)/python deploy/supply/release.py all
+
+audit: $(STAMP)  ## known weaknesses of the locked packages, where their lists are reached
+	@tests/supply/install.sh audit
+	@exec $(BIN)/python deploy/supply/audit.py
+
+test-supply: $(STAMP)  ## the workflows by their linters, the scripts by shellcheck, the SBOM against the lock
+	@tests/supply/install.sh
+	@exec $(BIN)/python tests/suites.py supply-tools
+
 style: $(STAMP)  ## ruff: rules and format
 	@exec $(BIN)/python tests/suites.py style
 
@@ -100,6 +128,7 @@ types: $(SPARK)  ## mypy, strict
 layers: $(SPARK)  ## imports point down; protocol code does no I/O
 	@exec $(BIN)/python tests/suites.py layers
 
-docs: $(STAMP)  ## write the generated tables of docs/, and the schema of the chart's values, anew
+docs: $(SPARK)  ## write the generated tables of docs/, and the schema of the chart's values, anew
 	@$(BIN)/python deploy/helm/generate.py
+	@$(BIN)/python deploy/helm/dashboards.py
 	@exec $(BIN)/python docs/generate.py

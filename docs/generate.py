@@ -35,6 +35,7 @@ from gateway.classic import dialect as classic
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_HEADER, METHOD
 from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionCloseOk08, Method
+from gateway.commands.doctor import findings as doctor
 from gateway.fidelity import HELD
 from gateway.ledger import states
 from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
@@ -45,7 +46,10 @@ from gateway.outbound.hosts import DENIED_NAMES
 from gateway.pipeline.jobs import lives
 from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source import options as spark_options_module
+from gateway.reload import RESTART, RULES
+from gateway.series import Family
 from gateway.session import Version
+from gateway.tracing import names as trace_names
 from gateway.translation import target_of
 from gateway.v010 import attached as native_attached
 from gateway.v010 import client as native_client
@@ -219,6 +223,14 @@ def problems() -> Iterator[str]:
     )
 
 
+def doctor_checks() -> Iterator[str]:
+    """What ``gateway doctor`` looks at."""
+    yield from table(
+        ("check", "looks at", "exit status"),
+        ((f"`{name}`", check.looks_at, str(check.exit)) for name, check in doctor.CHECKS.items()),
+    )
+
+
 def exit_statuses() -> Iterator[str]:
     """What the command line ends with."""
     yield from table(("status", "meaning"), ((str(status), text) for status, text in commands.EXIT_STATUS.items()))
@@ -309,9 +321,19 @@ def metrics() -> Iterator[str]:
     )
 
 
+def reload_rules() -> Iterator[str]:
+    """Which setting counts when."""
+    rows = sorted(RULES.items(), key=lambda row: (row[1][0] == RESTART, list(RULES).index(row[0])))
+    yield from table(
+        ("setting", "live or restart", "when, or why not"),
+        ((f"`{name}`", when, text) for name, (when, text) in rows),
+    )
+
+
 def metric_families() -> Iterator[tuple[Metric, Sequence[str]]]:
     """Every metric, by the name under which it is exposed, with its labels."""
-    for collector in vars(telemetry.Metrics("")).values():
+    for found in vars(telemetry.Metrics("")).values():
+        collector = found.metric if isinstance(found, Family) else found
         if isinstance(collector, MetricWrapperBase):
             (metric,) = collector.describe()
             if metric.type == "counter":
@@ -742,15 +764,44 @@ def webhook_schedule() -> Iterator[str]:
 
 def helm_values() -> Iterator[str]:
     """Every value of the chart."""
-    path = DOCS.parent / "deploy" / "helm" / "generate.py"
-    spec = importlib.util.spec_from_file_location("helm_generate", path)
-    assert spec is not None
-    assert spec.loader is not None
-    chart = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(chart)
+    chart = script("deploy/helm/generate.py")
     yield from table(
         ("value", "default", "meaning"),
         ((f"`{path}`", f"`{json.dumps(value)}`", prose(text)) for path, value, text in chart.described()),
+    )
+
+
+def script(path: str) -> ModuleType:
+    """A script of the project, as a module."""
+    spec = importlib.util.spec_from_file_location(path.removesuffix(".py").replace("/", "_"), DOCS.parent / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def licences() -> Iterator[str]:
+    """The licence of every locked package."""
+    found = script("deploy/supply/licences.py")
+    yield from table(
+        ("package", "licence", "for", "brings along"),
+        (
+            (f"`{row.name}`", row.licence, ", ".join(row.used_by), "; ".join(found.BUNDLED.get(row.name, ())))
+            for row in found.rows()
+        ),
+    )
+
+
+def licences_taken() -> Iterator[str]:
+    """The licences that any package may have, and those that packages have by name."""
+    found = script("deploy/supply/licences.py")
+    yield from table(("licence", "asks to"), ((f"`{name}`", asks) for name, asks in found.TAKEN.items()))
+    yield ""
+    yield from table(
+        ("package", "licence", "why it may have that one"),
+        ((f"`{name}`", licence, why) for name, (licence, why) in found.TOGETHER.items()),
     )
 
 
@@ -795,17 +846,43 @@ def log_columns(log: str) -> Iterator[str]:
     )
 
 
+def trace_spans() -> Iterator[str]:
+    """Every span."""
+    yield from table(
+        ("span", "kind", "operation", "about", "parent"),
+        (
+            (
+                f"`{row.name} …`" if row.type else f"`{row.name}`",
+                row.kind.name.lower(),
+                f"`{row.type}`" if row.type else "",
+                row.about,
+                row.parent,
+            )
+            for row in trace_names.SPANS
+        ),
+    )
+
+
+def trace_attributes() -> Iterator[str]:
+    """Every attribute of a span."""
+    yield from table(("attribute", "meaning"), ((f"`{name}`", text) for name, text in trace_names.ATTRIBUTES.items()))
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "settings": settings,
     "errors": error_codes,
     "problems": problems,
     "exit-statuses": exit_statuses,
+    "doctor-checks": doctor_checks,
     "limits": limit_table,
     "broker-limits": broker_limits,
     "verbs": verbs,
     "events": ledger_states,
     "lives": message_lives,
     "metrics": metrics,
+    "trace-spans": trace_spans,
+    "trace-attributes": trace_attributes,
+    "reload": reload_rules,
     "dialects": dialects,
     "classic-methods": classic_methods,
     "native-methods": native_methods,
@@ -826,6 +903,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "log-messages": lambda: log_columns("messages"),
     "spark-read-options": lambda: spark_options(spark_options_module.ReadOptions),
     "helm-values": helm_values,
+    "licences": licences,
+    "licences-taken": licences_taken,
     "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""

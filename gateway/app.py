@@ -25,7 +25,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from urllib.parse import quote
 import msgspec
 import uvicorn
 
-from gateway import __version__
+from gateway import __version__, collector
 from gateway.access.access import Access
 from gateway.access.tokens import SET_MAX
 from gateway.api.app import Api
@@ -48,18 +48,20 @@ from gateway.config import LOCAL_BROKERS, BrokerSettings, Config, EmbeddedSettin
 from gateway.core import Gateway
 from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
-from gateway.errors import ConfigurationError
+from gateway.errors import ConfigurationError, GatewayError
 from gateway.ledger import Ledger
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
+from gateway.reload import Reloads, Running
 from gateway.replays import Replays
 from gateway.taps import Taps
-from gateway.telemetry import Metrics, log, set_up_logging
+from gateway.telemetry import Metrics, log, set_up_logging, settle_lines
 from gateway.transports.tls import ServerTls
 from gateway.upstreams import Upstream
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.secrets import load_seals
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.supervisor import Pushes
+from gateway.webhooks.traces import Traces
 
 DEFAULT_HTTP: Final = HttpSettings(connections_per_address=0)
 """For the ports that are for machines of one's own."""
@@ -67,6 +69,8 @@ HANDSHAKE_TIMEOUT: Final = 5.0
 """How long the TLS handshake of a caller may take, in seconds."""
 RENEW_EVERY: Final = 2.0
 """How often files of certificates are looked at, in seconds."""
+SETTLE_LINES_EVERY: Final = 5.0
+"""How often the log is asked for lines that it withheld, in seconds."""
 CLOSE_TIMEOUT: Final = 4.0
 """How long confirms and events may still take once the last request is answered, in seconds."""
 COLLECTOR: Final = (50_000, 20, 50)
@@ -103,8 +107,10 @@ class App:
     """A running gateway."""
 
     config: Config
+    """As it was at the start; ``reloads.config`` is what counts now."""
     gateway: Gateway
     ports: Ports
+    reloads: Reloads
 
     @property
     def url(self) -> str:
@@ -144,24 +150,29 @@ async def run(
     ready: Callable[[str], None] | None = None,
     *,
     migrate: bool | None = None,
+    read: Callable[[], Config] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, and ``http.drain_delay`` longer; returns the exit status.
 
     Args:
         ports_file: where the ports are written as JSON once they are open.
         ready: is called with the line that says so.
+        read: reads the configuration again, on SIGHUP and over HTTP; None: it cannot be read again, and SIGHUP ends
+            the process as it does any other.
         migrate: bring the ledger's schema up to date first; None: on SQLite.
 
     Raises:
         GatewayError: it could not start.
     """
     set_up_logging(config.log_level)
+    if read is not None and sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something that could be changed
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(config, migrate=migrate) as app:
+        async with running(config, migrate=migrate, read=read) as app, _reloading(app.reloads if read else None):
             if ports_file is not None:
                 await asyncio.to_thread(_write_whole, Path(ports_file), json.dumps(app.ports.as_dict()) + "\n")
             log("gateway.ready", ports=app.ports.as_dict())
@@ -169,7 +180,7 @@ async def run(
                 ready(app.ready_line())
             await stop.wait()
             stop.clear()
-            delay = config.http.drain_delay if config.role != "worker" else 0.0
+            delay = app.reloads.config.http.drain_delay if config.role != "worker" else 0.0
             log("gateway.stopping", delay=delay)
             app.gateway.leave()
             with contextlib.suppress(TimeoutError):
@@ -187,29 +198,62 @@ def serve(
     ready: Callable[[str], None] | None = None,
     *,
     migrate: bool | None = None,
+    read: Callable[[], Config] | None = None,
 ) -> int:
     """:func:`run` on a loop of its own (uvloop where there is one), in a process of its own."""
     gc.freeze()  # what is imported stays
     gc.set_threshold(*COLLECTOR)
     sys.setswitchinterval(SWITCH_INTERVAL)
     if sys.platform == "win32":
-        return asyncio.run(run(config, ports_file, ready, migrate=migrate))
+        return asyncio.run(run(config, ports_file, ready, migrate=migrate, read=read))
     import uvloop  # not on every platform
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(config, ports_file, ready, migrate=migrate))
+        return runner.run(run(config, ports_file, ready, migrate=migrate, read=read))
 
 
 @asynccontextmanager
-async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterator[App]:
-    """A gateway that runs as long as the block.
+async def _reloading(reloads: Reloads | None) -> AsyncIterator[None]:
+    """Read the configuration again on SIGHUP, as long as the block. One that comes meanwhile is not forgotten."""
+    if reloads is None or sys.platform == "win32":
+        yield
+        return
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    async def reload() -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            try:
+                await reloads.reload()
+            except GatewayError:
+                pass  # it is in the log
+            except Exception as error:  # a fault of ours must not end the listening
+                log("config.failed", logging.ERROR, exc_info=error)
+
+    task = loop.create_task(reload(), name="reload on SIGHUP")
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one that comes now must not cut the end short
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def running(
+    config: Config, *, migrate: bool | None = None, read: Callable[[], Config] | None = None
+) -> AsyncIterator[App]:
+    """A gateway that runs as long as the block. ``read``: the configuration as it is by then, for reloads.
 
     Raises:
         ConfigurationError: a setting is wrong, or a port is taken.
         LedgerUnavailable: the ledger cannot be opened.
     """
-    _check(config)
-    metrics = Metrics(__version__)
+    check(config)
+    metrics = Metrics(__version__, config.ops.metrics_names)
     async with AsyncExitStack() as stack:
         http_socket = None
         if config.role != "worker":
@@ -219,6 +263,9 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
         await stack.enter_async_context(_serving(ops, ops_socket, 1.0))
         amqp_ports = await _start_embedded(config.embedded, stack)
         amqp = amqp_ports[0] if amqp_ports else None
+        listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
+        tracer = await collector.start(config.tracing, metrics, stack, [each.getsockname()[:2] for each in listeners])
+        stack.enter_context(_settling_lines())
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
         data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
         ops.waits_for = "the ledger"
@@ -237,13 +284,13 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
             leases_max=config.http.leases_max,
             intent_always=config.ledger.intent == "always",
             takes_work=config.role != "api",
+            tracer=tracer,
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)
-        listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
         rules, transport = _outbound(config, listeners, amqp_ports)
         stack.push_async_callback(transport.aclose)
-        sender = Sender(transport)
+        sender = Sender(transport, traces=Traces(tracer, brokers) if tracer is not None else None)
         stack.push_async_callback(sender.close)
         seals = await asyncio.to_thread(load_seals, config.ledger.secrets_file, data / "secrets.key")
         if peers.shared and not config.ledger.secrets_file:
@@ -257,14 +304,16 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
         )  # fmt: skip
         gateway.on_owed.append(pushes.wake)
         replays = Replays(gateway, endpoints, sender)
-        access = Access(config, ledger, _issuer(config, rules, stack))
+        issuer = _issuer(rules, stack)
+        access = Access(config, ledger, issuer)
         await stack.enter_async_context(access.running())
         api = Api(
             gateway, config.http, config.api_keys, bridges, endpoints=endpoints, pushes=pushes, replays=replays,
             taps=taps, access=access,
         )  # fmt: skip
+        peer_port = None
         if peers.shared:
-            await stack.enter_async_context(_peer_port(config, peers, api, rules))
+            peer_port = await stack.enter_async_context(_peer_port(config, peers, api, rules))
         await gateway.start()
         stack.push_async_callback(gateway.close, CLOSE_TIMEOUT)
         stack.push_async_callback(bridges.close, CLOSE_TIMEOUT)
@@ -279,8 +328,15 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
         replays.begin()
         await bridges.start()
         await taps.start()
+        bounds = _bounds(config.http)
         if http_socket is not None:
-            await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, config.http))
+            await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, config.http, bounds))
+        live = Running(
+            gateway, bridges, taps, endpoints, pushes, access, api, rules, (transport, issuer), issuer,
+            set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check,
+        )  # fmt: skip
+        reloads = api.reloader = Reloads(config, live, read)
+        stack.push_async_callback(reloads.close)
         ops.begin(gateway)
         stack.callback(gateway.drain)
         stack.callback(bridges.hold)
@@ -288,13 +344,13 @@ async def running(config: Config, *, migrate: bool | None = None) -> AsyncIterat
         if http_socket is not None and not access.required:
             log("http.development", detail="no API keys: loopback only, Host and Origin are checked")
         http = None if http_socket is None else _port(http_socket)
-        yield App(config, gateway, Ports(http, _port(ops_socket), amqp))
+        yield App(config, gateway, Ports(http, _port(ops_socket), amqp), reloads)
 
 
 # ---------------------------------------------------------------------------------------------------- pieces
 
 
-def _check(config: Config) -> None:
+def check(config: Config) -> None:
     """What only the whole configuration can tell. Raises ConfigurationError."""
     if config.role != "all" and not config.ledger.url.startswith("postgres"):
         raise ConfigurationError(
@@ -304,6 +360,8 @@ def _check(config: Config) -> None:
         raise ConfigurationError(
             f"http.host is {config.http.host!r}: without api_keys the gateway listens on loopback only"
         )
+    if config.tracing.endpoint:
+        collector.check(config.tracing)
     taken = sorted(LOCAL_BROKERS.keys() & config.brokers.keys()) if config.embedded.enabled else []
     if taken:
         raise ConfigurationError(f"brokers.{taken[0]}: the name belongs to the embedded broker")
@@ -361,10 +419,8 @@ def _outbound(
     return rules, GuardedTransport(rules, limits)
 
 
-def _issuer(config: Config, rules: Rules, stack: AsyncExitStack) -> GuardedTransport | None:
-    """The transport for the keys of the issuer of tokens; None: there is none."""
-    if not config.access.tokens.issuer:
-        return None
+def _issuer(rules: Rules, stack: AsyncExitStack) -> GuardedTransport:
+    """The transport for the keys of an issuer of tokens."""
     limits = dataclasses.replace(DEFAULT_OUTBOUND_LIMITS, body_kept=SET_MAX, connections=2, connections_per_site=2)
     transport = GuardedTransport(rules, limits)
     stack.push_async_callback(transport.aclose)
@@ -397,14 +453,15 @@ async def _open_ledger(config: Config, migrate: bool | None) -> Ledger:
 
 
 @asynccontextmanager
-async def _peer_port(config: Config, peers: Peers, api: Api, rules: Rules) -> AsyncIterator[None]:
+async def _peer_port(config: Config, peers: Peers, api: Api, rules: Rules) -> AsyncIterator[PeerPort]:
     """Be there for the other processes as long as the block."""
     host = config.cluster.host
     with contextlib.closing(_listen(host, config.cluster.port, "cluster")) as listener:
         peers.reached_at(f"http://{_literal(host)}:{_port(listener)}")
         rules.listens(*listener.getsockname()[:2])
-        async with _serving(PeerPort(peers, api, config.http.body_max), listener, 1.0):
-            yield
+        port = PeerPort(peers, api, config.http.body_max)
+        async with _serving(port, listener, 1.0):
+            yield port
 
 
 def _process() -> str:
@@ -488,15 +545,33 @@ class _Server(uvicorn.Server):
         yield
 
 
-@asynccontextmanager
-async def _serving(
-    app: Any, listener: socket.socket, drain: float, http: HttpSettings = DEFAULT_HTTP
-) -> AsyncIterator[None]:
-    """Serve on an open socket as long as the block; then let requests under way finish, for ``drain`` seconds.
-    ``http``: what its connections may do."""
-    bounds = Bounds(
+def _bounds(http: HttpSettings) -> Bounds:
+    """What the connections of a port may do."""
+    return Bounds(
         head=http.head_timeout, rest=http.body_idle, send=http.send_timeout, per_address=http.connections_per_address
     )
+
+
+def _set_bounds(bounds: Bounds, peer_port: PeerPort | None, http: HttpSettings) -> None:
+    """Have the ports do as other settings say."""
+    if peer_port is not None:
+        peer_port.set_body_max(http.body_max)
+    other = _bounds(http)
+    for name in ("head", "rest", "send", "per_address"):
+        setattr(bounds, name, getattr(other, name))
+
+
+@asynccontextmanager
+async def _serving(
+    app: Any,
+    listener: socket.socket,
+    drain: float,
+    http: HttpSettings = DEFAULT_HTTP,
+    bounds: Bounds | None = None,
+) -> AsyncIterator[None]:
+    """Serve on an open socket as long as the block; then let requests under way finish, for ``drain`` seconds.
+    ``http``, ``bounds``: what its connections may do."""
+    bounds = bounds or _bounds(http)
     settings = uvicorn.Config(
         app,
         http=guarded(bounds),
@@ -539,6 +614,22 @@ async def _renew(tls: ServerTls) -> None:
                 log("http.tls_renewed")
         except ConfigurationError as error:
             log("http.tls_not_renewed", logging.WARNING, detail=str(error))
+
+
+@contextlib.contextmanager
+def _settling_lines() -> Iterator[None]:
+    """As long as the block, have the log say soon how things that kept repeating themselves have ended."""
+
+    async def settle() -> None:
+        while True:
+            await asyncio.sleep(SETTLE_LINES_EVERY)
+            settle_lines()
+
+    task = asyncio.get_running_loop().create_task(settle(), name="log lines")
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _write_whole(path: Path, text: str) -> None:

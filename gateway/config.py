@@ -83,6 +83,9 @@ class HttpSettings(Settings, frozen=True):
     """How long a publish waits for its confirm, in seconds, before it answers 504 ``outcome_unknown``."""
     leases_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Most messages that are out with consumers at once; then a pull answers 503."""
+    access_log: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Share of the requests that are logged (``http.request``), and with it every one that failed (5xx), at most 200
+    a second; 0: none."""
     drain_timeout: Seconds = 20.0
     """How long running requests may take at shutdown, in seconds."""
     drain_delay: Annotated[float, Meta(ge=0, le=300)] = 0.0
@@ -97,6 +100,9 @@ class OpsSettings(Settings, frozen=True):
     """Address to listen on."""
     port: Port = 8081
     """0 takes any free port."""
+    metrics_names: Annotated[int, Meta(ge=0, le=200)] = 20
+    """Of how many bridges, taps, endpoints and subscriptions, each, ``/metrics`` has series by name; the others are
+    together ``other``. There are 5,000 series at most, whatever it says."""
 
 
 class EmbeddedUser(Settings, frozen=True):
@@ -109,7 +115,7 @@ class EmbeddedUser(Settings, frozen=True):
 
 
 class EmbeddedTls(Settings, frozen=True):
-    """``[embedded.tls]``: a second port, with TLS."""
+    """``[embedded.tls]``: a second port, with TLS. Files that change are read again, for new connections."""
 
     port: Port = 5669
     """0 takes any free port."""
@@ -185,6 +191,8 @@ class RetentionSettings(Settings, frozen=True):
     """Days after which messages and their events go. What is owed never goes by itself."""
     statistics_days: Annotated[int, Meta(ge=1, le=3_650)] = 400
     """Days after which the counts per hour go."""
+    audit_days: Annotated[int, Meta(ge=30, le=36_500)] = 400
+    """Days after which rows of the audit log go; the chain of the others can be verified as before."""
     bodies: Literal["never", "until-settled", "days"] = "never"
     """Whether bodies of messages are kept beyond what is owed, for replays: not; until a consumer has settled the
     message; for ``body_days``."""
@@ -361,6 +369,12 @@ class AccessSettings(Settings, frozen=True):
     """Most requests a second of one client, at each process; 0: no limit. A batch is one request."""
     burst: Annotated[int, Meta(ge=0)] = 0
     """Most requests of a client at once; 0: as many as in ten seconds."""
+    stranger_rate: Annotated[float, Meta(ge=0)] = 10.0
+    """Most requests a second from one remote address without a credential that counts, where one is needed; ten times
+    as many at once. Loopback is not counted. 0: no limit."""
+    documents: Literal["open", "closed"] = "open"
+    """Whether ``/``, ``/docs`` and ``/openapi.json`` are there for everybody; ``closed``: for who has a credential,
+    which a browser gives as the password of HTTP Basic, there and nowhere else."""
     tokens: TokenSettings = TokenSettings()
     certificates: tuple[CertificateSettings, ...] = ()
 
@@ -657,6 +671,38 @@ class PipelineSettings(Settings, frozen=True):
     """Most rows that one task reads at a time."""
 
 
+class TracingSettings(Settings, frozen=True):
+    """``[tracing]``: what happens to a message, as spans of OpenTelemetry."""
+
+    endpoint: str = ""
+    """Where spans are sent, by OTLP over HTTP in JSON: ``http://collector:4318/v1/traces``. Empty: there are none, and
+    no message is given a header."""
+    headers_file: str = ""
+    """File with headers of these requests, ``NAME: VALUE`` a line: the key of the collector, say."""
+    ca_file: str = ""
+    """Authorities that may sign the collector's certificate (PEM); empty: the system's."""
+    sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of the traces that begin here which are seen. A trace that a caller or a message brings along is seen if
+    its flag says so."""
+    inject: Literal["absent", "never"] = "absent"
+    """Whether messages that are published over HTTP get the headers ``traceparent`` and ``tracestate``: those that have
+    neither do, or none does. No other message ever gets them, those of bridges and replays least of all."""
+    webhooks: bool = True
+    """Whether requests to endpoints have the headers ``traceparent`` and ``tracestate``."""
+    service_name: str = "amqp-gateway"
+    """``service.name`` of the spans."""
+    resource: dict[str, str] = {}
+    """Other attributes of whoever sends: ``"deployment.environment.name" = "production"``."""
+    batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 512
+    """Most spans of one request."""
+    queue_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 8_192
+    """Most spans that wait; what is more is dropped and counted."""
+    interval: Annotated[float, Meta(gt=0, le=300)] = 2.0
+    """How long a span waits at most for others, in seconds."""
+    timeout: Annotated[float, Meta(gt=0, le=300)] = 10.0
+    """How long the collector may take for an answer, in seconds."""
+
+
 class Config(Settings, frozen=True):
     """The whole file."""
 
@@ -675,6 +721,7 @@ class Config(Settings, frozen=True):
     api_keys: tuple[ApiKeySettings, ...] = ()
     access: AccessSettings = AccessSettings()
     outbound: OutboundSettings = OutboundSettings()
+    tracing: TracingSettings = TracingSettings()
     cluster: ClusterSettings = ClusterSettings()
     retention: RetentionSettings = RetentionSettings()
     subscriptions: dict[Name, SubscriptionSettings] = {}
@@ -777,6 +824,7 @@ ENVIRONMENT: dict[str, tuple[str, ...]] = {
     "GATEWAY_LEDGER_URL": ("ledger", "url"),
     "GATEWAY_SECRETS_FILE": ("ledger", "secrets_file"),
     "GATEWAY_LOG_LEVEL": ("log_level",),
+    "GATEWAY_TRACING_ENDPOINT": ("tracing", "endpoint"),
     **{
         f"GATEWAY_PIPELINE__{field.name.upper()}": ("pipeline", field.name)
         for field in msgspec.structs.fields(PipelineSettings)

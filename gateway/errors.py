@@ -19,12 +19,16 @@
     ├── OutcomeUnknown            the channel died or no confirm came; the message may or may not be safe
     ├── BrokerUnavailable         absent, starting or blocked; nothing was sent
     ├── AuthenticationFailed      the broker refused our credentials
+    ├── LoginCut                  the broker hung up in the middle of the login
+    ├── CertificateRefused        the broker's certificate does not verify, or it does not take ours
     ├── ProtocolMismatch          the far end speaks another version, or no AMQP
     ├── LeaseLost                 the channel that held a delivery is gone
     ├── LimitExceeded             over a documented limit (names it)
     ├── LedgerUnavailable         the ledger is locked, full or away; nothing was promised
     │   └── NotRecorded           the broker answered, but the ledger could not record it
     ├── EntriesRefused            the ledger cannot hold some of the entries; the others are written
+    ├── ReloadRefused             the new configuration is not taken
+    │   └── RestartNeeded         it changes what takes a restart (names it)
     ├── EtagMismatch              the resource is not the one that If-Match names
     ├── NoSuchResource            we know no thing of that name
     │   ├── NoSuchBroker
@@ -225,6 +229,19 @@ class AuthenticationFailed(BrokerUnavailable):
     code = "authentication_failed"
 
 
+class LoginCut(BrokerUnavailable):
+    """The broker hung up in the middle of the login. Some refuse in this way, and all do when they come up or go down,
+    so that nobody can tell until it was tried again."""
+
+    code = "login_cut"
+
+
+class CertificateRefused(BrokerUnavailable):
+    """The broker's certificate does not verify, or ours does not please it: waiting will not help."""
+
+    code = "certificate_refused"
+
+
 class ProtocolMismatch(BrokerUnavailable):
     """The far end answered with another protocol header, with garbage, or not at all."""
 
@@ -335,6 +352,25 @@ class ReadOnly(GatewayError):
     """Defined by the configuration file; change it there."""
 
     code = "read_only"
+
+
+class ReloadRefused(GatewayError):
+    """The configuration was not read again: what is there now is wrong, or would end something that works. Nothing has
+    changed."""
+
+    code = "reload_refused"
+
+
+class RestartNeeded(ReloadRefused):
+    """Settings were changed that only count from the start of the process on. Nothing has changed."""
+
+    code = "restart_needed"
+
+    def __init__(self, settings: Sequence[tuple[str, str]]) -> None:
+        """``settings``: what was changed, and why it takes a restart."""
+        names = ", ".join(name for name, _ in settings)
+        super().__init__(f"{names}: this takes a restart; nothing was changed")
+        self.settings = settings
 
 
 class KeyReused(GatewayError):

@@ -25,6 +25,7 @@ from gateway.errors import (
     BrokerUnavailable,
     GatewayError,
     LimitExceeded,
+    LoginCut,
     ProtocolMismatch,
     StateError,
     remote_error,
@@ -60,6 +61,7 @@ RESTING: Final = 64
 
 _HANDSHAKE_ERRORS: Mapping[CloseReason, type[BrokerUnavailable]] = {
     CloseReason.AUTHENTICATION: AuthenticationFailed,
+    CloseReason.LOGIN_CUT: LoginCut,
     CloseReason.PROTOCOL_HEADER: ProtocolMismatch,
     CloseReason.SYNTAX: ProtocolMismatch,
     CloseReason.TIMEOUT: ProtocolMismatch,
@@ -227,6 +229,7 @@ class Link:
 
         Raises:
             AuthenticationFailed: credentials or virtual host were refused.
+            LoginCut: the broker hung up where it owed an answer to them.
             ProtocolMismatch: the far end answered with another protocol header (``ended.supported`` names the
                 version it asked for, if we speak it), with garbage, or not at all.
             BrokerUnavailable: nobody listens, or the broker closed the connection.
@@ -545,5 +548,6 @@ _SAYINGS: Mapping[CloseReason, str] = {
     CloseReason.SYNTAX: "the broker broke the protocol",
     CloseReason.PROTOCOL_HEADER: "the far end speaks another protocol",
     CloseReason.AUTHENTICATION: "the broker refused the login",
+    CloseReason.LOGIN_CUT: "the broker hung up on the login",
     CloseReason.TIMEOUT: "the broker did not answer in time",
 }

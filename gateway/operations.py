@@ -78,6 +78,9 @@ class CloseReason(Enum):
     """The peer answered with another protocol header, or with something that is none."""
     AUTHENTICATION = "authentication"
     """The peer refused the credentials or the virtual host, or offers no mechanism that we accept."""
+    LOGIN_CUT = "login-cut"
+    """The stream ended where the peer owed an answer to our credentials or virtual host: a refusal without a word, or a
+    broker that comes up or goes down."""
     TIMEOUT = "timeout"
     """The handshake or the close took too long."""
 

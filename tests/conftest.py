@@ -17,6 +17,7 @@ import httpx._transports.default
 import hypothesis
 import pytest
 
+from tests import canary
 from tests.ledgers import PostgresqlLedgers
 from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, Server
 from tests.servers.process import State
@@ -52,6 +53,14 @@ def _terminated(number: int, frame: object) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_only_loopback)
     signal.signal(signal.SIGTERM, _terminated)
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_is_told() -> Iterator[None]:
+    """What the tests plant as a secret is in nothing that a gateway says."""
+    canary.watch()
+    yield
+    assert not canary.taken(), "a planted secret was seen"
 
 
 def _shared(kind: str) -> Iterator[Server]:

@@ -8,7 +8,8 @@ have two: what mostly waits, for brokers and for time to pass, counts half; a su
 and every suite that needs them finds their addresses through ``GATEWAY_TEST_SERVERS``.
 
 A suite fails if its process fails, if a test fails, if a test is skipped (what is not run is not tested), if no
-test was found, or if it takes longer than its ``limit``.
+test was found, if it takes longer than its ``limit``, or if a secret that the tests plant is seen in what it or any of
+its gateways said (:mod:`tests.canary`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests import canary  # noqa: E402  # this file is a program too, and then stands in the path alone
+
 BIN = Path(sys.executable).parent
 SERVERS_START = 180
 """How long the real servers may take to start, in seconds."""
@@ -95,8 +100,8 @@ SUITES = (
     Suite("ledger", ("ledger",), servers=True, limit=1200),
     Suite("conformance", ("conformance",), servers=True, waits=True, limit=900),
     Suite("spark-kills", ("pipeline/stream",), servers=True, limit=900, asked=True),
-    Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, asked=True),
-    Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True, asked=True),
+    Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True),
+    Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
     Suite("broker", ("broker",), waits=True),
     Suite("hostile", ("hostile",), waits=True),
     Suite("fuzz", ("fuzz",)),
@@ -105,20 +110,26 @@ SUITES = (
     Suite("links", ("transports", "upstreams"), servers=True, waits=True),
     Suite("http", ("core", "api"), servers=True),
     Suite("access", ("access",), waits=True),
+    Suite("contract", ("contract",)),
     Suite("outbound", ("outbound", "webhooks"), waits=True),
     Suite("app", ("test_a*.py",), servers=True, waits=True),
     Suite("bridge-faults", ("faults/bridges",), servers=True, waits=True, limit=900),
     Suite("consumer-faults", ("faults/consumers",), servers=True, waits=True, limit=900),
+    Suite("chaos", ("chaos",), servers=True, waits=True),
     Suite("benchmarks", ("benchmarks",), servers=True),
     Suite("interop", ("interop", "golden", "servers"), servers=True, waits=True, limit=900),
     Suite("bridges", ("bridges",), servers=True, waits=True),
     Suite("cluster", ("cluster",), servers=True, waits=True),
     Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
     Suite("taps", ("taps",), servers=True, waits=True),
+    Suite("tracing", ("tracing",), servers=True, waits=True),
     Suite("replays", ("replays",), servers=True, waits=True),
     Suite("commands", ("commands",), waits=True),
-    Suite("deploy", ("deploy/test_chart.py", "deploy/test_files.py"), asked=True),
+    Suite("doctor", ("doctor",), servers=True, waits=True),
+    Suite("supply", ("supply/test_[!t]*.py",)),
+    Suite("deploy", ("deploy/test_[!p]*.py",), asked=True),
     Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, limit=900, asked=True),
+    Suite("supply-tools", ("supply/test_tools.py",), asked=True),
 )
 """In the order in which they start: what is quick to say no comes first, and what is long not last."""
 
@@ -197,6 +208,8 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
     result = Result(suite)
     report = folder / f"{suite.name}.xml"
     log = folder / f"{suite.name}.log"
+    sightings = folder / f"{suite.name}.canary"
+    environ = {**environ, canary.VARIABLE: str(sightings)}
     began = time.monotonic()
     with log.open("wb") as output:
         for command in suite.commands(report):
@@ -226,7 +239,11 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
             result.why = "no test was found"
     elif suite.paths and not result.why:
         result.why = "no report was written"
-    return result, log.read_text(encoding="utf-8", errors="replace")
+    said = log.read_text(encoding="utf-8", errors="replace")
+    seen = sightings.read_text(encoding="utf-8").splitlines() if sightings.exists() else []
+    if seen or canary.look(said, "what the suite printed"):
+        result.why = f"a planted secret was seen: {(seen or canary.taken())[0]}"
+    return result, said
 
 
 class Servers:

@@ -435,7 +435,7 @@ async def test_run_fails_before_it_is_ready(tmp_path: Path) -> None:
 
 def test_urls_of_ipv6(tmp_path: Path) -> None:
     config = configuration(tmp_path, **{"http.host": "::1"})
-    app = App(config, None, apps.Ports(1, 2, None))  # type: ignore[arg-type]
+    app = App(config, None, apps.Ports(1, 2, None), None)  # type: ignore[arg-type]
     assert app.url == "http://[::1]:1"
     assert app.ready_line() == "ready: http http://[::1]:1 ops http://127.0.0.1:2"
 

@@ -13,6 +13,7 @@ from gateway.errors import (
     BrokerUnavailable,
     GatewayError,
     LimitExceeded,
+    LoginCut,
     NotFound,
     ProtocolMismatch,
     RemoteError,
@@ -130,6 +131,7 @@ async def test_open_use_close(broker: FakeBroker) -> None:
         (Closed(0, CloseReason.TIMEOUT, 0, "late"), ProtocolMismatch, "in time: late"),
         (Closed(0, CloseReason.PEER, 320, "soon"), BrokerUnavailable, "closed the connection 320: soon"),
         (Closed(0, CloseReason.EOF, 0, ""), BrokerUnavailable, "hung up"),
+        (Closed(0, CloseReason.LOGIN_CUT, 0, "on us"), LoginCut, "hung up on the login: on us"),
     ],
 )
 async def test_a_handshake_that_fails(

@@ -23,6 +23,7 @@ from gateway.bridges.in_doubt import settle
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
 from gateway.bridges.routes import Route
 from gateway.bridges.states import BridgeState, BridgeStatus
+from gateway.bridges.traces import Traces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.config import BridgeSettings
 from gateway.core.consuming import own_id
@@ -53,8 +54,8 @@ SOURCE, QUEUE, BROKER, OURS, BRANCH = "source", "own queue", "target broker", "b
 """Where a fault can be, besides those of the flow."""
 
 
-def check(name: str, settings: BridgeSettings, gateway: Gateway) -> None:
-    """Whether a bridge can be made of these settings.
+def check(name: str, settings: BridgeSettings, find: Callable[[str], object]) -> None:
+    """Whether a bridge can be made of these settings; ``find``: a broker by name.
 
     Raises:
         EncodeError: a setting is wrong; it names the setting.
@@ -63,7 +64,7 @@ def check(name: str, settings: BridgeSettings, gateway: Gateway) -> None:
     Route(name, settings, "", own_id)
     for broker in (settings.source.broker, settings.target.broker, settings.dead_letter.broker):
         if broker:
-            gateway.broker(broker)
+            find(broker)
 
 
 class Bridge:
@@ -123,7 +124,9 @@ class Bridge:
         self._asked_at = -ASK_EVERY
         self._loop = asyncio.get_running_loop()
         gateway.metrics.bridge_in_flight.labels(name).set_function(lambda: self._flow.held if self._flow else 0)
+        gateway.metrics.bridge_oldest.labels(name).set_function(lambda: self._flow.oldest if self._flow else 0.0)
         gateway.metrics.bridge_up.labels(name).set(0)
+        gateway.metrics.bridge_fault.labels(name).set(0)
         self._judge()
 
     # ---------------------------------------------------------------------------------------- start, halt
@@ -274,6 +277,9 @@ class Bridge:
             on_enough=self._enough,
             on_crash=self._crashed,
         )
+        if (tracer := self._gateway.tracer) is not None:
+            queue, exchange = self.route.queue, settings.target.exchange
+            flow.traces = Traces(tracer, self.name, queue, exchange, self._source, self._target)
         if settings.acknowledge == "dtx":
             flow.redeliveries.trusts = True
             flow.two_phase = TwoPhase(
@@ -409,6 +415,11 @@ class Bridge:
         self._on_finish(self, why)
 
     @property
+    def stale(self) -> bool:
+        """One of its brokers is another one now."""
+        return any(self._gateway.brokers.get(upstream.name) is not upstream for upstream in self._brokers())
+
+    @property
     def finished(self) -> bool:
         """It has come to the end that was wished for."""
         left = self._flow.left if self._flow is not None else self._left
@@ -513,7 +524,9 @@ class Bridge:
             self._state = state
             self._since = time()
             log("bridge.state", bridge=self.name, state=state.value, reason=self._faults.reason)
-            self._gateway.metrics.bridge_up.labels(self.name).set(state in (BridgeState.RUNNING, BridgeState.DRAINING))
+            metrics = self._gateway.metrics
+            metrics.bridge_up.labels(self.name).set(state in (BridgeState.RUNNING, BridgeState.DRAINING))
+            metrics.bridge_fault.labels(self.name).set(state in (BridgeState.STARTING, BridgeState.ERROR))
 
     async def status(self) -> BridgeStatus:
         """Everything there is to say. Asks how deep the source's queue is, at most once a second."""
@@ -562,7 +575,7 @@ class Bridge:
         if not self.route.own_queue:
             return
         source, queue = self.settings.source, self.route.queue
-        inherited = heir is not None and heir._source is self._source and heir.route.queue == queue
+        inherited = heir is not None and heir._source.name == self._source.name and heir.route.queue == queue
         try:
             if heir is not None and inherited and heir.route.own_queue:
                 await heir._declare()

@@ -49,6 +49,10 @@ class Counts:
         self.losses[name] = self.losses.get(name, 0) + 1
         self._metrics.bridge_losses.labels(self.name, name).inc()
 
+    def retried(self, reason: str) -> None:
+        """The target did not take a message, for a reason that has this code."""
+        self._metrics.retries.labels("bridge", reason).inc()
+
     def rate(self, now: float) -> float:
         """Messages forwarded a second, lately."""
         return self._rate.of(now)
@@ -64,7 +68,9 @@ class Counts:
         for name in self.losses:
             self._metrics.bridge_losses.remove(self.name, name)
         self._metrics.bridge_up.remove(self.name)
+        self._metrics.bridge_fault.remove(self.name)
         self._metrics.bridge_in_flight.remove(self.name)
+        self._metrics.bridge_oldest.remove(self.name)
         self._metrics.bridge_octets.remove(self.name)
         self._metrics.bridge_lag.remove(self.name)
 

@@ -36,6 +36,7 @@ from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
 from gateway.bridges.redeliveries import Redeliveries
 from gateway.bridges.routes import Fate, Route
 from gateway.bridges.throttle import Throttle
+from gateway.bridges.traces import Traces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.bridges.verdicts import Fault, verdict
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
@@ -43,6 +44,7 @@ from gateway.ledger import Kind, MessageIds, id_text
 from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.telemetry import log
+from gateway.tracing import trace_of
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
 
 CHUNK: Final = 500
@@ -82,6 +84,8 @@ class Flow:
         self.graves: Graves
         self.two_phase: TwoPhase | None = None
         """Mode ``dtx``."""
+        self.traces: Traces | None = None
+        """None: nothing is traced."""
         self.held = 0
         self.octets = 0
         """Messages that came and are not settled, and the octets of their bodies."""
@@ -132,6 +136,8 @@ class Flow:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._chunks: dict[object, list[Item]] = {}
+        """What was published and has no outcome yet, by what waits for it."""
         self._idle = asyncio.Event()
         self._stopping = False
 
@@ -202,6 +208,15 @@ class Flow:
     def waiting(self) -> int:
         """What came and was not published yet."""
         return len(self._arrived) + len(self._again)
+
+    @property
+    def oldest(self) -> float:
+        """How long ago the oldest message came that is not settled, in seconds; 0: there is none. May be asked by
+        another thread: what may change meanwhile is copied first."""
+        came = [chunk[0].delivery.at for chunk in list(self._chunks.values()) if chunk]
+        came += [item.delivery.at for item in list(self._again)]
+        came += [delivery.at for delivery in list(self._arrived)[:1]]
+        return max(0.0, self._loop.time() - min(came)) if came else 0.0
 
     # --------------------------------------------------------------------------------------------- arrival
 
@@ -409,7 +424,11 @@ class Flow:
                 self.redeliveries.launched(item)
             if pairs:
                 self._gate.outstanding += len(pairs)
-                ended = await two_phase.forward(pairs)
+                self._chunks[two_phase] = present
+                try:
+                    ended = await two_phase.forward(pairs)
+                finally:
+                    del self._chunks[two_phase]
                 if ended.good:
                     self._newest = max(self._newest, *(item.sent for item in ended.good))
                 if ended.refused:
@@ -463,9 +482,11 @@ class Flow:
         annotated = self._target.settings.annotate
         made: list[tuple[Item, Message]] = []
         resent = 0
+        now = self._loop.time() if self.traces is not None else 0.0
         for item in items:
             self._serial += 1
             item.sent = self._serial
+            item.published = now
             if item.delivery.redelivered or item.first or item.doubtful:
                 # What has an id, and no branch of it is in the ledger, is not at the target.
                 again = item.delivery.redelivered and (two_phase is None or not item.key)
@@ -501,15 +522,20 @@ class Flow:
     async def _finish(self, items: list[Item]) -> None:
         """Wait for the outcomes of a chunk; what has come when the patience is at its end does not wait longer."""
         patience = PATIENCE_MIN
-        while items:
-            last = items[-1].future
-            assert last is not None
-            if not last.done():
-                await asyncio.wait((last,), timeout=patience)
-                patience = min(patience * 2, PATIENCE_MAX)
-            done, items = _split(items)
-            if done:
-                await self._outcomes(done)
+        mark = object()
+        try:
+            while items:
+                self._chunks[mark] = items
+                last = items[-1].future
+                assert last is not None
+                if not last.done():
+                    await asyncio.wait((last,), timeout=patience)
+                    patience = min(patience * 2, PATIENCE_MAX)
+                done, items = _split(items)
+                if done:
+                    await self._outcomes(done)
+        finally:
+            self._chunks.pop(mark, None)
 
     async def _outcomes(self, items: list[Item]) -> None:
         """Record and acknowledge what was taken; judge what was not."""
@@ -555,6 +581,8 @@ class Flow:
         self.done += len(items)
         self.done_octets += octets
         self._counts.forwarded(len(items), octets, now - items[0].delivery.at, now)
+        if self.traces is not None:
+            self.traces.ended(items)
 
     def _lossy(self, item: Item, now: float) -> None:
         for loss in item.losses:
@@ -562,8 +590,8 @@ class Flow:
         if self._warns and now - self._warned_at >= 1.0:
             self._warned_at = now
             log(
-                "bridge.loss", logging.WARNING, bridge=self._route.name, id=item.text,
-                losses=[f"{loss.name}: {loss.field}" for loss in item.losses],
+                "bridge.loss", logging.WARNING, bridge=self._route.name, message_id=item.text,
+                losses=[f"{loss.name}: {loss.field}" for loss in item.losses], trace_id=trace_of(item.delivery.message),
             )  # fmt: skip
 
     def _refused(self, refused: list[tuple[Item, GatewayError]], taken: int) -> None:
@@ -597,6 +625,7 @@ class Flow:
                 self._drop(item)
                 self._release(item.delivery)
             else:
+                self._counts.retried(error.code)
                 self._again.append(item)
         if worst is not None:
             self._gate.close(worst, now)
@@ -618,6 +647,8 @@ class Flow:
     def buried(self, items: Sequence[Item]) -> None:
         """The dead-letter place has them, and the ledger knows."""
         self._counts.add("dead_lettered", len(items))
+        if self.traces is not None:
+            self.traces.ended(items, "dead_lettered")
         for item in items:
             self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
         self._unlogged += len(items)

@@ -16,7 +16,7 @@ class Item:
 
     __slots__ = (
         "bare", "delivery", "doubtful", "due", "exchange", "first", "future", "hops", "id", "key", "losses", "new",
-        "number", "reason", "refusals", "resent", "routing_key", "sent", "sha256", "size", "text", "via",
+        "number", "published", "reason", "refusals", "resent", "routing_key", "sent", "sha256", "size", "text", "via",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery, number: int) -> None:
@@ -54,6 +54,8 @@ class Item:
         self.future: asyncio.Future[PublishReceipt] | None = None
         self.first = 0
         """Which publish of the bridge its first was; 0: it was not published yet."""
+        self.published = 0.0
+        """When that was, on the loop's clock; only where it is traced."""
         self.sent = 0
         """Which publish of the bridge its last was."""
         self.refusals = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -59,8 +59,8 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
         assert found is not None
         return str(found.spec["id"])
 
-    def check(self, name: str, settings: BridgeSettings) -> None:
-        check(name, settings, self._gateway)
+    def check(self, name: str, settings: BridgeSettings, find: Callable[[str], object] | None = None) -> None:
+        check(name, settings, find or self._gateway.broker)
 
     def build(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: Wish) -> Bridge:
         counts = self._counts.get(name)
@@ -85,7 +85,8 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
         return before.source != after.source
 
     def forget_counts(self, name: str) -> None:
-        self._counts.pop(name).forget()
+        if (counts := self._counts.pop(name, None)) is not None:
+            counts.forget()
 
     async def drain(self, name: str) -> BridgeStatus:
         """Forward until the source's queue is empty, then stop. Raises NoSuchBridge."""

@@ -342,10 +342,10 @@ class ClassicClient(ClassicSession[ClientChannel]):
 
     def _eof_reason(self) -> Closed:
         if self.phase is Phase.HANDSHAKE and self._expected is m.ConnectionTune:
-            return Closed(0, CloseReason.AUTHENTICATION, 403, "the server hung up on our credentials")
+            return Closed(0, CloseReason.LOGIN_CUT, 0, "the server hung up on our credentials")
         if self.phase is Phase.HANDSHAKE and self._expected is m.ConnectionOpenOk:
             text = f"the server hung up on the virtual host {self.config.virtual_host!r}"
-            return Closed(0, CloseReason.AUTHENTICATION, 530, text)
+            return Closed(0, CloseReason.LOGIN_CUT, 0, text)
         return Closed(0, CloseReason.EOF, 0, f"the stream ended where {self._awaited()} was due")
 
     def _awaited(self) -> str:

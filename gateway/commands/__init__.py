@@ -39,7 +39,9 @@ __all__ = [
 VERBS: Mapping[str, tuple[str, str]] = {
     "serve": ("gateway.commands.serve:serve", "Run the gateway."),
     "demo": ("gateway.commands.demo:demo", "Show the main job on a fresh gateway, step by step."),
+    "doctor": ("gateway.commands.doctor:doctor", "Say what is broken in a set-up, and what to do."),
     "migrate": ("gateway.commands.migrate:migrate", "Bring the ledger's tables up to date."),
+    "reload": ("gateway.commands.reload:reload", "Have a running gateway read its configuration again."),
     "probe": ("gateway.commands.probe:probe", "Say which AMQP versions a broker speaks."),
     "brokers": ("gateway.commands.resources:brokers", "Show the brokers of a running gateway."),
     "queues": ("gateway.commands.resources:queues", "Declare, show, purge and delete a broker's queues."),

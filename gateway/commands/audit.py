@@ -76,9 +76,11 @@ def verify_audit(head: tuple[int, bytes] | None, as_json: bool, config: str | No
     found = _read(config, data_dir, lambda connection: verify(connection, Head(*head) if head else None))
     text = f"{found.head.sequence}:{found.head.hash.hex()}"
     if as_json:
-        print_json({"rows": found.rows, "head": text, "broken": found.broken or None, "why": found.why})
+        broken = found.broken or None
+        print_json({"rows": found.rows, "first": found.first, "head": text, "broken": broken, "why": found.why})
     elif not found.broken:
-        note(f"{found.rows} rows, sound. The head:")
+        since = f" from row {found.first} on" if found.first > 1 else ""
+        note(f"{found.rows} rows{since}, sound. The head:")
         click.echo(text)
     if found.broken:
         raise Failure(

@@ -1,5 +1,7 @@
 """What every verb that talks to a running gateway shares: its options and one HTTP exchange.
 
+The options of TLS are no arguments of the verbs: they stand in click's context, where :class:`Client` finds them.
+
 An answer that is no success becomes a :class:`~gateway.commands.Failure` here, once, with the problem's sentence,
 its advice and the exit status of :func:`status_of`.
 """
@@ -8,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 import click
 
-from gateway.commands import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, Failure
+from gateway.commands import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from gateway.terminal import note, print_json, print_table, printable
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 __all__ = [
-    "DEFAULT_URL", "TIMEOUT", "Client", "client_options", "note", "print_json", "print_table", "printable",
+    "DEFAULT_URL", "TIMEOUT", "Client", "Tls", "client_options", "note", "print_json", "print_table", "printable",
     "problem_text", "segment", "status_of", "unreachable",
 ]  # fmt: skip
 
@@ -29,11 +34,82 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT = 60.0
 """How long one exchange may take, in seconds, besides the time that it was asked to wait."""
+TLS_FILES: Final = "gateway.tls"
+"""Where click's context has them."""
+TLS_OPTION: Final = "tls_"
+"""How the names of these options begin for click: ``key`` alone is an argument elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files (PEM) for a gateway that is reached over TLS; empty: none."""
+
+    ca: str = ""
+    """Authorities that may sign its certificate, in place of the public ones."""
+    cert: str = ""
+    """Our certificate."""
+    key: str = ""
+    """Its key; empty: it is in ``cert``."""
+
+    def context(self) -> ssl.SSLContext | bool:
+        """What httpx verifies with.
+
+        Raises:
+            Failure: a file is missing, or is not what it should be.
+        """
+        if not self.ca and not self.cert:
+            if self.key:
+                raise Failure("--key is a key without a certificate: --cert is missing", USAGE)
+            return True
+        import ssl
+
+        name = self.ca
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            name = f"{self.cert} {self.key}".strip()
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None, password=_no_password)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise Failure(f"{name}: {why}", USAGE) from None
+        return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password, which we do not know")  # else OpenSSL would ask the terminal
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    ctx.meta.setdefault(TLS_FILES, {})[str(parameter.name).removeprefix(TLS_OPTION)] = value or ""
+
+
+def tls_files() -> Tls:
+    """Those that the command line, or the environment, names."""
+    context = click.get_current_context(silent=True)
+    return Tls(**context.meta.get(TLS_FILES, {})) if context is not None else Tls()
 
 
 def client_options(function: F) -> F:
-    """``--url``, ``--api-key`` and ``--json``; the verb gets ``client`` and ``as_json``."""
+    """``--url``, ``--api-key``, ``--json``, which the verb gets, and ``--ca``, ``--cert`` and ``--key``, which
+    :class:`Client` finds by itself."""
     for option in (
+        *(
+            click.option(
+                f"--{name}",
+                f"{TLS_OPTION}{name}",
+                envvar=f"GATEWAY_{name.upper()}",
+                show_envvar=True,
+                metavar="FILE",
+                help=text,
+                expose_value=False,
+                callback=_keep,
+            )
+            for name, text in (
+                ("key", "Key of --cert (PEM), where it is not in that file."),
+                ("cert", "Certificate to show to a gateway that asks for one (PEM)."),
+                ("ca", "Authorities that may sign the gateway's certificate (PEM); without it, the public ones."),
+            )
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, exactly as the API answers."),
         click.option(
             "--api-key", envvar="GATEWAY_API_KEY", show_envvar=True, help="API key, where the gateway has any."
@@ -63,10 +139,14 @@ def status_of(status: int) -> int:
 class Client:
     """A running gateway, asked over HTTP."""
 
-    def __init__(self, url: str, api_key: str | None, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, api_key: str | None, transport: httpx.BaseTransport | None = None, tls: Tls | None = None
+    ) -> None:
+        """``tls``: instead of what the command line names."""
         self.url = url.rstrip("/")
         self._api_key = api_key
         self._transport = transport
+        self._tls = tls if tls is not None else tls_files()
 
     def ask(
         self,
@@ -113,13 +193,18 @@ class Client:
 
         timeout = httpx.Timeout(silence, connect=TIMEOUT)
         with (
-            httpx.Client(transport=self._transport, trust_env=False, timeout=timeout) as client,
+            self._open(timeout) as client,
             client.stream("GET", self.url + path, headers=self._headers(headers), params=query) as answer,
         ):
             if not answer.is_success:
                 answer.read()
                 self._decoded(answer)  # raises what is wrong
             yield answer.iter_lines()
+
+    def _open(self, timeout: httpx.Timeout | float) -> httpx.Client:
+        import httpx
+
+        return httpx.Client(transport=self._transport, trust_env=False, timeout=timeout, verify=self._tls.context())
 
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         sent = dict(headers or {})
@@ -139,14 +224,15 @@ class Client:
         import httpx
 
         try:
-            with httpx.Client(transport=self._transport, trust_env=False, timeout=TIMEOUT + wait) as client:
+            with self._open(TIMEOUT + wait) as client:
                 return client.request(method, self.url + path, json=body, headers=self._headers(headers), params=query)
         except httpx.TimeoutException:
             raise Failure(f"no answer from {self.url} in {TIMEOUT + wait:.0f} s", FAILED) from None
         except httpx.ConnectError as error:
             raise unreachable(self.url, error) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Failure(f"{self.url}: {str(error) or type(error).__name__}", UNREACHABLE) from None
+            hint = _hint(str(error))
+            raise Failure(f"{self.url}: {str(error) or type(error).__name__}{hint}", UNREACHABLE) from None
 
     def _decoded(self, answer: httpx.Response) -> Any:
         try:
@@ -160,8 +246,26 @@ class Client:
 
 
 def unreachable(url: str, error: Exception) -> Failure:
-    """Nobody is there."""
-    return Failure(f"{url} cannot be reached: {error}. Is `gateway serve` running?", UNREACHABLE)
+    """Nobody is there, or not who we think it is."""
+    hint = _hint(str(error)) or ". Is `gateway serve` running?"
+    return Failure(f"{url} cannot be reached: {error}{hint}", UNREACHABLE)
+
+
+def _hint(said: str) -> str:
+    """What to do about an error of TLS."""
+    low = said.lower().replace("_", " ")
+    return next((f".\n  {text}" for words, text in HINTS if words in low), "")
+
+
+HINTS: Final = (
+    ("hostname mismatch", "Use one of the names in its certificate in --url."),
+    ("ip address mismatch", "Use one of the names in its certificate in --url."),
+    ("certificate has expired", "Its certificate must be renewed."),
+    ("certificate verify failed", "Name the authority that signed its certificate: --ca FILE, or GATEWAY_CA."),
+    ("certificate required", "It wants a certificate of us: --cert FILE and --key FILE."),
+    ("wrong version number", "It does not speak TLS there: http:// may be meant."),
+)
+"""Part of what OpenSSL says, in small letters -> what to do about it."""
 
 
 def problem_text(status: int, problem: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def serve(
     data_dir: str | None,
     ports_file: str | None,
 ) -> None:
-    """Run the gateway until SIGTERM or SIGINT.
+    """Run the gateway until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
 
     Without --config it is a development gateway on loopback: it starts the embedded broker and offers it three
     times, as the brokers local-0-8, local-0-9-1 and local-0-10.
@@ -69,19 +69,22 @@ def serve(
       gateway serve --config gateway.toml --role worker
       gateway serve --http-port 0 --ops-port 0 --amqp-port 0 --ports-file ports.json
     """
+    from functools import partial
+
     from gateway.config import load
 
-    settings = load(
-        config,
-        overrides={
-            "role": role,
-            "http.port": http_port,
-            "ops.port": ops_port,
-            "embedded.port": amqp_port,
-            "data_dir": data_dir,
-        },
-    )
+    overrides = {
+        "role": role,
+        "http.port": http_port,
+        "ops.port": ops_port,
+        "embedded.port": amqp_port,
+        "data_dir": data_dir,
+    }
+    read = partial(load, config, overrides=overrides)
+    settings = read()
     # Only now: a wrong setting is told before the whole service is imported.
     from gateway import app
 
-    ctx.exit(app.serve(settings if config else app.development(settings), ports_file, click.echo))
+    if config is None:
+        ctx.exit(app.serve(app.development(settings), ports_file, click.echo))
+    ctx.exit(app.serve(settings, ports_file, click.echo, read=read))

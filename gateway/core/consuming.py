@@ -161,6 +161,9 @@ class Consuming:
             else:
                 settled = await self._verb(self.broker_leases, verb)(subscription, group, **arguments)
             results |= {item.ack_id: item for item in settled}
+        late = sum(item.status == LOST for item in results.values())
+        if late:
+            self._parts.metrics.fencing_rejections.labels("delivery").inc(late)
         return [results[ack_id] for ack_id in ack_ids]
 
     def _verb(self, kind: BrokerLeases | LedgerSettling, verb: str) -> Verb:

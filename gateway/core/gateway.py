@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from gateway.config import SubscriptionSettings
 from gateway.core.ack_ids import AckIds
+from gateway.core.auditor import Auditor
 from gateway.core.consuming import Consuming
 from gateway.core.dead_letters import DeadLetters
 from gateway.core.in_doubt import InDoubt
@@ -22,6 +23,7 @@ from gateway.core.intakes import Intakes
 from gateway.core.keyed_messages import KeyedMessages
 from gateway.core.keys import Answer, KeyedPublisher, KeyedRequest, Render
 from gateway.core.leases import Leases
+from gateway.core.observer import Observer
 from gateway.core.outbox import WORK as OUTBOX
 from gateway.core.outbox import Outbox
 from gateway.core.own_queues import OwnQueues
@@ -30,16 +32,20 @@ from gateway.core.parts import Parts
 from gateway.core.peers import Peers
 from gateway.core.publishing import Outgoing, Published, Publisher
 from gateway.core.recorder import Recorder
+from gateway.core.retired import Retired
 from gateway.core.subscriptions import Subscriptions
 from gateway.core.topology import Topology
 from gateway.errors import NoSuchBroker, NoSuchMessage
-from gateway.ledger import Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
+from gateway.ledger import Kind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
 from gateway.telemetry import Metrics, log
+from gateway.tracing import Tracer
 from gateway.upstreams import Oversized, Upstream, UpstreamState
 
 SUBSCRIPTION: Final = "subscription"
 """What other processes are told of a subscription that changed."""
 UP: Final = frozenset({UpstreamState.UP, UpstreamState.BLOCKED})
+CALM: Final = frozenset({UpstreamState.CONNECTING, UpstreamState.UP, UpstreamState.CLOSED})
+"""States in which nothing is wrong with a broker."""
 
 
 class Gateway:
@@ -58,11 +64,14 @@ class Gateway:
         leases_max: int = 10_000,
         intent_always: bool = False,
         takes_work: bool = True,
+        tracer: Tracer | None = None,
     ) -> None:
-        """``takes_work`` False: what one process at a time may do is done by others."""
+        """``takes_work`` False: what one process at a time may do is done by others. ``tracer`` None: nothing is
+        traced."""
         self.ledger = ledger
         self.brokers = dict(brokers)
         self.metrics = metrics
+        self.tracer = tracer
         self.confirm_timeout = confirm_timeout
         self.leaving = False
         self.draining = False
@@ -99,21 +108,39 @@ class Gateway:
         self.topology = Topology(ledger, self._publisher, self.broker)
         self.on_owed: list[Callable[[str], None]] = []
         """Called with the name of a subscription of which dead messages were revived, say."""
-        self.outbox = Outbox(ledger, self._publisher, self.brokers, metrics, partial(self.ownership.changed, OUTBOX))
+        self.outbox = Outbox(
+            ledger, self._publisher, self.brokers, metrics, partial(self.ownership.changed, OUTBOX), tracer
+        )
         """Publishes of later."""
         self.ownership.register(OUTBOX, self.outbox)
+        self.auditor = Auditor(ledger, metrics)
+        """Looks for what was lost."""
+        self.observer = Observer(ledger, metrics)
+        """Shows what the ledger owes."""
+        ledger.on_commit = metrics.ledger_commit_seconds.observe
+        ledger.on_outdated = metrics.fencing_rejections.labels("shard").inc
+        self.retired = Retired()
+        """Brokers that others have taken the place of."""
+        self._orders: dict[tuple[str, str], tuple[Upstream, int]] = {}
+        """Broker and order of publishes under way -> where they go, and how many."""
 
     # -------------------------------------------------------------------------------------- start, close
 
     async def start(self) -> None:
         """Connect to the brokers and resolve what is in doubt, both in the background."""
         for upstream in self.brokers.values():
-            upstream.on_state.append(self._broker_changed)
-            upstream.on_oversized.append(partial(self._oversized, upstream.name))
+            self._attend(upstream)
             await upstream.start()
         self.ledger.on_takeover = self._in_doubt.resolve_soon
         self._in_doubt.resolve_soon()
         await self.ownership.start()
+        self.auditor.start()
+        self.observer.start()
+
+    def set_bounds(self, confirm_timeout: float, leases_max: int) -> None:
+        """Other bounds, for what begins from now on."""
+        self.confirm_timeout = confirm_timeout
+        self._leases.bound = leases_max
 
     def leave(self) -> None:
         """Be no longer ready, and go on with everything until ``drain``."""
@@ -127,13 +154,16 @@ class Gateway:
     async def close(self, within: float) -> None:
         """Finish, within ``within`` seconds: keyed publishes, leases, events, links. The ledger stays open."""
         self.drain()
+        await asyncio.gather(self.auditor.close(), self.observer.close())
         await self.ownership.close(within)
         await asyncio.gather(*(part.close(within) for part in (self._keyed, self._keyed_messages, self._in_doubt)))
         for task in self._declaring:
             task.cancel()
         await self.parts.own_queues.close()
         await self.consuming.close()
-        await asyncio.gather(*(upstream.close(within) for upstream in self.brokers.values()))
+        await asyncio.gather(
+            self.retired.close(within), *(upstream.close(within) for upstream in self.brokers.values())
+        )
         await self._recorder.close(within)
         await self.peers.close()
 
@@ -150,14 +180,60 @@ class Gateway:
     def _subscription_changed_elsewhere(self, news: Mapping[str, Any]) -> None:
         self.subscriptions.forget(str(news.get("name", "")))
 
+    def _attend(self, upstream: Upstream) -> None:
+        upstream.on_state.append(self._broker_changed)
+        upstream.on_oversized.append(partial(self._oversized, upstream.name))
+        self.metrics.publishes.labels(upstream.name, Kind.UNKNOWN.value)  # from 0 on, or its first would be no rise
+        upstream.on_answered.append(self.metrics.confirm_seconds.labels(upstream.name).observe)
+
+    def change_brokers(self, made: Mapping[str, Upstream], gone: Collection[str]) -> None:
+        """Have these brokers under their names from now on, and none under those that are ``gone``. What is under way
+        at the ones before comes to its end there."""
+        self.parts.own_queues.forget_all()
+        for name in gone:
+            self._retire(self.brokers.pop(name))
+            metrics = self.metrics
+            for gauge in (
+                metrics.broker_up, metrics.broker_blocked, metrics.unconfirmed, metrics.unconfirmed_oldest
+            ):  # fmt: skip
+                gauge.remove(name)
+        for name, upstream in made.items():
+            before = self.brokers.get(name)
+            self.brokers[name] = upstream
+            self._publisher.forget_queues(name)  # it may be another broker altogether
+            if before is not None:
+                self._retire(before)
+            self._attend(upstream)
+            self.outbox.attend(upstream)
+            self._broker_changed(upstream)
+
+    def _retire(self, upstream: Upstream) -> None:
+        upstream.on_state.remove(self._broker_changed)
+        self.retired.add(upstream)
+
     def _broker_changed(self, upstream: Upstream) -> None:
         if upstream.state is UpstreamState.UP:
             self.consuming.broker_is_up(upstream.name)
             task = asyncio.get_running_loop().create_task(self.subscriptions.declare_queues(upstream.name))
             self._declaring.add(task)
             task.add_done_callback(self._declaring.discard)
+        log(
+            "broker.state", logging.INFO if upstream.state in CALM else logging.WARNING,
+            broker=upstream.name, state=upstream.state.value, reason=upstream.reason,
+        )  # fmt: skip
         self.metrics.broker_up.labels(upstream.name).set(upstream.state is UpstreamState.UP)
         self.metrics.broker_blocked.labels(upstream.name).set(upstream.state is UpstreamState.BLOCKED)
+
+    def measure(self) -> None:
+        """Bring up to date what of the metrics is only looked at when somebody asks."""
+        for name, upstream in self.brokers.items():
+            self.metrics.broker_up.labels(name).set(upstream.state is UpstreamState.UP)
+            self.metrics.broker_blocked.labels(name).set(upstream.state is UpstreamState.BLOCKED)
+            self.metrics.unconfirmed.labels(name).set(upstream.status().pending)
+            self.metrics.unconfirmed_oldest.labels(name).set(upstream.unconfirmed_for)
+        self.metrics.leases_oldest.set(self._leases.oldest)
+        self.metrics.ledger_waiting.set(self.ledger.waiting)
+        self.ready()
 
     def _oversized(self, broker: str, oversized: Oversized) -> None:
         self.metrics.deliveries.labels(broker, "oversized").inc()
@@ -209,13 +285,27 @@ class Gateway:
         any has a key of its own."""
         upstream = self.broker(broker)
         publisher = self._keyed_messages if self._keyed_messages.has(messages, order) else self._publisher
-        return await publisher.publish(upstream, exchange, messages, client, self.confirm_timeout, order)
+        if order is not None:  # what is under way of it goes first: nothing overtakes it over another link
+            upstream, count = self._orders.get((broker, order), (upstream, 0))
+            self._orders[broker, order] = upstream, count + 1
+        upstream.users += 1
+        try:
+            return await publisher.publish(upstream, exchange, messages, client, self.confirm_timeout, order)
+        finally:
+            upstream.users -= 1
+            if order is not None and (count := self._orders.pop((broker, order))[1]) > 1:
+                self._orders[broker, order] = upstream, count - 1
 
     async def publish_keyed(
         self, request: KeyedRequest, broker: str, exchange: str, messages: Sequence[Outgoing], render: Render
     ) -> Answer:
         """Publish messages under an Idempotency-Key. See :class:`KeyedPublisher`."""
-        return await self._keyed.publish(request, self.broker(broker), exchange, messages, self.confirm_timeout, render)
+        upstream = self.broker(broker)
+        upstream.users += 1
+        try:
+            return await self._keyed.publish(request, upstream, exchange, messages, self.confirm_timeout, render)
+        finally:
+            upstream.users -= 1
 
     # ------------------------------------------------------------------------------------------ timeline
 

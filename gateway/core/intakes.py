@@ -15,7 +15,7 @@ from gateway.core.intake import Intake
 from gateway.core.parts import Parts
 from gateway.core.shelves import Shelves
 from gateway.core.subscriptions import Subscription, Subscriptions
-from gateway.errors import GatewayError, NoSuchSubscription
+from gateway.errors import GatewayError, NoSuchBroker, NoSuchSubscription
 from gateway.ledger.owed import Delivery
 from gateway.telemetry import log
 
@@ -36,10 +36,11 @@ class OrderedIntake:
         self._waiting: int | None = None
         """At most so many; None: not counted yet."""
         self._counting: asyncio.Task[None] | None = None
+        self._upstream = parts.find(subscription.settings.broker)
         self.intake = Intake(
             parts,
             subscription,
-            parts.find(subscription.settings.broker),
+            self._upstream,
             on_stored=self._stored,
             room=self._room,
         )
@@ -66,6 +67,14 @@ class OrderedIntake:
             await asyncio.sleep(COUNT_EVERY)
         finally:
             self._counting = None
+
+    @property
+    def stale(self) -> bool:
+        """Its broker is another one now."""
+        try:
+            return self._parts.find(self._upstream.name) is not self._upstream
+        except NoSuchBroker:
+            return True
 
     def end(self) -> None:
         """Count no more."""
@@ -130,7 +139,7 @@ class Intakes:
                 subscription = await self._subscriptions.get(name)
             except NoSuchSubscription:
                 return  # it is not among the names any more
-            if subscription.settings == ordered.subscription.settings:
+            if subscription.settings == ordered.subscription.settings and not ordered.stale:
                 return
             await self._stop(name, 5.0)
         await self._start(name)

@@ -81,7 +81,8 @@ class Leases:
         on_lost: Callable[[Lease], None],
     ) -> None:
         self._ack_ids = ack_ids
-        self._bound = bound
+        self.bound = bound
+        """Most leases at once."""
         self._on_expired = on_expired
         self._on_lost = on_lost
         self._leases: dict[int, Lease] = {}
@@ -97,9 +98,15 @@ class Leases:
         return len(self._leases)
 
     @property
+    def oldest(self) -> float:
+        """For how long the oldest has been out, in seconds; 0: there is none."""
+        first = next(iter(self._leases.values()), None)
+        return 0.0 if first is None else max(0.0, asyncio.get_running_loop().time() - first.delivery.at)
+
+    @property
     def room(self) -> int:
         """How many more leases there may be."""
-        return self._bound - len(self._leases)
+        return self.bound - len(self._leases)
 
     def count(self, subscription: str) -> int:
         """How many leases the subscription has out."""

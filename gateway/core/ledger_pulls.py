@@ -19,6 +19,7 @@ the ledger.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -37,7 +38,7 @@ from gateway.core.shelves import Shelf, Shelves
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import Subscription, discards_unmatched
 from gateway.errors import GatewayError, Overloaded
-from gateway.ledger import Entry, Kind
+from gateway.ledger import Entry, Kind, id_text
 from gateway.ledger.owed import Delivery as Row
 from gateway.operations import Settlement
 from gateway.telemetry import log
@@ -142,7 +143,10 @@ class LedgerPulls:
         try:
             stored = open_envelope(row.payload or b"")
         except EnvelopeError as error:
-            log("subscription.damaged", subscription=row.subscription, delivery=row.id.hex(), reason=str(error))
+            log(
+                "subscription.damaged", logging.WARNING, subscription=row.subscription,
+                message_id=id_text(row.message_id), delivery=id_text(row.id), reason=str(error),
+            )  # fmt: skip
             return None
         lease = self._lease(subscription, row.id, row.message_id, row.lease, row.attempt)
         redelivered = stored.redelivered or row.attempt > 1

@@ -38,6 +38,7 @@ from gateway.core.consuming import printable
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.keys import Answer, KeyedRequest
 from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
+from gateway.core.traces import published_later
 from gateway.errors import (
     BrokerUnavailable,
     EncodeError,
@@ -65,6 +66,7 @@ from gateway.ledger import (
 )
 from gateway.ledger.outbox import OLD_PLACE
 from gateway.telemetry import Metrics, log
+from gateway.tracing import Tracer
 from gateway.upstreams import Upstream, UpstreamState
 
 WORK: Final = "outbox"
@@ -148,8 +150,10 @@ class Outbox:
         brokers: Mapping[str, Upstream],
         metrics: Metrics,
         elsewhere: Callable[[str], None],
+        tracer: Tracer | None = None,
     ) -> None:
         """``elsewhere`` is told of a broker for which another process sends, and something is due."""
+        self._tracer = tracer
         self._ledger = ledger
         self._publisher = publisher
         self._brokers = brokers
@@ -381,6 +385,12 @@ class Outbox:
         """Another process has put something."""
         self._wake.set()
 
+    def attend(self, upstream: Upstream) -> None:
+        """A broker that is new under its name."""
+        if self._runner is not None:
+            upstream.on_state.append(self._broker_changed)
+        self._broker_changed(upstream)
+
     def _broker_changed(self, upstream: Upstream) -> None:
         lane = self._lanes.get(upstream.name)
         if lane is not None and upstream.state is UpstreamState.UP:
@@ -431,10 +441,12 @@ class Outbox:
     def _ready(self, now: float) -> list[str]:
         """The brokers that may be sent to: ours, up, and without a batch under way."""
         return [
-            name
-            for name, lane in self._lanes.items()
-            if not lane.busy and lane.not_before <= now and self._brokers[name].state is UpstreamState.UP
+            name for name, lane in self._lanes.items() if not lane.busy and lane.not_before <= now and self._is_up(name)
         ]
+
+    def _is_up(self, broker: str) -> bool:
+        upstream = self._brokers.get(broker)  # None: it was taken out of the configuration a moment ago
+        return upstream is not None and upstream.state is UpstreamState.UP
 
     def _send_soon(self, broker: str, batch: list[Promised]) -> None:
         lane = self._lanes.get(broker)
@@ -467,7 +479,10 @@ class Outbox:
 
     async def _send(self, lane: _Lane, broker: str, batch: Sequence[Promised]) -> None:
         """Send a batch, in order, and write down what became of it."""
-        upstream = self._brokers[broker]
+        upstream = self._brokers.get(broker)
+        if upstream is None:  # taken out of the configuration a moment ago
+            await self._let_go(batch, resent=False)
+            return
         work = Work()
         ready: list[tuple[Promised, Outgoing]] = []
         for row in batch:
@@ -482,6 +497,7 @@ class Outbox:
                 resent = row.doubtful or row.reason.get("resent") is True
                 ready.append((row, Outgoing(row.routing_key, message, mandatory, row.message_id, text, resent)))
         sent = []
+        began = time_ns()
         for exchange, group in groupby(ready, lambda pair: pair[0].exchange):
             pairs = list(group)
             items = [item for _, item in pairs]
@@ -492,6 +508,8 @@ class Outbox:
             items = [item for _, item in pairs]
             results = await self._publisher.outcomes(upstream, exchange, items, futures)
             await self._publisher.keep(exchange, items, results)
+            if self._tracer is not None:
+                published_later(self._tracer, upstream, exchange, began, items, results)
             for (row, item), result in zip(pairs, results, strict=True):
                 away = self._sort(work, upstream, row, item, result) or away
         now = asyncio.get_running_loop().time()
@@ -507,6 +525,8 @@ class Outbox:
             reason["resent"] = True
         if error is not None:
             reason |= {"code": error.code, "text": printable(str(error))[:500]}
+            if isinstance(error, BrokerUnavailable | OutcomeUnknown | PublishRefused):
+                self._metrics.retries.labels("outbox", error.code).inc()
         match error:
             case None:
                 work.done.append((row.message_id, self._publisher.events(upstream, [item], [result])))

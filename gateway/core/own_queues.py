@@ -82,6 +82,10 @@ class OwnQueues:
         """Its settings changed, or its queue may be gone."""
         self._declared.pop(name, None)
 
+    def forget_all(self) -> None:
+        """Brokers are others than before."""
+        self._declared.clear()
+
     async def abandon(self, name: str, settings: Source, heir: Source | None = None) -> None:
         """What it belongs to goes, or gets the settings ``heir``: undo what they do not need. A queue that both use
         stays, and is bound anew before it is unbound: what both bindings match is not missed."""

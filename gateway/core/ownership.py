@@ -205,6 +205,27 @@ class Ownership:
         await self._look()
         await asyncio.gather(*(held.tried.wait() for held in group.held.values() if not held.stopping))
 
+    async def reconsider(self, kinds: Collection[str], within: float) -> bool:
+        """The configuration is another one: ask for the names of these kinds anew, and have all that is ours read
+        again. Whether that was done within so many seconds; what was not is tried again and again."""
+        before = set(self._tasks)
+        groups = [self._groups[kind] for kind in kinds if kind in self._groups]
+        for group in groups:
+            group.stale = True
+            group.changed.update(group.held)
+            self._peers.tell(NEWS, {"kind": group.kind})
+        await self._look()
+        waiting: set[asyncio.Future[Any]] = {task for task in self._tasks if task not in before}
+        waiting |= {
+            asyncio.ensure_future(held.tried.wait()) for group in groups for held in group.held.values()
+        }  # fmt: skip
+        if not waiting:
+            return not self._troubles
+        _, left = await asyncio.wait(waiting, timeout=within)
+        for task in left - self._tasks:
+            task.cancel()
+        return not left and not self._troubles
+
     async def acquire(self, kind: str, name: str) -> bool:
         """Take one piece of work, beyond one's share if need be, and wait until it was tried to start it; False:
         another process has it, or is to have it.
@@ -285,7 +306,8 @@ class Ownership:
         """Tell the others of this process, and of the work that it takes, if they have not been told yet."""
         kinds = frozenset() if self._leaving or not self.takes_work else frozenset(self._groups)
         wanted = self._ledger.shard, self._ledger.fence, kinds
-        if not self._work.shared or wanted == self._announced:
+        announced = *wanted, self._peers.me.config
+        if not self._work.shared or announced == self._announced:
             return
         try:
             await self._work.announce(self._peers.describe(*wanted))
@@ -293,7 +315,7 @@ class Ownership:
             if not self._leaving:  # else the others will see for themselves
                 raise
         else:
-            self._announced = wanted
+            self._announced = announced
 
     async def _review(self, group: Group, view: View) -> None:
         """Claim what is missing of one kind, up to our share; hand over what is too much."""

@@ -104,8 +104,20 @@ class Seal:
             "x-peer-to": receiver.hex(),
             "x-peer-time": at,
             "x-peer-nonce": nonce,
+            "x-peer-length": str(len(body)),
+            "x-peer-head": self._head(method, path, sender.hex(), receiver.hex(), at, nonce, str(len(body))),
             "x-peer-seal": self._request(method, path, sender.hex(), receiver.hex(), at, nonce, body),
         }
+
+    def announced(self, method: str, path: str, receiver: bytes, headers: Mapping[bytes, bytes]) -> int | None:
+        """How long the body is, in octets, as the sealed head says before any of it is read. None: nobody who shares
+        the secret says so now, or it is one of a release before this one."""
+        names = ("from", "to", "time", "nonce", "length")
+        fields = [headers.get(b"x-peer-" + name.encode(), b"").decode("latin-1") for name in names]
+        sealed = hmac.compare_digest(self._head(method, path, *fields).encode(), headers.get(b"x-peer-head", b""))
+        if not sealed or fields[1] != receiver.hex() or abs(self._clock() - float(fields[2])) > CLOCKS:
+            return None
+        return int(fields[4])
 
     def check(self, method: str, path: str, receiver: bytes, headers: Mapping[bytes, bytes], body: bytes) -> str:
         """Why a request is not taken; empty: it is. One that is taken is not taken again."""
@@ -140,6 +152,9 @@ class Seal:
     def _request(self, method: str, path: str, sender: str, receiver: str, at: str, nonce: str, body: bytes) -> str:
         fields = (method, path, sender, receiver, at, nonce)
         return self._make(b"request", *(field.encode("latin-1") for field in fields), body)
+
+    def _head(self, *fields: str) -> str:
+        return self._make(b"head", *(field.encode("latin-1") for field in fields))
 
     def _make(self, *parts: bytes) -> str:
         mac = hmac.new(self._key, digestmod=sha256)
@@ -194,6 +209,15 @@ class Peers:
     def reached_at(self, url: str) -> None:
         """Where the others reach this process, once its port is open."""
         self.me = msgspec.structs.replace(self.me, url=self._settings.url or url)
+
+    def configured(self, config: str) -> None:
+        """The configuration is another one, of which this is the digest. The others are told at the next look."""
+        self._config = config
+        self.me = msgspec.structs.replace(self.me, config=config)
+
+    def digest(self, config: Config) -> str:
+        """What stands for a configuration among the replicas."""
+        return digest(config, self._secret)
 
     def describe(self, shard: int, fence: int, kinds: frozenset[str]) -> Peer:
         """This process under its lease, and with the kinds of work that it takes."""

@@ -363,6 +363,11 @@ class Publisher:
         if len(self._durable_queues) > KNOWN_QUEUES_MAX:
             self._durable_queues.popitem(last=False)
 
+    def forget_queues(self, broker: str) -> None:
+        """Nothing is known of the queues of a broker any more."""
+        for known in [known for known in self._durable_queues if known[0] == broker]:
+            del self._durable_queues[known]
+
     def _is_durable(self, broker: str, exchange: str, item: Outgoing) -> bool:
         """As far as is known: persistent, and not routed to a queue that is known to be transient (only the
         default exchange says which queue that is)."""

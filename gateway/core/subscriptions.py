@@ -19,7 +19,7 @@ import msgspec
 from gateway.config import SubscriptionSettings, check_subscription
 from gateway.core.filters import Filter
 from gateway.core.order_keys import OrderKey
-from gateway.core.own_queues import OwnQueues
+from gateway.core.own_queues import OwnQueues, queue_of
 from gateway.errors import ConfigurationError, EncodeError, EtagMismatch, GatewayError, NoSuchSubscription, ReadOnly
 from gateway.ledger import Ledger
 from gateway.telemetry import log
@@ -67,14 +67,8 @@ class Subscriptions:
         self._ledger = ledger
         self._find = find
         self._own_queues = own_queues
-        for name, settings in configured.items():
-            try:
-                check(name, settings)
-            except EncodeError as error:
-                raise ConfigurationError(f"subscriptions.{name}.{error}") from None
-        self._configured = {
-            name: Subscription(name, settings, _etag(settings), read_only=True) for name, settings in configured.items()
-        }
+        check_all(configured)
+        self._configured = _read_only(configured)
         self._cache: dict[str, tuple[float, Subscription]] = {}
 
     # ---------------------------------------------------------------------------------------------- reading
@@ -152,6 +146,37 @@ class Subscriptions:
                     )  # fmt: skip
 
     # -------------------------------------------------------------------------------------------- changing
+
+    def reconfigure(self, configured: Mapping[str, SubscriptionSettings]) -> list[tuple[str, Subscription | None]]:
+        """Other settings in the configuration file, which were checked; what was paused stays so. Returns the names of
+        those that are new, gone or not as they were, with what they were before."""
+        before, self._configured = self._configured, _read_only(configured)
+        changed = [
+            (name, before.get(name))
+            for name in {**before, **self._configured}
+            if before.get(name) != self._configured.get(name)
+        ]
+        for name, _ in changed:
+            self._own_queues.forget(name)
+            self._changed(name)
+        return changed
+
+    async def move_queue(self, name: str, before: Subscription | None) -> None:
+        """After :meth:`reconfigure`: have the own queue there and bound, and not bound any more as it was before. That
+        of a subscription that is gone stays as it is, as it would if the gateway had been away meanwhile."""
+        after = self._configured.get(name)
+        if after is None:
+            if before is not None and before.settings.exchange:
+                queue = queue_of(name, before.settings)
+                log("subscription.queue_left", logging.WARNING, subscription=name, queue=queue)
+            return
+        try:
+            await self._own_queues.ensure(name, after.settings)
+        except GatewayError as error:  # it is tried again whenever the broker comes up
+            log("subscription.queue_missing", logging.WARNING, subscription=name, reason=str(error))
+            return
+        if before is not None:
+            await self._own_queues.abandon(name, before.settings, after.settings)
 
     async def put(self, name: str, settings: SubscriptionSettings, if_match: str | None) -> tuple[Subscription, bool]:
         """Create or replace a subscription; also says whether it is new. The same settings again change nothing
@@ -237,6 +262,21 @@ class Subscriptions:
     def _refuse_configured(self, name: str) -> None:
         if name in self._configured:
             raise ReadOnly(f"the subscription {name!r} is defined by the configuration file")
+
+
+def check_all(configured: Mapping[str, SubscriptionSettings]) -> None:
+    """Whether the settings of the configuration file make sense. Raises ConfigurationError."""
+    for name, settings in configured.items():
+        try:
+            check(name, settings)
+        except EncodeError as error:
+            raise ConfigurationError(f"subscriptions.{name}.{error}") from None
+
+
+def _read_only(configured: Mapping[str, SubscriptionSettings]) -> dict[str, Subscription]:
+    return {
+        name: Subscription(name, settings, _etag(settings), read_only=True) for name, settings in configured.items()
+    }
 
 
 def check(name: str, settings: SubscriptionSettings) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from hashlib import sha256
@@ -77,12 +77,18 @@ class Thing(Protocol[S_co, X_co]):
     def settings(self) -> S_co: ...
     @property
     def etag(self) -> str: ...
+    @property
+    def read_only(self) -> bool: ...
 
     wish: Wish
 
     @property
     def finished(self) -> bool:
         """It has come to the end that was wished for."""
+
+    @property
+    def stale(self) -> bool:
+        """A broker that it works with is another one now."""
 
     def start(self) -> None:
         """Run, if that is what is wished for. What stands in the way is no error here."""
@@ -121,14 +127,16 @@ class Supervisor(Generic[S, T, X]):
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Each lives as long as somebody holds it or waits for it."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._gone: set[str] = set()
+        """Those that were taken out of the configuration file, and may still be here."""
         self._hidden: set[str] = set()
         """Those in the ledger of which it was said that the configuration file defines them."""
         self._closing = False
 
     # ------------------------------------------------------------------------------------- what they are
 
-    def check(self, name: str, settings: S) -> None:
-        """Whether one can be made of these settings.
+    def check(self, name: str, settings: S, find: Callable[[str], object] | None = None) -> None:
+        """Whether one can be made of these settings. ``find``: a broker by name; None: as the gateway has them.
 
         Raises:
             EncodeError: a setting is wrong; it names the setting.
@@ -161,13 +169,24 @@ class Supervisor(Generic[S, T, X]):
             ConfigurationError: one of the configuration file is wrong.
             LedgerUnavailable: it cannot be read which there are.
         """
-        for name, settings in self._configured.items():
-            try:
-                self.check(name, settings)
-            except GatewayError as error:
-                raise ConfigurationError(f"{self.kind}s.{name}.{error}") from None
+        self.check_all(self._configured)
         self._gateway.ownership.register(self.kind, _Work(self))
         await self._gateway.ownership.review(self.kind)
+
+    def check_all(self, configured: Mapping[str, S], find: Callable[[str], object] | None = None) -> None:
+        """Whether these settings can take the place of those of the configuration file. Raises ConfigurationError."""
+        for name, settings in configured.items():
+            try:
+                self.check(name, settings, find)
+            except GatewayError as error:
+                raise ConfigurationError(f"{self.kind}s.{name}.{error}") from None
+
+    def reconfigure(self, configured: Mapping[str, S]) -> None:
+        """Other settings in the configuration file, which were checked. They count when
+        :meth:`gateway.core.ownership.Ownership.reconsider` has had them read; what was paused stays so."""
+        self._gone = (self._gone | (self._configured.keys() & self._here.keys())) - configured.keys()
+        self._hidden -= self._gone
+        self._configured = dict(configured)
 
     def hold(self) -> None:
         """The gateway is about to close: nothing is started any more."""
@@ -227,6 +246,9 @@ class Supervisor(Generic[S, T, X]):
             if thing is not None:
                 await thing.halt(within)
                 self._forget(thing)
+                if name in self._gone:
+                    self.forget_counts(name)
+            self._gone.discard(name)
 
     def lose(self, name: str) -> None:
         """It is another's: drop everything."""
@@ -239,13 +261,17 @@ class Supervisor(Generic[S, T, X]):
         """Another process changed it while it was nobody's."""
         async with self._lock(name):
             before, found = self._here.get(name), await self._read(name)
-            changed = before is None or found is None or before.etag != found[1]
+            changed = before is None or found is None or before.etag != found[1] or before.stale
             if changed or (before is not None and found is not None and before.wish is not (found[3] or before.wish)):
                 if before is not None:
                     await before.halt(HALT_WITHIN)
                     self._forget(before)
                 if found is not None:
-                    self._start(self._make(name, *found))
+                    thing = self._make(name, *found)
+                    both_of_file = before is not None and before.read_only and thing.read_only
+                    if before is not None and both_of_file and self.has_moved(before.settings, thing.settings):
+                        await before.abandon_source(thing)
+                    self._start(thing)
 
     def _forget(self, thing: T) -> None:
         """It runs elsewhere, or not at all. Its counts go on if it comes back."""

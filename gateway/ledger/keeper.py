@@ -19,7 +19,7 @@ from sqlalchemy import exc
 
 from gateway.config import RetentionSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import bodies, log_reads, log_retention, pipeline_runs, reads, retention, statistics
+from gateway.ledger import audit, bodies, log_reads, log_retention, pipeline_runs, reads, retention, statistics
 from gateway.ledger.bodies import Bodies
 from gateway.ledger.engine import Database, unavailable
 from gateway.ledger.ids import DAY_MS, first_id
@@ -154,6 +154,8 @@ class Keeper:
         await self._forget(lambda connection: self._bodies.forget_expired(connection, now), bodies.CHUNK)
         hour = (today - self._settings.statistics_days) * 24
         await self._forget(lambda connection: statistics.forget(connection, hour), statistics.CHUNK)
+        days = self._settings.audit_days
+        await self._forget(lambda connection: audit.trim(connection, now, days), audit.CHUNK)
         run = now - self._settings.statistics_days * DAY_MS * 1000
         await self._forget(lambda connection: pipeline_runs.forget(connection, run), pipeline_runs.CHUNK)
         found = Dropped.GONE

@@ -38,6 +38,7 @@ from gateway.ledger.keyring import Keyring
 from gateway.ledger.keys import DONE, FREE, UNKNOWN, Keys
 from gateway.ledger.log import Logs
 from gateway.ledger.outbox import Outbox, OutboxRows
+from gateway.ledger.promises import Promises
 from gateway.ledger.records import (
     Entry,
     Event,
@@ -80,6 +81,10 @@ class Ledger:
     on_fenced: Callable[[], None] | None = None
     """Called on the loop when this process has lost its shard, before any write is answered that came later: what is
     owned by shard and fence is another's now."""
+    on_commit: Callable[[float], None] | None = None
+    """Called on the writer's thread with the seconds that a transaction took, its commit included."""
+    on_outdated: Callable[[], None] | None = None
+    """Called on the writer's thread when a write is refused because the lease that it was asked for under is lost."""
 
     # ------------------------------------------------------------------------------------------- open, close
 
@@ -187,6 +192,8 @@ class Ledger:
         """Keys of callers."""
         self.audit = Audit(self)
         """Who changed what."""
+        self.promises = Promises(self, database)
+        """Whether all that was promised is accounted for."""
         self._readers = database.readers()
         self._pool = ThreadPoolExecutor(READERS, "ledger-reader")
         self._partitioned_day = 0
@@ -200,6 +207,8 @@ class Ledger:
             lease_seconds=settings.shard_lease,
             on_lease=self._leased,
             on_fenced=self._lost,
+            on_commit=self._committed,
+            on_outdated=self._outdated,
         )
         self.work: Work = Alone()
         """Which process does what."""
@@ -232,6 +241,11 @@ class Ledger:
         """Whether the lease of the shard lasts, counted from before it was asked for: no other process can have fenced
         this one. Always on SQLite."""
         return self._writer.holds
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait for the writer, or are in the transaction under way."""
+        return self._writer.waiting
 
     def ready(self) -> tuple[bool, str]:
         """``healthy``, and a sentence for the one who asks why not."""
@@ -501,6 +515,14 @@ class Ledger:
                 raise unavailable(error) from error
 
         return await self._loop.run_in_executor(self._pool, run)
+
+    def _committed(self, seconds: float) -> None:
+        if self.on_commit is not None:
+            self.on_commit(seconds)
+
+    def _outdated(self) -> None:
+        if self.on_outdated is not None:
+            self.on_outdated()
 
     def _lost(self) -> None:
         if self.on_fenced is not None:

@@ -76,8 +76,12 @@ class Writer:
         lease_seconds: float,
         on_lease: Callable[[Lease], None],
         on_fenced: Callable[[], None],
+        on_commit: Callable[[float], None] = lambda seconds: None,
+        on_outdated: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_lease`` is called on the loop with each new lease, ``on_fenced`` when it is lost."""
+        """``on_lease`` is called on the loop with each new lease, ``on_fenced`` when it is lost; on the thread,
+        ``on_commit`` with the seconds that a transaction took, and ``on_outdated`` when a call is refused because its
+        lease is lost."""
         self._database = database
         self._shards = shards
         self._group = group
@@ -87,6 +91,8 @@ class Writer:
         self._lease_seconds = lease_seconds
         self._on_lease = on_lease
         self._on_fenced = on_fenced
+        self._on_commit = on_commit
+        self._on_outdated = on_outdated
         self._loop = asyncio.get_running_loop()
         self._engine = database.writer(keyed=True)
         self._connection: sa.Connection | None = None
@@ -115,6 +121,11 @@ class Writer:
     def holds(self) -> bool:
         """Whether the lease lasts, counted from before it was asked for."""
         return monotonic() < self._until
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are in the queue, or in the transaction under way."""
+        return self._rows
 
     def hear(self) -> None:
         """The event loop turns."""
@@ -276,6 +287,7 @@ class Writer:
             return False
         call.error = LedgerUnavailable(FENCED)
         call.settled = True
+        self._on_outdated()
         return True
 
     def _settle(self, calls: list[Call]) -> None:
@@ -423,6 +435,7 @@ class Writer:
             if not happened:
                 raise CommitCutOff from error
         self._renewed(began)
+        self._on_commit(monotonic() - began)
         return True, result
 
     def _renewed(self, began: float) -> None:

@@ -193,6 +193,11 @@ class Rules:
         for host, port in own:
             self.listens(host, port)
 
+    def replace(self, other: Rules) -> None:
+        """Be as others are, but for where this process listens: for what is connected to from now on."""
+        self._networks, self._hosts, self._suffixes = other._networks, other._hosts, other._suffixes
+        self._ports, self._plain = other._ports, other._plain
+
     def listens(self, host: str, port: int) -> None:
         """This process listens there as well, from now on: see ``own``."""
         if host in WILDCARDS:

@@ -28,6 +28,8 @@ class Pool:
         self.open = 0
         """Connections that are open or being opened."""
         self.closed = False
+        self._since = 0.0
+        """Connections that were opened before get no further request."""
 
     @property
     def idle(self) -> int:
@@ -80,6 +82,7 @@ class Pool:
         here = self._by_key.get(connection.key)
         if (
             self.closed
+            or connection.opened < self._since
             or (here is not None and len(here) >= limits.idle_per_site)
             or not limits.idle_per_site
             or now - connection.opened >= limits.lifetime
@@ -101,6 +104,12 @@ class Pool:
         self._forget(connection)
         if connection.counted:
             self.release(connection.key)
+
+    def renew(self, now: float) -> None:
+        """Have no connection go on that was opened before; what is in use ends with its request."""
+        self._since = now
+        while self._idle:
+            self._evict()
 
     def close(self) -> None:
         """End what is idle; what is in use ends with its request."""

@@ -86,6 +86,11 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """
         self._destination(url)
 
+    def judge_anew(self) -> None:
+        """The rules are others: nothing that was judged, and no connection that was opened, counts any more."""
+        self._destination.cache_clear()
+        self._pool.renew(self._loop.time())
+
     async def send(
         self,
         method: str,

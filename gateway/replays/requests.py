@@ -139,6 +139,8 @@ def check(request: ReplayRequest) -> None:
             raise EncodeError(f"source.{name}.ids: no other filter goes with it")
     if target.endpoint and target.url:
         raise EncodeError("target.url: an endpoint is given too")
+    if "?" in target.url:
+        raise EncodeError("target.url: it has a query, and is kept as it is: make it an endpoint, whose URL is sealed")
     if target.over_http and (target.broker or target.exchange is not None or target.routing_key is not None):
         raise EncodeError("target: broker, exchange and routing_key do not go with an endpoint or URL")
     if source.queue is not None and is_own_queue(source.queue, target):

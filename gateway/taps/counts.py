@@ -53,4 +53,5 @@ class Counts:
         for event in self._counters:
             self._metrics.tap_messages.remove(self.name, event)
         self._metrics.tap_up.remove(self.name)
+        self._metrics.tap_fault.remove(self.name)
         self._metrics.tap_octets.remove(self.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gateway.config import RetentionSettings, TapSettings
 from gateway.core import Gateway
@@ -32,12 +32,17 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         self._retention = retention if retention is not None else RetentionSettings()
         self._counts: dict[str, Counts] = {}
 
+    def reconfigure(self, configured: Mapping[str, TapSettings]) -> None:
+        """See :meth:`Supervisor.reconfigure`."""
+        super().reconfigure(configured)
+        self._own_queues.forget_all()
+
     async def close(self, within: float) -> None:
         await super().close(within)
         await self._own_queues.close()
 
-    def check(self, name: str, settings: TapSettings) -> None:
-        check(settings, self._gateway, self._retention)
+    def check(self, name: str, settings: TapSettings, find: Callable[[str], object] | None = None) -> None:
+        check(settings, find or self._gateway.broker, self._retention)
 
     def build(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> Tap:
         counts = self._counts.get(name)
@@ -56,7 +61,8 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         return _source(before) != _source(after)
 
     def forget_counts(self, name: str) -> None:
-        self._counts.pop(name).forget()
+        if (counts := self._counts.pop(name, None)) is not None:
+            counts.forget()
 
     async def put(self, name: str, settings: TapSettings, if_match: str | None) -> tuple[TapStatus, bool]:
         """See :meth:`Supervisor.put`. Its own queue, where it has one, is there and bound when this returns: nothing is

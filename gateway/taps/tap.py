@@ -31,8 +31,8 @@ ASK_WITHIN: Final = 0.5
 """How long a status waits for that depth, in seconds."""
 
 
-def check(settings: TapSettings, gateway: Gateway, retention: RetentionSettings) -> None:
-    """Whether a tap can be made of these settings.
+def check(settings: TapSettings, find: Callable[[str], object], retention: RetentionSettings) -> None:
+    """Whether a tap can be made of these settings; ``find``: a broker by name.
 
     Raises:
         EncodeError: a setting is wrong; it names the setting.
@@ -40,9 +40,9 @@ def check(settings: TapSettings, gateway: Gateway, retention: RetentionSettings)
     """
     if (wrong := check_tap(settings, retention)) is not None:
         raise EncodeError(wrong)
-    gateway.broker(settings.broker)
+    find(settings.broker)
     if settings.dead_letter_broker:
-        gateway.broker(settings.dead_letter_broker)
+        find(settings.dead_letter_broker)
 
 
 class Tap:
@@ -90,6 +90,7 @@ class Tap:
         self._asked_at = -ASK_EVERY
         self._loop = asyncio.get_running_loop()
         gateway.metrics.tap_up.labels(name).set(0)
+        gateway.metrics.tap_fault.labels(name).set(0)
         self._judge()
 
     # ---------------------------------------------------------------------------------------- start, halt
@@ -137,6 +138,11 @@ class Tap:
         self._on_finish(self, why)
 
     @property
+    def stale(self) -> bool:
+        """Its broker is another one now."""
+        return self._gateway.brokers.get(self._upstream.name) is not self._upstream
+
+    @property
     def finished(self) -> bool:
         """It has taken what the queue held when it began."""
         return self._flow is not None and self._flow.done and self.wish is Wish.RUN
@@ -172,7 +178,9 @@ class Tap:
             self._state = state
             self._since = time()
             log("tap.state", tap=self.name, state=state.value, reason=self._reason())
-            self._gateway.metrics.tap_up.labels(self.name).set(state is TapState.RUNNING)
+            metrics = self._gateway.metrics
+            metrics.tap_up.labels(self.name).set(state is TapState.RUNNING)
+            metrics.tap_fault.labels(self.name).set(state in (TapState.STARTING, TapState.ERROR, TapState.FULL))
 
     async def status(self) -> TapStatus:
         """Everything there is to say. Asks how deep the queue is, at most once a second."""

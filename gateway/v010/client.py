@@ -20,6 +20,8 @@ from gateway.values import Table
 
 LOCALE: Final = "en_US"
 _AUTHENTICATING: Final = frozenset({"secure", "tune"})
+_LOGIN: Final = frozenset({"tune", "open-ok"})
+"""What is awaited while the server owes an answer to our credentials or virtual host."""
 
 
 class ClientSession(Connection[ClientChannel]):
@@ -97,7 +99,8 @@ class ClientSession(Connection[ClientChannel]):
 
     def _eof_reason(self) -> Closed:
         waited = f", waiting for {self.awaited}" if self.awaited else ""
-        return Closed(0, CloseReason.EOF, 0, f"the stream ended{waited}")
+        reason = CloseReason.LOGIN_CUT if self.awaited in _LOGIN else CloseReason.EOF
+        return Closed(0, reason, 0, f"the stream ended{waited}")
 
     def _start(self, start: k.ConnectionStart) -> None:
         self._expect("start")

@@ -1,10 +1,10 @@
 """A thousand endpoints of which half fail: what that costs the other half, measured.
 
 ``python -m tests.benchmarks.endpoints`` starts a gateway with a thousand pushed subscriptions, each with a queue and an
-endpoint of its own, and a process that plays the endpoints. Two kinds of runs alternate: in one all endpoints are well,
-in the other half of them fail, each in one of four ways: nobody listens, 500, no answer, 429. The load is the same in
-both. What is told is the time from the publish to the arrival at those endpoints that are well in both: median and 99th
-percentile of each run, and the ratio of the medians of the latter.
+endpoint of its own, in a process of its own, as it is served, and one that plays the endpoints. Two kinds of runs
+alternate: in one all endpoints are well, in the other half of them fail, each in one of four ways: nobody listens, 500,
+no answer, 429. The load is the same in both. What is told is the time from the publish to the arrival at those
+endpoints that are well in both: median and 99th percentile of each run, and the ratio of the medians of the latter.
 
 Not part of ``make test``: it takes minutes, and measures time.
 """
@@ -25,9 +25,11 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.app import running
-from gateway.config import load
+from gateway.config import BrokerSettings
 from gateway.message import Message, Properties
+from gateway.upstreams import Upstream
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.programs.clock import cpu_of
 
 DEADLINE = 2.0
 """That of the endpoints, in seconds: how long one that does not answer holds a place."""
@@ -82,14 +84,9 @@ async def receivers(file: Path) -> AsyncIterator[tuple[int, asyncio.subprocess.P
             await process.wait()
 
 
-def configuration(folder: Path, port: int, endpoints: int, failing: bool) -> str:
-    lines = [
-        f'data_dir = "{folder}"',
-        "http.port = 0",
-        "ops.port = 0",
-        "embedded = { enabled = true, port = 0 }",
-        'outbound = { allow = ["127.0.0.1/32"] }',
-    ]
+def configuration(port: int, endpoints: int, failing: bool) -> str:
+    """TOML, for a gateway with its embedded broker."""
+    lines = ["embedded = { enabled = true }", 'outbound = { allow = ["127.0.0.1/32"] }']
     for number in range(endpoints):
         way = WAYS[number // 2 % len(WAYS)] if failing and number % 2 else "well"
         target = 9 if way == "refuse" else port
@@ -104,46 +101,65 @@ def configuration(folder: Path, port: int, endpoints: int, failing: bool) -> str
     return "\n".join(lines)
 
 
-async def play(endpoints: int, rate: float, warm_up: float, seconds: float, failing: bool) -> tuple[list[float], float]:
-    """One run: the latencies, in seconds, sorted; and the part of a processor that gateway, broker and publisher
-    took."""
-    patience = 60 + warm_up + seconds
+async def consumed(broker: Upstream, endpoints: int) -> None:
+    """Wait until the gateway consumes from all queues."""
+    for number in range(endpoints):
+        while not (await broker.query_queue(f"q{number}")).consumer_count:
+            await asyncio.sleep(0.1)
+
+
+async def play(
+    bench: Bench, endpoints: int, rate: float, warm_up: float, seconds: float, failing: bool
+) -> tuple[list[float], float]:
+    """One run: the latencies, in seconds, sorted; and the part of a processor that the gateway, with its embedded
+    broker, took."""
     with tempfile.TemporaryDirectory(prefix="gateway-endpoints-") as name:
-        folder = Path(name)
-        async with receivers(folder / "got") as (port, process):
-            (folder / "gateway.toml").write_text(configuration(folder, port, endpoints, failing))
-            async with running(load(folder / "gateway.toml", {})) as app:
-                broker = app.gateway.broker("local-0-9-1")
-                for number in range(endpoints):
-                    await broker.declare_queue(f"q{number}")
-                async with asyncio.timeout(patience):
-                    while app.gateway.metrics.work.labels("push")._value.get() < endpoints:
-                        await asyncio.sleep(0.1)
-                await asyncio.sleep(1.0)
-                begun = time.monotonic()
-                sent = 0
-                busy: tuple[float, float] | None = None
-                while (now := time.monotonic()) < begun + warm_up + seconds:
-                    while sent < (now - begun) * rate:
-                        body = f"{sent % endpoints} {time.monotonic():.6f}".encode()
-                        future = broker.publish_nowait("", f"q{sent % endpoints}", Message(body, Properties()))
-                        future.add_done_callback(lambda done: done.result())
-                        sent += 1
-                    if busy is None and now >= begun + warm_up:
-                        busy = now, time.process_time()
-                    await asyncio.sleep(0.005)
-                assert busy is not None
-                part = (time.process_time() - busy[1]) / (time.monotonic() - busy[0])
-                await asyncio.sleep(2.0)
+        file = Path(name) / "got"
+        async with receivers(file) as (port, process):
+            with bench.gateway({}, configuration(port, endpoints, failing)) as gateway:
+                settings = BrokerSettings(url=f"amqp://guest:guest@127.0.0.1:{gateway.amqp}/%2F?version=0-9-1")
+                broker = Upstream("publisher", settings)
+                await broker.start()
+                try:
+                    async with asyncio.timeout(60):
+                        assert await broker.wait_up(20), broker.reason
+                        for number in range(endpoints):
+                            await broker.declare_queue(f"q{number}")
+                        await consumed(broker, endpoints)
+                    await asyncio.sleep(1.0)
+                    begun, part = await publish(broker, gateway.pid, endpoints, rate, warm_up, seconds)
+                    await asyncio.sleep(2.0)
+                finally:
+                    await broker.close()
             process.terminate()
             await process.wait()
-        rows = (folder / "got").read_text().splitlines()
+        rows = file.read_text().splitlines()
     latencies = []
     for row in rows:
         which, published, came = row.split()
         if int(which) % 2 == 0 and float(published) >= begun + warm_up:
             latencies.append(float(came) - float(published))
     return sorted(latencies), part
+
+
+async def publish(
+    broker: Upstream, pid: int, endpoints: int, rate: float, warm_up: float, seconds: float
+) -> tuple[float, float]:
+    """To each queue in turn, at this rate. When it began, and the part of a processor that the gateway took."""
+    begun = time.monotonic()
+    sent = 0
+    busy: tuple[float, float] | None = None
+    while (now := time.monotonic()) < begun + warm_up + seconds:
+        while sent < (now - begun) * rate:
+            body = f"{sent % endpoints} {time.monotonic():.6f}".encode()
+            future = broker.publish_nowait("", f"q{sent % endpoints}", Message(body, Properties()))
+            future.add_done_callback(lambda done: done.result())
+            sent += 1
+        if busy is None and now >= begun + warm_up:
+            busy = now, cpu_of(pid)
+        await asyncio.sleep(0.005)
+    assert busy is not None
+    return begun, (cpu_of(pid) - busy[1]) / (time.monotonic() - busy[0])
 
 
 def main() -> None:
@@ -159,16 +175,18 @@ def main() -> None:
         uvloop.run(receive(options.receive))
         return
     p99: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(options.runs):
-        for failing in (False, True):
-            found, part = uvloop.run(play(options.endpoints, options.rate, options.warm_up, options.seconds, failing))
-            p99[failing].append(found[int(0.99 * len(found))])
-            what = "half of them fail" if failing else "all are well"
-            print(
-                f"run {number + 1}, {what}: {len(found)} messages, median {statistics.median(found) * 1e3:.1f} ms, "
-                f"p99 {p99[failing][-1] * 1e3:.1f} ms, {part:.0%} of a processor, load {os.getloadavg()[0]:.1f}",
-                flush=True,
-            )
+    with Bench() as bench:
+        for number in range(options.runs):
+            for failing in (False, True):
+                work = play(bench, options.endpoints, options.rate, options.warm_up, options.seconds, failing)
+                found, part = uvloop.run(work)
+                p99[failing].append(found[int(0.99 * len(found))])
+                what = "half of them fail" if failing else "all are well"
+                print(
+                    f"run {number + 1}, {what}: {len(found)} messages, median {statistics.median(found) * 1e3:.1f} ms, "
+                    f"p99 {p99[failing][-1] * 1e3:.1f} ms, {part:.0%} of a processor, load {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
     ratio = statistics.median(p99[True]) / statistics.median(p99[False])
     print(f"p99, medians of {options.runs} runs: half fail / all well = {ratio:.2f}")
 

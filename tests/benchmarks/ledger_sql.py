@@ -22,7 +22,7 @@ BATCH: Final = 50_000
 FINAL_KINDS: Final = ", ".join(f"'{kind}'" for kind in FINAL)
 _NAMED: Final = {
     "sqlite": "json_extract(nullif(detail, ''), '$.{0}')",
-    "postgresql": "nullif(detail, '')::json ->> '{0}'",
+    "postgresql": "(nullif(detail, '')::json ->> '{0}')",
 }
 _EVENTS: Final = """
     SELECT at / 3600000000 AS hour, version, kind, size,
@@ -90,17 +90,19 @@ def sqlite(folder: Path, events: str, count: int) -> Mapping[str, float]:
 
 
 def postgresql(url: str, events: str, count: int) -> Mapping[str, float]:
-    """On PostgreSQL, in a table of the session's own, with as many workers as it gives a query."""
+    """On PostgreSQL, in an unlogged table, with as many workers as it gives a query: a temporary one gets none."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE TEMPORARY TABLE bench_events ({_table('BIGINT')})")
+        connection.execute(f"CREATE UNLOGGED TABLE bench_events ({_table('BIGINT')})")
         with connection.cursor().copy("COPY bench_events FROM STDIN") as copy:
             for some in rows(events, count):
                 for row in some:
                     copy.write_row(row)
         connection.execute("ANALYZE bench_events")
-        return _timed(lambda: connection.execute(POSTGRESQL).fetchall(), count)
+        found = _timed(lambda: connection.execute(POSTGRESQL).fetchall(), count)
+        connection.execute("DROP TABLE bench_events")
+        return found
 
 
 def _table(integer: str) -> str:

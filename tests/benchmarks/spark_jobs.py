@@ -146,7 +146,10 @@ def _jvm() -> int:
     assert gateway is not None
     pid: int = gateway.proc.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(children[0]) if children else pid  # a shell that waits, or Java itself
+    for each in (pid, *map(int, children)):  # Java itself, or a shell that waits for it; Java starts Python's workers
+        if Path(f"/proc/{each}/comm").read_text().strip() == "java":
+            return each
+    raise ChildProcessError(f"no Java among {pid} and what it started")
 
 
 def _cpu() -> float:

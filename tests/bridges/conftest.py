@@ -20,6 +20,7 @@ from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
+from tests.audited import missing
 from tests.ledgers import sqlite_ledger
 
 WITHIN = 20.0
@@ -45,6 +46,8 @@ class Estate:
         self.bridges: Bridges
         self._listened: dict[str, int] = {}
         self._counter = 0
+        self.refused: set[str] = set()
+        """Promises of which a test has the ledger refuse the events that end them."""
 
     async def open(self, old: str, new: str, configured: dict[str, BridgeSettings], **broker: Any) -> None:
         """Start everything, with these versions."""
@@ -79,7 +82,10 @@ class Estate:
         self.bridges.hold()
         await self.bridges.close(within)
         await self.gateway.close(within)
+        lost = await missing(self.ledger)
         await self.ledger.close()
+        lost = [each for each in lost if each.promise not in self.refused]
+        assert lost == [], "everything that was promised is owed, or has ended"
 
     async def close(self) -> None:
         """Close everything."""

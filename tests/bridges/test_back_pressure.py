@@ -31,6 +31,28 @@ async def test_the_target_is_gone_and_comes_back(estate: Estate) -> None:
     assert (status.resent, status.dead_lettered) == (0, 0)
 
 
+async def test_a_fault_is_told_apart_from_a_pause(estate: Estate) -> None:
+    def told(name: str) -> float | None:
+        return estate.metrics.registry.get_sample_value(f"amqpgw_bridge_{name}", {"bridge": "b"})
+
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    assert (told("up"), told("fault"), told("oldest_seconds")) == (1, 0, 0)
+    await estate.away("new")
+    await estate.fill(3)
+    await estate.wait_for(state="error", in_flight=3)
+    await asyncio.sleep(0.05)
+    assert (told("up"), told("fault")) == (0, 1)
+    assert (told("oldest_seconds") or 0) >= 0.04, "messages wait, and are safe at the source"
+    await estate.bridges.pause("b")
+    await estate.wait_for(state="paused")
+    assert (told("up"), told("fault")) == (0, 0), "somebody wanted that"
+    await estate.back("new")
+    await estate.bridges.resume("b")
+    await estate.wait_for(state="running", in_flight=0, forwarded=3)
+    assert (told("up"), told("fault"), told("oldest_seconds")) == (1, 0, 0)
+
+
 async def test_the_source_is_gone_and_comes_back(estate: Estate) -> None:
     await estate.bridge()
     await estate.fill(20)

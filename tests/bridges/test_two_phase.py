@@ -460,6 +460,7 @@ async def test_the_ledger_is_away(estate: Estate, monkeypatch: pytest.MonkeyPatc
 @TO_0_10
 async def test_events_that_cannot_be_stored(estate: Estate, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     """Their messages are forwarded all the same."""
+    estate.refused.add("branch")
     original, refused = getattr(Register, verb), []
 
     async def refuse(register: Register, *arguments: Any, **options: Any) -> Any:
@@ -532,6 +533,7 @@ async def test_events_that_cannot_be_stored_as_it_is_settled(estate: Estate, mon
         await estate.bridge(acknowledge=DTX)
         await until(lambda: hold.reached)
         await crash(estate)
+    estate.refused.add("branch")
     finish, refused = Register.finish, []
 
     async def refuse(register: Register, id: bytes, entries: Any = (), **options: Any) -> None:

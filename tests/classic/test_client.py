@@ -183,8 +183,8 @@ def test_a_server_that_cannot_prove_itself(version: Version) -> None:
     ("steps", "reason"),
     [
         (0, CloseReason.EOF),
-        (1, CloseReason.AUTHENTICATION),
-        (2, CloseReason.AUTHENTICATION),
+        (1, CloseReason.LOGIN_CUT),
+        (2, CloseReason.LOGIN_CUT),
         (3, CloseReason.EOF),
     ],
 )

@@ -12,6 +12,7 @@ from gateway.config import LedgerSettings
 from gateway.core import Gateway
 from gateway.ledger import Ledger
 from gateway.telemetry import Metrics
+from tests.audited import ON_PURPOSE, missing
 from tests.core.fakes import FakeUpstream
 from tests.ledgers import sqlite_ledger
 
@@ -32,7 +33,12 @@ async def upstream() -> FakeUpstream:
 
 @pytest.fixture
 async def gateway(ledger: Ledger, upstream: Any) -> AsyncIterator[Gateway]:
+    ON_PURPOSE.clear()
     gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32, confirm_timeout=5.0)
     await gateway.start()
     yield gateway
     await gateway.close(1.0)
+    if not ledger.ready()[0]:
+        return
+    lost = {each.message_id for each in await missing(ledger)}
+    assert lost == ON_PURPOSE, "everything else that was promised is owed, or has ended"

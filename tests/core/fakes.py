@@ -138,6 +138,8 @@ class FakeUpstream:
         self.reason = ""
         self.on_state: list[Callable[[Any], None]] = []
         self.on_oversized: list[Callable[[Any], None]] = []
+        self.on_answered: list[Callable[[float], None]] = []
+        self.unconfirmed_for = 0.0
         self.queues: dict[str, FakeQueue] = {}
         self.exchanges: dict[str, str] = {"": "direct"}
         self.bindings: set[tuple[str, str, str]] = set()
@@ -150,6 +152,7 @@ class FakeUpstream:
         """What every publish ends with."""
         self.held: list[asyncio.Future[PublishReceipt]] | None = None
         """A list: confirms wait in it until the test gives them."""
+        self.users = 0
         self.dead_letter = False
         self.fetches = 0
 

@@ -302,7 +302,7 @@ async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
 
 
 async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
-    gateway._leases._bound = 2
+    gateway._leases.bound = 2
     await gateway.publish("fake", "", [message() for _ in range(5)])
     assert len(await pull(gateway, billing, 10)) == 2
     with pytest.raises(Overloaded):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway import telemetry
+from gateway import repeats
 from gateway.config import RetentionSettings
 from gateway.ledger import Kind, Ledger, Log, MessageIds, log_reads, log_retention, schema
 from gateway.ledger.ids import DAY_MS
@@ -98,7 +98,7 @@ async def test_a_cursor_that_stays_behind_holds_the_log_until_it_is_too_old(
         assert await past.trim() == (5, 6)
     (record,) = [record for record in caplog.records if record.message == "ledger.log_floor"]
     assert record.levelname == "WARNING"
-    assert vars(record)[telemetry._FIELDS]["unread"] == "slow"
+    assert vars(record)[repeats.FIELDS]["unread"] == "slow"
     _, floor = await past.ledger.log.extent(Log.MESSAGES, 0)
     assert (floor.floor, floor.reason, floor.at) == (5, "age", int(past.clock.now * 1e6))
 

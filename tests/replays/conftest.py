@@ -19,6 +19,7 @@ from gateway.ledger import Entry, Kept, Kind, Ledger, NewMessage, Owed
 from gateway.message import Message, Properties
 from gateway.replays import Job, JobState, Replays
 from gateway.telemetry import Metrics
+from tests.audited import missing
 from tests.core.fakes import FakeUpstream
 
 SUBSCRIPTIONS = {"billing": SubscriptionSettings(broker="fake", queue="orders", lease="ledger")}
@@ -58,7 +59,9 @@ class House:
     async def stop(self) -> None:
         await self.replays.close(1.0)
         await self.gateway.close(1.0)
+        lost = await missing(self.ledger)
         await self.ledger.close()
+        assert lost == [], "everything that was promised is owed, or has ended"
 
     async def kill(self) -> None:
         """As a process that is killed: nothing is given back, nothing written any more; brokers take back what it

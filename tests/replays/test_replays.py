@@ -475,6 +475,7 @@ async def test_paused_in_the_middle_of_a_chunk_of_equal_messages(house: House) -
         (request(messages=MessagesSource(ids=("x",), broker="fake")), "source.messages.ids"),
         (request(messages=MessagesSource(ids=("x",))), "source.messages.ids"),
         (request(messages=ALL, url="https://x.example", endpoint="y"), "target.url"),
+        (request(messages=ALL, url="https://x.example/?token=secret"), "target.url"),
         (request(messages=ALL, url="https://x.example", broker="fake"), "target"),
         (request(queue=dead_queue(), exchange="amq.default", routing_key="dead"), "target"),
     ],

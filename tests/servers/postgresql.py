@@ -11,17 +11,19 @@ import signal
 import subprocess
 from pathlib import Path
 from shutil import which
+from urllib.parse import quote
 from uuid import uuid4
 
 import psycopg
 
+from tests.canary import CANARY
 from tests.servers.process import HOST, Server, ServerUnavailable
 
 _USER = "gateway"
 
 
 class PostgreSQL(Server):
-    """User ``gateway``, no password, a fresh database for whoever asks."""
+    """User ``gateway``, any password, a fresh database for whoever asks."""
 
     kind = "postgresql"
     port_names = ("sql",)
@@ -117,7 +119,7 @@ class PostgreSQL(Server):
 
     def url(self, version: str = "auto", virtual_host: str | None = None) -> str:
         """SQLAlchemy URL of the database ``virtual_host`` (default: ``postgres``)."""
-        return f"postgresql+psycopg://{_USER}@{HOST}:{self.port}/{virtual_host or 'postgres'}"
+        return f"postgresql+psycopg://{_USER}:{quote(CANARY, safe='')}@{HOST}:{self.port}/{virtual_host or 'postgres'}"
 
     def create_database(self) -> str:
         """A fresh, empty database (about 100 ms). Returns its SQLAlchemy URL."""

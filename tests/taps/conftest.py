@@ -22,6 +22,7 @@ from gateway.operations import Settlement
 from gateway.taps import Taps, TapStatus
 from gateway.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
+from tests.audited import missing
 from tests.ledgers import sqlite_ledger
 
 WITHIN = 20.0
@@ -74,7 +75,9 @@ class House:
         self.taps.hold()
         await self.taps.close(within)
         await self.gateway.close(within)
+        lost = await missing(self.ledger)
         await self.ledger.close()
+        assert lost == [], "everything that was promised is owed, or has ended"
 
     async def close(self) -> None:
         """Close everything."""

@@ -221,6 +221,8 @@ async def test_a_queue_that_is_deleted(house: House) -> None:
     await house.upstream.delete_queue("in")
     status = await house.wait_for(state=TapState.ERROR)
     assert "'in'" in status.reason
+    fault = house.metrics.registry.get_sample_value
+    assert fault("amqpgw_tap_fault", {"tap": status.name}) == 1
     await house.upstream.declare_queue("in")
     sent = await house.fill(3)
     await house.wait_for(spooled=3, state=TapState.RUNNING)

@@ -12,9 +12,9 @@ import pytest
 import trustme
 
 from gateway.config import TlsSettings, parse_broker_url
-from gateway.errors import BrokerUnavailable, ConfigurationError
+from gateway.errors import BrokerUnavailable, CertificateRefused, ConfigurationError
 from gateway.transports import client_context, dial
-from gateway.transports.dial import CertificateRefused, tls_verdict
+from gateway.transports.dial import tls_verdict
 from tests.transports.test_stream import User
 from tests.upstreams.fake import until
 

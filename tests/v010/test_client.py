@@ -108,6 +108,14 @@ def test_a_refused_login() -> None:
     assert event == Closed(0, CloseReason.AUTHENTICATION, 320, "Authentication failed")
 
 
+def test_hanging_up_on_the_login_says_nothing() -> None:
+    for awaits, peer in (("tune", ClientPeer().started()), ("open-ok", ClientPeer().started())):
+        if awaits == "open-ok":
+            peer.receive(0, k.ConnectionTune())
+        (event,) = peer.session.receive_eof(0.0)
+        assert event == Closed(0, CloseReason.LOGIN_CUT, 0, f"the stream ended, waiting for {awaits}")
+
+
 @pytest.mark.parametrize(
     ("code", "reason"), [(402, CloseReason.AUTHENTICATION), (320, CloseReason.PEER)], ids=["unknown", "not active"]
 )
