@@ -242,6 +242,10 @@ class Flow(Taker):
             found = (await self._upstream.query_queue(self.queue)).message_count
         except GatewayError:
             found = 1  # nobody knows
+        else:
+            known = self._upstream.capabilities
+            if known is not None and known.counts_unacked:  # those that wait for their acknowledgement among them
+                found = max(0, found - self.in_flight)
         times = times + 1 if not found and came == self._came else int(not found)
         self._empty = times, self._came, now
         return times >= EMPTY_TIMES

@@ -26,7 +26,7 @@ from gateway.ledger.models import message_log
 from gateway.message import Message, Properties
 from gateway.notation.logged import from_json
 from gateway.operations import Settlement
-from gateway.taps import Taps, TapState
+from gateway.taps import Taps, TapState, TapStatus
 from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
 from tests.faults.harness import SETTINGS, GatewayProcess
@@ -53,7 +53,26 @@ def servers(rabbitmq: RabbitMQ, brokerj: BrokerJ) -> Servers:
 
 @asynccontextmanager
 async def tapped(folder: Path, end: End, servers: Servers, settings: TapSettings) -> AsyncIterator[tuple[Ledger, Taps]]:
-    """A gateway with one tap, ``t``, until it has stopped by itself."""
+    """A gateway with one tap, ``t``, when it has stopped by itself."""
+    async with running(folder, end, servers, settings) as (ledger, taps):
+        status = await stopped(taps)
+        assert status.left == 0, status
+        yield ledger, taps
+
+
+async def stopped(taps: Taps) -> TapStatus:
+    """The tap, once it has stopped by itself."""
+    async with asyncio.timeout(WITHIN):
+        while (status := await taps.get("t")).state is not TapState.STOPPED:
+            await asyncio.sleep(0.02)
+    return status
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, end: End, servers: Servers, settings: TapSettings
+) -> AsyncIterator[tuple[Ledger, Taps]]:
+    """A gateway with one tap, ``t``."""
     async with upstream(end, servers, "house") as broker:
         ledger = await Ledger.open(sqlite_ledger(folder), LedgerSettings(), owner="test")
         gateway = Gateway(ledger, {"house": broker}, Metrics("test"), ack_key=b"k" * 32)
@@ -61,10 +80,6 @@ async def tapped(folder: Path, end: End, servers: Servers, settings: TapSettings
         taps = Taps(gateway, {"t": settings})
         await taps.start()
         try:
-            async with asyncio.timeout(WITHIN):
-                while (status := await taps.get("t")).state is not TapState.STOPPED:
-                    await asyncio.sleep(0.02)
-            assert status.left == 0, status
             yield ledger, taps
         finally:
             await taps.close(1.0)
@@ -111,6 +126,32 @@ async def test_what_is_in_the_log_can_be_published_again_as_it_was(
         finally:
             for queue in (first, second):
                 await broker.delete_queue(queue)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.id)
+async def test_what_somebody_else_takes_is_not_waited_for(
+    end: End, servers: Servers, tmp_path: Path, unique_name: Any
+) -> None:
+    """Where a broker counts what is out among the messages of a queue, the tap expects one that another consumer has,
+    and it must see that the queue gives no more while it still has acknowledgements to send."""
+    queue = unique_name("shared")
+    async with upstream(end, servers) as broker:
+        await broker.declare_queue(queue)
+        try:
+            for number in range(5):
+                await broker.publish("", queue, Message(b"%d" % number))
+            (other,) = await broker.fetch(queue, 1, WITHIN)
+            settings = TapSettings(broker="house", queue=queue, until="depth", prefetch=2)
+            async with running(tmp_path, end, servers, settings) as (ledger, taps), asyncio.timeout(WITHIN):
+                while (await taps.get("t")).spooled < 4:
+                    await asyncio.sleep(0.02)
+                other.settle(Settlement.ACCEPT)
+                await stopped(taps)
+                query = sa.select(sa.func.count()).select_from(message_log)
+                assert await ledger.read(lambda connection: connection.scalar(query)) == 4
+            assert (await broker.query_queue(queue)).message_count == 0
+        finally:
+            await broker.delete_queue(queue)
 
 
 def compare(end: End, sent: list[Message], got: list[Message], elapsed: float) -> None:
