@@ -420,6 +420,9 @@ class ClientChannel(Attached):
                 self.sizes[number] = size
                 self._topping[subscription] = None
                 self.session.dirty[self.wire] = self
+            elif subscription.credit == 0 and subscription.owed:  # nothing may be settled that would give it back
+                self._topping[subscription] = None
+                self.session.dirty[self.wire] = self
         return subscription
 
     def received_all(self) -> None:

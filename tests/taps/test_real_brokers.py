@@ -62,9 +62,10 @@ async def tapped(folder: Path, end: End, servers: Servers, settings: TapSettings
 
 async def stopped(taps: Taps) -> TapStatus:
     """The tap, once it has stopped by itself."""
-    async with asyncio.timeout(WITHIN):
-        while (status := await taps.get("t")).state is not TapState.STOPPED:
-            await asyncio.sleep(0.02)
+    until = time.monotonic() + WITHIN
+    while (status := await taps.get("t")).state is not TapState.STOPPED:
+        assert time.monotonic() < until, status
+        await asyncio.sleep(0.02)
     return status
 
 

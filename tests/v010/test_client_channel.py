@@ -516,6 +516,18 @@ def test_credit_is_topped_up_by_settlements(peer: ClientPeer) -> None:
     assert credits(peer) == [c.MessageFlow("t", c.MESSAGES, 2)]
 
 
+def test_the_last_delivery_gives_back_what_was_settled_before(peer: ClientPeer) -> None:
+    """A consumer that settles nothing more until its prefetch is full must get it full."""
+    consuming(peer, prefetch=4)
+    delivered(peer, 1)
+    send(peer, o.Settle(1, Settlement.ACCEPT, 1, 1))
+    assert credits(peer) == []
+    peer.receive(0, message(), message())
+    assert credits(peer) == []
+    peer.receive(0, message())
+    assert credits(peer) == [c.MessageFlow("t", c.MESSAGES, 1)]
+
+
 def test_credit_by_octets(peer: ClientPeer) -> None:
     consuming(peer, prefetch=0, size=100)
     peer.receive(0, message(b"x" * 10))
