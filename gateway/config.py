@@ -59,6 +59,8 @@ class HttpSettings(Settings, frozen=True):
     """``Origin`` headers accepted besides those of the allowed hosts."""
     body_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 64 << 20
     """Largest request body, in octets."""
+    bodies_max: Annotated[int, Meta(ge=1024, le=1 << 40)] = 512 << 20
+    """Most octets of the bodies of all requests under way; more get 503. At least ``body_max``."""
     batch_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     """Most messages in one batch."""
     concurrency: Annotated[int, Meta(ge=1)] = 1_000
@@ -866,6 +868,10 @@ def load(
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
+    if config.http.bodies_max < config.http.body_max:
+        raise ConfigurationError(
+            f"{where}: http.bodies_max is {config.http.bodies_max}, less than http.body_max = {config.http.body_max}"
+        )
     for name, broker in config.brokers.items():
         try:
             parse_broker_url(broker.url)

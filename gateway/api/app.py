@@ -47,7 +47,7 @@ from gateway.api import (
 )
 from gateway.api.access_log import AccessLog
 from gateway.api.auth import Doorkeeper, Keys, unauthorized
-from gateway.api.call import Call, problem_response
+from gateway.api.call import Call, Room, problem_response
 from gateway.api.guard import CERTIFICATE, HEAD_MAX
 from gateway.api.peers import FORWARDED
 from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
@@ -170,6 +170,7 @@ class Api:
         self._tracer = gateway.tracer
         self._access_log = AccessLog(http.access_log) if http.access_log else None
         self._running = 0
+        self._room = Room()
         self._counts: dict[tuple[str, int], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         gateway.metrics.requests_running.set_function(lambda: self._running)
@@ -225,6 +226,8 @@ class Api:
             self._count(operation, status, started)
         finally:
             self._running -= 1
+            if call is not None and call.holds:
+                call.hold(0)
             if self._access_log is not None:
                 self._access_log.tell(scope, operation, status, perf_counter() - started, scope.get(CALLER))
             if (traced := scope.get(TRACED)) is not None:
@@ -342,6 +345,7 @@ class Api:
             access=self._access,
             trace=trace,
             reloader=self.reloader,
+            room=self._room,
         )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """One HTTP request, as the handlers see it: names, query, body, headers; and the answers they give.
 
 Bodies are read chunk by chunk and counted as they come: what is over ``http.body_max`` is refused before it is held,
-and a body that stalls is given up.
+and a body that stalls is given up. All bodies that come in pieces, and the lines of streams, are held in one
+:class:`Room`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gateway.api.routing import Route
 from gateway.bridges import Bridges
 from gateway.config import HttpSettings
 from gateway.core import Gateway
-from gateway.errors import EncodeError
+from gateway.errors import EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
 from gateway.taps import Taps
@@ -45,6 +46,8 @@ DISCARD_MAX: Final = 64 * 1024 * 1024
 """Most octets of a body over the limit that are read and dropped before it is refused."""
 DISCARD_SECONDS: Final = 5.0
 """And for how long, in seconds."""
+ONE_PIECE: Final = 65_536
+"""Octets of a body that may come in one piece, and are not counted in the :class:`Room`."""
 DEPTH_MAX: Final = 64
 """Deepest nesting of a body that is no message; tables of messages have a limit of their own (``table_depth``)."""
 _BRACKET = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -52,6 +55,15 @@ _BRACKET = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _encode = msgspec.json.Encoder().encode
+
+
+class Room:
+    """Octets that the bodies of all requests under way hold; see :data:`ONE_PIECE`."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = 0
 
 
 class _Pace:
@@ -102,6 +114,9 @@ class Call:
     trace: Trace | None = None
     """None: nothing is traced."""
     reloader: Reloader | None = None
+    room: Room = field(default_factory=Room)
+    holds: int = 0
+    """Octets of the room that are this request's."""
     _query: Any = field(default=None)
 
     @property
@@ -133,8 +148,19 @@ class Call:
 
     # --------------------------------------------------------------------------------------------- body
 
+    def hold(self, octets: int) -> None:
+        """Hold so many octets of a body from now on, until the request is over. Raises Overloaded."""
+        room, more = self.room, octets - self.holds
+        if more > 0 and room.held + more > self.http.bodies_max:
+            raise Overloaded(
+                f"the bodies of all requests would take {room.held + more} octets, the limit is {self.http.bodies_max} "
+                "(http.bodies_max)"
+            )
+        room.held += more
+        self.holds = octets
+
     async def body(self) -> bytes:
-        """The whole body. Raises ApiProblem (body_too_large, request_timeout, malformed_request)."""
+        """The whole body. Raises ApiProblem (body_too_large, request_timeout, malformed_request), Overloaded."""
         limit = self.http.body_max
         length = self.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
@@ -146,6 +172,8 @@ class Call:
             body: bytes = message.get("body", b"")
             if len(body) > limit:
                 raise _too_large(limit)
+            if len(body) > ONE_PIECE:
+                self.hold(len(body))
             return body
         chunks = [message.get("body", b"")]
         size = len(chunks[0])
@@ -159,6 +187,14 @@ class Call:
                 if message.get("more_body", False):
                     await self._discard()
                 raise _too_large(limit)
+            try:
+                self.hold(size)
+            except Overloaded:
+                chunks.clear()
+                self.hold(0)
+                if message.get("more_body", False):
+                    await self._discard()
+                raise
             chunks.append(chunk)
         return b"".join(chunks)
 

@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.call import Call, decode_json, invalid_value
+from gateway.api.call import ONE_PIECE, Call, decode_json, invalid_value
 from gateway.api.later import prefers_later, publish_each
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
@@ -24,7 +24,7 @@ from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
 from gateway.api.traced import Publishing
 from gateway.core import Outgoing
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Overloaded
 from gateway.notation.values import ValueProblem
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | N
                     raise
     except asyncio.CancelledError:
         raise  # nobody takes anything out of the queue any more, so that its end must not wait for room
-    except ApiProblem as problem:
+    except (ApiProblem, Overloaded) as problem:
         await under_way.put(loop.create_task(_refuse(problem)))
     except BaseException:
         await under_way.put(None)
@@ -102,8 +102,8 @@ async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | N
     await under_way.put(None)
 
 
-async def _refuse(problem: ApiProblem) -> list[BatchResult]:
-    """The stream ends here: a line is too long, or the body stopped."""
+async def _refuse(problem: GatewayError) -> list[BatchResult]:
+    """The stream ends here: a line is too long, there is no room for it, or the body stopped."""
     return [refused(problem)]
 
 
@@ -128,6 +128,8 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
                         yield group
             if size > limit:
                 raise ApiProblem("body_too_large", f"a line is longer than {limit} octets (http.body_max)")
+            if size > max(ONE_PIECE, call.holds):
+                call.hold(size)  # as the longest so far: those before it may be under way
     last = b"".join(begun)
     if last.strip():
         yield [_message(last, annotated)]

@@ -243,7 +243,7 @@ def filesystem_of(folder: Path) -> str:
 def _parse(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):  # the latter where the port is no number
         raise ConfigurationError("ledger.url: no URL of a database") from None
     scheme = parsed.drivername
     if scheme == "sqlite":

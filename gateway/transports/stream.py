@@ -12,7 +12,10 @@ the session, whose user sees :attr:`Stream.writable` and stops.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, Protocol, cast
+
+logger = logging.getLogger(__name__)
 
 WRITE_HIGH: Final = 1 << 20
 """Octets in the transport's buffer from which on nothing more is fetched."""
@@ -75,7 +78,10 @@ class Stream(asyncio.Protocol):
             # a peer that does not read would be fed without end.
             octets = buffers[0] if len(buffers) == 1 else b"".join(buffers)
             self._fetched += len(octets)
-            transport.write(octets)
+            try:
+                transport.write(octets)
+            except RuntimeError:  # uvloop's, whose handle was closed in this turn; connection_lost() comes next
+                logger.debug("%s: the connection ended while it was written to", self.peer)
 
     def pause_reading(self) -> None:
         """Take nothing more from the peer, until :meth:`resume_reading`."""

@@ -88,7 +88,7 @@ class Sender:
                 told = push.headers if push is not None else ()
                 self._note(outcome, await self._send(endpoint, written, timestamp, began, told))
         except GatewayError as error:
-            outcome.error = error
+            outcome.error = error.with_traceback(None)  # it holds this frame, which holds the outcome
         except Exception as error:  # a fault of ours: logged, and tried again
             log("push.request_failed", logging.ERROR, error, endpoint=endpoint.name)
             outcome.error = GatewayError("an unexpected error; it is in the gateway's log")

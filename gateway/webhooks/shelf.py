@@ -2,7 +2,7 @@
 
 A message that waits for its next attempt holds nothing here, not even an entry of a list: one time is remembered, that
 of the earliest one, and one timer. When it has come, as many rows as there is room for are claimed
-(``ledger.deliveries.claim``), which also decides, where there is an order, whose turn it is. When nothing more can be
+(``ledger.deliveries.claim``), which also decides, where there is an order, whose turn it is. When few or none could be
 claimed, the ledger is asked when the next row will be due.
 
 Only the process that owns the subscription claims, and it has just begun. So what is out when it begins was claimed by
@@ -24,6 +24,10 @@ SOON = 0.05
 """It is asked again no sooner than this, in seconds."""
 JUST_NOW_US = 500_000
 """What has been due for longer, in microseconds, and cannot be claimed, waits for another one."""
+FEW = 8
+"""Where fewer rows were claimed, the ledger is asked when the next will be due: to read that is cheaper than to try to
+claim again, which is a commit. Where there were more, there are probably more yet. Not where there is an order: what
+is due there, and was not claimed, may have to wait for another row, or was over the limit."""
 PAGE = 1_000
 """Rows that are read at a time."""
 COUNT_EVERY = 5.0
@@ -114,16 +118,21 @@ class Shelf:
             rows = await self._ledger.deliveries.claim(
                 self._subscription, limit, seconds, ordered=self._ordered, octets_max=octets
             )
-            if rows:
+            if len(rows) >= FEW or (rows and self._ordered):
                 self.expect(0.0)
                 return rows
-            wait = await self._next_due_in()
+            try:
+                wait = await self._next_due_in()
+            except LedgerUnavailable:
+                if not rows:
+                    raise
+                wait = AWAY
         except LedgerUnavailable:
             self.expect(AWAY)
             return []
         if wait is not None:
-            self.expect(max(wait, SOON))
-        return []
+            self.expect(max(wait, 0.0 if rows else SOON))
+        return rows
 
     async def _next_due_in(self) -> float | None:
         """Seconds until the next row is due, after nothing could be claimed; None: that depends on others.

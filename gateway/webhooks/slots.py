@@ -17,6 +17,10 @@ it, may hold together when another of their requests begins::
 So whatever the others do, half of the places are left to those that are good, and endpoints that fail share an eighth.
 An endpoint changes its class with its requests: those under way move with it.
 
+Those that fail begin one after the other, with a rest between two of them (:attr:`Slots.rest`): a few that hang hold
+all places of their class, others gather behind them, and would all be tried, fail and be written down in the moment in
+which one of those places is free. Whoever is well would wait for that.
+
 Endpoints that want a place wait in line, each at most once, and leave the line with one place: nobody gets a second
 one while another waits for the first. Each class has a line of its own, for one that may not go must not hold up
 another one; they are served in turn.
@@ -128,6 +132,10 @@ class Slots:
         """Requests under way, by class."""
         self._most = [max(1, int(places * SHARES[health])) for health in Health]
         self._lines: list[deque[Lane]] = [deque() for _ in Health]
+        self.rest: Callable[[], None] | None = None
+        """Called when an endpoint that fails begins a request; another one may when :meth:`rested` was called. None:
+        there is no rest."""
+        self._resting = False
         self._number = 0
         self._turn = 0
         self._serving = False
@@ -143,6 +151,8 @@ class Slots:
 
     def may(self, health: Health) -> bool:
         """Whether an endpoint of this class may begin a request."""
+        if self._resting and health is Health.FAILING:
+            return False
         held = 0
         for each in Health:
             held += self.held[each]
@@ -176,7 +186,14 @@ class Slots:
         self._number += 1
         lane._begun[self._number] = now
         self.held[lane.health] += 1
+        if lane.health is Health.FAILING and self.rest is not None:
+            self._resting = True
+            self.rest()
         return self._number
+
+    def rested(self) -> None:
+        """The rest is over. Whoever waits is not called yet: see :meth:`serve`."""
+        self._resting = False
 
     def end(self, lane: Lane, number: int) -> None:
         """See :meth:`Lane.end`. Whoever waits is not called yet: see :meth:`serve`."""

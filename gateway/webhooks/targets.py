@@ -46,6 +46,8 @@ TROUBLE_EVERY: Final = 5.0
 """After so many seconds an endpoint that could not be read is read again."""
 AILING_AFTER: Final = 2.0
 """For so many seconds an endpoint that was well must have failed, before it is given less."""
+REST: Final = 0.002
+"""The rest between the beginnings of two requests to endpoints that fail, in seconds."""
 RATE_BURST: Final = 0.1
 """How much may go at once after a rest, in seconds of the endpoint's ``rate``; one request always may."""
 
@@ -81,9 +83,11 @@ class Targets:
         self.clock = clock
         self.writable = writable
         self.slots = Slots(places)
+        self.slots.rest = self._rest
         self._targets: dict[str, Target] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._tick: asyncio.TimerHandle | None = None
+        self._resting: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
@@ -143,11 +147,20 @@ class Targets:
         self.slots.serve()
         self.watch()
 
+    def _rest(self) -> None:
+        self._resting = self._loop.call_later(REST, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        self.slots.rested()
+        self.slots.serve()
+
     async def close(self) -> None:
         """Nothing more; what is under way is cut off."""
-        if self._tick is not None:
-            self._tick.cancel()
-            self._tick = None
+        for timer in (self._tick, self._resting):
+            if timer is not None:
+                timer.cancel()
+        self._tick = self._resting = None
         for target in list(self._targets.values()):
             target.close()
         self._targets.clear()

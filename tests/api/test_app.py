@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -40,6 +42,59 @@ async def test_requests_under_way_are_bounded(gateway: Gateway) -> None:
         assert response.headers["retry-after"] == "1"
         assert (await waiting).status_code == 200
         assert (await client.get("/v1/brokers")).status_code == 200
+
+
+@pytest.mark.parametrize("pieces", [2, 1])
+async def test_the_bodies_of_all_requests_are_bounded_together(gateway: Gateway, pieces: int) -> None:
+    api = Api(gateway, HttpSettings(body_max=100_000, bodies_max=150_000))
+    go_on = asyncio.Event()
+
+    async def held() -> AsyncIterator[bytes]:
+        yield b" " * 45_000
+        yield b" " * 45_000
+        await go_on.wait()
+        yield b"{}"
+
+    async def whole() -> AsyncIterator[bytes]:
+        for _ in range(pieces):
+            yield b" " * (90_000 // pieces)
+        yield b"{}"
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
+        url = "/v1/brokers/fake/queues/orders"
+        first = asyncio.create_task(client.put(url, content=held()))
+        await asyncio.sleep(0.05)
+        assert api._room.held == 90_000
+        response = await client.put(url, content=whole())
+        found = problem(response, 503, "overloaded")
+        assert found["detail"].endswith("the limit is 150000 (http.bodies_max)")
+        assert response.headers["retry-after"] == "1"
+        assert api._room.held == 90_000
+        go_on.set()
+        assert (await first).status_code < 300
+        assert api._room.held == 0
+        assert (await client.put(url, content=whole())).status_code < 300
+        assert api._room.held == 0
+
+
+async def test_a_long_line_of_a_stream_counts_among_the_bodies(gateway: Gateway) -> None:
+    api = Api(gateway, HttpSettings(body_max=400_000, bodies_max=400_000))
+    api._room.held = 250_000
+    line = b'{"body":"' + b"x" * 200_000 + b'"}\n'
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
+
+        async def lines() -> AsyncIterator[bytes]:
+            yield b'{"body":"short"}\n'
+            for start in range(0, len(line), 50_000):
+                yield line[start : start + 50_000]
+
+        headers = {"content-type": "application/x-ndjson"}
+        response = await client.post(PUBLISH, content=lines(), headers=headers)
+        assert response.status_code == 200
+        results = [json.loads(each) for each in response.text.splitlines()]
+        assert len(results) == 2
+        assert results[1]["problem"]["code"] == "overloaded", results[1]
+    assert api._room.held == 250_000
 
 
 async def test_no_such_route_and_method(client: httpx.AsyncClient) -> None:

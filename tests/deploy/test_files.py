@@ -190,6 +190,7 @@ def test_the_unit(tmp_path: Path) -> None:
     config = load(None, {})
     assert int(service["TimeoutStopSec"]) >= config.http.drain_delay + config.http.drain_timeout + 30
     assert (service["KillSignal"], service["KillMode"]) == ("SIGTERM", "mixed")
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert service["DynamicUser"] == "yes"
     if (systemd := shutil.which("systemd-analyze")) is not None:  # it looks for the programs: others stand in for them
         copy = tmp_path / path.name

@@ -19,8 +19,11 @@ from tests.ledger.conftest import ON_POSTGRESQL
 
 @pytest.mark.parametrize(
     "url",
-    ["", "nothing", "mysql://host/x", "sqlite://", "sqlite:///:memory:", "sqlite://host/x", "sqlite:///x?mode=ro"],
-)
+    [
+        "", "nothing", "mysql://host/x", "sqlite://", "sqlite:///:memory:", "sqlite://host/x", "sqlite:///x?mode=ro",
+        "postgresql://host:port/x", "postgresql://host:99999999999x/x",
+    ],
+)  # fmt: skip
 def test_urls_that_are_none_of_ours(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"ledger\.url"):
         Database(url)

@@ -139,3 +139,21 @@ async def test_a_stream_without_a_transport_has_nothing_unsent() -> None:
     stream = Stream(User())
     stream.close(b"unheard")
     assert (stream.unsent, stream.sent, stream.address) == (0, 0, "")
+
+
+async def test_a_handle_that_was_closed_in_the_same_turn_is_no_error_of_the_loop() -> None:
+    """uvloop's transport says so with a RuntimeError, and tells that the connection is lost afterwards."""
+    left, one, _, _ = pair()
+    await turns()
+    transport = one._transport
+    assert transport is not None
+
+    def write(_: bytes) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    transport.write = write  # type: ignore[method-assign,assignment]
+    left.out.append(b"x")
+    one.flush()
+    one.connection_lost(None)
+    await turns()
+    assert left.lost == [None]

@@ -218,3 +218,27 @@ def test_whatever_happens_the_counts_are_right_and_nobody_is_forgotten(seed: int
             assert not each.wants or each.lane.queued or not each.lane.room
         # Nobody waits who might go.
         assert not any(each.lane.queued and each.lane.room and slots.may(each.lane.health) for each in players)
+
+
+def test_those_that_fail_begin_one_after_the_other_with_a_rest_between_them() -> None:
+    slots = Slots(1_000)
+    rests: list[None] = []
+    slots.rest = lambda: rests.append(None)
+    log: list[str] = []
+    failing = [Player(slots, f"f{number}", log) for number in range(3)]
+    for player in failing:
+        player.lane.fail()
+        player.go()
+    assert log == ["f0"]
+    assert len(rests) == 1
+    slots.serve()
+    assert log == ["f0"]
+    proven(slots, "good", log).go()  # keeps nobody else waiting
+    assert log == ["f0", "good"]
+    slots.rested()
+    slots.serve()
+    assert log == ["f0", "good", "f1"]
+    assert len(rests) == 2
+    slots.rested()
+    slots.serve()
+    assert log == ["f0", "good", "f1", "f2"]

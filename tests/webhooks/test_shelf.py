@@ -1,0 +1,127 @@
+"""What the ledger holds for a pushed subscription: how often it is asked. The clock is given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from gateway.errors import LedgerUnavailable
+from gateway.ledger import Ledger
+from gateway.ledger.owed import Delivery, Owed
+from gateway.webhooks.shelf import FEW, SOON, Shelf
+from tests.webhooks.virtual import FakeLedger, now, run
+
+
+class Counting(FakeLedger):
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = self.reads = 0
+
+    async def claim(self, *args: Any, **options: Any) -> list[Delivery]:
+        self.claims += 1
+        return await super().claim(*args, **options)
+
+    async def due(self, *args: Any, **options: Any) -> list[Delivery]:
+        self.reads += 1
+        return await super().due(*args, **options)
+
+
+def owed(number: int, due_in: float, key: bytes = b"") -> Owed:
+    at = int(now() * 1e6)
+    due = at + int(due_in * 1e6) if due_in else None
+    number_as_id = number.to_bytes(16, "big")
+    return Owed(
+        id=number_as_id,
+        message_id=number_as_id,
+        subscription="s",
+        order_key=key,
+        at=at,
+        due_at=due or 0,
+        payload=b"",
+        size=0,
+    )
+
+
+async def shelf_with(*rows: Owed, ordered: bool = False) -> tuple[Counting, Shelf]:
+    ledger = Counting()
+    await ledger.store(rows)
+    shelf = Shelf(cast(Ledger, ledger), "s", ordered=ordered, most=1_000, on_due=lambda: None)
+    await shelf.open()
+    ledger.claims = ledger.reads = 0
+    return ledger, shelf
+
+
+def test_one_that_is_claimed_alone_costs_one_claim_and_tells_when_the_next_is_due() -> None:
+    async def main() -> None:
+        ledger, shelf = await shelf_with(owed(1, 0), owed(2, 20.0))
+        assert [row.id for row in await shelf.claim(1, 60.0, 1 << 20)] == [(1).to_bytes(16, "big")]
+        assert (ledger.claims, ledger.reads) == (1, 1)
+        assert not shelf.is_due
+        assert shelf.due_in == pytest.approx(20.0, abs=0.1)
+        shelf.close()
+
+    run(main())
+
+
+def test_what_is_due_besides_is_claimed_at_once() -> None:
+    async def main() -> None:
+        ledger, shelf = await shelf_with(owed(1, 0), owed(2, 0))
+        await asyncio.sleep(0.1)
+        assert len(await shelf.claim(1, 60.0, 1 << 20)) == 1
+        assert shelf.is_due
+        assert len(await shelf.claim(1, 60.0, 1 << 20)) == 1
+        assert not shelf.is_due
+        assert ledger.claims == 2
+        shelf.close()
+
+    run(main())
+
+
+def test_many_are_followed_by_another_claim_without_a_read() -> None:
+    async def main() -> None:
+        ledger, shelf = await shelf_with(*(owed(number, 0) for number in range(1, FEW + 2)))
+        assert len(await shelf.claim(FEW, 60.0, 1 << 20)) == FEW
+        assert shelf.is_due
+        assert ledger.reads == 0
+        shelf.close()
+
+    run(main())
+
+
+def test_in_order_it_is_claimed_until_nothing_can_be() -> None:
+    """A row behind another of its key is due, and cannot be claimed: only a claim tells."""
+
+    async def main() -> None:
+        rows = owed(1, 0, b"a"), owed(2, 0, b"a"), owed(3, 0, b"b")
+        _ledger, shelf = await shelf_with(*rows, ordered=True)
+        await asyncio.sleep(1.0)
+        assert [row.id[-1] for row in await shelf.claim(1, 60.0, 1 << 20)] == [1]
+        assert shelf.is_due
+        assert [row.id[-1] for row in await shelf.claim(1, 60.0, 1 << 20)] == [3]
+        assert shelf.is_due
+        assert await shelf.claim(1, 60.0, 1 << 20) == []
+        assert not shelf.is_due
+        shelf.close()
+
+    run(main())
+
+
+def test_the_ledger_away_after_a_claim_loses_no_row() -> None:
+    async def main() -> None:
+        ledger, shelf = await shelf_with(owed(1, 0), owed(2, SOON))
+
+        async def away(*_: Any, **__: Any) -> list[Delivery]:
+            raise LedgerUnavailable("away")
+
+        ledger.due = away  # type: ignore[method-assign]
+        assert len(await shelf.claim(1, 60.0, 1 << 20)) == 1
+        assert not shelf.is_due
+        await asyncio.sleep(1.1)
+        assert shelf.is_due
+        shelf.close()
+
+    run(main())
