@@ -119,10 +119,9 @@ class Channel:
         self.abandon()
         waiter: asyncio.Future[Any] = self.link.loop.create_future()
         self._requests[-1] = waiter
-        try:
-            await waiter
-        except GatewayError:
-            pass  # it is over, which is what was asked for
+        # Not awaited itself, which would raise why the channel is over: then that error held this frame, the frame the
+        # channel, and the channel the error, and each channel that was closed waited for the garbage collector.
+        await asyncio.wait([waiter])
 
     def abandon(self) -> None:
         """Begin to close the channel, without waiting for the end of it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -459,6 +461,24 @@ async def test_a_channel_that_ends_badly_keeps_no_other_from_its_end(broker: Fak
             await waiting
     assert len(ended) == 1
     assert [str(fault) for fault in faults] == ["a fault"]
+
+
+async def test_a_channel_that_was_closed_leaves_nothing_to_the_garbage_collector(broker: FakeBroker) -> None:
+    class Watched(Channel):
+        __slots__ = ("__weakref__",)
+
+    link, _ = await open_link(broker)
+    channel = link.channel(Watched)
+    await channel.open()
+    seen = weakref.ref(channel)
+    gc.disable()
+    try:
+        await channel.close()
+        del channel
+        await asyncio.sleep(0)
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_number_is_not_used_again_at_once(broker: FakeBroker) -> None:

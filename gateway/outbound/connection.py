@@ -21,7 +21,7 @@ class Connection(asyncio.Protocol):
     request, ``gone`` once when it is over."""
 
     __slots__ = (
-        "_done", "_gone", "_loop", "_over", "_poll", "_reader", "_timer", "_transport", "_waiter",
+        "_done", "_gone", "_limits", "_loop", "_over", "_poll", "_reader", "_timer", "_transport", "_waiter",
         "counted", "idle_since", "key", "name", "opened",
     )  # fmt: skip
 
@@ -42,7 +42,8 @@ class Connection(asyncio.Protocol):
         """Whether it still has a place among all connections."""
         self._loop = asyncio.get_running_loop()
         self.opened = self._loop.time()
-        self._reader = AnswerReader(name, limits)
+        self._limits = limits
+        self._reader: AnswerReader  # from connection_made on: the pair of it and its parser is nothing to leave behind
         self._done = done
         self._gone = gone
         self._over = False
@@ -93,6 +94,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._reader = AnswerReader(self.name, self._limits)
         sock = transport.get_extra_info("socket")
         if _READABLE and sock is not None:  # not on every platform
             self._poll = select.poll()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 
 import pytest
@@ -19,6 +20,7 @@ from gateway.errors import (
 )
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules, dialer
 from gateway.outbound.addresses import Address, parse_address
+from gateway.outbound.answers import AnswerReader
 from gateway.outbound.connection import Connection
 from gateway.outbound.dialer import is_ours
 from tests.outbound.conftest import Make
@@ -261,6 +263,23 @@ async def test_nobody_listens(transport: GuardedTransport) -> None:
             await transport.send("POST", f"http://127.0.0.1:{held.getsockname()[1]}/")
     assert not error.value.sent
     assert transport.open == 0
+
+
+async def test_where_nobody_listens_no_parser_is_left_to_the_garbage_collector(transport: GuardedTransport) -> None:
+    def readers() -> int:
+        return sum(isinstance(each, AnswerReader) for each in gc.get_objects())
+
+    gc.disable()
+    try:
+        before = readers()
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            for _ in range(3):
+                with pytest.raises(ConnectFailed):
+                    await transport.send("POST", f"http://127.0.0.1:{held.getsockname()[1]}/")
+        assert readers() == before
+    finally:
+        gc.enable()
 
 
 async def test_the_next_address_is_tried(make: Make, server: Endpoint) -> None:
