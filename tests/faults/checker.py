@@ -241,10 +241,19 @@ def check(history: History, states: Mapping[str, str] | None = None) -> Verdict:
     verdict.problem("out in two leases at once", _overlaps(by_id))
     unmarked = verdict.duplicated - verdict.marked - verdict.forgotten
     if unmarked > 0:
-        verdict.problems.append(f"{unmarked} repeats without a mark")
+        culprits = [_unmarked(id, receptions) for id, receptions in by_id.items()]
+        verdict.problems.append(f"{unmarked} repeats without a mark: {'; '.join(filter(None, culprits))[:1_000]}")
     if states is not None:
         verdict.problem("with another state in the ledger than observed", _disagreements(history, states))
     return verdict
+
+
+def _unmarked(id: str, receptions: Sequence[Reception]) -> str:
+    """What there is to know of a message with a repeat that nobody can know for one; empty: it has none."""
+    if len(receptions) - 1 <= _marks(receptions) + sum(reception.forgotten for reception in receptions):
+        return ""
+    told = [f"{each.gateway_id} at {each.since:.3f} attempt {each.attempt} {each.delivery}" for each in receptions]
+    return f"{id} ({', '.join(told)})"
 
 
 def _marks(receptions: Sequence[Reception]) -> int:

@@ -8,7 +8,8 @@ received is settled):
   held the channel to the broker died (:attr:`Found.broken`). A lease of the ledger outlives the gateway, so that the
   message must not come again before its deadline.
 * A repeat may lack a mark only where the broker was restarted in between (:attr:`Found.restarts`) and forgot, and the
-  message bore no id of a gateway's by which it could be known again. It was out then, or settled right before.
+  message bore no id of a gateway's by which it could be known again. It was out then, or settled right before; of what
+  the ledger holds the broker was told when the gateway had taken it.
 * The ledger says that each message was acknowledged which a consumer acknowledged. An id under which nobody
   acknowledged anything is possible only where the broker holds the lease and the message bore no id of its own, for
   then it has another id each time it is taken from the broker. And the ledger may not know of a first attempt to push
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
+from uuid import UUID
 
 from tests.faults import checker as common
 from tests.faults.checker import History, Reception, Settled, Verdict
@@ -70,6 +72,8 @@ class Found:
     """When leases that a broker held were lost, on the clock of the receptions."""
     restarts: Sequence[tuple[float, float]] = ()
     """When the lane's broker was told to end, and when it had."""
+    since_1970: float = 0.0
+    """What has to be added to that clock to make it that of the day."""
 
 
 def check(found: Found) -> Verdict:
@@ -111,10 +115,22 @@ def _mark_forgotten(found: Found) -> None:
         earlier[later.id] = later
         if before is None or later.marked or later.gateway_id == before.gateway_id:
             continue
-        out = before.until if before.until is not None else float("inf")
-        later.forgotten = any(
-            before.since <= end <= later.since and told <= out + RIGHT_BEFORE for told, end in found.restarts
-        )
+        if found.lane.lease == "ledger":
+            # The broker was told when the ledger had it, whenever that handed it out.
+            came = out = _stored(found, before)
+            again = _stored(found, later)
+        else:
+            came, again = before.since, later.since
+            out = before.until if before.until is not None else float("inf")
+        later.forgotten = any(came <= end <= again and told <= out + RIGHT_BEFORE for told, end in found.restarts)
+
+
+def _stored(found: Found, reception: Reception) -> float:
+    """When the gateway took it from its broker: its id, a UUIDv7, says so. On the clock of the receptions."""
+    try:
+        return (UUID(reception.gateway_id).int >> 80) / 1_000 - found.since_1970
+    except ValueError:
+        return reception.since
 
 
 def _two_leases(found: Found, by_id: Mapping[str, Iterable[Reception]]) -> list[str]:

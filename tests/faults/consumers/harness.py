@@ -332,8 +332,10 @@ class ConsumerRun:
                 raise NotDrained(f"{number} messages are left in the queue of {line.lane.name}\n{self.summary()}")
             line.history.drained = True
         self.seconds = time.monotonic() - self._began
+        since_1970 = time.time() - time.monotonic()
         found = [
-            Found(line.lane, line.history, states, self.broken, self.restarts[line.lane.kind]) for line in self.lines
+            Found(line.lane, line.history, states, self.broken, self.restarts[line.lane.kind], since_1970)
+            for line in self.lines
         ]
         for line, each in zip(self.lines, found, strict=True):
             line.verdict = checker.check(each)
