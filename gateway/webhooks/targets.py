@@ -46,7 +46,7 @@ TROUBLE_EVERY: Final = 5.0
 """After so many seconds an endpoint that could not be read is read again."""
 AILING_AFTER: Final = 2.0
 """For so many seconds an endpoint that was well must have failed, before it is given less."""
-REST: Final = 0.002
+REST: Final = 0.005
 """The rest between the beginnings of two requests to endpoints that fail, in seconds."""
 RATE_BURST: Final = 0.1
 """How much may go at once after a rest, in seconds of the endpoint's ``rate``; one request always may."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import time
@@ -26,7 +27,8 @@ from tests.servers.process import free_port
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 RATE = float(os.environ.get("GATEWAY_DEPLOY_RATE", "100"))
-"""Requests a second of the publishers: 500 by hand, less where the machine has other work to do."""
+"""Requests a second of the publishers: 500 by hand, less where the machine has other work to do. What came of it is
+written to the file that ``GATEWAY_DEPLOY_FIGURES`` names."""
 
 
 @dataclass
@@ -211,6 +213,8 @@ async def test_all_processes_are_replaced_under_load(
             "ends": {role: [round(each, 1) for each in found] for role, found in ends.items()},
         }
         print(result)
+        if file := os.environ.get("GATEWAY_DEPLOY_FIGURES"):
+            await asyncio.to_thread(Path(file).write_text, json.dumps(result))
         assert load.failures == []
         assert result["lost"] == {"pull": 0, "push": 0, "bridge": 0}, result
         assert (result["twice"]["push"], result["twice"]["bridge"], result["unmarked"]) == (0, 0, 0), result  # type: ignore[index]
