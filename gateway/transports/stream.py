@@ -82,6 +82,7 @@ class Stream(asyncio.Protocol):
                 transport.write(octets)
             except RuntimeError:  # uvloop's, whose handle was closed in this turn; connection_lost() comes next
                 logger.debug("%s: the connection ended while it was written to", self.peer)
+                transport.abort()  # whatever it was: what was not written must not be followed by anything
 
     def pause_reading(self) -> None:
         """Take nothing more from the peer, until :meth:`resume_reading`."""
