@@ -309,8 +309,10 @@ class Pusher:
         """How many messages may be out of the queue."""
         if self._shelf.full or self._appetite is Appetite.NOTHING:
             return 0
-        if self._appetite is Appetite.LITTLE:  # what was tried before may just as well show how it is
-            return 0 if self._shelf.is_due or self._rows else LITTLE
+        if self._appetite is Appetite.LITTLE:
+            # What was tried before may just as well show how it is. But no consumer ends for that: there would be one
+            # more to begin when the row is gone, again and again.
+            return 0 if (self._shelf.is_due or self._rows) and not self._tap.wanted else LITTLE
         return min(self.settings.prefetch, self._fits)
 
     def _let_go(self) -> None:
@@ -523,7 +525,10 @@ class Pusher:
         finally:
             self._under_way -= len(items)
             self._look_idle()
-        self._refill()
+        if self._appetite is Appetite.LITTLE:
+            self.changed()  # a message from the queue may be wanted now that no row is at hand
+        else:
+            self._refill()
 
     async def _finish(self, item: Item, outcome: Outcome, ruling: Ruling, *, single: bool) -> None:
         if ruling.verdict is Verdict.DELIVERED:

@@ -57,6 +57,8 @@ class Shelf:
         self._on_due = on_due
         self._loop = asyncio.get_running_loop()
         self._due_at: float | None = None
+        self._doubtful = False
+        """That is when a claim ends; but what was claimed is settled before, as a rule, and there is nothing due."""
         self._timer: asyncio.TimerHandle | None = None
         self._counter: asyncio.TimerHandle | None = None
         self._counting: asyncio.Task[None] | None = None
@@ -87,11 +89,12 @@ class Shelf:
         """Seconds until something is due, as far as is known; None: nothing waits."""
         return None if self._due_at is None else max(0.0, self._due_at - self._loop.time())
 
-    def expect(self, wait: float) -> None:
-        """A row will be due in so many seconds."""
+    def expect(self, wait: float, *, doubtful: bool = False) -> None:
+        """A row will be due in so many seconds; ``doubtful``: unless it is settled before."""
         at = self._loop.time() + wait
         if self._due_at is None or at < self._due_at:
             self._due_at = at
+            self._doubtful = doubtful
             self._arm()
 
     def added(self) -> None:
@@ -113,29 +116,28 @@ class Shelf:
         away for is tried again later.
 
         Empty where nothing is due now; ``is_due`` says whether it is worth asking again."""
+        looked = self._doubtful and not self._ordered
         self._due_at = None
+        rows: list[Delivery] = []
         try:
-            rows = await self._ledger.deliveries.claim(
-                self._subscription, limit, seconds, ordered=self._ordered, octets_max=octets
-            )
-            if len(rows) >= FEW or (rows and self._ordered):
-                self.expect(0.0)
-                return rows
-            try:
-                wait = await self._next_due_in()
-            except LedgerUnavailable:
-                if not rows:
-                    raise
-                wait = AWAY
+            found = await self._next() if looked else None
+            if not looked or (found is not None and found.due_in <= 0):
+                rows = await self._ledger.deliveries.claim(
+                    self._subscription, limit, seconds, ordered=self._ordered, octets_max=octets
+                )
+                if len(rows) >= FEW or (rows and self._ordered):
+                    self.expect(0.0)
+                    return rows
+                found = await self._next()
         except LedgerUnavailable:
             self.expect(AWAY)
-            return []
-        if wait is not None:
-            self.expect(max(wait, 0.0 if rows else SOON))
+            return rows
+        if found is not None:
+            self.expect(max(found.due_in, 0.0 if rows else SOON), doubtful=found.out)
         return rows
 
-    async def _next_due_in(self) -> float | None:
-        """Seconds until the next row is due, after nothing could be claimed; None: that depends on others.
+    async def _next(self) -> Delivery | None:
+        """The row that is due next, where no more could be claimed; None: that depends on others.
 
         What is due then, and could not be claimed, has become due just now; or it waits for another one of its order
         key, and is claimed when that is settled. So in order it is looked behind all that has been due for a while."""
@@ -144,7 +146,7 @@ class Shelf:
         if found and found[0].due_in <= 0 and self._ordered:
             there = found[0].due_at - int(found[0].due_in * 1_000_000)
             found = await deliveries.due(self._subscription, 1, after=(there - JUST_NOW_US, b""))
-        return found[0].due_in if found else None
+        return found[0] if found else None
 
     def close(self) -> None:
         """Call nobody any more."""

@@ -54,7 +54,8 @@ class Tap:
         self._on_delivery = on_delivery
         self._on_less = on_less
         self._prepare = prepare
-        self._wanted = 0
+        self.wanted = 0
+        """So many may be out at a time."""
         self._consumer: Consumer | None = None
         self._ended: dict[Consumer, asyncio.TimerHandle] = {}
         """Those that take nothing more and have something out, and until when."""
@@ -76,8 +77,8 @@ class Tap:
 
     def want(self, prefetch: int) -> None:
         """Have so many out at a time; 0: none."""
-        if prefetch != self._wanted:
-            self._wanted = prefetch
+        if prefetch != self.wanted:
+            self.wanted = prefetch
             self._changed.set()
             if self._task is None and prefetch:
                 self._task = asyncio.get_running_loop().create_task(self._run(), name=f"tap {self._subscription}")
@@ -85,14 +86,14 @@ class Tap:
     async def _run(self) -> None:
         pause = PAUSE_MIN
         while True:
-            wanted = self._wanted
+            wanted = self.wanted
             self._changed.clear()
             try:
                 if self._consumer is not None and self._consumer.prefetch != wanted:
                     await self._end()
                 if self._consumer is None and wanted > sum(each.out for each in self._ended):
                     await self._prepare()
-                    if wanted == self._wanted:
+                    if wanted == self.wanted:
                         self._consumer = await self._upstream.consume(self._queue, wanted, self._on_delivery)
                 self.trouble = ""
                 pause = PAUSE_MIN
@@ -141,7 +142,7 @@ class Tap:
 
     async def stop(self) -> None:
         """Take nothing more, for good. What is out may be settled until :meth:`close`."""
-        self._wanted = 0
+        self.wanted = 0
         await self._cancel_task()
         if self._consumer is not None:
             await self._consumer.cancel(CANCEL_WITHIN)

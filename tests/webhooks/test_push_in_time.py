@@ -408,6 +408,43 @@ async def test_a_dead_message_does_not_block_its_key(world: World) -> None:
     assert world.receivers.bodies() == [b"next"]
 
 
+@in_a_world
+async def test_for_an_endpoint_that_fails_consumers_do_not_end_and_begin_with_each_row(world: World) -> None:
+    """Messages from the queue and those that wait for another attempt are tried beside each other."""
+    begun = 0
+    consume = world.broker.consume
+
+    async def counted(*args: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return await consume(*args)
+
+    world.broker.consume = counted  # type: ignore[method-assign]
+    world.receivers.put("e", FAILS, schedule=[0, 5, 5, 5, 5, 5, 5], breaker_failures=8)
+    await world.push("s", "e")
+    for number in range(4):
+        world.broker.put("s", b"%d" % number)
+        await asyncio.sleep(4)
+    assert len(times(world)) == 8
+    assert set(world.receivers.bodies()) <= {b"%d" % number for number in range(4)}
+    assert begun == 2, "one with the prefetch of a new endpoint, one with that of one that fails"
+
+
+@in_a_world
+async def test_one_that_failed_before_the_start_gets_new_messages_too(world: World) -> None:
+    """What it was tried with before shows how it is; when that failed again, a new one is not kept waiting."""
+    world.receivers.put("e", FAILS, schedule=[0, 1_000, 1_000], breaker_failures=100)
+    pusher = await world.push("s", "e")
+    world.broker.put("s", b"old")
+    await asyncio.sleep(1)
+    await pusher.stop(1.0)
+    await asyncio.sleep(1_300)
+    world.broker.put("s", b"new")
+    await world.push("s", "e")
+    await asyncio.sleep(10)
+    assert [body for body, _ in world.receivers.attempts()] == [b"old", b"old", b"new"]
+
+
 # --------------------------------------------------------------------------------------------------- bad days
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.owed import Delivery, Owed
+from gateway.ledger.owed import Delivery, Ending, Owed, Settlement
 from gateway.webhooks.shelf import FEW, SOON, Shelf
 from tests.webhooks.virtual import FakeLedger, now, run
 
@@ -122,6 +122,58 @@ def test_the_ledger_away_after_a_claim_loses_no_row() -> None:
         assert not shelf.is_due
         await asyncio.sleep(1.1)
         assert shelf.is_due
+        shelf.close()
+
+    run(main())
+
+
+def test_the_end_of_a_claim_whose_row_was_settled_costs_a_read_and_no_claim() -> None:
+    """That is all that is known to come when the only row is claimed; by then it waits for its next attempt."""
+
+    async def main() -> None:
+        ledger, shelf = await shelf_with(owed(1, 0))
+        (row,) = await shelf.claim(1, 60.0, 1 << 20)
+        await ledger.settle([Settlement(row.id, Ending.RETRY, lease=row.lease, due_in=300.0)])
+        shelf.expect(300.0)
+        ledger.claims = ledger.reads = 0
+        await asyncio.sleep(61.0)
+        assert shelf.is_due
+        assert await shelf.claim(1, 60.0, 1 << 20) == []
+        assert (ledger.claims, ledger.reads) == (0, 1)
+        assert shelf.due_in == pytest.approx(239.0, abs=0.1)
+        await asyncio.sleep(239.1)
+        assert len(await shelf.claim(1, 60.0, 1 << 20)) == 1
+        assert ledger.claims == 1
+        shelf.close()
+
+    run(main())
+
+
+def test_a_row_whose_claim_ends_is_claimed_again() -> None:
+    """Nobody settled it: a request that was cut off, for example."""
+
+    async def main() -> None:
+        ledger, shelf = await shelf_with(owed(1, 0))
+        assert len(await shelf.claim(1, 60.0, 1 << 20)) == 1
+        await asyncio.sleep(60.1)
+        assert shelf.is_due
+        assert [row.attempt for row in await shelf.claim(1, 60.0, 1 << 20)] == [2]
+        assert ledger.claims == 2
+        shelf.close()
+
+    run(main())
+
+
+def test_what_is_due_before_the_end_of_a_claim_is_claimed_without_a_look() -> None:
+    async def main() -> None:
+        ledger, shelf = await shelf_with(owed(1, 0))
+        (row,) = await shelf.claim(1, 60.0, 1 << 20)
+        await ledger.settle([Settlement(row.id, Ending.RETRY, lease=row.lease, due_in=5.0)])
+        shelf.expect(5.0)
+        ledger.claims = ledger.reads = 0
+        await asyncio.sleep(5.1)
+        assert len(await shelf.claim(1, 60.0, 1 << 20)) == 1
+        assert (ledger.claims, ledger.reads) == (1, 1)
         shelf.close()
 
     run(main())

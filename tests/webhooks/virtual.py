@@ -223,6 +223,7 @@ class FakeLedger:
             attempt=row.attempt,
             lease=row.lease,
             dead=row.status is Status.DEAD,
+            out=row.status is Status.OUT,
             reason=row.reason,
             size=row.owed.size,
             payload=row.owed.payload,
