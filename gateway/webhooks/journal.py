@@ -17,9 +17,12 @@ from msgspec import structs
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Ledger
-from gateway.ledger.owed import Owed, Settlement
+from gateway.ledger.owed import Ending, Owed, Settlement
 from gateway.telemetry import log
 
+GATHER: Final = 0.05
+"""What follows from an attempt that failed is written so many seconds later at most, together with what else failed
+meanwhile. It is in no hurry, and each commit of its own takes the interpreter's lock from those who are well."""
 GROUP: Final = 500
 """Most of a kind that are written at once."""
 PAUSE_MIN: Final = 0.5
@@ -93,6 +96,8 @@ class Journal:
         self._stuck = 0
         self._records: Line[Sequence[Entry], None] = Line(self._record)
         self._settlements: Line[Settlement, bool] = Line(self._settle)
+        self._gathering: asyncio.Future[None] | None = None
+        """Done when those that failed are written."""
 
     @property
     def writable(self) -> bool:
@@ -107,6 +112,8 @@ class Journal:
     async def settle(self, settlement: Settlement) -> bool:
         """Settle a delivery of the ledger; durable when it returns; False: somebody else did. Tries for as long as it
         takes."""
+        if settlement.ending is Ending.RETRY:
+            await self._gather()
         return await self._settlements.put(settlement)
 
     async def store(self, owed: Owed, entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> bool:
@@ -117,14 +124,30 @@ class Journal:
             await self._ledger.deliveries.store([owed], entries, inbox)
             return True
 
+        await self._gather()
         try:
             return await self._until_written(write)
         except EntriesRefused as error:
             log("push.not_stored", logging.ERROR, subscription=owed.subscription, reason=str(error)[:500])
             return False
 
+    async def _gather(self) -> None:
+        """Wait for others that failed: they all go on in the same turn of the loop."""
+        if self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.create_future()
+            loop.call_later(GATHER, self._gathered)
+        await asyncio.shield(self._gathering)
+
+    def _gathered(self) -> None:
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None and not gathering.done():
+            gathering.set_result(None)
+
     async def close(self) -> None:
         """Write nothing more."""
+        if self._gathering is not None:
+            self._gathering.cancel()
         await self._records.close()
         await self._settlements.close()
 

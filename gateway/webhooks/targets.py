@@ -48,6 +48,8 @@ AILING_AFTER: Final = 2.0
 """For so many seconds an endpoint that was well must have failed, before it is given less."""
 REST: Final = 0.005
 """The rest between the beginnings of two requests to endpoints that fail, in seconds."""
+EARLY: Final = 0.001
+"""By less than this a loop calls too early, in seconds: those that count time in milliseconds."""
 RATE_BURST: Final = 0.1
 """How much may go at once after a rest, in seconds of the endpoint's ``rate``; one request always may."""
 
@@ -460,7 +462,11 @@ class Target:
 
     def _due(self) -> None:
         self._timer = None
-        if not self._closed:
+        if self._closed:
+            return
+        if self._timer_at > self._loop.time():  # some loops are early; to look now is to be called again at once
+            self._timer = self._loop.call_at(self._timer_at + EARLY, self._due)
+        else:
             self.look()
 
     def close(self) -> None:
