@@ -5,6 +5,12 @@ publish as its serial, anything else as a :class:`~gateway.v010.client_requests.
 all octets that came together are handled, so that a message.reject in the same burst has its say first whichever
 way the broker orders the two.
 
+Broker-J says of a message.transfer that it is complete when it has thrown it away: its virtual host is stopped, and it
+closes the connection as soon as it has read what it was sent, yet carries on with the commands until then. What it is
+sent after such a completion it does not read any more. So there a publish is confirmed when an execution.sync that
+followed its completion is complete, too (:meth:`ClientChannel._prove`); in a branch the prepare that follows says as
+much.
+
 Deliveries are completed in the order in which they come, at once: completion is not settlement. A delivery's number
 is its command id plus one.
 """
@@ -51,9 +57,9 @@ class ClientChannel(Attached):
 
     __slots__ = (
         "_asked", "_attach_serial", "_completions", "_detaching", "_failure", "_granted", "_greeted", "_has_settled",
-        "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping", "attaching", "closing", "committing",
-        "confirming", "distributed", "emit", "outstanding", "peer_credit", "peer_mode", "pending", "prefetch",
-        "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
+        "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping", "_unproven", "attaching", "closing",
+        "committing", "confirming", "distributed", "emit", "outstanding", "peer_credit", "peer_mode", "pending",
+        "prefetch", "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
     )  # fmt: skip
 
     session: ClientSession
@@ -96,6 +102,8 @@ class ClientChannel(Attached):
         """How many messages the broker still takes; None: no limit was set."""
         self._failure: tuple[int, str] | None = None
         self._completions: list[tuple[int, int]] = []
+        self._unproven: list[tuple[int, int]] = []
+        """Publishes, by their first and last serial, that are complete, and not confirmed yet."""
         self._prefixes: dict[str, bytes] = {}
         self._settling = o.Settlement.ACCEPT
         self._settled = RangeSet()
@@ -460,10 +468,23 @@ class ClientChannel(Attached):
             elif step.result is not None:  # type: ignore[union-attr]
                 raise FrameSyntaxError(f"command {number & 0xFFFFFFFF} is complete, and its result never came")
         self._confirm(start, end)
+        if self._unproven:
+            self._prove()
 
     def _confirm(self, first: int, last: int) -> None:
-        if first and self.confirming:
+        if not first or not self.confirming:
+            return
+        if self.session.qpid and not self.distributed:
+            self._unproven.append((first, last))
+        else:
             self.emit(o.Confirmed(self.number, first, last))
+
+    def _prove(self) -> None:
+        """Ask for a sign of life behind completions. Where nothing can be asked any more, what became of the publishes
+        is not known."""
+        ranges, self._unproven = self._unproven, []
+        if not self.closing and not self.failed:
+            self.ask(c.ExecutionSync(), Step(0, ranges, _proven))
 
     def rejected(self, number: int, command: c.MessageReject) -> None:
         """message.reject of publishes."""
@@ -620,6 +641,11 @@ def _check_cancel(channel: ClientChannel, request: o.Cancel) -> None:
     subscription = channel.subscriptions.get(request.consumer_tag)
     if subscription is None or subscription.ended:
         raise StateError(f"channel {channel.number}: there is no consumer {request.consumer_tag!r:.80}")
+
+
+def _proven(channel: ClientChannel, step: Step) -> None:
+    for first, last in step.request:
+        channel.emit(o.Confirmed(channel.number, first, last))
 
 
 def _detach_now(channel: ClientChannel, step: Step) -> None:

@@ -232,6 +232,58 @@ def test_a_broker_that_accepts(peer: ClientPeer) -> None:
     assert peer.receive(0, k.SessionCompleted(((1, 1),))) == []
 
 
+BROKER_J = {"product": "Apache Qpid Broker-J Core"}
+
+
+@pytest.fixture
+def broker_j() -> ClientPeer:
+    """A channel to Broker-J in mode confirm."""
+    peer = ClientPeer().opened(BROKER_J).attach(1)
+    confirming(peer)
+    return peer
+
+
+def test_broker_j_is_believed_when_it_gives_a_sign_of_life_behind_a_completion(broker_j: ClientPeer) -> None:
+    for _ in range(3):
+        publish(broker_j)
+    broker_j.sent()
+    assert broker_j.receive(0, reject(), k.SessionCompleted(((1, 3),))) == [o.Returned(1, 4, 4, 312, "Unroutable")]
+    known, sync = broker_j.sent()
+    assert sync == (0, c.ExecutionSync(), True)
+    assert isinstance(known[1], k.SessionKnownCompleted)
+    assert broker_j.receive(0, k.SessionCompleted(((1, 3),))) == []
+    assert broker_j.receive(0, k.SessionCompleted(((4, 4),))) == [o.Confirmed(1, 3, 3), o.Confirmed(1, 5, 5)]
+    assert [entry[1] for entry in broker_j.sent() if isinstance(entry[1], c.Command)] == []
+
+
+def test_what_completes_with_such_a_sign_needs_another_one(broker_j: ClientPeer) -> None:
+    publish(broker_j)
+    broker_j.receive(0, k.SessionCompleted(((1, 1),)))
+    publish(broker_j)
+    broker_j.sent()
+    assert broker_j.receive(0, k.SessionCompleted(((2, 3),))) == [o.Confirmed(1, 3, 3)]
+    assert broker_j.sent()[-1] == (0, c.ExecutionSync(), True)
+    assert broker_j.receive(0, k.SessionCompleted(((4, 4),))) == [o.Confirmed(1, 4, 4)]
+
+
+@pytest.mark.parametrize("end", ["closing", "failed"])
+def test_where_no_sign_can_be_asked_for_nothing_is_confirmed(broker_j: ClientPeer, end: str) -> None:
+    publish(broker_j)
+    if end == "closing":
+        send(broker_j, o.CloseChannel(1))
+    else:
+        broker_j.receive(0, c.ExecutionException(404, 0))
+    broker_j.sent()
+    assert broker_j.receive(0, k.SessionCompleted(((1, 1),))) == []
+    assert [entry for entry in broker_j.sent() if isinstance(entry[1], c.Command)] == []
+
+
+def test_in_a_branch_the_prepare_is_the_sign(broker_j: ClientPeer) -> None:
+    send(broker_j, o.DtxSelect(1))
+    publish(broker_j)
+    assert broker_j.receive(0, k.SessionCompleted(((1, 2),))) == [o.Done(1, 3, 3), o.Confirmed(1, 4, 4)]
+
+
 def test_without_confirms_only_returns_are_told(peer: ClientPeer) -> None:
     for _ in range(3):
         publish(peer)
