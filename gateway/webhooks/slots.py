@@ -132,6 +132,8 @@ class Slots:
         """Requests under way, by class."""
         self._most = [max(1, int(places * SHARES[health])) for health in Health]
         self._lines: list[deque[Lane]] = [deque() for _ in Health]
+        self.busy: dict[Lane, None] = {}
+        """Those that have requests under way."""
         self.rest: Callable[[], None] | None = None
         """Called when an endpoint that fails begins a request; another one may when :meth:`rested` was called. None:
         there is no rest."""
@@ -185,6 +187,7 @@ class Slots:
         """See :meth:`Lane.begin`."""
         self._number += 1
         lane._begun[self._number] = now
+        self.busy[lane] = None
         self.held[lane.health] += 1
         if lane.health is Health.FAILING and self.rest is not None:
             self._resting = True
@@ -199,6 +202,8 @@ class Slots:
         """See :meth:`Lane.end`. Whoever waits is not called yet: see :meth:`serve`."""
         del lane._begun[number]
         self.held[lane.health] -= 1
+        if not lane._begun:
+            del self.busy[lane]
 
     def move(self, lane: Lane, health: Health) -> None:
         """It changes its class, and what it has under way changes with it; in line it goes to the end."""

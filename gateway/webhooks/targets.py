@@ -144,8 +144,8 @@ class Targets:
         if not self.slots.in_flight:
             return
         now = self._loop.time()
-        for target in self._targets.values():
-            target.lane.look(now)
+        for lane in self.slots.busy:
+            lane.look(now)
         self.slots.serve()
         self.watch()
 

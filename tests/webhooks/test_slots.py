@@ -242,3 +242,17 @@ def test_those_that_fail_begin_one_after_the_other_with_a_rest_between_them() ->
     slots.rested()
     slots.serve()
     assert log == ["f0", "good", "f1", "f2"]
+
+
+def test_only_those_with_requests_under_way_are_busy() -> None:
+    """They alone are looked at, however many endpoints there are."""
+    slots = Slots(4)
+    lanes = [slots.lane(2, lambda: None) for _ in range(3)]
+    assert not slots.busy
+    first, second, other = lanes[0].begin(0.0), lanes[0].begin(0.0), lanes[2].begin(0.0)
+    assert list(slots.busy) == [lanes[0], lanes[2]]
+    lanes[0].end(first, True, 1.0)
+    lanes[2].end(other, False, 1.0)
+    assert list(slots.busy) == [lanes[0]]
+    lanes[0].end(second, None, 1.0)
+    assert not slots.busy
