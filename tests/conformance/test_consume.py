@@ -26,9 +26,10 @@ def numbers(deliveries: list[Delivery]) -> list[int]:
 
 
 async def empty(upstream: Upstream, queue: str) -> None:
-    """Nothing is left in the queue, neither ready nor out."""
-    await asyncio.sleep(0.05)
-    assert (await upstream.query_queue(queue)).message_count == 0
+    """Nothing is left in the queue, neither ready nor out, once the broker has read the settlements."""
+    async with asyncio.timeout(10):
+        while (await upstream.query_queue(queue)).message_count:
+            await asyncio.sleep(0.02)
 
 
 async def test_get_and_accept(upstream: Upstream, queue: str) -> None:
