@@ -30,13 +30,13 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def play_block(seed: str, numbers: range, folder: Path) -> Report:
-    """Play these cases."""
+def play_block(seed: str, numbers: range, folder: Path, weighs: bool = True) -> Report:
+    """Play these cases. ``weighs``: the memory of some of them is measured."""
     report = Report()
     for number in numbers:
         generator, case = made(seed, number)
         try:
-            report.add(number, generator, case, play(case, weigh=number % WEIGHED == 0))
+            report.add(number, generator, case, play(case, weigh=weighs and number % WEIGHED == 0))
         except Broken as broken:
             report.note(generator, case)
             path = folder / f"{seed}-{number}.json"
@@ -47,16 +47,18 @@ def play_block(seed: str, numbers: range, folder: Path) -> Report:
     return report
 
 
-def _work(seed: str, blocks: list[range], folder: str, results: multiprocessing.Queue[Report]) -> None:
-    play_block(seed, range(-WARM, 0), Path(folder))
+def _work(seed: str, blocks: list[range], folder: str, results: multiprocessing.Queue[Report], weighs: bool) -> None:
+    """A process. One that ``weighs`` says nothing of its own memory: what measures that of cases leaves some behind."""
+    play_block(seed, range(-WARM, 0), Path(folder), weighs)
     begin = resident()
     parent = multiprocessing.parent_process()
     for block in blocks:
         if parent is not None and not parent.is_alive():
             return  # killed: nobody waits for the rest
-        results.put(play_block(seed, block, Path(folder)))
+        results.put(play_block(seed, block, Path(folder), weighs))
     end = Report()
-    end.rss.append((begin, resident()))
+    if not weighs:
+        end.rss.append((begin, resident()))
     results.put(end)
 
 
@@ -76,7 +78,9 @@ def run(
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[Report] = context.Queue()
     workers = [
-        context.Process(target=_work, args=(seed, blocks[index::processes], str(folder), results), daemon=True)
+        context.Process(
+            target=_work, args=(seed, blocks[index::processes], str(folder), results, not index), daemon=True
+        )
         for index in range(processes)
     ]
     for worker in workers:
