@@ -19,7 +19,7 @@ KEPT_MAX = 100_000
 """Most events kept while the ledger is away."""
 GROUP_MAX = 1_000
 """Most events of one call to the ledger."""
-PAUSE_MIN, PAUSE_MAX = 0.2, 5.0
+PAUSE_MIN, PAUSE_MAX = 0.2, 1.0
 """Pause before the ledger is tried again, in seconds; doubled each time."""
 
 

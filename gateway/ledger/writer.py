@@ -49,6 +49,8 @@ SILENCE = 10
 """For how many times the length of a lease it is renewed while nothing is heard of the event loop."""
 ASKED = 3
 """How often the database is asked for the fate of a transaction, where it cuts the connection each time."""
+COSTLY = 1.0
+"""A write that fails after so many seconds is not tried at once for each of those that wait beside it."""
 AGAIN = 1.0
 """Pause before the lease is renewed where that failed, in seconds."""
 
@@ -111,6 +113,8 @@ class Writer:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self.closed = False
+        self._locked = False
+        """Whether a transaction of this round has waited for SQLite's lock and not got it."""
         self.trouble: str | None = None
         """Why the last transaction failed; None: it did not."""
         self._thread.start()
@@ -249,8 +253,11 @@ class Writer:
                     break
                 calls.append(more)
                 rows += more.rows
-            self._settle(calls)
-            self._loop.call_soon_threadsafe(self._deliver, calls)
+            self._locked = False
+            tasks = [call for call in calls if isinstance(call, Task)]
+            self._settle([call for call in calls if not isinstance(call, Task)])
+            for task in tasks:  # nobody's answer waits for somebody else's transaction
+                self._settle([task])
             if last:
                 break
         self._finish()
@@ -290,15 +297,15 @@ class Writer:
         self._on_outdated()
         return True
 
-    def _settle(self, calls: list[Call]) -> None:
-        """Bring every call to its result or error."""
-        grouped = [call for call in calls if not isinstance(call, Task)]
+    def _settle(self, calls: Sequence[Call]) -> None:
+        """Bring every call to its result or error, and hand that over: a task's, or those of a group."""
+        if not calls:
+            return
         try:
-            while grouped:
-                grouped = self._write(grouped)
-            for call in calls:
-                if isinstance(call, Task):
-                    self._write_task(call)
+            left = list(calls)
+            while left:
+                (call, *_) = left
+                left = self._write_task(call) if isinstance(call, Task) else self._write(left)
         except Exception as error:  # a defect of ours; nobody may wait for ever because of it
             logger.exception("the ledger's writer failed")
             self._drop_connection()
@@ -306,6 +313,7 @@ class Writer:
             for call in calls:
                 if not call.settled:
                     call.error = LedgerUnavailable(self.trouble)
+        self._loop.call_soon_threadsafe(self._deliver, calls)
 
     def _write(self, calls: list[Call]) -> list[Call]:
         """Write calls in one transaction, or in halves. Returns those to be written again."""
@@ -357,9 +365,14 @@ class Writer:
             begin += half.units
         call.error = EntriesRefused(refused, call.result)
 
-    def _write_task(self, call: Task) -> None:
+    def _write_task(self, call: Task) -> list[Call]:
+        """Run a task in a transaction of its own. Nothing is left to be written again."""
         if self._outdated(call):
-            return
+            return []
+        if self._locked and self.trouble is not None:
+            call.error = LedgerUnavailable(self.trouble)
+            call.settled = True
+            return []
 
         def work(connection: sa.Connection, lease: Lease) -> tuple[int, Any]:
             _, commits = self._shards.enter(connection, lease, 0)
@@ -372,6 +385,7 @@ class Writer:
         except Exception as error:  # LedgerUnavailable, or what the task itself raises for its caller
             call.error = error
         call.settled = True
+        return []
 
     def _transaction(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]], proves: bool = True) -> Any:
         """Run ``work`` in a transaction under the lease. It returns the count of commits, where it entered the shard
@@ -383,6 +397,7 @@ class Writer:
             BadRow, LedgerUnavailable: nothing was written.
         """
         second = False
+        began = monotonic()
         while True:
             try:
                 written, result = self._attempt(work)
@@ -398,6 +413,7 @@ class Writer:
                 if not second and (is_lost(error) or is_deadlock(error)):
                     second = True
                     continue
+                self._locked = not self._database.shared and monotonic() - began > COSTLY
                 raise self._failed(error) from error
             if written and proves and self.trouble is not None and self._database.has_room():
                 self.trouble = None

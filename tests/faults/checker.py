@@ -244,7 +244,7 @@ def check(history: History, states: Mapping[str, str] | None = None) -> Verdict:
         culprits = [_unmarked(id, receptions) for id, receptions in by_id.items()]
         verdict.problems.append(f"{unmarked} repeats without a mark: {'; '.join(filter(None, culprits))[:1_000]}")
     if states is not None:
-        verdict.problem("with another state in the ledger than observed", _disagreements(history, states))
+        verdict.problem("with another state in the ledger than observed", disagreements(history, states))
     return verdict
 
 
@@ -285,7 +285,7 @@ def _overlaps(by_id: Mapping[str, Iterable[Reception]]) -> list[str]:
     return found
 
 
-def _disagreements(history: History, states: Mapping[str, str]) -> list[str]:
+def disagreements(history: History, states: Mapping[str, str]) -> list[str]:
     """Messages of which the ledger says something else than was observed, as ``id (state, not …)``."""
     by_gateway: dict[str, list[Reception]] = defaultdict(list)
     for reception in history.receptions:

@@ -59,6 +59,8 @@ BROKER: Final = "b"
 START_TIMEOUT: Final = 120.0
 STOP_TIMEOUT: Final = 30.0
 """How long the gateway may take to come and to go, in seconds."""
+RECORD_TIMEOUT: Final = 5.0
+"""How long what was settled while the ledger was away may take to be in it once it is back, in seconds."""
 EMPTY_PULLS: Final = 2
 """So many empty pulls of each consumer in a row mean that nothing comes any more."""
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -428,7 +430,7 @@ class Run:
         """
         await self.load.produced()
         await self._drain(drain_within)
-        states = await self.gateway.ledger_states()
+        states = await self._states()
         self.gateway.terminate()
         left = await asyncio.to_thread(self._take_what_is_left)
         self.history.drained = True
@@ -442,6 +444,17 @@ class Run:
         self.verdict.problems += self.failures
         assert self.verdict.valid, self.summary()
         return self.verdict
+
+    async def _states(self) -> dict[str, str]:
+        """What the ledger says of every message, as soon as that agrees with what was observed: what was settled while
+        the ledger was away is kept, and written within moments of its return. Where it does not come to agree in time,
+        that is for the checker to tell."""
+        deadline = time.monotonic() + RECORD_TIMEOUT
+        while True:
+            states = await self.gateway.ledger_states()
+            if time.monotonic() > deadline or not checker.disagreements(self.history, states):
+                return states
+            await asyncio.sleep(0.2)
 
     async def _drain(self, within: float) -> None:
         """Let the consumers go on until nothing comes."""

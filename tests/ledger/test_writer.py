@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Intent, Kind, Ledger, New, Replay, engine
+from gateway.ledger import Intent, Kind, Ledger, New, Replay, engine, writer
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import Open, entry, intent, new_id, published
 
@@ -63,6 +65,35 @@ async def test_locked_by_another(open_ledger: Open, database: Database, caplog: 
     assert await recovered(ledger) == [3, 4]
     assert ledger.healthy
     assert await ledger.claim_key("shop", "k", b"f", [intent(new_id())]) == New()
+
+
+async def test_nobody_waits_for_the_lock_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those who wait together, one waits for the lock; and who records does not wait for tasks behind him."""
+    busy = 0.5
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT", busy)
+    monkeypatch.setattr(writer, "COSTLY", busy / 2)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ledger = await Ledger.open(url, LedgerSettings(), owner="test", migrate=True)
+    await ledger.record(published(new_id()))
+    order: list[str] = []
+
+    async def refused(what: str, call: Awaitable[Any]) -> None:
+        with pytest.raises(LedgerUnavailable, match="locked"):
+            await call
+        order.append(what)
+
+    with sqlite3.connect(tmp_path / "ledger.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        ahead = refused("ahead", ledger.record(published(new_id())))
+        tasks = [refused("task", ledger.task(lambda connection, lease: None)) for _ in range(12)]
+        await asyncio.gather(ahead, *tasks)
+        assert time.monotonic() - began < 6 * busy  # each for himself: 13
+        assert order == ["ahead"] + ["task"] * 12
+        other.execute("ROLLBACK")
+    other.close()
+    await recovered(ledger)
+    await ledger.close()
 
 
 @pytest.mark.usefixtures("impatient")
