@@ -100,6 +100,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         *,
         within: float | None = None,
         repeatable: bool | None = None,
+        fresh: bool = False,
         tls: Tls | None = None,
     ) -> Answer:
         """Send a request and read its answer, whatever its status is.
@@ -107,6 +108,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         Args:
             within: deadline in seconds, instead of the limits'.
             repeatable: whether the request may be sent twice (see the module); None: by its method.
+            fresh: on a new connection, whatever is kept open: for a request that will most likely end its connection,
+                by a time-out for instance, so that others find theirs.
             tls: authorities, client certificate and name to verify.
 
         Raises:
@@ -122,7 +125,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         now = self._loop.time()
         deadline = now + (limits.deadline if within is None else within)
         head_only = method == "HEAD"
-        connection = self._pool.take(key, now)
+        connection = None if fresh else self._pool.take(key, now)
         if connection is not None:
             try:
                 return await self._exchange(connection, octets, head_only, deadline)

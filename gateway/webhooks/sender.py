@@ -70,11 +70,14 @@ class Sender:
         """Ask for no tokens any more. The transport is closed by whoever made it."""
         await self._tokens.close()
 
-    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int) -> Outcome:
+    async def send(
+        self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False
+    ) -> Outcome:
         """Send messages as one request. Never raises but CancelledError.
 
         Args:
             timestamp: seconds since 1970, for ``webhook-timestamp`` and to choose the keys that sign.
+            fresh: on a connection of its own.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -86,7 +89,7 @@ class Sender:
             outcome.id, outcome.undeliverable = written.id, written.undeliverable
             if len(written.undeliverable) < len(items):
                 told = push.headers if push is not None else ()
-                self._note(outcome, await self._send(endpoint, written, timestamp, began, told))
+                self._note(outcome, await self._send(endpoint, written, timestamp, began, told, fresh))
         except GatewayError as error:
             outcome.error = error.with_traceback(None)  # it holds this frame, which holds the outcome
         except Exception as error:  # a fault of ours: logged, and tried again
@@ -105,7 +108,7 @@ class Sender:
         outcome.content_type = _value(answer, b"content-type")
 
     async def _send(
-        self, endpoint: Endpoint, written: Written, timestamp: int, began: float, told: Sequence[Header]
+        self, endpoint: Endpoint, written: Written, timestamp: int, began: float, told: Sequence[Header], fresh: bool
     ) -> Answer:
         """``told``: headers that name the trace."""
         settings = endpoint.settings
@@ -114,10 +117,10 @@ class Sender:
         if auth.kind != "oauth2":
             if (value := authorization.fixed(auth)) is not None:
                 headers.append((b"authorization", value))
-            return await self._post(endpoint, headers, written.body, began)
+            return await self._post(endpoint, headers, written.body, began, fresh)
         token = await self._tokens.get(auth, self._left(endpoint, began))
         answer = await self._post(
-            endpoint, [*headers, (b"authorization", authorization.bearer(token))], written.body, began
+            endpoint, [*headers, (b"authorization", authorization.bearer(token))], written.body, began, fresh
         )
         if answer.status != UNAUTHORIZED:
             return answer
@@ -125,10 +128,10 @@ class Sender:
         if other == token:
             return answer
         return await self._post(
-            endpoint, [*headers, (b"authorization", authorization.bearer(other))], written.body, began
+            endpoint, [*headers, (b"authorization", authorization.bearer(other))], written.body, began, fresh
         )
 
-    async def _post(self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float) -> Answer:
+    async def _post(self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool) -> Answer:
         settings = endpoint.settings
         return await self._transport.send(
             "POST",
@@ -137,6 +140,7 @@ class Sender:
             body,
             within=self._left(endpoint, began),
             repeatable=True,
+            fresh=fresh,
             tls=None if settings.tls == NO_TLS else settings.tls,
         )
 

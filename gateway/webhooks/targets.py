@@ -200,6 +200,8 @@ class Target:
         """What it said when it said that it is gone; it is being disabled."""
         self._failing_since: float | None = None
         """When the first request began that failed since the last success."""
+        self._cuts = False
+        """Its last request was the end of its connection."""
         self._proven = False
         """It has taken something."""
         self._requests: dict[asyncio.Task[None], Line] = {}
@@ -385,13 +387,16 @@ class Target:
         targets, loop = self._targets, self._loop
         begun = loop.time()
         try:
-            outcome = await targets.sender.send(endpoint, [line.outgoing(item) for item in items], int(targets.clock()))
+            outcome = await targets.sender.send(
+                endpoint, [line.outgoing(item) for item in items], int(targets.clock()), self._cuts
+            )
         except BaseException:
             self.lane.end(number, None, loop.time())
             self.breaker.untold()
             line.dropped(items)
             raise
         now = loop.time()
+        self._cuts = outcome.status is None or outcome.truncated
         rulings = [self._rule(item, index, outcome) for index, item in enumerate(items)]
         self._learn(rulings, outcome, number, begun, now)
         targets.counts.request(self.name, rulings, now - begun)

@@ -247,7 +247,9 @@ async def _ledger_locked(run: Run) -> None:
 
 MILD: Final[tuple[Fault, ...]] = (_reset, _down, _half_open, _late, _broker_paused, _broker_killed, _ledger_locked)
 HARD: Final[tuple[Fault, ...]] = (_gateway_killed, _gateway_terminated)
-"""Those that end the process: in the first third of the time only, so that the last life is a long one."""
+"""Those that end the process: at first only, so that the last life is a long one."""
+HARD_MINUTES: Final = 5.0
+"""For so long at most, and no longer than a third of the time."""
 
 
 async def _greatest_rate(context: Context) -> float:
@@ -295,12 +297,13 @@ async def _real(context: Context) -> Figures:
             number = 0
             while soak.load.producing and number < minutes:
                 number += 1
-                hard = number <= minutes / 3
+                hard = number <= min(minutes / 3, HARD_MINUTES)
                 fault = rng.choice((*MILD, *HARD) if hard else MILD)
                 happened[fault.__name__.strip("_")] += 1
                 await fault(soak)
                 await soak.settle_down(20, within=90)
                 await asyncio.sleep(max(0.0, began + number * MINUTE - time.monotonic()))
+            soak.load.enough()  # what was held up by faults is not made up for
             verdict = await soak.finish(300)
             sampler.cancel()
         for what, statement in CHECKS.items():

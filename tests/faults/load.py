@@ -128,6 +128,10 @@ class Load:
                 work = self._produce(number < self.shape.producers * self.shape.keyed)
             self._producers.append(asyncio.create_task(work))
 
+    def enough(self) -> None:
+        """Make no more messages than there are."""
+        self._limit = self._made
+
     async def produced(self) -> None:
         """Wait until every message was attempted and its producer has done what it can."""
         await asyncio.gather(*self._producers)

@@ -225,6 +225,19 @@ async def test_idle_connections_are_closed_in_time(make: Make, server: Endpoint)
     assert transport.idle == 0
 
 
+async def test_a_request_that_will_end_its_connection_takes_nobodys(
+    transport: GuardedTransport, server: Endpoint
+) -> None:
+    await transport.send("POST", server.url("/200"))
+    with pytest.raises(OutboundTimeout):
+        await transport.send("POST", server.url("/never"), within=0.05, fresh=True)
+    assert transport.idle == 1
+    await transport.send("POST", server.url("/200"))
+    assert server.connections == 2
+    await transport.send("POST", server.url("/200"), fresh=True)
+    assert (server.connections, transport.idle) == (3, 2), "it is kept for the next one, where it was answered"
+
+
 async def test_a_connection_grows_old(make: Make, server: Endpoint) -> None:
     transport = make(lifetime=0.5)
     for _ in range(2):

@@ -55,6 +55,8 @@ class Receivers:
         self.under_way: dict[str, int] = {}
         self.most: dict[str, int] = {}
         """How many requests at once there were at most."""
+        self.fresh: dict[str, list[bool]] = {}
+        """Of each request, whether it was to be on a connection of its own."""
 
     def put(self, name: str, answer: Answer = OK, state: EndpointState = EndpointState.ACTIVE, **settings: Any) -> None:
         """Make an endpoint, or change it."""
@@ -84,11 +86,14 @@ class Receivers:
         self.set_state(name, EndpointState.DISABLED)
         return self.endpoints[name]
 
-    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int) -> Outcome:
+    async def send(
+        self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False
+    ) -> Outcome:
         name = endpoint.name
         loop = asyncio.get_running_loop()
         begun = loop.time()
         self.requests.setdefault(name, []).append((begun, list(items)))
+        self.fresh.setdefault(name, []).append(fresh)
         self.under_way[name] = self.under_way.get(name, 0) + 1
         self.most[name] = max(self.most.get(name, 0), self.under_way[name])
         try:

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core import intake
 from gateway.core.stored import open_envelope
-from gateway.errors import LedgerUnavailable
+from gateway.errors import LedgerUnavailable, OutboundTimeout
 from gateway.fidelity import annotation
 from gateway.ledger import Kind, id_text
 from gateway.ledger.deliveries import Deliveries
@@ -60,6 +60,17 @@ async def test_what_fails_is_stored_with_its_time_and_acknowledged(estate: Estat
     assert await estate.kinds(message_id) == [
         Kind.STORED, Kind.ATTEMPT_FAILED, Kind.ATTEMPT_FAILED, Kind.ACKNOWLEDGED,
     ]  # fmt: skip
+
+
+async def test_who_lets_requests_time_out_takes_no_connection_that_others_keep(estate: Estate) -> None:
+    cut = Outcome(error=OutboundTimeout("no answer"))
+    answers = [Outcome(status=500), cut, cut, Outcome(status=200, truncated=True), Outcome(status=200)]
+    estate.receivers.put("e", lambda items: answers.pop(0) if answers else Outcome(status=200), schedule=[0] * 5)
+    await estate.subscribe()
+    for number in range(3):
+        await estate.publish(b"%d" % number)
+        await until(lambda number=number: len(estate.receivers.bodies()) == number + 1)  # type: ignore[misc]
+    assert estate.receivers.fresh["e"] == [False, False, True, True, True, False]
 
 
 async def test_a_request_whose_outcome_was_not_recorded_is_made_again_under_the_same_id(estate: Estate) -> None:
