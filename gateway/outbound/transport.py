@@ -133,8 +133,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 harmless = method in IDEMPOTENT if repeatable is None else repeatable
                 if cut.sent and (connection.heard or not harmless):
                     raise
-        fresh = await self._open(site, key, tls or self._tls, deadline)
-        answer = await self._exchange(fresh, octets, head_only, deadline)
+        opened = await self._open(site, key, tls or self._tls, deadline)
+        answer = await self._exchange(opened, octets, head_only, deadline)
         answer.resent = connection is not None
         return answer
 

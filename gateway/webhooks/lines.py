@@ -71,8 +71,6 @@ class Line(Protocol):
 class Send(Protocol):
     """What makes requests."""
 
-    async def send(
-        self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False
-    ) -> Outcome:
+    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False) -> Outcome:
         """Never raises but CancelledError."""
         ...

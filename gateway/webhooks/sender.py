@@ -70,9 +70,7 @@ class Sender:
         """Ask for no tokens any more. The transport is closed by whoever made it."""
         await self._tokens.close()
 
-    async def send(
-        self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False
-    ) -> Outcome:
+    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False) -> Outcome:
         """Send messages as one request. Never raises but CancelledError.
 
         Args:

@@ -86,9 +86,7 @@ class Receivers:
         self.set_state(name, EndpointState.DISABLED)
         return self.endpoints[name]
 
-    async def send(
-        self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False
-    ) -> Outcome:
+    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False) -> Outcome:
         name = endpoint.name
         loop = asyncio.get_running_loop()
         begun = loop.time()
