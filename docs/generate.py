@@ -114,7 +114,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 def settings() -> Iterator[str]:
     """Every table of the configuration file."""
-    docs = field_docs(config)
+    docs: dict[str, dict[str, str]] = {}
+    for name in sorted({struct.__module__ for _, struct in config_tables(config.Config)}):
+        docs |= field_docs(sys.modules[name])
     variables = {setting: variable for variable, setting in config.ENVIRONMENT.items()}
     for path, struct in config_tables(config.Config):
         yield f"### {config_heading(path)}"

@@ -1,0 +1,85 @@
+"""Settings: one TOML file, overridden by environment variables, overridden by command-line options.
+
+Every setting is a field of one of the structs below, with its unit and default; ``docs/settings.md`` is checked
+against them. An unknown key is refused, with the name of the key and of the table it stood in.
+"""
+
+from __future__ import annotations
+
+from gateway.config.access import AccessSettings, ApiKeySettings, CertificateSettings, TokenSettings
+from gateway.config.base import Name, Port, Seconds, Settings
+from gateway.config.bridges import BridgePlace, BridgeSettings, BridgeSource, BridgeTarget, check_bridge
+from gateway.config.brokers import (
+    DEFAULT_PORTS,
+    LOCAL_BROKERS,
+    VERSION_NAMES,
+    BrokerSettings,
+    BrokerUrl,
+    TlsSettings,
+    parse_broker_url,
+    parse_host,
+)
+from gateway.config.document import Config, asks_for_credentials
+from gateway.config.endpoints import EndpointAuth, EndpointSettings, EndpointTls
+from gateway.config.ledger import ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
+from gateway.config.loading import ENVIRONMENT, load
+from gateway.config.service import (
+    EmbeddedSettings,
+    EmbeddedTls,
+    EmbeddedUser,
+    HttpSettings,
+    HttpTls,
+    OpsSettings,
+    OutboundSettings,
+    TracingSettings,
+)
+from gateway.config.subscriptions import SubscriptionFilter, SubscriptionSettings, check_subscription
+from gateway.config.taps import TapSettings, check_tap
+
+__all__ = [
+    "DEFAULT_PORTS",
+    "ENVIRONMENT",
+    "LOCAL_BROKERS",
+    "VERSION_NAMES",
+    "AccessSettings",
+    "ApiKeySettings",
+    "BridgePlace",
+    "BridgeSettings",
+    "BridgeSource",
+    "BridgeTarget",
+    "BrokerSettings",
+    "BrokerUrl",
+    "CertificateSettings",
+    "ClusterSettings",
+    "Config",
+    "EmbeddedSettings",
+    "EmbeddedTls",
+    "EmbeddedUser",
+    "EndpointAuth",
+    "EndpointSettings",
+    "EndpointTls",
+    "HttpSettings",
+    "HttpTls",
+    "LedgerSettings",
+    "Name",
+    "OpsSettings",
+    "OutboundSettings",
+    "PipelineSettings",
+    "Port",
+    "RetentionSettings",
+    "Seconds",
+    "Settings",
+    "SubscriptionFilter",
+    "SubscriptionSettings",
+    "TapSettings",
+    "TlsSettings",
+    "TokenSettings",
+    "TracingSettings",
+    "asks_for_credentials",
+    "check_bridge",
+    "check_subscription",
+    "check_tap",
+    "load",
+    "parse_broker_url",
+    "parse_host",
+]

@@ -1,0 +1,160 @@
+"""Settings of brokers, and their addresses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from gateway.config.base import Seconds, Settings
+from gateway.errors import ConfigurationError
+
+LOCAL_BROKERS = {"local-0-8": "0-8", "local-0-9-1": "0-9-1", "local-0-10": "0-10"}
+"""How the embedded broker is offered: name -> version."""
+DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
+VERSION_NAMES = ("0-8", "0-9-1", "0-10", "auto")
+
+
+class TlsSettings(Settings, frozen=True):
+    """``[brokers.NAME.tls]``"""
+
+    ca_file: str = ""
+    """Authorities that may sign the broker's certificate (PEM); empty: the system's."""
+    cert_file: str = ""
+    """Client certificate (PEM)."""
+    key_file: str = ""
+    """Key of the client certificate (PEM)."""
+    server_name: str = ""
+    """Name to verify; empty: the host of the URL."""
+    dangerous_disable_verification: bool = False
+    """Accept any certificate."""
+
+
+class BrokerSettings(Settings, frozen=True):
+    """``[brokers.NAME]``: one virtual host of one broker."""
+
+    url: str
+    """``amqp[s]://user:password@host:port/vhost?version=0-8|0-9-1|0-10|auto``, with ``&dialect=transitional`` for the
+    draft of 0-10"""
+    password_file: str = ""
+    """File that holds the password, instead of the URL."""
+    tls: TlsSettings = TlsSettings()
+    """For ``amqps``."""
+    dialect: Literal["", "rabbitmq", "qpid", "published", "transitional"] = ""
+    """Overrides what the server's product name says. ``published``: 0-8 as its definition has it. ``transitional``:
+    0-10 is the draft of July 2007; the URL can say so, too."""
+    mechanisms: tuple[str, ...] = ()
+    """SASL mechanisms allowed, best first; empty: SCRAM-SHA-256, SCRAM-SHA-1, CRAM-MD5, PLAIN, AMQPLAIN. EXTERNAL (the
+    client certificate of ``tls`` says who we are) and ANONYMOUS are used only where they are named here."""
+    allow_plain_without_tls: bool = False
+    """PLAIN and AMQPLAIN on a stream that is neither TLS nor loopback."""
+    redirect_hosts: tuple[str, ...] = ()
+    """``host`` or ``host:port``, to which the broker may send us when we connect (connection.redirect of 0-8 and 0-10);
+    our credentials go with us. Empty: it may not."""
+    realm: Annotated[str, Meta(max_length=127)] = "/data"
+    """What tickets are asked for, with ``dialect = "published"``."""
+    heartbeat: Seconds = 20.0
+    """Heartbeat asked for, in seconds; 0 is off."""
+    connect_timeout: Annotated[float, Meta(gt=0)] = 10.0
+    """From the first packet to an open connection, in seconds."""
+    reconnect_min: Annotated[float, Meta(gt=0)] = 0.5
+    """First pause before a reconnect, in seconds; doubled each time, with full jitter."""
+    reconnect_max: Annotated[float, Meta(gt=0)] = 30.0
+    """Longest pause before a reconnect, in seconds."""
+    publish_window: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Most publishes without an outcome on one channel."""
+    publish_window_octets: Annotated[int, Meta(ge=1 << 16)] = 32 << 20
+    """Most octets of bodies without an outcome on one broker."""
+    publish_channels: Annotated[int, Meta(ge=1, le=1_000)] = 64
+    """Most channels that publish (one per exchange and window, the longest idle goes)."""
+    publish_repeat: bool = True
+    """Whether publishes in flight are sent again, marked as possible duplicates, when the broker closes their channel
+    over one of them; without that their outcome is unknown."""
+    lease_channels: Annotated[int, Meta(ge=1, le=10_000)] = 500
+    """Most channels that hold leases."""
+    consume_connections: Annotated[int, Meta(ge=1, le=64)] = 8
+    """Most connections for consumers: a further one is opened when those that there are have no channels left."""
+    lease_max: Annotated[float, Meta(ge=10, le=1_500)] = 1_500.0
+    """Longest broker lease, extensions included, in seconds; stays below the broker's own delivery time-out."""
+    message_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 16 << 20
+    """Largest message body, in octets, in both directions."""
+    annotate: bool = True
+    """Whether messages get the reserved header ``x-gateway`` with the gateway's id."""
+    required: bool = False
+    """Whether the gateway is only ready while this broker is up."""
+
+
+class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's URL, taken apart and unquoted."""
+
+    secure: bool
+    host: str
+    port: int
+    user: str
+    password: str
+    virtual_host: str
+    version: str
+    """One of VERSION_NAMES."""
+    dialect: str = ""
+    """``transitional``, or nothing."""
+
+
+def parse_broker_url(url: str) -> BrokerUrl:
+    """Take ``amqp[s]://user:password@host:port/vhost?version=…`` apart.
+
+    No path and the path ``/`` both mean the virtual host ``/``; any other virtual host is percent-encoded.
+
+    Raises:
+        ConfigurationError: the URL is wrong; its password is never part of the text.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"broker URL: {error}") from None
+    if parts.scheme not in DEFAULT_PORTS:
+        raise ConfigurationError(f"broker URL: scheme is {parts.scheme!r}, not amqp or amqps")
+    if not parts.hostname:
+        raise ConfigurationError("broker URL: no host")
+    if parts.fragment:
+        raise ConfigurationError("broker URL: a '#' must be written %23")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    version = query.pop("version", "auto")
+    if version not in VERSION_NAMES:
+        raise ConfigurationError(f"broker URL: version is {version!r}, not one of {', '.join(VERSION_NAMES)}")
+    dialect = query.pop("dialect", "")
+    if dialect and (dialect, version) != ("transitional", "0-10"):
+        raise ConfigurationError(f"broker URL: dialect is {dialect!r}, not transitional with version 0-10")
+    if query:
+        raise ConfigurationError(f"broker URL: unknown option {next(iter(query))!r}")
+    path = parts.path[1:] if parts.path.startswith("/") else parts.path
+    if "/" in path:
+        raise ConfigurationError("broker URL: a '/' in the virtual host must be written %2F")
+    return BrokerUrl(
+        secure=parts.scheme == "amqps",
+        host=parts.hostname,
+        port=port if port is not None else DEFAULT_PORTS[parts.scheme],
+        user=unquote(parts.username) if parts.username is not None else "guest",
+        password=unquote(parts.password) if parts.password is not None else "guest",
+        virtual_host=unquote(path) or "/",
+        version=version,
+        dialect=dialect,
+    )
+
+
+def parse_host(text: str) -> tuple[str, int | None]:
+    """Host, in lower case, and port of ``host``, ``host:port`` or ``[address]:port``; None: no port is given.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    try:
+        parts = urlsplit(f"//{text}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"host {text!r:.80}: {error}") from None
+    if not parts.hostname or parts.netloc != text or "@" in text or port == 0:
+        raise ConfigurationError(f"host {text!r:.80}: not host, host:port or [address]:port")
+    return parts.hostname, port

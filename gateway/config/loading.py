@@ -1,0 +1,176 @@
+"""Reading the configuration: file, environment, options; and what is wrong with it, by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.config.bridges import BridgeSettings, check_bridge
+from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host
+from gateway.config.document import Config
+from gateway.config.ledger import PipelineSettings
+from gateway.config.subscriptions import check_subscription
+from gateway.config.taps import TapSettings, check_tap
+from gateway.errors import ConfigurationError
+
+ENVIRONMENT: dict[str, tuple[str, ...]] = {
+    "GATEWAY_ROLE": ("role",),
+    "GATEWAY_HTTP_HOST": ("http", "host"),
+    "GATEWAY_HTTP_PORT": ("http", "port"),
+    "GATEWAY_OPS_HOST": ("ops", "host"),
+    "GATEWAY_OPS_PORT": ("ops", "port"),
+    "GATEWAY_CLUSTER_HOST": ("cluster", "host"),
+    "GATEWAY_CLUSTER_PORT": ("cluster", "port"),
+    "GATEWAY_AMQP_PORT": ("embedded", "port"),
+    "GATEWAY_DATA_DIR": ("data_dir",),
+    "GATEWAY_LEDGER_URL": ("ledger", "url"),
+    "GATEWAY_SECRETS_FILE": ("ledger", "secrets_file"),
+    "GATEWAY_LOG_LEVEL": ("log_level",),
+    "GATEWAY_TRACING_ENDPOINT": ("tracing", "endpoint"),
+    **{
+        f"GATEWAY_PIPELINE__{field.name.upper()}": ("pipeline", field.name)
+        for field in msgspec.structs.fields(PipelineSettings)
+        if field.name != "spark"
+    },
+}
+"""Variable -> setting. ``GATEWAY_CONFIG`` names the file. Each may also come as ``NAME_FILE``, a file with its text."""
+
+
+def load(
+    path: str | Path | None,
+    environ: dict[str, str] | os._Environ[str] = os.environ,
+    overrides: dict[str, Any] | None = None,
+) -> Config:
+    """Read the configuration file (TOML, or JSON where its name ends so; None: development defaults), then the
+    environment, then ``overrides`` (dotted setting name to value; None values are passed over).
+
+    Raises:
+        ConfigurationError: naming the file, the setting and what is wrong with it.
+    """
+    where = "configuration" if path is None else str(path)
+    document = {} if path is None else _read(Path(path))
+    for variable, setting in ENVIRONMENT.items():
+        if (text := _variable(environ, variable)) is not None:
+            _assign(document, setting, _typed(setting, text))
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            _assign(document, tuple(name.split(".")), value)
+    try:
+        config = msgspec.convert(document, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    _check(where, config)
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return _json(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _check(where: str, config: Config) -> None:
+    """What no setting shows by itself."""
+    if config.http.bodies_max < config.http.body_max:
+        raise ConfigurationError(
+            f"{where}: http.bodies_max is {config.http.bodies_max}, less than http.body_max = {config.http.body_max}"
+        )
+    for name, broker in config.brokers.items():
+        try:
+            parse_broker_url(broker.url)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: brokers.{name}.url: {error}") from None
+        for entry in broker.redirect_hosts:
+            try:
+                parse_host(entry)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{where}: brokers.{name}.redirect_hosts: {error}") from None
+    for name, subscription in config.subscriptions.items():
+        if not _known(subscription.broker, config):
+            raise ConfigurationError(
+                f"{where}: subscriptions.{name}.broker: there is no broker {subscription.broker!r}"
+            )
+    for name, subscription in config.subscriptions.items():
+        if (wrong := check_subscription(subscription)) is not None:
+            raise ConfigurationError(f"{where}: subscriptions.{name}.{wrong}")
+        if subscription.push and subscription.push not in config.endpoints:
+            raise ConfigurationError(
+                f"{where}: subscriptions.{name}.push: there is no endpoint {subscription.push!r} in this file"
+            )
+    for name, bridge in config.bridges.items():
+        _check_bridge(f"{where}: bridges.{name}", bridge, config)
+    for name, tap in config.taps.items():
+        _check_tap(f"{where}: taps.{name}", tap, config)
+
+
+def _variable(environ: dict[str, str] | os._Environ[str], name: str) -> str | None:
+    """The text of a variable; or, where there is one of its name with ``_FILE``, that of the file that it names."""
+    text, file = environ.get(name), environ.get(f"{name}_FILE")
+    if file is None:
+        return text
+    if text is not None:
+        raise ConfigurationError(f"{name} and {name}_FILE are both set")
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"{name}_FILE: {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{name}_FILE: {file}: not UTF-8") from None
+
+
+def _known(broker: str, config: Config) -> bool:
+    return broker in config.brokers or (config.embedded.enabled and broker in LOCAL_BROKERS)
+
+
+def _check_bridge(where: str, bridge: BridgeSettings, config: Config) -> None:
+    if (wrong := check_bridge(bridge)) is not None:
+        raise ConfigurationError(f"{where}.{wrong}")
+    for setting, name in (
+        ("source.broker", bridge.source.broker),
+        ("target.broker", bridge.target.broker),
+        ("dead_letter.broker", bridge.dead_letter.broker or bridge.source.broker),
+    ):
+        if not _known(name, config):
+            raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
+
+
+def _check_tap(where: str, tap: TapSettings, config: Config) -> None:
+    if (wrong := check_tap(tap, config.retention)) is not None:
+        raise ConfigurationError(f"{where}.{wrong}")
+    for setting in ("broker", "dead_letter_broker"):
+        if (name := getattr(tap, setting)) and not _known(name, config):
+            raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
+
+
+def _json(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise json.JSONDecodeError("not an object", text, 0)
+    return found
+
+
+def _typed(setting: tuple[str, ...], text: str) -> Any:
+    """A variable's text as the setting's type; the text itself where it is none, and is refused for that later."""
+    kind: Any = Config
+    for name in setting:
+        (kind,) = (field.type for field in msgspec.structs.fields(kind) if field.name == name)
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError:
+        return text
+
+
+def _assign(document: dict[str, Any], setting: tuple[str, ...], value: Any) -> None:
+    table = document
+    for part in setting[:-1]:
+        table = table.setdefault(part, {})
+    table[setting[-1]] = value
