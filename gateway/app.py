@@ -50,6 +50,7 @@ from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.ledger import Ledger
+from gateway.memory import given_back
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
 from gateway.reload import Reloads, Running
 from gateway.replays import Replays
@@ -266,6 +267,7 @@ async def running(
         listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
         tracer = await collector.start(config.tracing, metrics, stack, [each.getsockname()[:2] for each in listeners])
         stack.enter_context(_settling_lines())
+        stack.enter_context(given_back())
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
         data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
         ops.waits_for = "the ledger"

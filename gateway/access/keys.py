@@ -229,7 +229,7 @@ class StoredKeys:
                     told = self._clock()
                     await self._tell()
             except GatewayError as error:
-                log("access.keys_not_read", logging.WARNING, error)
+                log("access.keys_not_read", logging.WARNING, detail=str(error))
             except Exception as error:  # a defect of ours; those that are known go on
                 log("access.keys_failed", logging.ERROR, error)
 

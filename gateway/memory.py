@@ -1,0 +1,43 @@
+"""Memory that is free goes back to the system.
+
+What a burst of messages took is freed when it is over, but glibc keeps it: a few objects that live on between the holes
+are enough. So a process would stay as large as its worst minute, and creep up with each that is worse. Now and then it
+is told to give back what it does not use. Where the C library has no such call, nothing is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Final
+
+EVERY: Final = 60.0
+"""How often, in seconds."""
+
+
+def give_back() -> bool:
+    """Give back what is free; whether there was anything. Takes milliseconds, in which other threads go on, unless they
+    allocate from the same arena."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(trim(0))
+
+
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """As long as the block, do so every minute. Needs a running loop."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            await asyncio.to_thread(give_back)
+
+    task = asyncio.get_running_loop().create_task(keep(), name="memory")
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -1,0 +1,53 @@
+"""What a burst took goes back to the system."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from gateway import memory
+
+BURST = """
+from pathlib import Path
+from gateway.memory import give_back
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+before = resident()
+burst = [bytes(1_000) for _ in range(60_000)]
+kept = burst[::1_000]  # a few that live on, between the holes
+del burst
+held = resident() - before
+assert give_back()
+print(held, resident() - before)
+"""
+
+
+def test_what_a_burst_took_goes_back() -> None:
+    told = subprocess.run([sys.executable, "-c", BURST], check=True, capture_output=True, text=True).stdout
+    held, left = map(int, told.split())
+    assert held > 40e6, "it was not kept at all"
+    assert left < held / 4
+
+
+async def test_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(memory, "EVERY", 0.01)
+    monkeypatch.setattr(memory, "give_back", lambda: calls.append(1))
+    with memory.given_back():
+        async with asyncio.timeout(10):
+            while len(calls) < 3:
+                await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    ended = len(calls)
+    await asyncio.sleep(0.05)
+    assert len(calls) == ended
+
+
+def test_a_library_that_has_no_such_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    assert memory.give_back() is False
