@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import msgspec
@@ -23,7 +24,7 @@ from starlette.types import Receive, Scope
 from gateway.access.access import Access
 from gateway.access.scopes import Principal
 from gateway.api.eager import begin
-from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem
+from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem, printable
 from gateway.api.routing import Route
 from gateway.bridges import Bridges
 from gateway.config import HttpSettings
@@ -133,12 +134,18 @@ class Call:
     def query(self, kind: type[T]) -> T:
         """The query parameters as the route's struct. Raises ApiProblem (invalid_parameter)."""
         raw: bytes = self.scope["query_string"]
-        if not raw:
-            pairs: dict[str, str] = {}
-        else:
+        pairs: dict[str, Any] = {}
+        if raw:
             if raw.count(b"&") > 100:
                 raise ApiProblem("invalid_parameter", "more than 100 query parameters")
-            pairs = dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"))
+            several: frozenset[str] = _several(cast("Any", kind))
+            for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"):
+                if name in several:
+                    pairs.setdefault(name, []).append(value)
+                elif name in pairs:
+                    raise ApiProblem("invalid_parameter", f"query: {printable(name)!r:.80} is there twice")
+                else:
+                    pairs[name] = value
         try:
             return msgspec.convert(pairs, kind, strict=False)
         except msgspec.ValidationError as error:
@@ -362,14 +369,28 @@ def problem_response(problem: Problem, headers: Mapping[str, str]) -> Response:
     return Response(_encode(problem), problem.status, headers, media_type=PROBLEM_JSON)
 
 
-def page_headers(call: Call, cursor: str | None, **query: str | int) -> dict[str, str]:
+@lru_cache
+def _several(kind: Any) -> frozenset[str]:
+    """The parameters of a route that may be there more than once."""
+
+    def is_array(kind: Any) -> bool:
+        info = msgspec.inspect.type_info(kind)
+        return isinstance(
+            info.type if isinstance(info, msgspec.inspect.Metadata) else info, msgspec.inspect.VarTupleType
+        )
+
+    return frozenset(field.name for field in msgspec.structs.fields(kind) if is_array(field.type))
+
+
+def page_headers(call: Call, cursor: str | None, **query: str | int | Sequence[str]) -> dict[str, str]:
     """``Link: rel="next"`` where there is a next page (RFC 8288)."""
     if cursor is None:
         return {}
     pairs = "&".join(
-        f"{name}={quote(str(value), safe='', errors='surrogateescape')}"
+        f"{name}={quote(str(each), safe='', errors='surrogateescape')}"
         for name, value in {**query, "cursor": cursor}.items()
-        if value != ""
+        for each in ((value,) if isinstance(value, str | int) else value)
+        if each != ""
     )
     return {"link": f'<{call.path}?{pairs}>; rel="next"'}
 

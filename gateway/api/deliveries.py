@@ -5,6 +5,7 @@ What is done to many at once is said by a filter; ``dry_run`` says first how man
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import time_ns
 from typing import Annotated, Any, Final, Literal
 
@@ -34,7 +35,7 @@ from gateway.ledger import (
 )
 from gateway.notation.messages import ReceivedMessage, received
 from gateway.replays.requests import DeliveriesSource, JobId, ReplayRequest, ReplaySource, ReplayTarget, microseconds
-from gateway.replays.targets import revival
+from gateway.replays.targets import revivals
 
 BULK_MAX: Final = 10_000
 """Most deliveries that one request changes."""
@@ -63,7 +64,8 @@ class DeliveryRow(Output, omit_defaults=False):
     octets: int
     """Of its body."""
     reason: Any
-    """Why it was released, tried again or given up the last time."""
+    """Why it was released, tried again or given up the last time: an object with ``reason``, and what else is known,
+    such as ``attempt`` and ``at`` (RFC 3339); empty: there is nothing to say."""
 
 
 class DeliveryWithMessage(DeliveryRow, omit_defaults=False):
@@ -191,7 +193,7 @@ async def retry_delivery(call: Call) -> Response:
     """Owe a dead one again, or do not wait with one that waits."""
     row = await _find(call)
     if row.dead:
-        settlement = revival(row, time_ns() // 1000, _by(call))
+        (settlement,) = await revivals(call.gateway, [row], time_ns() // 1000, _by(call))
     elif row.out:
         raise StateError("it is out with a consumer, or on its way to the endpoint")
     else:
@@ -245,7 +247,7 @@ async def retry_deliveries(call: Call) -> Response:
     if request.dry_run:
         return answer(await _dry_run(call.gateway.ledger, where))
     at = time_ns() // 1000
-    return answer(await _each(call, where, lambda rows: [revival(row, at, by) for row in rows]))
+    return answer(await _each(call, where, lambda rows: revivals(call.gateway, rows, at, by)))
 
 
 async def purge_deliveries(call: Call) -> Response:
@@ -256,7 +258,11 @@ async def purge_deliveries(call: Call) -> Response:
     if request.dry_run:
         return answer(await _dry_run(call.gateway.ledger, where))
     at = time_ns() // 1000
-    return answer(await _each(call, where, lambda rows: [_purge(row, at, by) for row in rows]))
+
+    async def purges(rows: Sequence[Delivery]) -> list[Settlement]:
+        return [_purge(row, at, by) for row in rows]
+
+    return answer(await _each(call, where, purges))
 
 
 async def _where(ledger: Ledger, given: BulkFilter, *, dead: bool | None) -> DeliveryFilter:
@@ -277,7 +283,9 @@ async def _dry_run(ledger: Ledger, where: DeliveryFilter) -> BulkResult:
     return BulkResult(count=count, more=count == COUNT_MAX, sample=[row_of(row) for row in page])
 
 
-async def _each(call: Call, where: DeliveryFilter, settlements: Any) -> BulkResult:
+async def _each(
+    call: Call, where: DeliveryFilter, settlements: Callable[[Sequence[Delivery]], Awaitable[list[Settlement]]]
+) -> BulkResult:
     """Settle them, part by part; what was settled meanwhile by somebody else is not counted."""
     deliveries = call.gateway.ledger.deliveries
     count = seen = 0
@@ -286,7 +294,7 @@ async def _each(call: Call, where: DeliveryFilter, settlements: Any) -> BulkResu
     while seen < BULK_MAX:
         page, cursor = await deliveries.page(where, cursor, PART)
         if page:
-            results = await deliveries.settle(settlements(page))
+            results = await deliveries.settle(await settlements(page))
             count += sum(results)
             seen += len(page)
             changed.update(row.subscription for row in page)
@@ -315,8 +323,14 @@ def _fields(row: Delivery) -> dict[str, Any]:
         "due_in": None if row.dead else round(max(row.due_in, 0.0), 3),
         "attempts": row.attempt,
         "octets": row.size,
-        "reason": row.reason,
+        "reason": reason_json(row.reason),
     }
+
+
+def reason_json(reason: Mapping[str, Any]) -> dict[str, Any]:
+    """What the ledger keeps as a reason, with its time as the API writes times."""
+    at = reason.get("at")
+    return {**reason, "at": moment(at)} if isinstance(at, int) else dict(reason)
 
 
 def _parsed(text: str, name: str) -> bytes:
@@ -353,7 +367,7 @@ ROUTES = (
     Route(
         "POST", f"{_PATH}:retry", "retry_delivery", "Try a delivery again, now", retry_delivery, Scope.ADMIN,
         {200: ("It is to be handed out, or tried.", DeliveryRow)}, codes=(*_CODES, "state"),
-        description="A dead one begins anew, with all of its attempts; one that waits for its time does not wait.",
+        description="A dead one has one attempt more, at once; one that waits for its time does not wait.",
         tag="deliveries",
     ),
     Route(

@@ -32,9 +32,13 @@ class MessagesQuery(PageQuery):
     type: Annotated[str, Meta(description="Only with this `type`.")] = ""
     content_type: Annotated[str, Meta(description="Only with this `content_type`.")] = ""
     header: Annotated[
-        str,
-        Meta(description="Only with this header, `NAME=VALUE`; of headers that the ledger keeps (`ledger.headers`)."),
-    ] = ""
+        tuple[str, ...],
+        Meta(
+            max_length=8,
+            description="Only with this header, `NAME=VALUE`; of headers that the ledger keeps (`ledger.headers`). "
+            "Where it is there more than once, all must hold.",
+        ),
+    ] = ()
 
 
 class OwedDelivery(Output, omit_defaults=False):
@@ -49,7 +53,7 @@ class OwedDelivery(Output, omit_defaults=False):
     due_at: str
     """When it is handed out or tried next; of one that is out, when that ends."""
     reason: dict[str, Any]
-    """Why it is not done yet."""
+    """Why it is not done yet; ``at`` of it is a time of RFC 3339."""
 
 
 class Advice(Output, omit_defaults=False):

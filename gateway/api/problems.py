@@ -99,7 +99,11 @@ PROBLEMS: Mapping[str, ProblemType] = {
         504, "It is not known whether the message is safe", "Repeat with the same Idempotency-Key."
     ),
     "lease_lost": ProblemType(409, "The lease is gone", "The broker delivers the message again."),
-    "precondition_failed": ProblemType(409, "It exists with other arguments", "Delete it first, or use another name."),
+    "precondition_failed": ProblemType(
+        409,
+        "A precondition does not hold",
+        "detail says which: it exists with other arguments, does not take one, is not empty, or is in use.",
+    ),
     "resource_locked": ProblemType(409, "Exclusive to another connection", "Wait until that connection is gone."),
     "access_refused": ProblemType(403, "The broker refuses its login this", "Change the broker's permissions."),
     "method_not_implemented": ProblemType(

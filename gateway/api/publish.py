@@ -79,6 +79,8 @@ def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Ou
 
 
 def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    if call.scope["query_string"] and call.query(PublishQuery) != PublishQuery():
+        raise ApiProblem("invalid_parameter", "the query is for other bodies: JSON says it in the message")
     try:
         request = _decode(octets)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

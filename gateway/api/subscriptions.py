@@ -160,8 +160,8 @@ def _queue(found: Found) -> str:
 async def _answer(call: Call, found: Found, status: int = 200) -> Response:
     """The subscription with its backlog, and its ETag."""
     backlog = None
-    if found.settings.lease == "ledger":
-        owed = await call.gateway.ledger.deliveries.backlog(found.name)
+    owed = await call.gateway.ledger.deliveries.backlog(found.name)
+    if found.settings.lease == "ledger" or owed.waiting or owed.out or owed.dead:
         oldest = moment(owed.oldest_at / 1e6) if owed.oldest_at is not None else None
         backlog = Backlog(
             waiting=owed.waiting, out=owed.out, dead=owed.dead, octets=owed.octets, oldest_at=oldest

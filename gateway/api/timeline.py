@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 from gateway.api import story
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
+from gateway.api.deliveries import reason_json
 from gateway.api.events import microseconds
 from gateway.api.history_schemas import Advice, MessagesQuery, MessageTimeline, OwedDelivery
 from gateway.api.problems import ApiProblem, printable
@@ -32,7 +34,7 @@ async def list_messages(call: Call) -> Response:
         page, cursor = await call.gateway.messages(_filter(query), query.cursor or None, query.limit)
     except ValueError as error:
         raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
-    given: dict[str, str | int] = {}
+    given: dict[str, str | int | Sequence[str]] = {}
     for name in MessagesQuery.__struct_fields__:
         value = getattr(query, name)
         if name != "cursor" and value is not None:
@@ -44,9 +46,13 @@ async def list_messages(call: Call) -> Response:
 def _filter(query: MessagesQuery) -> MessageFilter:
     """Raises ApiProblem (invalid_parameter)."""
     properties = {name: value for name in _PROPERTIES if (value := getattr(query, name))}
-    header, equals, value = query.header.partition("=")
-    if query.header and not (header and equals):
-        raise ApiProblem("invalid_parameter", f"header: {query.header!r:.80} is not NAME=VALUE")
+    headers: dict[str, str] = {}
+    for text in filter(None, query.header):
+        header, equals, value = text.partition("=")
+        if not (header and equals):
+            raise ApiProblem("invalid_parameter", f"header: {text!r:.80} is not NAME=VALUE")
+        if headers.setdefault(header, value) != value:
+            raise ApiProblem("invalid_parameter", f"header: {header!r:.80} cannot have two values")
     return MessageFilter(
         broker=query.broker or None,
         exchange=None if query.exchange is None else "" if query.exchange == "amq.default" else query.exchange,
@@ -60,7 +66,7 @@ def _filter(query: MessagesQuery) -> MessageFilter:
         endpoint=query.endpoint or None,
         bridge=query.bridge or None,
         properties=properties or None,
-        headers={header: value} if header else None,
+        headers=headers or None,
     )
 
 
@@ -97,7 +103,7 @@ def _owed(delivery: Delivery) -> OwedDelivery:
         state=story.delivery_state(delivery),
         attempt=delivery.attempt,
         due_at=moment(delivery.due_at / 1e6),
-        reason=delivery.reason,
+        reason=reason_json(delivery.reason),
     )
 
 

@@ -126,7 +126,7 @@ class QueueArguments:
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     single_active_consumer: bool | None = None
-    queue_type: str | None = None
+    queue_type: str = "classic"
     alternate_exchange: str | None = None
     """0-10: where rejected messages go, and those of a deleted queue."""
     exclusivity: str | None = None

@@ -37,7 +37,7 @@ class TopicTrie(Generic[_Target]):
         """Let ``pattern`` lead to ``target``."""
         self._cache.clear()
         node = self._root
-        for word in pattern.split("."):
+        for word in _words(pattern):
             child = node.children.get(word)
             if child is None:
                 child = node.children[word] = _Node(word == "#")
@@ -47,7 +47,7 @@ class TopicTrie(Generic[_Target]):
     def remove(self, pattern: str, target: _Target) -> None:
         """Undo one :meth:`add`. Branches that lead nowhere are cut."""
         self._cache.clear()
-        words = pattern.split(".")
+        words = _words(pattern)
         path = [self._root]
         for word in words:
             path.append(path[-1].children[word])
@@ -71,7 +71,7 @@ class TopicTrie(Generic[_Target]):
 
     def _walk(self, key: str) -> tuple[_Target, ...]:
         nodes = _with_empty_hashes([self._root])
-        for word in key.split("."):
+        for word in _words(key):
             following: list[_Node[_Target]] = []
             for node in nodes:
                 if node.is_hash:
@@ -85,6 +85,11 @@ class TopicTrie(Generic[_Target]):
             if not nodes:
                 return ()
         return tuple(dict.fromkeys(target for node in nodes for target in node.targets))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a key or pattern; the empty one has none, as in RabbitMQ."""
+    return text.split(".") if text else []
 
 
 def _with_empty_hashes(nodes: list[_Node[_Target]]) -> list[_Node[_Target]]:

@@ -285,7 +285,9 @@ class VirtualHost:
         what = self.title("queue", queue.name)
         alone = consumer.exclusive or queue.arguments.exclusivity == "LINK"
         # One that is exclusive is the only one.
-        if queue.consumers and (alone or next(iter(queue.consumers)).exclusive):
+        if (queue.consumers and (alone or next(iter(queue.consumers)).exclusive)) or (
+            consumer.exclusive and queue.arguments.single_active_consumer
+        ):
             raise refusal(403, f"{what} in exclusive use")
         if self.consumers >= limits.consumers:
             raise refusal(506, f"cannot consume from {what}: the limit of {limits.consumers} consumers is reached")

@@ -411,7 +411,7 @@ class ClientChannel(BaseChannel):
 
     def _refuse(self, entries: list[Pending]) -> None:
         for entry in entries:
-            self.session.emit(o.Refused(self.number, entry.serial, entry.serial, 0, "the broker refused the message"))
+            self.session.emit(o.Refused(self.number, entry.serial, entry.serial, 0, ""))
 
     def delivered(self, data: bytes, at: int, end: int) -> int | None:
         """basic.deliver: content follows. Consumer tags and places repeat, and are decoded once. Nearly always the

@@ -92,6 +92,8 @@ class ServerChannel(BaseChannel):
         waits for 2^63 octets that may never come."""
         if self.closing:
             return
+        if self.awaiting == "header" and data[at + 2 : at + 4] not in (b"\0\0", b""):  # section 4.2.6.1
+            raise FrameSyntaxError("a content header whose weight is not 0", 505)
         super().header_frame(data, at, end)
         if self.awaiting and self._limit:
             self.awaiting = ""

@@ -55,6 +55,8 @@ class Consuming:
         self.settling = LedgerSettling(parts, ack_ids, self.shelves)
         self.broker_leases = BrokerLeases(parts, leases, self._draining)
         self._ledger_pulls = LedgerPulls(parts, ack_ids, self.shelves, self.settling, self._draining)
+        self._waits: dict[str, set[asyncio.Future[None]]] = {}
+        """Pulls that wait, by subscription: done when it was changed, or the caller is gone."""
         peers.settle_here = self.settle_here
 
     def lease_count(self, subscription: str) -> int:
@@ -93,8 +95,41 @@ class Consuming:
             Overloaded: the bound on leases is reached, or the gateway is shutting down.
         """
         self.check(subscription)
-        kind = self._ledger_pulls if subscription.settings.lease == "ledger" else self.broker_leases
-        return await kind.pull(subscription, max_messages, wait, seconds, gone)
+        if subscription.settings.lease == "ledger":
+            kind: LedgerPulls | BrokerLeases = self._ledger_pulls
+        else:
+            kind = self.broker_leases
+            if left := await self._ledger_pulls.left_over(subscription, max_messages, seconds):
+                return left
+        if not wait:
+            return await kind.pull(subscription, max_messages, wait, seconds, gone)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(_: object) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        if gone is not None:
+            gone.add_done_callback(end)
+        waits = self._waits.setdefault(subscription.name, set())
+        waits.add(ended)
+        try:
+            pulled = await kind.pull(subscription, max_messages, wait, seconds, ended)
+        finally:
+            waits.discard(ended)
+            if not waits and self._waits.get(subscription.name) is waits:
+                del self._waits[subscription.name]
+            if gone is not None:
+                gone.remove_done_callback(end)
+        if not pulled and ended.done() and (gone is None or not gone.done()):
+            self.check(await self._subscriptions.get(subscription.name))  # paused, pushed or deleted meanwhile
+        return pulled
+
+    def changed(self, subscription: str) -> None:
+        """The subscription was changed, paused or deleted: what waits for its messages stops waiting."""
+        for ended in self._waits.get(subscription, ()):
+            if not ended.done():
+                ended.set_result(None)
 
     def check(self, subscription: Subscription) -> None:
         """Whether it may be pulled now. Raises StateError, LedgerUnavailable, Overloaded, as :meth:`pull`."""

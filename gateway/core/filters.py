@@ -62,7 +62,7 @@ class Filter:
         if found is None:
             if len(self._keys) >= REMEMBERED:
                 self._keys.clear()
-            found = self._keys[routing_key] = matches(self._pattern, routing_key.split("."))
+            found = self._keys[routing_key] = matches(self._pattern, routing_key.split(".") if routing_key else [])
         return found
 
 

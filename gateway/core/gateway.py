@@ -176,9 +176,12 @@ class Gateway:
     def _subscription_changed(self, name: str) -> None:
         self.peers.tell(SUBSCRIPTION, {"name": name})
         self.ownership.reread(INTAKE, name)
+        self.consuming.changed(name)
 
     def _subscription_changed_elsewhere(self, news: Mapping[str, Any]) -> None:
-        self.subscriptions.forget(str(news.get("name", "")))
+        name = str(news.get("name", ""))
+        self.subscriptions.forget(name)
+        self.consuming.changed(name)
 
     def _attend(self, upstream: Upstream) -> None:
         upstream.on_state.append(self._broker_changed)

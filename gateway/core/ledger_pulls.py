@@ -106,6 +106,21 @@ class LedgerPulls:
         self._count(subscription.settings.broker, "delivered", len(pulled))
         return pulled
 
+    async def left_over(self, subscription: Subscription, max_messages: int, seconds: float | None) -> list[Pulled]:
+        """What the ledger still owes to a subscription whose messages their broker holds now: what it was handed, or
+        pushed, with other settings. It is looked once in a while, as for any other."""
+        shelf = self._shelves[subscription.name]
+        if not shelf.may_be_due():
+            return []
+        if not await self._parts.ledger.deliveries.due(subscription.name, 1):
+            shelf.asked()
+            shelf.emptied()
+            return []
+        length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
+        pulled = await self._claim(subscription, shelf, max_messages, length)
+        self._count(subscription.settings.broker, "delivered", len(pulled))
+        return pulled
+
     async def _claim(self, subscription: Subscription, shelf: Shelf, limit: int, seconds: float) -> list[Pulled]:
         """What is due in the ledger."""
         pulled: list[Pulled] = []
@@ -149,7 +164,8 @@ class LedgerPulls:
             )  # fmt: skip
             return None
         lease = self._lease(subscription, row.id, row.message_id, row.lease, row.attempt)
-        redelivered = stored.redelivered or row.attempt > 1
+        again = row.attempt > 1 or (row.lease > 1 and subscription.settings.max_deliveries == 1)
+        redelivered = stored.redelivered or again
         return Pulled(lease, row.message_id, row.attempt, stored, False, stored.resent, redelivered)
 
     def _lease(

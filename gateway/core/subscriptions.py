@@ -20,7 +20,15 @@ from gateway.config import SubscriptionSettings, check_subscription
 from gateway.core.filters import Filter
 from gateway.core.order_keys import OrderKey
 from gateway.core.own_queues import OwnQueues, queue_of
-from gateway.errors import ConfigurationError, EncodeError, EtagMismatch, GatewayError, NoSuchSubscription, ReadOnly
+from gateway.errors import (
+    ConfigurationError,
+    EncodeError,
+    EtagMismatch,
+    GatewayError,
+    NoSuchSubscription,
+    ReadOnly,
+    StateError,
+)
 from gateway.ledger import Ledger
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
@@ -187,6 +195,7 @@ class Subscriptions:
             ReadOnly: the configuration file defines it.
             NoSuchBroker: its broker, or that of its dead-letter place, is not configured.
             EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            StateError: it is to be pushed, and consumers have messages of it.
             NotFound, PreconditionFailed, BrokerUnavailable, RemoteError: its own queue cannot be declared and bound.
         """
         check(name, settings)
@@ -208,6 +217,13 @@ class Subscriptions:
             if_match = ""
         elif if_match not in ("", "*") and (before is None or before.etag != if_match):
             raise EtagMismatch(f"the subscription {name!r} is not the one that If-Match asks for")
+        if settings.push and (before is None or not before.settings.push):
+            out = (await self._ledger.deliveries.backlog(name)).out
+            if out:  # what is pushed is taken from whoever had it before, were it a gateway that died
+                raise StateError(
+                    f"{out} messages of the subscription {name!r} are out with consumers: it can be pushed when they "
+                    "are settled, or their leases have ended"
+                )
         self._own_queues.forget(name)
         await self._own_queues.ensure(name, settings)  # before it is there, so that nothing is missed once it is
         _, created = await self._ledger.put_resource(RESOURCE, name, msgspec.to_builtins(settings), if_match)

@@ -22,7 +22,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
-Ids = Annotated[tuple[str, ...], Meta(max_length=IDS_MAX)]
+Ids = Annotated[tuple[str, ...], Meta(min_length=1, max_length=IDS_MAX)]
+"""A list that is there and empty is refused: it would mean all."""
 JobId = Annotated[str, Meta(max_length=128, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$(?!\n)")]
 """An id of a replay, or none. It goes into the ``Location`` of an answer; ``$`` alone matches before the end of a line,
 too."""
@@ -46,7 +47,7 @@ class MessagesSource(Request, frozen=True):
     """The name of the API key that published it."""
     since: Moment | None = None
     until: Moment | None = None
-    ids: Ids = ()
+    ids: Ids | None = None
     """These messages, and no other filter."""
 
 
@@ -57,7 +58,7 @@ class DeliveriesSource(Request, frozen=True):
     subscription: str = ""
     since: Moment | None = None
     until: Moment | None = None
-    ids: Ids = ()
+    ids: Ids | None = None
     """These deliveries, dead or not, and no other filter. Of one that is not dead a copy is sent."""
 
 

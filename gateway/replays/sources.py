@@ -124,7 +124,7 @@ class Messages(LedgerSource):
     def __init__(self, gateway: Gateway, source: MessagesSource, until: int) -> None:
         """``until``: what is newer is left alone, in microseconds since 1970."""
         super().__init__(gateway)
-        self._ids = sorted(_ids(source.ids, "source.messages.ids"))
+        self._ids = sorted(_ids(source.ids or (), "source.messages.ids"))
         given = microseconds(source.until)
         self._where = MessageFilter(
             broker=source.broker or None,
@@ -185,7 +185,7 @@ class Deliveries(LedgerSource):
     def __init__(self, gateway: Gateway, source: DeliveriesSource, until: int, *, revives: bool) -> None:
         """``revives``: they go back to their subscription, and only the dead ones are of interest."""
         super().__init__(gateway)
-        self._ids = sorted(_ids(source.ids, "source.deliveries.ids"))
+        self._ids = sorted(_ids(source.ids or (), "source.deliveries.ids"))
         given = microseconds(source.until)
         self._revives = revives
         self._where = DeliveryFilter(

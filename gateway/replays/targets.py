@@ -25,6 +25,7 @@ from gateway.errors import (
     GatewayError,
     NoSuchBroker,
     NoSuchEndpoint,
+    NoSuchSubscription,
     OutboundFailed,
     OutcomeUnknown,
     StateError,
@@ -356,7 +357,8 @@ class Subscriptions:
         at = time_ns() // 1000
         detail = {"replay": self._job.id}
         rows = [item.row for item in items if item.row is not None]
-        results = await self._gateway.ledger.deliveries.settle([revival(row, at, detail) for row in rows])
+        settlements = await revivals(self._gateway, rows, at, detail)
+        results = await self._gateway.ledger.deliveries.settle(settlements)
         for item, done in zip(items, results, strict=True):
             if not done:
                 item.error = StateError("it is not dead any more")
@@ -364,10 +366,23 @@ class Subscriptions:
             self._gateway.deliveries_changed(name)
 
 
-def revival(row: Delivery, at: int, detail: dict[str, str]) -> Settlement:
-    """What makes a dead delivery one that is owed again, with all of its attempts before it."""
-    entry = Entry(row.message_id, Kind.REVIVED, at, "", "", {"subscription": row.subscription, **detail})
-    return Settlement(row.id, Ending.REVIVE, attempt=0, entries=(entry,))
+async def revivals(gateway: Gateway, rows: Sequence[Delivery], at: int, detail: dict[str, str]) -> list[Settlement]:
+    """What makes dead deliveries ones that are owed again. Their attempts count on: one that is pushed is tried once
+    more, and a pulled one may be handed out once more though ``max_deliveries`` are used up."""
+    most: dict[str, int] = {}
+    for name in {row.subscription for row in rows}:
+        try:
+            settings = (await gateway.subscriptions.get(name)).settings
+        except NoSuchSubscription:
+            continue
+        if not settings.push:
+            most[name] = settings.max_deliveries
+    settlements = []
+    for row in rows:
+        attempt = min(row.attempt, limit - 1) if (limit := most.get(row.subscription, 0)) else None
+        entry = Entry(row.message_id, Kind.REVIVED, at, "", "", {"subscription": row.subscription, **detail})
+        settlements.append(Settlement(row.id, Ending.REVIVE, attempt=attempt, entries=(entry,)))
+    return settlements
 
 
 def _place_text(item: Item) -> str:

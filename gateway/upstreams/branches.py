@@ -137,7 +137,8 @@ class BranchLane(Channel):
         elif isinstance(operation, Returned):
             self._resolve(operation, PublishReceipt(False, operation.code, operation.text))
         elif isinstance(operation, Refused):
-            text = f"the broker refused the message: {operation.code or ''} {operation.text}".rstrip(": ")
+            told = f"{operation.code or ''} {operation.text}".strip()
+            text = f"the broker refused the message: {told}".rstrip(": ")
             self._resolve(operation, PublishRefused(text))
         elif isinstance(operation, Failed) and operation.first in self._pending:
             self._resolve(operation, remote_error(operation.code, operation.text))

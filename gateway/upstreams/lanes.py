@@ -94,7 +94,8 @@ class Lane(Channel):
                 receipt = PublishReceipt(False, operation.code, operation.text)
                 self._resolve(operation.first, operation.last, receipt)
         elif isinstance(operation, Refused):
-            text = f"the broker refused the message: {operation.code or ''} {operation.text}".rstrip(": ")
+            told = f"{operation.code or ''} {operation.text}".strip()
+            text = f"the broker refused the message: {told}".rstrip(": ")
             self._resolve(operation.first, operation.last, PublishRefused(text))
         elif isinstance(operation, Failed):
             self._failed(operation)

@@ -261,6 +261,13 @@ async def test_json_is_a_raw_body_with_any_amqp_header(client: httpx.AsyncClient
     assert upstream.published[0][2].body == b'{"my": "json"}'
 
 
+@pytest.mark.parametrize("query", ["not_before=2099-01-01T00:00:00Z", "mandatory=true", "routing_key=x", "other=1"])
+async def test_a_query_beside_json_is_refused(client: httpx.AsyncClient, upstream: FakeUpstream, query: str) -> None:
+    response = await client.post(f"{PATH}?{query}", json={"routing_key": "orders", "payload": "x"})
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_parameter")
+    assert not upstream.published
+
+
 async def test_the_routing_key_may_be_in_the_query(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
     path = f"{PATH}?routing_key=a%2F%C3%A9%FF&mandatory=true"
     problem(await client.post(path, content=b"x", headers={"content-type": "text/plain"}), 422, "unroutable")

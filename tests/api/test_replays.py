@@ -12,7 +12,7 @@ import pytest
 
 from gateway.api.app import Api
 from gateway.config import HttpSettings
-from gateway.ledger import Kind, id_text
+from gateway.ledger import Ending, Kind, Settlement, id_text
 from tests.api.conftest import problem
 from tests.replays.conftest import House
 
@@ -98,6 +98,8 @@ async def test_a_query_that_is_no_utf_8(client: httpx.AsyncClient, query: str) -
         ({"source": {"messages": {}, "deliveries": {}}}, "invalid_value", "/source"),
         ({"source": {"messages": {"state": "lost"}}}, "invalid_value", "/source/messages/state"),
         ({"source": {"messages": {"ids": ["x"]}}}, "invalid_value", "/source/messages/ids"),
+        ({"source": {"messages": {"ids": []}}}, "invalid_request", "/source/messages/ids"),
+        ({"source": {"deliveries": {"ids": []}}}, "invalid_request", "/source/deliveries/ids"),
         ({**MESSAGES, "id": "a b"}, "invalid_request", "/id"),
         ({**MESSAGES, "id": "a\n"}, "invalid_request", "/id"),
         ({**MESSAGES, "rate": -1}, "invalid_request", "/rate"),
@@ -144,6 +146,13 @@ async def test_listed_and_read(client: httpx.AsyncClient, house: House) -> None:
     assert [row["id"] for row in second.json()["deliveries"]] == [id_text(dead[0])]
     of = (await client.get(f"/v1/deliveries?message={rows[1]['message_id']}")).json()["deliveries"]
     assert of == [rows[1]]
+    await house.ledger.deliveries.claim("billing", 1, 30.0)
+    at = {"reason": "500", "attempt": 1, "at": 1_800_000_000_000_000}
+    await house.ledger.deliveries.settle([Settlement(alive[0], Ending.RETRY, reason=at)])
+    (row,) = (await client.get("/v1/deliveries?state=alive")).json()["deliveries"]
+    assert row["reason"] == {"reason": "500", "attempt": 1, "at": "2027-01-15T08:00:00.000000Z"}
+    (owed,) = (await client.get(f"/v1/messages/{row['message_id']}")).json()["owed"]
+    assert owed["reason"] == row["reason"]
     read = (await client.get(f"/v1/deliveries/{rows[0]['id']}")).json()
     assert (read["message"]["payload"], read["message"]["exchange"]) == ("dead 0", "shop")
     for query in ("message=x", "since=yesterday", "state=lost", "cursor=zz"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -75,6 +77,20 @@ async def test_what_a_broker_said_may_be_no_utf_8(client: httpx.AsyncClient, gat
     assert [event["detail"] for event in events if event["kind"] == "released"] == [{"text": "\udcff"}]
 
 
+async def test_several_headers_must_all_hold(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    asked: list[MessageFilter] = []
+    page = gateway.messages
+
+    async def watched(where: MessageFilter, cursor: str | None, limit: int) -> Any:
+        asked.append(where)
+        return await page(where, cursor, limit)
+
+    gateway.messages = watched  # type: ignore[method-assign]
+    answer = await client.get("/v1/messages?header=tenant=7&header=n=a=2&limit=1")
+    assert answer.status_code == 200
+    assert asked[0].headers == {"tenant": "7", "n": "a=2"}
+
+
 @pytest.mark.parametrize("query", ["state=nonsense", "cursor=nonsense", "limit=0"])
 async def test_bad_queries(client: httpx.AsyncClient, query: str) -> None:
     problem(await client.get(f"/v1/messages?{query}"), 422, "invalid_parameter")
@@ -101,6 +117,8 @@ async def test_every_filter(client: httpx.AsyncClient, gateway: Gateway) -> None
     assert await ids(origin="bridge") == []
     assert await ids(client="nobody") == []
     assert await ids(header="tenant=7", content_type="x") == []
+    for query in ("header=tenant=7&header=tenant=8", "header=x", "state=dead&state=retrying", "limit=1&limit=2"):
+        problem(await client.get(f"/v1/messages?{query}"), 422, "invalid_parameter")
     assert len(await ids(since="2026-01-01T00:00:00Z")) == 2
     assert await ids(until="2026-01-01T00:00:00+01:00") == []
     query = {"limit": "1", "origin": "http", "since": "2026-01-01T00:00:00Z", "type": "", "routing_key": "orders"}

@@ -326,6 +326,13 @@ def test_single_active_consumer() -> None:
     assert (deliver.consumer_tag, deliver.message.body) == ("c", b"3")
 
 
+def test_a_queue_with_a_single_active_consumer_has_no_exclusive_one() -> None:
+    client = Client(make_broker())
+    client(DeclareQueue(1, "q", arguments={"x-single-active-consumer": True}))
+    text = "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
+    assert client.failure(Consume(1, "q", exclusive=True)) == (403, text)
+
+
 def test_consumer_priorities(client: Client) -> None:
     client(Qos(1, 1))
     client(Consume(1, "q", "low", arguments={"x-priority": -5}), Consume(1, "q", "normal"))

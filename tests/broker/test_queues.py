@@ -145,6 +145,9 @@ def test_arguments_that_are_refused_by_name(client: Client, arguments: dict[str,
 
 def test_classic_is_what_every_queue_is(client: Client) -> None:
     client.one(DeclareQueue(1, "q", arguments={"x-queue-type": "classic"}), Declared)
+    client.one(DeclareQueue(1, "q"), Declared)
+    client.one(DeclareQueue(1, "p"), Declared)
+    client.one(DeclareQueue(1, "p", arguments={"x-queue-type": "classic"}), Declared)
 
 
 # --------------------------------------------------------------------------------------------- exclusive

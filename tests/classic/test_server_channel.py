@@ -127,6 +127,14 @@ def test_a_message_that_is_too_large_is_refused_at_its_header(version: Version) 
     assert client.session.unfinished == 0
 
 
+def test_a_content_header_with_a_weight_is_refused(version: Version) -> None:
+    client = ScriptedClient(version).open()
+    client.say(m.BasicPublish(0, "", "q", False, False))
+    client.receive(FRAME_HEADER.pack(HEADER, 1, 14) + CONTENT_HEADER.pack(BASIC, 7, 0) + b"\0\0\xce")
+    text = "UNEXPECTED_FRAME - a content header whose weight is not 0"
+    assert methods(client) == [m.ConnectionClose(505, text, 0, 0)]
+
+
 def test_deliver_and_get(version: Version) -> None:
     client = ScriptedClient(version).open()
     client.say(m.BasicGet(0, "q", False), m.BasicGet(0, "q", False))

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.config import LedgerSettings, SubscriptionFilter, SubscriptionSettings
 from gateway.core import Gateway, Pulled, Settled, Subscription, ledger_pulls
 from gateway.core.ack_ids import of_ledger
 from gateway.core.envelopes import EnvelopeError
-from gateway.errors import LedgerUnavailable, NotFound, Overloaded, StateError
+from gateway.errors import LedgerUnavailable, NoSuchSubscription, NotFound, Overloaded, StateError
 from gateway.ledger import Ledger, id_text
 from gateway.ledger.deliveries import Deliveries
 from gateway.ledger.owed import DeliveryFilter
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
+from gateway.replays.targets import revivals
 from gateway.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import ours, until
@@ -444,6 +446,76 @@ async def test_leases_outlive_a_change_of_settings(gateway: Gateway, upstream: F
     (brokers,) = await pull(gateway, after)
     assert await statuses(gateway.consuming.acknowledge(after, ids(brokers, ledgers))) == ["SUCCESS", "SUCCESS"]
     assert await gateway.ledger.deliveries.count() == 0
+
+
+async def test_what_the_ledger_owes_comes_though_the_broker_holds_the_leases_now(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    before = await subscribe(gateway)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, before)
+    assert await statuses(gateway.consuming.release(before, ids(item))) == ["SUCCESS"]
+    after, _ = await gateway.subscriptions.put(
+        "billing", SubscriptionSettings(broker="fake", queue="orders"), before.etag
+    )
+    (again,) = await pull(gateway, after)
+    assert (again.id, again.attempt, again.redelivered) == (item.id, 2, True)
+    assert await pull(gateway, after) == []
+    assert await statuses(gateway.consuming.acknowledge(after, ids(again))) == ["SUCCESS"]
+    assert await gateway.ledger.deliveries.count() == 0
+
+
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+@pytest.mark.parametrize("change", ["pause", "delete", "push", "queue"])
+async def test_a_pull_that_waits_hears_of_a_change(
+    gateway: Gateway, upstream: FakeUpstream, lease: str, change: str
+) -> None:
+    billing = await subscribe(gateway, lease=lease)
+    waiting = asyncio.create_task(pull(gateway, billing, wait=20.0))
+    await asyncio.sleep(0.05)
+    match change:
+        case "pause":
+            await gateway.subscriptions.pause("billing")
+        case "delete":
+            await gateway.subscriptions.delete("billing", None)
+        case "push":
+            await gateway.subscriptions.put("billing", structs.replace(billing.settings, push="shop"), billing.etag)
+        case _:
+            await gateway.subscriptions.put("billing", structs.replace(billing.settings, queue="other"), billing.etag)
+    async with asyncio.timeout(10):
+        if change == "queue":
+            assert await waiting == []
+        else:
+            with pytest.raises(NoSuchSubscription if change == "delete" else StateError):
+                await waiting
+    await gateway.publish("fake", "", [message(b"1")])
+    assert len(upstream.queues["orders"].ready) == 1, "nobody takes it any more"
+
+
+async def test_what_consumers_have_is_not_pushed_to_somebody_else(gateway: Gateway) -> None:
+    billing = await subscribe(gateway)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, billing)
+    pushed = structs.replace(billing.settings, push="shop")
+    with pytest.raises(StateError, match="1 messages of the subscription 'billing' are out with consumers"):
+        await gateway.subscriptions.put("billing", pushed, billing.etag)
+    assert await statuses(gateway.consuming.acknowledge(billing, ids(item))) == ["SUCCESS"]
+    await gateway.subscriptions.put("billing", pushed, billing.etag)
+
+
+@pytest.mark.parametrize(("most", "attempt"), [(0, 2), (2, 2), (1, 1)])
+async def test_what_is_revived_counts_on_and_says_that_it_was_out_before(
+    gateway: Gateway, most: int, attempt: int
+) -> None:
+    billing = await subscribe(gateway, max_deliveries=most)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, billing)
+    assert await statuses(gateway.consuming.reject(billing, ids(item), "no")) == ["SUCCESS"]
+    (row,), _ = await gateway.ledger.deliveries.page(DeliveryFilter(dead=True), None, 10)
+    assert await gateway.ledger.deliveries.settle(await revivals(gateway, [row], 1, {})) == [True]
+    gateway.deliveries_changed("billing")
+    (again,) = await pull(gateway, billing)
+    assert (again.id, again.attempt, again.redelivered) == (item.id, attempt, True)
 
 
 async def test_a_restart_hands_out_what_was_owed(tmp_path: Path, upstream: Any) -> None:

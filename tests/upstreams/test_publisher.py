@@ -156,6 +156,7 @@ async def test_each_gets_its_own_outcome(broker: FakeBroker, start: Start) -> No
         PublishReceipt, PublishReceipt, PublishRefused, PublishReceipt, PreconditionFailed,
     ]  # fmt: skip
     assert [result.routed for result in results if isinstance(result, PublishReceipt)] == [True, False, True]
+    assert str(results[2]) == "the broker refused the message: 506 full"
 
 
 async def test_the_window_in_messages_holds_and_keeps_order(broker: FakeBroker, start: Start) -> None:
