@@ -161,7 +161,7 @@ def verify(connection: sa.Connection, known: Head | None = None) -> Checked:
             why = f"row {head.sequence + 1} is missing"
         elif row.previous != head.hash:
             why = "it is not chained to the row before"
-        elif row.hash != hash_of(row.sequence, row.at, row.entry, row.previous):
+        elif row.at < 0 or row.hash != hash_of(row.sequence, row.at, row.entry, row.previous):
             why = "it was changed: its hash is another"
         elif known is not None and row.sequence == known.sequence:
             seen = True

@@ -75,6 +75,7 @@ def migrate(database: Database, revision: str = "head") -> None:
 
     Raises:
         LedgerUnavailable: the database is away or locked.
+        ConfigurationError: it is newer by more than one revision.
     """
     engine = database.writer()
     try:
@@ -88,8 +89,10 @@ def migrate(database: Database, revision: str = "head") -> None:
                 connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": ADVISORY_LOCK})
                 connection.execute(sa.text("SET lock_timeout = '2s'"))
                 connection.commit()
-            if revision != "head" or current(connection) != HEAD:
+            if revision != "head" or current(connection) < HEAD:
                 _run(connection, revision)
+            if revision == "head":
+                check(connection)  # one that is newer is as it should be, or cannot be helped by this release
             if current(connection) >= HEAD:
                 ensure_partitions(connection, time())
                 connection.commit()

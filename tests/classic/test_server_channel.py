@@ -131,8 +131,8 @@ def test_a_content_header_with_a_weight_is_refused(version: Version) -> None:
     client = ScriptedClient(version).open()
     client.say(m.BasicPublish(0, "", "q", False, False))
     client.receive(FRAME_HEADER.pack(HEADER, 1, 14) + CONTENT_HEADER.pack(BASIC, 7, 0) + b"\0\0\xce")
-    text = "UNEXPECTED_FRAME - a content header whose weight is not 0"
-    assert methods(client) == [m.ConnectionClose(505, text, 0, 0)]
+    (close,) = methods(client)
+    assert (close.reply_code, "weight is not 0" in close.reply_text) == (505, True)
 
 
 def test_deliver_and_get(version: Version) -> None:

@@ -108,6 +108,7 @@ async def test_beside_writers(kept: Ledger, clock: Clock) -> None:
         ("DELETE FROM audit_log WHERE sequence < 8", 1, "row 1 is missing"),
         ("DELETE FROM audit_log WHERE sequence = 11", 1, "row 1 is missing"),  # and what says which one that is
         ("UPDATE audit_log SET at = at - 86400000000 WHERE sequence = 5", 5, "changed"),
+        ("UPDATE audit_log SET at = -1 WHERE sequence = 5", 5, "changed"),
         ("DELETE FROM audit_log WHERE sequence = 7", 7, "missing"),
     ],
 )

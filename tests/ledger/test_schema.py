@@ -149,6 +149,18 @@ async def test_a_schema_that_is_newer_by_one_is_taken_and_by_two_is_not(url: str
         await Ledger.open(url, LedgerSettings(), owner="test")
 
 
+def test_tables_that_are_newer_by_one_need_no_migration_and_by_two_are_refused(
+    url: str, database: Database, sql: Any
+) -> None:
+    """A process of the release before, which starts again while a new one is rolled out, migrates first."""
+    schema.migrate(database)
+    sql(f"UPDATE alembic_version SET version_num = '{schema.HEAD + 1:04}'")
+    Ledger.migrate(url)
+    sql(f"UPDATE alembic_version SET version_num = '{schema.HEAD + 2:04}'")
+    with pytest.raises(ConfigurationError, match="use a newer release"):
+        Ledger.migrate(url)
+
+
 def test_ledger_migrate(url: str, database: Database) -> None:
     Ledger.migrate(url)
     assert set(metadata.tables) <= tables(database)
