@@ -1,6 +1,6 @@
 """One HTTP request, as the handlers see it: names, query, body, headers; and the answers they give.
 
-Bodies are read chunk by chunk and counted as they come: what is over ``http.body_max`` is refused before it is held,
+Bodies are read chunk by chunk and counted as they come: what is over the limit is refused before it is held,
 and a body that stalls is given up. All bodies that come in pieces, and the lines of streams, are held in one
 :class:`Room`.
 """
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope
 from gateway.access.access import Access
 from gateway.access.scopes import Principal
 from gateway.api.eager import begin
+from gateway.api.json_bounds import check_size, is_deeper
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem, printable
 from gateway.api.routing import Route
 from gateway.bridges import Bridges
@@ -49,10 +50,10 @@ DISCARD_SECONDS: Final = 5.0
 """And for how long, in seconds."""
 ONE_PIECE: Final = 65_536
 """Octets of a body that may come in one piece, and are not counted in the :class:`Room`."""
+PLAIN_MAX: Final = 1_048_576
+"""Most octets of a body that is no message: 10,000 ack ids fit."""
 DEPTH_MAX: Final = 64
 """Deepest nesting of a body that is no message; tables of messages have a limit of their own (``table_depth``)."""
-_BRACKET = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-"""What opens and closes, and the strings in which it does not."""
 _PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _encode = msgspec.json.Encoder().encode
@@ -168,17 +169,17 @@ class Call:
 
     async def body(self) -> bytes:
         """The whole body. Raises ApiProblem (body_too_large, request_timeout, malformed_request), Overloaded."""
-        limit = self.http.body_max
+        limit = self.http.body_max if self.route.takes_messages else min(self.http.body_max, PLAIN_MAX)
         length = self.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
             await self._discard()
-            raise _too_large(limit)
+            raise _too_large(limit, self.http)
         pace = _Pace(self.http)
         message = await self._next(pace)
         if not message.get("more_body", False):
             body: bytes = message.get("body", b"")
             if len(body) > limit:
-                raise _too_large(limit)
+                raise _too_large(limit, self.http)
             if len(body) > ONE_PIECE:
                 self.hold(len(body))
             return body
@@ -193,7 +194,7 @@ class Call:
                 chunks.clear()
                 if message.get("more_body", False):
                     await self._discard()
-                raise _too_large(limit)
+                raise _too_large(limit, self.http)
             try:
                 self.hold(size)
             except Overloaded:
@@ -249,7 +250,7 @@ class Call:
         """The body as JSON of this struct; an empty body is ``{}`` where the route allows it.
 
         Raises:
-            ApiProblem: unsupported_media_type, malformed_json, invalid_request.
+            ApiProblem: unsupported_media_type, body_too_large, malformed_json, invalid_request.
         """
         media = media_type(self.headers)
         if media not in ("", JSON):
@@ -257,8 +258,9 @@ class Call:
         octets = await self.body()
         if not octets and not self.route.body_required:
             octets = b"{}"
+        check_size(octets, self.http.batch_max if self.route.takes_messages else 0)
         found = decode_json(octets, kind)
-        if _nesting(octets) > DEPTH_MAX:
+        if is_deeper(octets, DEPTH_MAX):
             raise ApiProblem("malformed_json", f"nested deeper than {DEPTH_MAX}")
         return found
 
@@ -278,22 +280,6 @@ def decode_json(octets: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
         raise ApiProblem("malformed_json", str(error)) from None
     except RecursionError:
         raise ApiProblem("malformed_json", "nested too deep") from None
-
-
-def _nesting(octets: bytes) -> int:
-    """How deep JSON is nested; of what cannot be over the limit an upper bound."""
-    most = octets.count(b"[") + octets.count(b"{")
-    if most <= DEPTH_MAX:
-        return most
-    most = depth = 0
-    for found in _BRACKET.finditer(octets):
-        sign = found[0]
-        if sign in b"[{":
-            depth += 1
-            most = max(most, depth)
-        elif sign in b"]}":
-            depth -= 1
-    return most
 
 
 def invalid_request(error: msgspec.ValidationError) -> ApiProblem:
@@ -323,9 +309,10 @@ def invalid_setting(error: EncodeError) -> ApiProblem:
     return ApiProblem("invalid_value", str(error), errors=[(pointer, str(error))])
 
 
-def _too_large(limit: int) -> ApiProblem:
+def _too_large(limit: int, http: HttpSettings) -> ApiProblem:
+    why = "http.body_max" if limit == http.body_max else "no message is taken here"
     return ApiProblem(
-        "body_too_large", f"the body is larger than {limit} octets (http.body_max)", headers={"connection": "close"}
+        "body_too_large", f"the body is larger than {limit} octets ({why})", headers={"connection": "close"}
     )
 
 

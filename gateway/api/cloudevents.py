@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from gateway.api.json_bounds import check_size
 from gateway.api.problems import ApiProblem
 from gateway.api.raw_body import with_body
 from gateway.core import Outgoing
@@ -67,7 +68,8 @@ def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
 
 
 def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
-    """A batch of events (HTTP binding section 3.3). Raises ApiProblem where it is no array."""
+    """A batch of events (HTTP binding section 3.3). Raises ApiProblem where it is no array, or holds too much."""
+    check_size(octets, call.http.batch_max)
     try:
         events = msgspec.json.decode(octets, type=list[msgspec.Raw])
     except msgspec.ValidationError as error:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from gateway.api import cloudevents, raw_body
 from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
+from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of
@@ -81,6 +82,8 @@ def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Ou
 def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
     if call.scope["query_string"] and call.query(PublishQuery) != PublishQuery():
         raise ApiProblem("invalid_parameter", "the query is for other bodies: JSON says it in the message")
+    if len(octets) > FREE:
+        check_size(octets, call.http.batch_max)
     try:
         request = _decode(octets)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -267,6 +270,7 @@ ROUTES = (
             207: ("A batch: one result per message, in order.", BatchResults),
         },
         body=PublishRequest,
+        takes_messages=True,
         media=(
             Media("application/x-ndjson", "One message per line; answered line by line.", {"type": "string"}),
             Media(STRUCTURED, "A CloudEvent, published as it is (structured mode).", _OBJECT),

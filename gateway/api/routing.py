@@ -85,6 +85,9 @@ class Route:
     body: type | None = None
     """Struct of the JSON body."""
     body_required: bool = True
+    takes_messages: bool = False
+    """Whether the body holds messages, so that it may be as long as ``http.body_max`` says; any other is bounded by
+    :data:`gateway.api.call.PLAIN_MAX`."""
     media: tuple[Media, ...] = ()
     """Other bodies that are taken."""
     query: type | None = None

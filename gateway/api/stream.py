@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.call import ONE_PIECE, Call, decode_json, invalid_value
+from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import prefers_later, publish_each
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
@@ -109,7 +110,7 @@ async def _refuse(problem: GatewayError) -> list[BatchResult]:
 
 async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], None]:
     """The messages, in groups of what came together."""
-    limit = call.http.body_max
+    limit, batch_max = call.http.body_max, call.http.batch_max
     annotated = call.gateway.broker(call.names["broker"]).settings.annotate
     begun: list[bytes] = []  # the line that has no end yet
     size = 0
@@ -123,7 +124,11 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
                 lines = b"".join([*begun, chunk[:end]]).split(b"\n")
                 begun, size = [chunk[end + 1 :]], len(chunk) - end - 1
                 for start in range(0, len(lines), GROUP_MAX):
-                    group = [_message(line, annotated) for line in lines[start : start + GROUP_MAX] if line.strip()]
+                    group = [
+                        _message(line, annotated, batch_max)
+                        for line in lines[start : start + GROUP_MAX]
+                        if line.strip()
+                    ]
                     if group:
                         yield group
             if size > limit:
@@ -132,11 +137,13 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
                 call.hold(size)  # as the longest so far: those before it may be under way
     last = b"".join(begun)
     if last.strip():
-        yield [_message(last, annotated)]
+        yield [_message(last, annotated, batch_max)]
 
 
-def _message(line: bytes, annotated: bool) -> Outgoing | ApiProblem:
+def _message(line: bytes, annotated: bool, batch_max: int) -> Outgoing | ApiProblem:
     try:
+        if len(line) > FREE:
+            check_size(line, batch_max)
         return outgoing(_decode(line), annotated)
     except ValueProblem as problem:
         return invalid_value(problem)

@@ -163,7 +163,7 @@ ROUTES: Final = (
     Route(
         "POST", "/v1/translations:explain", "explain_translation", "Say what a message becomes in another version",
         explain, Scope.BROKERS, {200: ("Field by field: same, mapped, carried or lost, and why.", Explained)},
-        body=ExplainRequest,
+        body=ExplainRequest, takes_messages=True,
         codes=(
             "unsupported_media_type", "malformed_json", "invalid_request", "invalid_value", "invalid_header",
             "broker_not_found", "broker_unavailable",
