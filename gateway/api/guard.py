@@ -3,7 +3,8 @@
 Bounded are the connections of one address, the size of a request's head, the time that it takes to come, the time that
 the rest of a body takes whose answer is written already, and the time that a caller does not read. (A body that is
 waited for is bounded by who waits: :mod:`gateway.api.call`.) The octets of a head are counted while it is incomplete,
-and a timer runs only then, so a head that comes in one piece costs nothing.
+and a timer runs only then, so a head that comes in one piece costs nothing. What is wrong with a request is
+told behind the answers that are still due to those before it.
 
 Who sends a request octet by octet costs as much for each as others for a whole request. So after a few pieces that are
 small its connection is read from once a second.
@@ -91,6 +92,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _send_timer: asyncio.TimerHandle | None = None
     _head = True
     _octets = 0
+    _refusal = ""
     _small = 0
     _pause: asyncio.TimerHandle | None = None
     _timer: asyncio.TimerHandle | None = None
@@ -191,9 +193,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head that is still incomplete."""
+        if self._refusal:
+            return
+        before, in_body = self.cycle, not (self._head or self._whole)
         super().data_received(data)
         if self._head and not self.transport.is_closing():
-            self._octets += len(data)
+            behind = in_body or self.cycle is not before
+            self._octets += self._behind(data) if behind else len(data)
             if self._octets > HEAD_MAX:
                 self.send_400_response("The head of the request is too large.")
             else:
@@ -202,6 +208,31 @@ class GuardedProtocol(HttpToolsProtocol):
             self._small += 1
             if self._small > SMALL_FREE:
                 self._slow_down()
+
+    def _behind(self, data: bytes) -> int:
+        """How much of a piece belongs to the head that is behind the end of another request in it. The parser does not
+        say where it begins: its target is looked for, from the end, so that nothing else is counted."""
+        start = data.rfind(b" " + self.url) if self.url else -1
+        return len(data) - start if start >= 0 else 0
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what came last, and close; answers that are due to requests before it are written first."""
+        cycle = self.cycle
+        due = self._due()
+        if due and cycle.more_body:  # it is the body of the last of them that is wrong
+            due = bool(self.pipeline) and self.pipeline[0][0] is cycle
+            if due:
+                self.pipeline.popleft()
+        if due:
+            self._refusal = msg
+            self._rest()
+        else:
+            super().send_400_response(msg)
+
+    def _due(self) -> bool:
+        """Whether an answer is due to a request that is there."""
+        cycle: Any = self.cycle
+        return cycle is not None and not cycle.response_complete
 
     def _slow_down(self) -> None:
         """Read nothing for a while, unless it is a stream, whose lines may be short, and come when they will."""
@@ -227,7 +258,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._timer = None
-        self.transport.close()
+        if self._due():  # of a request before this head, which may take longer
+            self._watch()
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """An answer is written: the next request begins, or the connection idles."""
@@ -238,6 +272,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+            return
+        if self._refusal:
+            super().send_400_response(self._refusal)
             return
         if not self._whole and not self._head and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.bounds.rest, self.transport.close)

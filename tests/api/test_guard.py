@@ -349,6 +349,62 @@ async def test_who_does_not_read_is_cut_off(connection: Connection) -> None:
     assert connection.transport.closing
 
 
+# --------------------------------------------------------------------------------- behind another request
+
+
+NEXT = b"GET /v1/brokers HTTP/1.1\r\nHo"
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+async def test_a_head_behind_a_body_is_counted_without_it(connection: Connection, parts: int) -> None:
+    octets = request(body=b"x /v1/" * 5_000) + NEXT
+    step = -(-len(octets) // parts)
+    found = await connection.ask(*(octets[start : start + step] for start in range(0, len(octets), step)))
+    assert found.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert not connection.transport.closing
+    assert connection.protocol._octets == len(NEXT) - 3
+    assert b"200 OK" in await connection.ask(b"st: x\r\n\r\n")
+
+
+async def test_a_head_behind_a_request_is_bounded_as_well(connection: Connection) -> None:
+    assert b"200 OK" in await connection.ask(request(body=b"hello") + NEXT)
+    assert b" 400 " in await connection.ask(b"x" * (guard.HEAD_MAX - len(NEXT) + 4))
+    assert connection.transport.closing
+
+
+REFUSED = [
+    NEXT + b"x" * guard.HEAD_MAX,
+    b"\x00\x00\x00",
+    request(more=b"Transfer-Encoding: chunked\r\n").replace(b"Content-Length: 0\r\n", b"") + b"nonsense\r\n",
+]
+
+
+@pytest.mark.parametrize("wrong", REFUSED, ids=["long", "garbage", "chunk"])
+async def test_an_answer_that_is_due_is_not_lost_to_a_refusal(connection: Connection, wrong: bytes) -> None:
+    found = await connection.ask(request(body=b"one") + request(body=b"two") + wrong, b"more")
+    first, second, refusal = found.split(b"HTTP/1.1 ")[1:]
+    assert (first[:3], first[-3:], second[:3], second[-3:], refusal[:3]) == (b"200", b"one", b"200", b"two", b"400")
+    assert connection.transport.closing
+
+
+async def test_a_head_that_is_late_waits_for_the_answer_before_it(connection: Connection) -> None:
+    hold = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await hold.wait()
+        await connection.plain(scope, receive, send)
+
+    connection.answer = slow
+    connection.bounds.head = 0.02
+    connection.protocol.data_received(request(body=b"hello") + NEXT)
+    await asyncio.sleep(0.1)
+    assert not connection.transport.closing
+    hold.set()
+    assert (await connection.ask()).endswith(b"hello")
+    await asyncio.sleep(0.1)
+    assert connection.transport.closing
+
+
 # ----------------------------------------------------------------------------------------- octet by octet
 
 
