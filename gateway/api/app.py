@@ -323,8 +323,10 @@ class Api:
         try:
             route, names = self._router.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         except ApiProblem:
+            scope[CALLER] = principal
             if principal is VISITOR:
                 self._stranger(scope)
+            self._rate(scope, principal)
             raise
         closed = route.tag == "documents" and self._access is not None and self._access.closed
         if closed and principal is VISITOR:

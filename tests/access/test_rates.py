@@ -15,6 +15,9 @@ from gateway.access.access import Access
 from gateway.access.rates import Rates
 from tests.api.conftest import problem
 
+LONG = "/v1/endpoints/" + "a" * 300
+"""A path with a name that is none."""
+
 
 def test_a_bucket_is_emptied_and_filled_again() -> None:
     rates = Rates(2.0, 4)
@@ -87,6 +90,21 @@ async def test_over_http(ask: Callable[..., Any], access: Access) -> None:
     assert refused.headers.get_list("ratelimit") == [refused.headers["ratelimit"]]
     problem(await ask("GET", "/v1/brokers", ""), 401, "unauthorized")
     problem(await ask("GET", "/v1/brokers", "wrong"), 401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/none", 404), ("GET", "/v1/keys:none", 404), ("PUT", "/v1/brokers", 405), ("GET", LONG, 422)],
+)
+async def test_what_hits_no_route_counts(
+    ask: Callable[..., Any], access: Access, method: str, path: str, status: int
+) -> None:
+    access.rates = Rates(0.001, 1)
+    first = await ask(method, path)
+    assert (first.status_code, first.headers["ratelimit"][:12]) == (status, '"caller";r=0')
+    refused = await ask(method, path)
+    problem(refused, 429, "rate_limited")
+    assert refused.headers.get_list("ratelimit") == [refused.headers["ratelimit"]]
 
 
 async def test_without_a_rate_nothing_is_said(ask: Callable[..., Any]) -> None:
