@@ -106,8 +106,10 @@ class Tokens:
         age = self._clock() - self._read_at
         if (head.alg, head.kid) not in self._keys or age > STALE:
             self._look()
-            if self._asking is not None:
-                await asyncio.shield(self._asking)
+            if (asking := self._asking) is not None:
+                await asyncio.wait((asking,))  # who waits does not end with it, nor it with who waits
+                if not asking.cancelled():
+                    asking.result()
         elif age > FRESH:
             self._look()
         key = self._keys.get((head.alg, head.kid))
