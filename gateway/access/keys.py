@@ -117,7 +117,8 @@ class StoredKeys:
         """Clients whose keys the configuration file defines."""
         self._clock = clock
         self._live: dict[bytes, tuple[ApiKey, Principal]] = {}
-        self._version: tuple[int, int] | None = None
+        self._version: tuple[int, int, int] | None = None
+        self._reading = asyncio.Lock()
         self._used: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -156,7 +157,7 @@ class StoredKeys:
         now = self._now()
         key, secret = self._new(client, check_scopes(scopes), environment, seconds, by, now)
         await self._rows.add(key, now, _entry("keys.create", by, key.id, client=client, scopes=list(scopes)))
-        await self.refresh()
+        await self.refresh(changed=True)
         return key, secret
 
     async def rotate(
@@ -167,13 +168,13 @@ class StoredKeys:
         key, secret = self._new("", (), environment, seconds, by, now)
         until = now + overlap * 1_000_000
         found = await self._rows.replace(key_id, key, until, now, _entry("keys.rotate", by, key_id))
-        await self.refresh()
+        await self.refresh(changed=True)
         return found, secret
 
     async def revoke(self, key_id: str, *, by: str) -> ApiKey:
         """It opens nothing any more: here at once, elsewhere within :data:`REFRESH` seconds. Raises NoSuchResource."""
         found = await self._rows.revoke(key_id, self._now(), _entry("keys.revoke", by, key_id))
-        await self.refresh()
+        await self.refresh(changed=True)
         return found
 
     def _new(
@@ -207,10 +208,12 @@ class StoredKeys:
         with suppress(GatewayError):  # nice to know, and nothing that is owed
             await self._tell()
 
-    async def refresh(self) -> None:
-        """Read the live keys, if any has changed. Raises LedgerUnavailable."""
-        version = await self._rows.version()
-        if version != self._version:
+    async def refresh(self, *, changed: bool = False) -> None:
+        """Read the live keys, if any has changed; ``changed``: it is known that one has. Raises LedgerUnavailable."""
+        async with self._reading:  # so that what was read before a change does not replace what was read after it
+            version = await self._rows.version()
+            if version == self._version and not changed:
+                return
             keys = await self._rows.live(self._now())
             self._live = {
                 key.digest: (key, principal_of(key.client, key.scopes, f"key:{key.id}"))

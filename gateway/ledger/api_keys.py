@@ -25,7 +25,7 @@ KEYS_MAX: Final = 10_000
 KEPT: Final = 90 * 86_400 * 1_000_000
 """How long a key that is no longer live is still listed, in microseconds."""
 ADVISORY_LOCK: Final = 0x616D7172
-"""Held on PostgreSQL while keys are counted and written."""
+"""Held on PostgreSQL while keys are counted, numbered and written."""
 
 
 class ApiKey(NamedTuple):
@@ -67,12 +67,19 @@ def _alone(connection: sa.Connection) -> None:
 
 def _insert(connection: sa.Connection, key: ApiKey, now: int) -> None:
     _check_room(connection, key.client, now)
+    change = _next_change(connection)  # before rows go, among which the highest may be
     old = ((api_keys.c.revoked_at > 0) & (api_keys.c.revoked_at < now - KEPT)) | (
         (api_keys.c.expires_at > 0) & (api_keys.c.expires_at < now - KEPT)
     )
     connection.execute(sa.delete(api_keys).where(old))
-    values = key._asdict() | {"scopes": msgspec.json.encode(key.scopes), "changes": 1}
+    values = key._asdict() | {"scopes": msgspec.json.encode(key.scopes), "changes": change}
     connection.execute(sa.insert(api_keys).values(**values))
+
+
+def _next_change(connection: sa.Connection) -> int:
+    """The number of a change, above those of all before. Two who take one at once must be alone: see ``_alone``."""
+    highest = connection.execute(sa.select(sa.func.coalesce(sa.func.max(api_keys.c.changes), 0))).scalar_one()
+    return int(highest) + 1
 
 
 def _check_room(connection: sa.Connection, client: str, now: int) -> None:
@@ -95,7 +102,7 @@ def _get(connection: sa.Connection, key_id: str) -> ApiKey:
 
 def _change(connection: sa.Connection, key_id: str, **values: int) -> ApiKey:
     this = sa.update(api_keys).where(api_keys.c.id == key_id)
-    connection.execute(this.values(changes=api_keys.c.changes + 1, **values))
+    connection.execute(this.values(changes=_next_change(connection), **values))
     return _get(connection, key_id)
 
 
@@ -128,6 +135,7 @@ class ApiKeys:
         """
 
         def run(connection: sa.Connection, _: Any) -> ApiKey:
+            _alone(connection)
             found = _get(connection, key_id)
             if found.revoked_at:
                 return found
@@ -184,11 +192,15 @@ class ApiKeys:
         rows = await self._ledger.read(lambda connection: connection.execute(query).all())
         return [_key(row) for row in rows]
 
-    async def version(self) -> tuple[int, int]:
-        """What is another after every change but that of ``last_used_at``."""
-        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(api_keys.c.changes), 0))
+    async def version(self) -> tuple[int, int, int]:
+        """What is another after every change but that of ``last_used_at``: the number of the last change, which only
+        grows; and count and sum, which tell of rows that somebody changed or deleted by hand."""
+        changes = api_keys.c.changes
+        query = sa.select(
+            sa.func.coalesce(sa.func.max(changes), 0), sa.func.count(), sa.func.coalesce(sa.func.sum(changes), 0)
+        )
         row = await self._ledger.read(lambda connection: connection.execute(query).one())
-        return int(row[0]), int(row[1])
+        return int(row[0]), int(row[1]), int(row[2])
 
     async def used(self, times: Sequence[tuple[str, int]]) -> None:
         """Remember when keys were last used."""

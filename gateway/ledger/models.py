@@ -421,8 +421,9 @@ api_keys = _table(
     sa.Index(None, "client"),
     with_rowid=False,
 )
-"""Keys of callers, by their SHA-256. ``scopes`` is JSON, as octets; a time of 0: never. ``changes`` grows with each
-change but that of ``last_used_at``, so that its sum over all rows says whether anything has changed."""
+"""Keys of callers, by their SHA-256. ``scopes`` is JSON, as octets; a time of 0: never. ``changes`` is the number
+of the last change but that of ``last_used_at``, counted over all rows, so that the highest says whether anything has
+changed. Rows go only in a transaction that adds one with a higher number."""
 
 audit_log = _table(
     "audit_log",

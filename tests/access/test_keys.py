@@ -198,6 +198,64 @@ async def test_another_process_hears_of_it(ledger: Ledger, stored: StoredKeys, c
     await other.close()
 
 
+async def test_what_is_forgotten_hides_no_change(ledger: Ledger, stored: StoredKeys, clock: Clock) -> None:
+    """A row that goes takes its part of what tells that keys have changed with it."""
+    other = StoredKeys(ledger, clock=clock)
+    old, _ = await stored.create("old", ["admin"], by="me")
+    await stored.revoke(old.id, by="me")
+    clock.now += KEPT / 1e6 + 1
+    leaked, secret = await stored.create("shop", ["admin"], by="me")
+    await stored.revoke((await stored.create("gone", ["admin"], by="me"))[0].id, by="me")
+    clock.now += KEPT / 1e6 + 1
+    await other.start()
+    assert other.find(secret.encode())
+    await stored.revoke(leaked.id, by="me")
+    _, new = await stored.create("shop", ["admin"], by="me")  # the one of "gone" goes
+    await other.refresh()
+    assert other.find(secret.encode()) is None
+    assert other.find(new.encode())
+    await other.close()
+
+
+async def test_what_was_changed_here_is_read_whatever_the_version(
+    stored: StoredKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def version() -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    monkeypatch.setattr(stored._rows, "version", version)
+    await stored.refresh()
+    key, secret = await stored.create("shop", ["admin"], by="me")
+    assert stored.find(secret.encode())
+    new, replaced = await stored.rotate(key.id, by="me")
+    assert stored.find(replaced.encode())
+    await stored.revoke(new.id, by="me")
+    assert stored.find(replaced.encode()) is None
+
+
+async def test_what_was_read_before_a_change_does_not_replace_it(
+    stored: StoredKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, secret = await stored.create("shop", ["admin"], by="me")
+    stored._version = None
+    live, go_on = stored._rows.live, asyncio.Event()
+
+    async def slow(now: int) -> Any:
+        found = await live(now)
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(stored._rows, "live", slow)
+    reading = asyncio.create_task(stored.refresh())
+    await asyncio.sleep(0.1)
+    revoking = asyncio.create_task(stored.revoke(key.id, by="me"))
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(stored._rows, "live", live)
+    asyncio.get_running_loop().call_later(0.1, go_on.set)
+    await asyncio.gather(reading, revoking)
+    assert stored.find(secret.encode()) is None
+
+
 async def test_it_is_asked_by_itself(ledger: Ledger, stored: StoredKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESH", 0.01)
     monkeypatch.setattr(module, "USED_EVERY", 0.0)

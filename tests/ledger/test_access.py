@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from gateway.errors import StateError
-from gateway.ledger.api_keys import ApiKey
+from gateway.ledger.api_keys import KEPT, ApiKey
 from gateway.ledger.audit import Head, verify
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open
 
@@ -38,6 +38,45 @@ async def test_a_change_and_its_row_are_one(open_ledger: Open) -> None:
     assert [each.id for each in await ledger.api_keys.live(NOW + 60)] == ["0004"]
     found = await ledger.read(verify)
     assert (found.rows, found.broken) == (4, 0)
+
+
+async def test_no_change_brings_a_version_back(open_ledger: Open) -> None:
+    """Not even where rows go with it that are as many, and were changed as often, as those that come."""
+    keys = (await open_ledger()).api_keys
+    seen: list[tuple[int, ...]] = []
+
+    async def changed() -> None:
+        version = await keys.version()
+        assert version[0] > max((each[0] for each in seen), default=0)
+        seen.append(version)
+
+    later = NOW + KEPT + 1_000
+    await keys.add(key(1, "gone", expires_at=NOW + 1), NOW, {})
+    await changed()
+    await keys.add(key(2, "new"), later, {})  # key 1 goes
+    await changed()
+    await keys.revoke("0002", later, {})
+    await changed()
+    await keys.add(key(3, "leaked"), later, {})
+    await changed()
+    again = later + KEPT + 1_000
+    await keys.revoke("0003", again, {})
+    await changed()
+    await keys.add(key(4, "new"), again, {})  # key 2 goes
+    await changed()
+    await keys.replace("0004", key(5, ""), again + 60, again, {})
+    await changed()
+    assert [each.id for each in (await keys.page(None, 10))[0]] == ["0003", "0004", "0005"]
+
+
+@ON_POSTGRESQL
+async def test_changes_at_once_have_numbers_of_their_own(open_ledger: Open) -> None:
+    rows = [(await open_ledger(f"process {number}")).api_keys for number in range(3)]
+    await asyncio.gather(*(rows[n % 3].add(key(n, f"client {n}"), NOW, {}) for n in range(9)))
+    assert (await rows[0].version())[0] == 9
+    adding = [rows[n % 3].add(key(100 + n, f"other {n}"), NOW, {}) for n in range(9)]
+    await asyncio.gather(*adding, *(rows[n % 3].revoke(f"{n:04}", NOW, {}) for n in range(9)))
+    assert (await rows[0].version())[0] == 27
 
 
 @ON_POSTGRESQL
