@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from gateway.api.auth import require
 from gateway.api.call import Call, answer, invalid_value
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
@@ -125,6 +126,7 @@ def _from(call: Call, source: str) -> Target:
 
 
 def _of_broker(call: Call, name: str) -> Target:
+    require(call.principal, Scope.BROKER_SEEN, {"broker": name})  # before it is told whether it is there, and where
     upstream = call.gateway.broker(name)
     if upstream.target is None:
         raise BrokerUnavailable(f"broker {name}: {upstream.reason}; what it can carry is known once it was connected")
@@ -168,6 +170,7 @@ ROUTES: Final = (
             "unsupported_media_type", "malformed_json", "invalid_request", "invalid_value", "invalid_header",
             "broker_not_found", "broker_unavailable",
         ),
+        description="A broker that `broker` or `from` names takes a scope of that broker.",
         tag="translation",
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -131,6 +132,21 @@ async def test_what_is_wrong(client: httpx.AsyncClient, body: Any, status: int, 
     found = problem(await client.post(PATH, json=body), status, code)
     if code == "invalid_value" and "from" not in body:
         assert found["errors"][0]["pointer"].startswith("/message/headers/n")
+
+
+@pytest.mark.parametrize("name", ["fake", "absent"])
+@pytest.mark.parametrize("place", ["broker", "from"])
+async def test_a_broker_that_no_scope_names(
+    client_with_keys: Callable[..., Any], gateway: Gateway, place: str, name: str
+) -> None:
+    """It is not told whether it is there, let alone where."""
+    upstream: Any = gateway.broker("fake")
+    upstream.target = target_of(Version.V0_9_1, "RabbitMQ")
+    body = {"message": {}, place: name} | ({"to": "0-8"} if place == "from" else {})
+    found = problem(await client_with_keys("publish:other/*", "history").post(PATH, json=body), 403, "forbidden")
+    assert found["detail"] == f"'caller' lacks the scope any scope of {name}"
+    for scope in (f"consume:{name}/*", f"broker:{name}", "publish:*/x", "admin"):
+        assert (await client_with_keys(scope).post(PATH, json=body)).status_code == (404 if name == "absent" else 200)
 
 
 async def test_a_broker_that_was_never_there(client: httpx.AsyncClient, gateway: Gateway) -> None:
