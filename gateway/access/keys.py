@@ -215,11 +215,7 @@ class StoredKeys:
             if version == self._version and not changed:
                 return
             keys = await self._rows.live(self._now())
-            self._live = {
-                key.digest: (key, principal_of(key.client, key.scopes, f"key:{key.id}"))
-                for key in keys
-                if key.client not in self.configured
-            }
+            self._live = {key.digest: (key, _principal(key)) for key in keys if key.client not in self.configured}
             self._version = version
 
     async def _keep(self) -> None:
@@ -239,6 +235,16 @@ class StoredKeys:
     async def _tell(self) -> None:
         used, self._used = self._used, {}
         await self._rows.used(list(used.items()))
+
+
+def _principal(key: ApiKey) -> Principal:
+    """Whose key that is. A scope that another release took and this one does not allows nothing."""
+    scopes = []
+    for scope in key.scopes:
+        with suppress(ConfigurationError):
+            parse_scope(scope)
+            scopes.append(scope)
+    return principal_of(key.client, scopes, f"key:{key.id}")
 
 
 def _entry(action: str, by: str, key_id: str, **more: Any) -> Mapping[str, Any]:

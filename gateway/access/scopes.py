@@ -92,6 +92,9 @@ def parse_scope(text: str) -> Grant:
             return Grant(kind)
         case "publish" | "consume":
             broker, slash, name = rest.partition("/")
+            if broker and slash and not name:
+                what = f"write {DEFAULT_EXCHANGE} for the default exchange" if kind == "publish" else "name a queue"
+                raise ConfigurationError(f"scopes: {text[:SCOPE_MAX]!r} has nothing behind the slash: {what}")
             if broker and slash:
                 return Grant(kind, broker, "" if kind == "publish" and name == DEFAULT_EXCHANGE else name)
         case "broker" if rest:

@@ -22,7 +22,7 @@ Life = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 
 Environment = Annotated[str, Meta(extra_json_schema={"pattern": f"^[a-z0-9]{{1,{ENVIRONMENT_MAX}}}$"})]
 _SCOPE: Final = (
-    r"^(admin(:\*)?|history|(publish|consume):[^/]+/.*|(broker|endpoint):.+)$"
+    r"^(admin(:\*)?|history|(publish|consume):[^/]+/.+|(broker|endpoint):.+)$"
 )  # fmt: skip
 """Roughly; :func:`gateway.access.scopes.parse_scope` knows."""
 

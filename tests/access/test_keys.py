@@ -168,6 +168,7 @@ async def test_what_is_not_there(stored: StoredKeys) -> None:
         ("filed", ["admin"], "configuration file"),
         ("a", [], "scopes"),
         ("a", ["root"], "scopes"),
+        ("a", ["history", "publish:b/"], "scopes: 'publish:b/' has nothing behind the slash"),
         ("a", ["admin"] * 257, "scopes"),
         ("a", ["publish:b/" + "x" * 1_100], "scopes"),
     ],
@@ -196,6 +197,17 @@ async def test_another_process_hears_of_it(ledger: Ledger, stored: StoredKeys, c
     await other.refresh()
     assert other.find(secret.encode()) is None
     await other.close()
+
+
+async def test_a_scope_that_is_none_any_more_allows_nothing(
+    stored: StoredKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "check_scopes", tuple)
+    _, secret = await stored.create("shop", ["publish:b/", "publish:b/x"], by="me")
+    found = stored.find(secret.encode())
+    assert found is not None
+    assert found.may("publish", "b", "x")
+    assert not found.may("publish", "b", "")
 
 
 async def test_what_is_forgotten_hides_no_change(ledger: Ledger, stored: StoredKeys, clock: Clock) -> None:

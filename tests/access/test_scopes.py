@@ -37,6 +37,12 @@ def test_what_is_none(text: str) -> None:
         parse_scope(text)
 
 
+@pytest.mark.parametrize(("text", "what"), [("publish:b/", "write amq.default"), ("consume:b/", "name a queue")])
+def test_nothing_behind_the_slash(text: str, what: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"scopes: '{text}' has nothing behind the slash: {what}"):
+        parse_scope(text)
+
+
 def test_every_kind_has_a_form_that_is_one() -> None:
     assert {parse_scope(form.text).kind for form in FORMS.values()} == set(FORMS)
 
