@@ -33,6 +33,7 @@ class Keys:
     def __init__(self, settings: Iterable[ApiKeySettings]) -> None:
         self._keys: list[tuple[bytes, Principal]] = []
         names: set[str] = set()
+        clients: dict[bytes, str] = {}
         for key in settings:
             if key.name in names:
                 raise ConfigurationError(f"api_keys: the name {key.name!r} is there twice")
@@ -41,7 +42,10 @@ class Keys:
                 principal = principal_of(key.name, key.scopes, f"key:{key.name}")
             except ConfigurationError as error:
                 raise ConfigurationError(f"api_keys.{key.name}.{error}") from None
-            self._keys.append((_digest(key), principal))
+            digest = _digest(key)
+            if (other := clients.setdefault(digest, key.name)) != key.name:
+                raise ConfigurationError(f"api_keys: {other!r} and {key.name!r} have the same key")
+            self._keys.append((digest, principal))
 
     def __bool__(self) -> bool:
         return bool(self._keys)

@@ -127,6 +127,19 @@ def test_wrong_keys(keys: list[ApiKeySettings]) -> None:
         Keys(keys)
 
 
+def test_a_key_of_two_clients() -> None:
+    """Neither of their scopes could count; and the sentence does not tell the key."""
+    hashed = hashlib.sha256(b"the-same").hexdigest()
+    with pytest.raises(ConfigurationError, match="^api_keys: 'a' and 'c' have the same key$"):
+        Keys(
+            [
+                ApiKeySettings(name="a", key="the-same", scopes=("history",)),
+                ApiKeySettings(name="b", key="another"),
+                ApiKeySettings(name="c", sha256=hashed),
+            ]
+        )
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "LOCALHOST"])
 def test_hosts_of_development(host: str) -> None:
     assert Doorkeeper(HttpSettings(), Keys([])).identify({b"host": host.encode()}).admin
