@@ -39,6 +39,14 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ("[brokers.b]\n", "url"),
         ("[brokers.b]\nurl = 'amqp://x'\nredirect_hosts = ['a/b']", "brokers.b.redirect_hosts: host 'a/b'"),
         ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
+        (
+            "[[api_keys]]\nname = 'jwt:shop'\nkey = 'x'",
+            "api_keys: name 'jwt:shop': jwt: begins clients with tokens only",
+        ),
+        (
+            "[[access.certificates]]\nclient = 'jwt:shop'\nname = 'CN:shop'\nscopes = ['history']",
+            "access.certificates: client 'jwt:shop': jwt:",
+        ),
         ("[subscriptions.s]\nbroker = 'none'\nqueue = 'q'", "subscriptions.s.broker.*none"),
         ("[taps.t]\nbroker = 'none'\nqueue = 'q'", "taps.t.broker.*none"),
         ("[taps.t]\nbroker = 'b'", "taps.t.queue: neither queue nor exchange"),

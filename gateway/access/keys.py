@@ -23,6 +23,7 @@ from time import time
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, parse_scope, principal_of
+from gateway.config import JWT_CLIENT
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
 from gateway.ledger.api_keys import ApiKey
 from gateway.telemetry import log
@@ -152,6 +153,8 @@ class StoredKeys:
         """
         if not 0 < len(client) <= CLIENT_MAX or not client.isprintable():
             raise EncodeError(f"client: the name is not 1 to {CLIENT_MAX} printable characters")
+        if client.startswith(JWT_CLIENT):
+            raise EncodeError(f"client: {JWT_CLIENT} begins the names of clients with tokens")
         if client in self.configured:
             raise EncodeError(f"client: the keys of {client!r} are in the configuration file")
         now = self._now()

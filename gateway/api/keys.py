@@ -11,10 +11,10 @@ from starlette.responses import Response
 from gateway.access.keys import CLIENT_MAX, ENVIRONMENT_MAX, OVERLAP, StoredKeys
 from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX
 from gateway.api.brokers import moment
-from gateway.api.call import Call, answer, page_headers
+from gateway.api.call import Call, answer, invalid_setting, page_headers
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
-from gateway.errors import Unsupported
+from gateway.errors import EncodeError, Unsupported
 from gateway.ledger.api_keys import ApiKey
 
 Life = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
@@ -31,7 +31,7 @@ class KeyBody(Input):
     """A key to be made."""
 
     client: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": CLIENT_MAX, "pattern": "^[ -~]+$"})]
-    """Who is to use it; several keys of one client are one caller."""
+    """Who is to use it; several keys of one client are one caller. Not `jwt:…`, as clients with tokens are called."""
     scopes: Annotated[
         list[Annotated[str, Meta(extra_json_schema={"pattern": _SCOPE, "maxLength": SCOPE_MAX})]],
         Meta(extra_json_schema={"minItems": 1, "maxItems": SCOPES_MAX}),
@@ -97,9 +97,12 @@ async def list_keys(call: Call) -> Response:
 async def create_key(call: Call) -> Response:
     """One more."""
     body = await call.json(KeyBody)
-    key, secret = await _all(call).create(
-        body.client, body.scopes, by=call.principal.name, environment=body.environment, seconds=body.expires_seconds
-    )
+    try:
+        key, secret = await _all(call).create(
+            body.client, body.scopes, by=call.principal.name, environment=body.environment, seconds=body.expires_seconds
+        )
+    except EncodeError as error:
+        raise invalid_setting(error) from None
     return _made(key, secret)
 
 

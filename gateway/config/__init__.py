@@ -6,7 +6,7 @@ against them. An unknown key is refused, with the name of the key and of the tab
 
 from __future__ import annotations
 
-from gateway.config.access import AccessSettings, ApiKeySettings, CertificateSettings, TokenSettings
+from gateway.config.access import JWT_CLIENT, AccessSettings, ApiKeySettings, CertificateSettings, TokenSettings
 from gateway.config.base import Name, Port, Seconds, Settings
 from gateway.config.bridges import BridgePlace, BridgeSettings, BridgeSource, BridgeTarget, check_bridge
 from gateway.config.brokers import (
@@ -39,6 +39,7 @@ from gateway.config.taps import TapSettings, check_tap
 __all__ = [
     "DEFAULT_PORTS",
     "ENVIRONMENT",
+    "JWT_CLIENT",
     "LOCAL_BROKERS",
     "VERSION_NAMES",
     "AccessSettings",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from gateway.config.base import Settings
+
+JWT_CLIENT: Final = "jwt:"
+"""How clients with tokens are known; no other client may be called so."""
 
 
 class ApiKeySettings(Settings, frozen=True):
     """``[[api_keys]]``"""
 
     name: str
-    """Who uses it; appears in logs and in the ledger."""
+    """Who uses it; appears in logs and in the ledger. Not ``jwt:…``, as clients with tokens are called."""
     sha256: str = ""
     """SHA-256 of the key, in hex."""
     key: str = ""
@@ -54,7 +57,7 @@ class CertificateSettings(Settings, frozen=True):
     """``[[access.certificates]]``: a caller who is known by its certificate (``http.tls.client_ca_file``)."""
 
     client: str
-    """Who it is; appears in logs and in the ledger."""
+    """Who it is; appears in logs and in the ledger. Not ``jwt:…``, as clients with tokens are called."""
     name: Annotated[str, Meta(pattern="^(URI|DNS|email|CN):.+$")]
     """A name in the certificate: ``URI:spiffe://…``, ``DNS:…`` or ``email:…`` of its alternative names, or ``CN:…``,
     the common name of its subject."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.config.access import JWT_CLIENT
 from gateway.config.bridges import BridgeSettings, check_bridge
 from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host
 from gateway.config.document import Config
@@ -84,6 +85,11 @@ def _check(where: str, config: Config) -> None:
         raise ConfigurationError(
             f"{where}: http.bodies_max is {config.http.bodies_max}, less than http.body_max = {config.http.body_max}"
         )
+    clients = [("api_keys: name", key.name) for key in config.api_keys]
+    clients += [("access.certificates: client", each.client) for each in config.access.certificates]
+    for setting, client in clients:
+        if client.startswith(JWT_CLIENT):
+            raise ConfigurationError(f"{where}: {setting} {client!r}: {JWT_CLIENT} begins clients with tokens only")
     for name, broker in config.brokers.items():
         try:
             parse_broker_url(broker.url)

@@ -166,6 +166,7 @@ async def test_what_is_not_there(stored: StoredKeys) -> None:
         ("a\nb", ["admin"], "client"),
         ("x" * 129, ["admin"], "client"),
         ("filed", ["admin"], "configuration file"),
+        ("jwt:shop", ["admin"], "client: jwt:"),
         ("a", [], "scopes"),
         ("a", ["root"], "scopes"),
         ("a", ["history", "publish:b/"], "scopes: 'publish:b/' has nothing behind the slash"),
@@ -349,6 +350,10 @@ async def test_a_life_over_http(ask: Callable[..., Any]) -> None:
 async def test_wrong_requests(ask: Callable[..., Any]) -> None:
     problem(await ask("POST", "/v1/keys", json={"client": "shop"}), 422, "invalid_request")
     problem(await ask("POST", "/v1/keys", json={"client": "shop", "scopes": ["root"]}), 422, "invalid_value")
+    for field, value in (("client", "jwt:shop"), ("scopes", ["root"]), ("environment", "Live")):
+        body = {"client": "shop", "scopes": ["history"], field: value}
+        found = problem(await ask("POST", "/v1/keys", json=body), 422, "invalid_value")
+        assert [error["pointer"] for error in found["errors"]] == [f"/{field}"]
     problem(await ask("GET", "/v1/keys/none"), 404, "no_such_resource")
 
 

@@ -130,7 +130,7 @@ def test_wrong_keys(keys: list[ApiKeySettings]) -> None:
 def test_a_key_of_two_clients() -> None:
     """Neither of their scopes could count; and the sentence does not tell the key."""
     hashed = hashlib.sha256(b"the-same").hexdigest()
-    with pytest.raises(ConfigurationError, match="^api_keys: 'a' and 'c' have the same key$"):
+    with pytest.raises(ConfigurationError, match=r"^api_keys: 'a' and 'c' have the same key$"):
         Keys(
             [
                 ApiKeySettings(name="a", key="the-same", scopes=("history",)),
