@@ -348,7 +348,14 @@ class Api:
             trace=trace,
             reloader=self.reloader,
             room=self._room,
+            again=self._caller_of,
         )  # fmt: skip
+
+    async def _caller_of(self, call: Call) -> Principal:
+        """Who calls, by the credentials that count now. Raises ApiProblem (unauthorized)."""
+        if FORWARDED in call.scope:
+            return call.principal
+        return await self._doorkeeper.caller(call.headers, call.scope.get(CERTIFICATE, ()))
 
 
 def _follow(scope: AsgiScope) -> None:

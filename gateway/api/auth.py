@@ -95,6 +95,10 @@ class Doorkeeper:
         self._hosts = frozenset(host.lower() for host in http.allowed_hosts)
         self._origins = frozenset(origin.lower() for origin in http.allowed_origins)
 
+    async def caller(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> Principal:
+        """The caller, by whatever credential the request has. Raises as :meth:`check_token` and :meth:`identify`."""
+        return await self.check_token(headers) or self.identify(headers, certificate)
+
     async def check_token(self, headers: Mapping[bytes, bytes]) -> Principal | None:
         """The caller, where the credential is a token; None: it is none, or none are taken.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -23,6 +24,7 @@ from starlette.types import Receive, Scope
 
 from gateway.access.access import Access
 from gateway.access.scopes import Principal
+from gateway.api.auth import require, unauthorized
 from gateway.api.eager import begin
 from gateway.api.json_bounds import check_size, is_deeper
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem, printable
@@ -54,6 +56,10 @@ PLAIN_MAX: Final = 1_048_576
 """Most octets of a body that is no message: 10,000 ack ids fit."""
 DEPTH_MAX: Final = 64
 """Deepest nesting of a body that is no message; tables of messages have a limit of their own (``table_depth``)."""
+LOOK_AGAIN: Final = 4.0
+"""How long a stream may wait without asking whether its caller still counts, in seconds."""
+STILL_COUNTS: Final = 1.0
+"""How long the answer is good for, in seconds."""
 _PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _encode = msgspec.json.Encoder().encode
@@ -119,6 +125,9 @@ class Call:
     room: Room = field(default_factory=Room)
     holds: int = 0
     """Octets of the room that are this request's."""
+    again: Callable[[Call], Awaitable[Principal]] | None = None
+    """Looks up once more who calls; None: who it was."""
+    _looked: float = field(default_factory=monotonic)
     _query: Any = field(default=None)
 
     @property
@@ -126,6 +135,23 @@ class Call:
         """The raw path, as text."""
         raw: bytes = self.scope["raw_path"]
         return raw.decode("latin-1")
+
+    async def still(self) -> Principal:
+        """The caller, as what its credential allows now. What goes on for long asks before each piece, and at least
+        every :data:`LOOK_AGAIN` seconds.
+
+        Raises:
+            ApiProblem: unauthorized: the credential counts no more, or is another client's; forbidden: it does not
+                allow this route any more.
+        """
+        if self.again is not None and monotonic() >= self._looked + STILL_COUNTS:
+            principal = await self.again(self)
+            if principal.name != self.principal.name:
+                raise unauthorized("the credential is not that of the same client any more")
+            require(principal, self.route.scope, self.names)
+            self.principal = principal
+            self._looked = monotonic()
+        return self.principal
 
     def header(self, name: bytes) -> str | None:
         """A header's value; octets above ASCII are taken as UTF-8."""

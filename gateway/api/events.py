@@ -7,7 +7,7 @@ twice. When nothing happens for :data:`IDLE` seconds the stream says so, with th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -21,7 +21,7 @@ from gateway.api.history_schemas import EventsQuery, FeedEvent, FeedLine
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Route
 from gateway.api.routing import Scope as Needs
-from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of
+from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of, why_refused
 from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable, Overloaded
 from gateway.ledger import Event, EventFilter, Kind, id_text, parse_id
@@ -32,7 +32,7 @@ IDLE: Final = 15.0
 STUCK: Final = 60.0
 """How long a client may take nothing of what is sent, in seconds."""
 LOOK: Final = 0.5
-"""How often it is looked whether the gateway shuts down, in seconds."""
+"""How often it is looked whether the gateway shuts down, and whether the client may have more, in seconds."""
 FOLLOWERS_MAX: Final = 256
 """Most streams at once."""
 POSITION_MAX: Final = 8_000
@@ -66,7 +66,7 @@ async def stream_events(call: Call) -> Response:
     form = form_of(call)
     if call.scope["method"] == "HEAD":
         return Response(media_type=form.media_type)
-    stream = EventStream(call.gateway, form, position, where, follow=query.follow)
+    stream = EventStream(call.gateway, form, position, where, follow=query.follow, refused=lambda: why_refused(call))
     return LiveAnswer(form, stream.pieces, STUCK)
 
 
@@ -74,13 +74,23 @@ class EventStream:
     """What is sent, until the client or the gateway ends it."""
 
     def __init__(
-        self, gateway: Gateway, form: Form, position: Mapping[str, int], where: EventFilter, *, follow: bool
+        self,
+        gateway: Gateway,
+        form: Form,
+        position: Mapping[str, int],
+        where: EventFilter,
+        *,
+        follow: bool,
+        refused: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
+        """``refused`` says why the client may have no more; empty: it may."""
         self._gateway = gateway
         self._form = form
         self._position = dict(position)
         self._where = where
         self._follow = follow
+        self._refused = refused
+        self._reason = ""
 
     async def pieces(self, gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
         """Octets, until ``gone`` is done."""
@@ -92,6 +102,8 @@ class EventStream:
                     octets = self._octets(*page)
                     if octets:
                         yield octets
+            if self._reason:
+                yield self._form.end(self._reason)
         except LedgerUnavailable as error:  # the client comes back to where it was
             log("events.cut_off", reason=str(error))
 
@@ -113,6 +125,8 @@ class EventStream:
         try:
             while not waiting.done() and not gone.done() and not self._gateway.draining:
                 await asyncio.wait({waiting, gone}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+                if await self._is_refused():
+                    return None
             if waiting.done() and not gone.done():
                 return waiting.result()
             return None
@@ -120,6 +134,12 @@ class EventStream:
             if not waiting.done():
                 waiting.cancel()
                 await asyncio.wait({waiting})
+
+    async def _is_refused(self) -> bool:
+        """Whether the client may have no more; then that is the reason."""
+        if self._refused is not None:
+            self._reason = await self._refused()
+        return bool(self._reason)
 
     def _octets(self, found: list[Event], reached: Mapping[str, int]) -> bytes:
         position = self._position
@@ -204,7 +224,8 @@ ROUTES = (
         description=(
             "Events of all messages. The id of each is the position behind it: a client that comes back with it as "
             "`Last-Event-ID` misses nothing and gets nothing twice. Within a shard events are in their order. Nothing "
-            "for 15 s: a comment (an object with `position` alone in NDJSON)."
+            "for 15 s: a comment (an object with `position` alone in NDJSON). When the credential counts no more: "
+            '`event: end` with the reason (`{"end": …}`), and the stream is over.'
         ),
         tag="messages",
     ),

@@ -3,6 +3,7 @@
 Lines are gathered into groups as they come, each group is published with one commit of the ledger, and its results
 are written as soon as they are there. At most :data:`GROUPS_AHEAD` groups are under way: a caller that does not read
 its results is not read from either. Empty lines are skipped. A line that is wrong costs only its own result.
+When the caller's credential counts no more, the stream ends with that as its last line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.call import ONE_PIECE, Call, decode_json, invalid_value
+from gateway.api.call import LOOK_AGAIN, ONE_PIECE, Call, decode_json, invalid_value
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import prefers_later, publish_each
 from gateway.api.messages_json import outgoing
@@ -86,7 +87,7 @@ async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | N
     later = prefers_later(call)
     try:
         async with aclosing(_groups(call)) as groups:
-            async for group in groups:
+            while (group := await _next(call, groups)) is not None:
                 task = loop.create_task(_publish(call, group, order, later), name="stream group")
                 try:
                     await under_way.put(task)
@@ -104,8 +105,26 @@ async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | N
 
 
 async def _refuse(problem: GatewayError) -> list[BatchResult]:
-    """The stream ends here: a line is too long, there is no room for it, or the body stopped."""
+    """The stream ends here: a line is too long, there is no room for it, the body stopped, or the caller's credential
+    counts no more."""
     return [refused(problem)]
+
+
+async def _next(
+    call: Call, groups: AsyncGenerator[list[Outgoing | ApiProblem], None]
+) -> list[Outgoing | ApiProblem] | None:
+    """The next group, of a caller who may publish it; None: that was the last. Raises ApiProblem, Overloaded."""
+    waiting = asyncio.ensure_future(anext(groups, None))
+    try:
+        while not (await asyncio.wait({waiting}, timeout=LOOK_AGAIN))[0]:
+            await call.still()
+        if (group := waiting.result()) is not None:
+            await call.still()
+        return group
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait({waiting})
 
 
 async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], None]:

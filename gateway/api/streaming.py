@@ -27,9 +27,12 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.auth import lacks
 from gateway.api.call import Call
+from gateway.api.problems import ApiProblem
 from gateway.api.pulled_json import pulled_message
 from gateway.api.traced import handed_out
+from gateway.core.own_queues import queue_of
 from gateway.core.pulled import Pulled
 from gateway.core.streams import Stream
 from gateway.core.subscriptions import Subscription
@@ -103,6 +106,17 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
+async def why_refused(call: Call, broker: str = "", queue: str = "") -> str:
+    """Why the caller may have no more; empty: it may. With ``queue``: also why not of that one."""
+    try:
+        principal = await call.still()
+    except ApiProblem as problem:
+        return str(problem)
+    if queue and not principal.may("consume", broker, queue):
+        return str(lacks(principal, f"consume:{broker}/{queue}"))
+    return ""
+
+
 class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
     """What a stream may be asked for."""
 
@@ -121,6 +135,10 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
     if call.scope["method"] == "HEAD":  # nobody would read what is pulled for it
         return Response(media_type=form.media_type)
 
+    async def refused() -> str:
+        settings = subscription.settings
+        return await why_refused(call, settings.broker, queue_of(subscription.name, settings))
+
     async def pieces(gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
         stream = Stream(
             gateway.consuming,
@@ -131,6 +149,7 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
             query.ack_deadline_seconds,
             gone,
             shared=gateway.peers.shared,
+            refused=refused,
         )
         try:
             yield form.heartbeat  # so that the reader knows that it is heard

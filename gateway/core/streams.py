@@ -11,7 +11,7 @@ pulled for, and what it has not read is at most one batch and what fits into the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ HEARTBEAT: Final = 15.0
 """After how many seconds without a message something is said, so that nobody in between takes the stream for dead."""
 LOOK_EVERY: Final = 1.0
 """How often it is looked, while the window is full, whether another process settled something, in seconds."""
+ASK_EVERY: Final = 4.0
+"""How often it is asked at least whether the reader may have more, in seconds."""
 LOOKED_AT: Final = 100
 """How many leases are looked at each time."""
 PAUSE: Final = 1.0
@@ -50,9 +52,11 @@ class Stream:
         gone: asyncio.Future[None],
         *,
         shared: bool,
+        refused: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """``seconds``: how long each message is leased; None: as the subscription says. ``gone``: done when the reader
-        is. ``shared``: other processes may settle what the ledger holds."""
+        is. ``shared``: other processes may settle what the ledger holds. ``refused`` says why the reader may have no
+        more; empty: it may."""
         self.reason = ""
         """Why it has ended."""
         self._consuming = consuming
@@ -63,6 +67,7 @@ class Stream:
         self._seconds = seconds
         self._gone = gone
         self._shared = shared
+        self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._out: dict[int | bytes, Pulled] = {}
         """What is not settled: by the number of the lease, or by the delivery of the ledger."""
@@ -75,8 +80,10 @@ class Stream:
         """Messages as they come; an empty list after HEARTBEAT seconds without one."""
         said = self._loop.time()
         while not self._over():
+            if await self._is_refused():
+                return
             pulled: list[Pulled] = []
-            left = said + HEARTBEAT - self._loop.time()
+            left = min(said + HEARTBEAT - self._loop.time(), ASK_EVERY)
             room = self._window - len(self._out)
             try:
                 if room <= 0:
@@ -91,6 +98,8 @@ class Stream:
             except (StateError, NoSuchSubscription) as error:
                 self.reason = str(error)
                 return
+            if pulled and await self._is_refused():
+                return  # what was pulled goes back with the rest
             if pulled or self._loop.time() >= said + HEARTBEAT:
                 said = self._loop.time()
                 yield pulled
@@ -111,6 +120,12 @@ class Stream:
     def outstanding(self) -> int:
         """How many messages are not settled."""
         return len(self._out)
+
+    async def _is_refused(self) -> bool:
+        """Whether the reader may have no more; then that is the reason."""
+        if self._refused is not None:
+            self.reason = await self._refused()
+        return bool(self.reason)
 
     def _over(self) -> bool:
         return self._gone.done() or self._consuming.draining.done()
