@@ -131,7 +131,7 @@ class StoredKeys:
             return None
         found = self._live.get(sha256(credential).digest())
         now = self._now()
-        if found is None or not found[0].live(now):
+        if found is None or not found[0].live(now) or found[0].client in self.configured:
             return None
         self._used[found[0].id] = now
         return found[1]
@@ -218,7 +218,7 @@ class StoredKeys:
             if version == self._version and not changed:
                 return
             keys = await self._rows.live(self._now())
-            self._live = {key.digest: (key, _principal(key)) for key in keys if key.client not in self.configured}
+            self._live = {key.digest: (key, _principal(key)) for key in keys}
             self._version = version
 
     async def _keep(self) -> None:

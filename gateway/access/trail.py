@@ -12,6 +12,7 @@ A row says who, what, on which object, from where, with which result; never a se
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from time import time
@@ -48,6 +49,7 @@ class Trail:
         self._counts: dict[tuple[str, str], int] = {}
         self._minute = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
         self.written = 0
         """Rows since the start."""
 
@@ -58,7 +60,7 @@ class Trail:
             await self._audit.append([row])
             self.written += 1
         except GatewayError as error:
-            log("access.audit_waits", logging.WARNING, error, action=action)
+            log("access.audit_waits", logging.WARNING, action=action, detail=str(error))
             self._waiting.insert(0, row)
 
     def refused(self, action: str, code: str, address: str, **fields: Any) -> None:
@@ -101,15 +103,16 @@ class Trail:
 
     async def close(self) -> None:
         """Write the rest, and end."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._closing.set()
+        if self._task is not None:  # not cancelled: what it writes just now would be in nobody's hands
+            await asyncio.wait([self._task])
         self._sum_up()
         await self._flush()
 
     async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH)
+        while not self._closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), FLUSH)
             if self._counts and self._clock() - self._minute >= MINUTE:
                 self._sum_up()
             await self._flush()
@@ -122,8 +125,10 @@ class Trail:
             await self._audit.append(rows)
             self.written += len(rows)
         except GatewayError as error:
-            log("access.audit_not_written", logging.WARNING, error, rows=len(rows))
-            self._waiting = (rows + self._waiting)[:QUEUE_MAX]
+            log("access.audit_not_written", logging.WARNING, rows=len(rows), detail=str(error))
+            waiting = rows + self._waiting
+            self._waiting = waiting[:QUEUE_MAX]
+            self._missed += len(waiting) - len(self._waiting)
 
 
 def _row(action: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,3 +250,23 @@ async def test_it_is_written_by_itself(ledger: Ledger, monkeypatch: pytest.Monke
     assert found[0]["object"] == "\\udcff" * 512
     assert found[5]["more"] == 2
     await trail.close()
+
+
+async def test_what_is_being_written_at_the_end_is_written(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLUSH", 0.01)
+    write = ledger.audit.append
+    begun = asyncio.Event()
+
+    async def slow(entries: Any) -> Head:
+        begun.set()
+        await asyncio.sleep(0.1)
+        return await write(entries)
+
+    monkeypatch.setattr(ledger.audit, "append", slow)
+    trail = Trail(ledger)
+    trail.start()
+    trail.refused("pull", "forbidden", "192.0.2.1")
+    await begun.wait()
+    trail.refused("pull", "forbidden", "192.0.2.2")
+    await trail.close()
+    assert [row["address"] for row in await rows(ledger)] == ["192.0.2.1", "192.0.2.2"]

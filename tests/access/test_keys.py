@@ -115,6 +115,14 @@ async def test_a_key_ends(stored: StoredKeys, clock: Clock) -> None:
     assert stored.find(second.encode())
 
 
+async def test_a_client_that_the_configuration_comes_to_define_has_no_other_keys(stored: StoredKeys) -> None:
+    _, secret = await stored.create("shop", ["admin"], by="me")
+    stored.configured = frozenset({"shop"})  # as a reload does
+    assert stored.find(secret.encode()) is None
+    stored.configured = frozenset()
+    assert stored.find(secret.encode())
+
+
 async def test_a_client_has_two_live_keys_at_most(stored: StoredKeys) -> None:
     first, one = await stored.create("shop", ["admin"], by="me")
     await stored.create("shop", ["admin"], by="me")
