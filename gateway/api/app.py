@@ -208,9 +208,7 @@ class Api:
                 response = await call.route.handler(call)
             except GatewayError as error:
                 _follow(scope)
-                problem = self._unknown(error, scope)
-                response = _problem(problem, scope)
-                self._refused(problem, scope)
+                response = self._failed(error, scope)  # no name for it here: its traceback holds this frame
             except Exception as error:  # the last line of defence: logged, and answered without its text
                 _follow(scope)
                 tell("http.failed", logging.ERROR, error, operation=operation)
@@ -232,6 +230,11 @@ class Api:
                 self._access_log.tell(scope, operation, status, perf_counter() - started, scope.get(CALLER))
             if (traced := scope.get(TRACED)) is not None:
                 _traced(traced, scope["method"], call, status)
+
+    def _failed(self, error: GatewayError, scope: AsgiScope) -> Response:
+        problem = self._unknown(error, scope)
+        self._refused(problem, scope)
+        return _problem(problem, scope)
 
     def _count(self, operation: str, status: int, started: float) -> None:
         count = self._counts.get((operation, status))

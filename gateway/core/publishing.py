@@ -293,7 +293,7 @@ class Publisher:
             try:
                 receipt = await future
             except GatewayError as error:
-                result.error = error
+                result.error = error.with_traceback(None)  # it holds this frame, which holds the result
                 result.routed = False
                 result.resent = result.resent or error.resent
             else:

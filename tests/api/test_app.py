@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +15,10 @@ from gateway.api.app import Api
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.core.publishing import Publisher
+from gateway.errors import BrokerUnavailable
+from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
+from tests.core.fakes import FakeUpstream
 
 PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
 
@@ -29,6 +33,25 @@ async def test_an_unexpected_error_says_nothing_of_itself(
     response = await client.post(PUBLISH, json={})
     problem(response, 500, "internal")
     assert "secret" not in response.text
+
+
+async def test_what_fails_is_gone_when_it_is_answered(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    """An error that holds its frames, and is held by one of them, would stay until the collector comes by."""
+    await client.put("/v1/subscriptions/s", json={"broker": "fake", "queue": "orders"})
+    upstream.state = UpstreamState.DOWN
+    publish = "/v1/brokers/fake/exchanges/amq.default:publish"
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(5):
+            await client.post(publish, json={"routing_key": "orders"})
+            await client.post(publish, json={"routing_key": "orders"}, headers={"idempotency-key": f"k{number}"})
+            answer = await client.post("/v1/subscriptions/s:pull", json={"max_messages": 1})
+            problem(answer, 503, "broker_unavailable")
+        left = sum(isinstance(each, BrokerUnavailable) for each in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left <= 1
 
 
 async def test_requests_under_way_are_bounded(gateway: Gateway) -> None:
