@@ -112,10 +112,11 @@ class LedgerPulls:
         shelf = self._shelves[subscription.name]
         if not shelf.may_be_due():
             return []
+        shelf.asked()  # before it is: what is new from now on is looked for again
         if not await self._parts.ledger.deliveries.due(subscription.name, 1):
-            shelf.asked()
             shelf.emptied()
             return []
+        shelf.found()
         length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
         pulled = await self._claim(subscription, shelf, max_messages, length)
         self._count(subscription.settings.broker, "delivered", len(pulled))
