@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import GatewayError
 from gateway.ledger import NewMessage, id_text
@@ -13,18 +13,37 @@ if TYPE_CHECKING:
     from gateway.ledger.owed import Delivery as Row
     from gateway.upstreams import Delivery
 
+NAMELESS: Final = "sha256:"
+"""What the key of a message without any id begins with."""
+
+
+def nameless(digest: str, token: str) -> str:
+    """The key of a message that has no id: that of its body, and one that no other message gets, equal or not."""
+    return f"{NAMELESS}{digest}#{token}"
+
+
+def name_of(key: str) -> str:
+    """What the message of a key is known by when it comes again: all of the key, but for messages without an id, which
+    are told apart by nothing but their bodies."""
+    if not key.startswith(NAMELESS):
+        return key
+    head, at, place = key.partition("@")
+    return head.partition("#")[0] + at + place
+
 
 class Item:
     """A message that is to be sent once more."""
 
     __slots__ = (
-        "delivery", "error", "exchange", "id", "key", "message", "new", "original", "place", "recorded", "resent",
-        "routing_key", "row", "sha256", "status", "text", "to", "tries",
+        "counted", "delivery", "error", "exchange", "id", "key", "message", "name", "new", "original", "place",
+        "recorded", "resent", "routing_key", "row", "sha256", "status", "text", "to", "tries",
     )  # fmt: skip
 
     def __init__(self, key: str, id: bytes, message: Message, place: Place | None) -> None:
         self.key = key
-        """What the inbox remembers it by."""
+        """What the inbox remembers it by; only copies of one message share it."""
+        self.name = name_of(key)
+        """What it is known by when it comes again."""
         self.id = id
         """The ledger's id of the original."""
         self.message = message
@@ -40,6 +59,8 @@ class Item:
         """The same as text."""
         self.resent = False
         """It may have been sent before."""
+        self.counted = False
+        """It may be one that was counted as sent before."""
         self.recorded = False
         """The ledger knows that it was sent."""
         self.tries = 0

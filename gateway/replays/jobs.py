@@ -102,7 +102,10 @@ class Job(msgspec.Struct, kw_only=True):
     position: str = ""
     """Where the source goes on; what it means is the source's."""
     flying: tuple[str, ...] = ()
-    """The keys of the chunk that was about to be sent when this was written."""
+    """The keys of the chunk that was about to be sent when this was written, and of older ones of which it is not known
+    whether they were."""
+    landed: tuple[str, ...] = ()
+    """The names of those that are counted as sent and may be met once more, from ``position`` on."""
     pages: int = 0
     """How many pages of refusals there are."""
 

@@ -5,8 +5,10 @@ none that this replay has put there itself (they carry its name). Each is held u
 in the ledger, as a bridge does it, so that a crash costs a repetition and never a message. What the target will not
 take is held until the end and then given back; there is a bound to how many that may be.
 
-A message is known again after a crash by its gateway's id, else its publisher's id, else the digest of its body, always
-together with the place that it goes to; and only where the broker says that it was delivered before.
+A message is known again after a crash by its gateway's id, else its publisher's id, always together with the digest of
+its body and the place that it goes to; and only where the broker says that it was delivered before. One without any id
+is told apart from another of the same body by nothing: of these each is sent under an id of its own, and one that may
+have been sent before a crash is sent again, marked, and never dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from gateway.fidelity import annotation
 from gateway.ledger import id_text
 from gateway.message import Message
 from gateway.operations import Settlement
-from gateway.replays.items import Item
+from gateway.replays.items import Item, nameless
 from gateway.replays.places import Place, told_by_ledger, told_by_message, was_at
 from gateway.replays.requests import QueueSource
 from gateway.replays.sources import Chunk
@@ -56,8 +58,6 @@ class Queue:
         """Refused, and given back at the end."""
         self._out: dict[int, Delivery] = {}
         """Taken, and not settled."""
-        self._landed: Counter[str] = Counter()
-        """Sent by an earlier owner, who may not have acknowledged them."""
 
     async def total(self) -> tuple[int, bool]:
         depth = (await self._upstream.query_queue(self._queue)).message_count
@@ -66,7 +66,7 @@ class Queue:
     def begin(self, count: int) -> str:
         return str(count)
 
-    async def take(self, position: str, most: int) -> Chunk:
+    async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
         """``position``: how many are left."""
         left = int(position)
         chunk = Chunk(position=position, last=True)
@@ -74,13 +74,13 @@ class Queue:
             return chunk
         deliveries = await self._upstream.fetch(self._queue, min(most, left), FETCH_WAIT)
         try:
-            return await self._chunk(chunk, deliveries, left)
+            return await self._chunk(chunk, deliveries, left, landed)
         except BaseException:  # it is taken again
             for delivery in reversed(deliveries):
                 self._settle(delivery, Settlement.RELEASE)
             raise
 
-    async def _chunk(self, chunk: Chunk, deliveries: Sequence[Delivery], left: int) -> Chunk:
+    async def _chunk(self, chunk: Chunk, deliveries: Sequence[Delivery], left: int, landed: Counter[str]) -> Chunk:
         """What was taken, as a chunk."""
         for index, delivery in enumerate(deliveries):
             if self._is_ours(delivery.message):  # what follows was put there after the beginning, too
@@ -89,13 +89,16 @@ class Queue:
                 chunk.position = "0"
                 return chunk
             item = await self.item(delivery)
-            if delivery.redelivered and self._landed[item.key] > 0:
-                self._landed[item.key] -= 1
-                self._settle(delivery, Settlement.ACCEPT)
-                continue  # it was counted when it was found to be sent
+            if delivery.redelivered and landed[item.name] > chunk.met[item.name]:
+                chunk.met[item.name] += 1
+                if item.name == item.key:
+                    self._settle(delivery, Settlement.ACCEPT)
+                    continue  # it was counted when it was found to be sent
+                item.counted = item.resent = True
+            else:
+                left -= 1
             self._out[id(delivery)] = delivery
             chunk.items.append(item)
-            left -= 1
         chunk.position = str(left)
         chunk.last = not deliveries or left <= 0
         return chunk
@@ -126,7 +129,12 @@ class Queue:
             place = replace(place, unsure=not was_at(timeline, place.broker))
         if place is None:
             place = told_by_delivery(delivery, self._upstream.name, self._upstream.capabilities)
-        text = id_text(known) if known is not None else f"{self._upstream.name}/{name}" if name else digest.hex()
+        if known is not None:
+            text = f"{id_text(known)}/{digest.hex()}"
+        elif name:
+            text = f"{self._upstream.name}/{name}/{digest.hex()}"
+        else:
+            text = nameless(digest.hex(), self._gateway.ids().hex())
         key = f"{text}@{place.broker}/{place.queue or place.routing_key}" if place is not None else text
         item = Item(_printable(key), known if known is not None else self._gateway.ids(), message, place)
         item.exchange, item.routing_key = delivery.exchange, delivery.routing_key
@@ -138,19 +146,19 @@ class Queue:
         )
         return item
 
-    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
-        there = set(keys) & set(sent)
-        self._landed.update(there)
-        return there, str(max(0, int(position or 0) - len(there)))
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[list[str], str]:
+        return list(sent), str(max(0, int(position or 0) - len(sent)))
+
+    def ahead(self, names: Counter[str], chunk: Chunk) -> Counter[str]:
+        """All that have not come: their broker may find out late that who had them is gone."""
+        return names
 
     def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
-        return True, str(int(position) - len(recorded))
+        return True, str(int(position) - sum(not item.counted for item in recorded))
 
-    async def passed(self, items: Sequence[Item]) -> None:
+    async def passed(self, items: Sequence[Item]) -> list[Item]:
         """They are safe elsewhere, or were before: take them off the queue."""
-        for item in items:
-            if item.delivery is not None:
-                self._settle(item.delivery, Settlement.ACCEPT)
+        return [item for item in items if item.delivery is not None and not self._settle(item.delivery)]
 
     async def refused(self, items: Sequence[Item]) -> None:
         """The target does not take these.
@@ -163,10 +171,14 @@ class Queue:
             text = f"more than {HELD_MAX} messages were refused; they are back in the queue {self._queue!r}"
             raise LimitExceeded(text, "refused messages")
 
-    def _settle(self, delivery: Delivery, settlement: Settlement) -> None:
+    def _settle(self, delivery: Delivery, settlement: Settlement = Settlement.ACCEPT) -> bool:
+        """Whether its broker still had it out to us; else it comes again by itself."""
         self._out.pop(id(delivery), None)
-        with suppress(LeaseLost, StateError):  # then it comes again by itself
+        try:
             delivery.settle(settlement)
+        except (LeaseLost, StateError):
+            return False
+        return True
 
     async def close(self) -> None:
         """Give back what is not settled, the first at the head again."""

@@ -3,7 +3,9 @@
 It goes chunk by chunk: what it is about to send is written down with the job (``flying``), then it is sent, then what
 is there is recorded, in one commit with what is remembered of it, and only then let go of at its source. Whatever
 happens in between, the next owner finds out which of the flying ones were recorded, and sends the others again: under
-the same ids, marked as resent, since they may have been sent.
+the same ids, marked as resent, since they may have been sent. Of a chunk that was left in the middle some landed and
+some is in doubt; that is kept with the job until its source is behind it, for owners may follow one another faster than
+a chunk is sent.
 
 A target that takes nothing is waited for, with pauses that grow; a message that is refused for good is named and left
 where it is. Counts are exact, also over crashes.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import time_ns
@@ -22,7 +25,7 @@ from gateway.bridges.throttle import Throttle
 from gateway.core.consuming import printable
 from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
 from gateway.ledger import Ledger, id_text
-from gateway.replays.items import Item
+from gateway.replays.items import Item, name_of
 from gateway.replays.jobs import ENDED, JobState, Refusal, Wish
 from gateway.replays.shelf import Kept, Shelf
 from gateway.replays.sources import Chunk, Source
@@ -40,6 +43,9 @@ LOOK_EVERY: Final = 2.0
 """How often it is looked what is wished for while nothing moves, in seconds."""
 REFUSALS_MAX: Final = 10_000
 """Most messages that are named as refused; one more, and the replay fails."""
+
+REMEMBERED_MAX: Final = 5_000
+"""Most messages that are remembered as met before and not since; the oldest go."""
 
 T = TypeVar("T")
 
@@ -69,8 +75,10 @@ class Runner:
         self._throttle = Throttle(kept.job.request.rate, 0.0, self._loop.time())
         self._wake = asyncio.Event()
         self._stopping = False
-        self._doubtful: set[str] = set()
-        self._landed: set[str] = set()
+        self._again: list[Item] = []
+        """Of the chunk that is under way: let go of in vain."""
+        self._recent: set[str] = set()
+        """What was let go of last: a broker may never have heard of it."""
         self._source: Source
         self._target: Target
         self._task: asyncio.Task[None] | None = None
@@ -179,12 +187,12 @@ class Runner:
         job = self._kept.job
         if job.flying:
             seen = await self._ledger.seen(job.scope, job.flying)
-            sent = [key for key in job.flying if key in seen]
-            self._landed, job.position = await self._source.landed(job.flying, sent, job.position)
-            self._doubtful = set(job.flying)
-            job.found += len(self._landed)
-            job.sent += len(self._landed)
-            job.flying = tuple(self._doubtful - self._landed)
+            sent = [key for key in dict.fromkeys(job.flying) if key in seen]
+            landed, job.position = await self._source.landed(job.flying, sent, job.position)
+            job.found += len(landed)
+            job.sent += len(landed)
+            job.landed = (*job.landed, *map(name_of, landed))[-REMEMBERED_MAX:]
+            job.flying = tuple((Counter(job.flying) - Counter(landed)).elements())
 
     # ------------------------------------------------------------------------------------------------ chunks
 
@@ -194,18 +202,24 @@ class Runner:
         self._steered()
         rate = job.request.rate
         most = min(CHUNK, max(1, int(rate / CHUNKS_A_SECOND))) if rate else CHUNK
-        chunk = await self._patiently(lambda: self._source.take(job.position, most))
-        items, skipped = await self._patiently(lambda: self._sift(chunk))
-        found, sent, resent = len(items) + skipped + len(chunk.refused), 0, 0
+        landed = Counter(job.landed)
+        doubtful = Counter(map(name_of, job.flying))
+        self._again = []
+        chunk = await self._patiently(lambda: self._source.take(job.position, most, landed))
+        came = Counter(item.name for item in chunk.items)
+        items, skipped = await self._patiently(lambda: self._sift(chunk, doubtful))
+        fresh = [item for item in items if not item.counted]
+        found, sent, resent = len(fresh) + skipped + len(chunk.refused), 0, 0
+        late = _remembered(doubtful - came)
         if items:
-            job.flying = tuple(item.key for item in items)
+            job.flying = (*late, *(item.key for item in items))
             await self._patiently(self._save)
             try:
                 await self._send(items)
             except (Interrupted, GatewayError):
-                self._leave(items)
+                self._leave(items, late)
                 raise
-            sent = sum(item.error is None for item in items)
+            sent = sum(item.error is None for item in fresh)
             resent = sum(item.error is None and item.resent for item in items)
         refusals = [*chunk.refused, *(_refusal(item) for item in items if item.error is not None)]
         if refusals:
@@ -217,47 +231,54 @@ class Runner:
         job.sent += sent
         job.skipped += skipped
         job.resent += resent
-        job.position, job.flying = chunk.position, ()
+        job.position = chunk.position
+        job.flying = _remembered(self._source.ahead(Counter(late), chunk))
+        landed = self._source.ahead(landed - chunk.met, chunk) + Counter(item.name for item in self._again)
+        job.landed = _remembered(landed)
+        self._recent = {item.name for item in items if item.name == item.key}
         await self._source.refused([item for item in items if item.error is not None])
         if job.refusals > REFUSALS_MAX:
             raise LimitExceeded(f"more than {REFUSALS_MAX} messages were refused; ask for fewer", "refused messages")
         return not chunk.last
 
-    def _leave(self, items: list[Item]) -> None:
+    def _leave(self, items: list[Item], late: tuple[str, ...]) -> None:
         """A chunk is left in the middle: in doubt is only what has no outcome."""
         job = self._kept.job
         recorded = [item for item in items if item.recorded]
-        doubtful = {item.key for item in items if item.resent and not item.recorded}
+        doubtful = [item.key for item in items if item.resent and not item.recorded and not item.counted]
         counted, job.position = self._source.left(recorded, job.position)
         if counted:
-            job.found += len(recorded)
-            job.sent += len(recorded)
+            fresh = sum(not item.counted for item in recorded)
+            job.found += fresh
+            job.sent += fresh
+            again = Counter(item.name for item in recorded if item.counted)
+            job.landed = _remembered(Counter(job.landed) - again + Counter(item.name for item in self._again))
         else:
-            doubtful.update(item.key for item in recorded)
-        job.flying = tuple(doubtful)
+            doubtful += [item.key for item in recorded]
+        job.flying = (*late, *doubtful)
 
-    async def _sift(self, chunk: Chunk) -> tuple[list[Item], int]:
+    async def _sift(self, chunk: Chunk, doubtful: Counter[str]) -> tuple[list[Item], int]:
         """Those that are to be sent, and how many were sent by an earlier run."""
         job = self._kept.job
         items = chunk.items
         for item in items:
             item.named(job.id, job.created_at)
-            item.resent = item.key in self._doubtful
-        landed = [item for item in items if item.delivery is None and item.key in self._landed]
+            lately = item.name in self._recent and item.delivery is not None and item.delivery.redelivered
+            item.resent = item.resent or item.name in doubtful or lately
         skipped: list[Item] = []
         if job.runs > 1 and items:
             seen = await self._ledger.seen(job.scope, [item.key for item in items])
             skipped = [
                 item
                 for item in items
-                if item not in landed
-                and (before := seen.get(item.key)) is not None
+                if (before := seen.get(item.key)) is not None
                 and before.body_sha256 == item.sha256
                 and (item.delivery is None or item.delivery.redelivered)
             ]
-        gone = {*landed, *skipped}
-        if gone:
-            await self._source.passed([item for item in items if item in gone])
+        if not skipped:
+            return items, 0
+        self._again += await self._source.passed(skipped)
+        gone = set(skipped)
         return [item for item in items if item not in gone], len(skipped)
 
     async def _send(self, items: list[Item]) -> None:
@@ -299,7 +320,7 @@ class Runner:
         await self._insist(record)
         for item in done:
             item.recorded = True
-        await self._source.passed([item for item in done if item.error is None])
+        self._again += await self._source.passed([item for item in done if item.error is None])
 
     # ------------------------------------------------------------------------------------------------- waiting
 
@@ -382,6 +403,11 @@ class Runner:
 
     async def _reread(self) -> None:
         await self._shelf.reread(self._kept)
+
+
+def _remembered(names: Counter[str]) -> tuple[str, ...]:
+    """As the job keeps them."""
+    return tuple(names.elements())[-REMEMBERED_MAX:]
 
 
 def _refusal(item: Item) -> Refusal:

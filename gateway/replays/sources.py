@@ -6,7 +6,8 @@ down goes on there after a restart. A chunk may be empty and not be the last.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, Protocol
@@ -47,6 +48,8 @@ class Chunk:
     position: str = ""
     """Where it goes on behind these."""
     last: bool = False
+    met: Counter[str] = field(default_factory=Counter)
+    """The names of those that came though they were counted as sent."""
 
 
 class Source(Protocol):
@@ -60,13 +63,17 @@ class Source(Protocol):
         """Where it begins; ``count`` as :meth:`total` has it."""
         ...
 
-    async def take(self, position: str, most: int) -> Chunk:
-        """The next ones, at most so many."""
+    async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
+        """The next ones, at most so many; ``landed``: the names of those that are counted as sent."""
         ...
 
-    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[list[str], str]:
         """Of the chunk that was under way when work ended: which were sent, and where to go on. ``sent``: those of
         which the inbox says so."""
+        ...
+
+    def ahead(self, names: Counter[str], chunk: Chunk) -> Counter[str]:
+        """Which of these may be met once more behind this chunk."""
         ...
 
     def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
@@ -74,8 +81,9 @@ class Source(Protocol):
         not be met again, so that they are to be counted now."""
         ...
 
-    async def passed(self, items: Sequence[Item]) -> None:
-        """These are recorded as sent, now or before: let go of them."""
+    async def passed(self, items: Sequence[Item]) -> list[Item]:
+        """These are recorded as sent, now or before: let go of them. Answers with those that come again all the
+        same."""
         ...
 
     async def refused(self, items: Sequence[Item]) -> None:
@@ -101,14 +109,21 @@ class LedgerSource:
     def begin(self, count: int) -> str:
         return BEGIN
 
-    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
-        return set(sent), position
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[list[str], str]:
+        return list(sent), position
+
+    def ahead(self, names: Counter[str], chunk: Chunk) -> Counter[str]:
+        """Names are ids here, and a position is one, too."""
+        if chunk.last:
+            return Counter()
+        return Counter({name: count for name, count in names.items() if parse_id(name).hex() > chunk.position})
 
     def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
         return False, position
 
-    async def passed(self, items: Sequence[Item]) -> None:
+    async def passed(self, items: Sequence[Item]) -> list[Item]:
         """The ledger holds nothing for us."""
+        return []
 
     async def refused(self, items: Sequence[Item]) -> None:
         """They stay where they are."""
@@ -148,7 +163,7 @@ class Messages(LedgerSource):
             after = following
         return count, False
 
-    async def take(self, position: str, most: int) -> Chunk:
+    async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
         after = b"" if position == BEGIN else bytes.fromhex(position)
         chunk = Chunk()
         if self._ids:
@@ -174,6 +189,7 @@ class Messages(LedgerSource):
             stored = _opened(payloads.get(message.id), id_text(message.id), chunk)
             if stored is not None:
                 chunk.items.append(_item(message, stored))
+        _without(chunk, landed)
         chunk.last = following is None
         chunk.position = position if following is None else following.hex()
         return chunk
@@ -201,13 +217,14 @@ class Deliveries(LedgerSource):
         count = await self._ledger.deliveries.count(self._where, COUNT_MAX)
         return count, count < COUNT_MAX
 
-    async def take(self, position: str, most: int) -> Chunk:
+    async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
         chunk = Chunk()
         rows = await self._named(position, most, chunk) if self._ids else await self._next(position, most, chunk)
         for row in rows:
             stored = _opened(row.payload, id_text(row.id), chunk)
             if stored is not None:
                 chunk.items.append(await self._item(row, stored))
+        _without(chunk, landed)
         return chunk
 
     async def _next(self, position: str, most: int, chunk: Chunk) -> list[Delivery]:
@@ -266,14 +283,14 @@ class Deliveries(LedgerSource):
             return None
         return found.settings.broker, queue_of(name, found.settings)
 
-    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[set[str], str]:
+    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[list[str], str]:
         """A dead one goes, or is revived, in the commit that records that it was sent."""
         gone = set(sent)
         for key in keys:
             row = await self._ledger.deliveries.get(parse_id(key))
             if row is None or (self._revives and not row.dead):
                 gone.add(key)
-        return gone, position
+        return list(gone), position
 
 
 def fitting(sizes: Sequence[int]) -> int:
@@ -284,6 +301,14 @@ def fitting(sizes: Sequence[int]) -> int:
         if octets > OCTETS_MAX and count:
             return count
     return len(sizes)
+
+
+def _without(chunk: Chunk, landed: Iterable[str]) -> None:
+    """What is counted as sent is not met once more, nor missed where it went from the ledger."""
+    known = set(landed)
+    if known:
+        chunk.items = [item for item in chunk.items if item.name not in known]
+        chunk.refused = [refusal for refusal in chunk.refused if refusal.id not in known]
 
 
 def _ids(texts: Sequence[str], setting: str) -> set[bytes]:

@@ -6,6 +6,7 @@ A replay is work of the kind ``replay``: one process does it, and another one go
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from time import time_ns
 from typing import Final
@@ -111,7 +112,7 @@ class Replays:
         refused: list[Refusal] = []
         position = source.begin(count)
         while len(items) + len(refused) < SAMPLE:
-            chunk = await source.take(position, SAMPLE)
+            chunk = await source.take(position, SAMPLE, Counter())
             items += chunk.items
             refused += chunk.refused
             position = chunk.position
@@ -163,7 +164,7 @@ class Replays:
             job.asked_at, job.ended_at = asked.asked_at, 0
             job.runs += 1
             job.found = job.sent = job.skipped = job.resent = 0
-            job.refused, job.total, job.position = {}, None, ""
+            job.refused, job.total, job.position, job.landed = {}, None, "", ()
 
         before = (await self._shelf.load(asked.id)).job
         job = await self._shelf.change(asked.id, change)

@@ -38,7 +38,7 @@ class House:
         self.gateway: Gateway
         self.replays: Replays
 
-    async def start(self) -> None:
+    async def start(self, *, begin: bool = True) -> None:
         self.ledger = await Ledger.open(
             self.url, LedgerSettings(shard_lease=2.0), owner="test", migrate=True,
             retention=RetentionSettings(bodies="days"),
@@ -54,7 +54,8 @@ class House:
         )  # fmt: skip
         self.replays = Replays(self.gateway)
         await self.gateway.start()
-        self.replays.begin()
+        if begin:
+            self.replays.begin()
 
     async def stop(self) -> None:
         await self.replays.close(1.0)

@@ -236,6 +236,53 @@ async def test_killed_between_recording_and_the_next_chunk(house: House) -> None
     assert (job.found, job.sent, job.resent, len(house.fake.published)) == (3, 3, 0, 3)
 
 
+async def hold_saves(house: House, after: int) -> list[None]:
+    """From now on only so many saves are written; each that is not is in the answer, and waits for ever."""
+    real, waiting, left = house.replays._shelf.save, [], after
+
+    async def save(kept: Any) -> None:
+        nonlocal left
+        if left <= 0:
+            waiting.append(None)
+            await asyncio.Event().wait()
+        left -= 1
+        await real(kept)
+
+    house.replays._shelf.save = save  # type: ignore[method-assign]
+    return waiting
+
+
+async def kill_at_save(house: House, after: int) -> None:
+    """Start it again, and kill it where it would write for that time after what it found."""
+    await house.kill()
+    await house.start(begin=False)
+    waiting = await hold_saves(house, after)
+    house.replays.begin()
+    async with asyncio.timeout(60):
+        while not waiting:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_killed_once_more_before_anything_is_sent(
+    house: House, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """What the first owner had sent is not sent again by the third, wherever the second stopped."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 20)
+    await house.known(50)
+    waiting = await hold_saves(house, 3)  # as it begins, the first chunk's, the second chunk's: the third's is not
+    await house.replays.ask(request(messages=ALL), "")
+    async with asyncio.timeout(60):
+        while not waiting:
+            await asyncio.sleep(0.01)
+    assert len(house.fake.published) == 40
+    await kill_at_save(house, after)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.resent, job.landed, job.flying) == (JobState.DONE, 50, 50, 0, (), ())
+    assert sent(house.fake) == [b"message %d" % number for number in range(50)]
+
+
 # ----------------------------------------------------------------------------------------------- deliveries
 
 
@@ -294,6 +341,27 @@ async def test_killed_while_dead_ones_are_on_their_way(house: House) -> None:
     assert (job.found, job.sent, job.resent) == (3, 3, 3)
     assert [mark.get("resent") for mark in marks(house.other)] == [None] * 3 + ["1"] * 3
     assert [await house.ledger.deliveries.get(each) for each in ids] == [None] * 3
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_dead_ones_that_are_gone_are_not_missed_after_two_kills(
+    house: House, monkeypatch: pytest.MonkeyPatch, named: bool, elsewhere: bool
+) -> None:
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 4)
+    ids = await house.dead(10)
+    waiting = await hold_saves(house, 2)
+    source = DeliveriesSource(ids=tuple(id_text(each) for each in ids)) if named else DeliveriesSource()
+    target = {"broker": "other", "exchange": "", "routing_key": "orders"} if elsewhere else {}
+    await house.replays.ask(request(deliveries=source, **target), "")
+    async with asyncio.timeout(60):
+        while not waiting:
+            await asyncio.sleep(0.01)
+    await kill_at_save(house, 1)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.refused, job.resent) == (JobState.DONE, 10, 10, {}, 0)
+    assert len(house.other.published) == 10 * elsewhere
 
 
 # -------------------------------------------------------------------------------------------------- queues
@@ -431,13 +499,155 @@ async def test_killed_while_a_queue_is_driven_back(house: House, monkeypatch: py
     assert len(sent(house.fake)) <= 100 + 2 * 10
 
 
-async def test_paused_in_the_middle_of_a_chunk_of_equal_messages(house: House) -> None:
-    """Messages without any id, and of one body, are told apart by nothing; none is lost over it."""
+async def equal(house: House, count: int) -> None:
+    """A dead-letter queue of messages that nothing tells apart."""
     await house.fake.declare_queue("dead")
-    for _ in range(6):
+    for _ in range(count):
         death = {"queue": "orders", "exchange": "", "routing-keys": ["orders"], "reason": "rejected"}
         message = Message(b"same", Properties(headers={"x-death": [death]}))
         house.fake.queues["dead"].ready.append((message, "", "dead", False))
+
+
+async def test_equal_messages_have_ids_of_their_own(house: House) -> None:
+    """Who leaves out what it has had by its id must not leave out another one."""
+    await equal(house, 6)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    assert (await house.ended("r1")).sent == 6
+    assert len({mark["id"] for mark in marks(house.fake)}) == 6
+
+
+async def test_equal_messages_and_a_kill_before_the_second_chunk_was_sent(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one of them was recorded says nothing of another."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
+    await equal(house, 10)
+    real = house.replays._target
+
+    def target(job: Any) -> Any:
+        made = real(job)
+        send, calls = made.send, 0
+
+        async def never(items: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                await asyncio.Event().wait()
+            return await send(items)
+
+        made.send = never  # type: ignore[method-assign]
+        return made
+
+    house.replays._target = target  # type: ignore[method-assign]
+    await house.replays.ask(request(queue=dead_queue()), "")
+    await house.until("r1", lambda job: job.sent == 5 and len(job.flying) == 5)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, len(house.fake.published)) == (JobState.DONE, 10, 10, 10)
+    assert not house.fake.queues["dead"].ready
+
+
+async def without_passing(house: House) -> list[Any]:
+    """Nothing is let go of any more; who waits to do so is in the answer."""
+    waiting: list[Any] = []
+
+    async def passed(self: Any, items: Any) -> Any:
+        waiting.append(items)
+        await asyncio.Event().wait()
+
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(queues_module.Queue, "passed", passed)
+    async with asyncio.timeout(60):
+        while not waiting:
+            await asyncio.sleep(0.01)
+    monkeypatch.undo()
+    return waiting
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_recorded_and_not_let_go_of(house: House, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Killed twice: what lies in the queue though it was sent is taken off it, and not sent again."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
+    await grave(house, 12)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    await without_passing(house)
+    assert len(house.fake.published) == 5
+    await kill_at_save(house, after)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.resent) == (JobState.DONE, 12, 12, 0)
+    assert sent(house.fake) == [b"dead %d" % number for number in range(12)]
+    assert not house.fake.queues["dead"].ready
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_equal_ones_recorded_and_not_let_go_of(house: House, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """They are sent again, since nobody can say which were sent; they are marked, and counted once."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
+    await equal(house, 12)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    await without_passing(house)
+    await kill_at_save(house, after)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent) == (JobState.DONE, 12, 12)
+    assert len(house.fake.published) == 17
+    assert len([mark for mark in marks(house.fake) if "resent" in mark]) >= 5  # it may be more, and never less
+    assert not house.fake.queues["dead"].ready
+
+
+async def test_acknowledged_in_vain(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The channel went as the first chunk was recorded: what comes again is taken off the queue."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
+    await grave(house, 12)
+    real = queues_module.Queue.passed
+    calls = 0
+
+    async def passed(self: Any, items: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            for delivery in reversed(list(house.fake.out)):
+                delivery.lose()
+        return await real(self, items)
+
+    monkeypatch.setattr(queues_module.Queue, "passed", passed)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.resent) == (JobState.DONE, 12, 12, 0)
+    assert sent(house.fake) == [b"dead %d" % number for number in range(12)]
+    assert not house.fake.queues["dead"].ready
+
+
+async def test_an_acknowledgement_that_never_came_there(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can know of it; what comes again says that it may have been sent, under the id that it had."""
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
+    await grave(house, 10)
+    real = queues_module.Queue.passed
+    calls = 0
+
+    async def passed(self: Any, items: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            for delivery in reversed(list(house.fake.out)):
+                delivery.lose()
+            return []
+        return await real(self, items)
+
+    monkeypatch.setattr(queues_module.Queue, "passed", passed)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.resent) == (JobState.DONE, 10, 5)
+    found = marks(house.fake)
+    assert [mark["id"] for mark in found[5:]] == [mark["id"] for mark in found[:5]]
+    assert [mark.get("resent") for mark in found] == [None] * 5 + ["1"] * 5
+    assert len(house.fake.queues["dead"].ready) == 5  # it has taken ten
+
+
+async def test_paused_in_the_middle_of_a_chunk_of_equal_messages(house: House) -> None:
+    """Messages without any id, and of one body, are told apart by nothing; none is lost over it."""
+    await equal(house, 6)
     real, calls = house.fake.publish_nowait, 0
 
     def publish_nowait(*arguments: Any, **options: Any) -> Any:
