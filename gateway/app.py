@@ -38,6 +38,7 @@ import uvicorn
 from gateway import __version__, collector
 from gateway.access.access import Access
 from gateway.access.tokens import SET_MAX
+from gateway.access.trail import Trail
 from gateway.api.app import Api
 from gateway.api.guard import Bounds, guarded
 from gateway.api.ops import Ops
@@ -112,6 +113,8 @@ class App:
     gateway: Gateway
     ports: Ports
     reloads: Reloads
+    trail: Trail | None
+    """The audit log; None: nobody is asked who they are."""
 
     @property
     def url(self) -> str:
@@ -173,7 +176,7 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(config, migrate=migrate, read=read) as app, _reloading(app.reloads if read else None):
+        async with running(config, migrate=migrate, read=read) as app, _reloading(app if read else None):
             if ports_file is not None:
                 await asyncio.to_thread(_write_whole, Path(ports_file), json.dumps(app.ports.as_dict()) + "\n")
             log("gateway.ready", ports=app.ports.as_dict())
@@ -214,9 +217,9 @@ def serve(
 
 
 @asynccontextmanager
-async def _reloading(reloads: Reloads | None) -> AsyncIterator[None]:
+async def _reloading(app: App | None) -> AsyncIterator[None]:
     """Read the configuration again on SIGHUP, as long as the block. One that comes meanwhile is not forgotten."""
-    if reloads is None or sys.platform == "win32":
+    if app is None or sys.platform == "win32":
         yield
         return
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
@@ -226,7 +229,9 @@ async def _reloading(reloads: Reloads | None) -> AsyncIterator[None]:
             await asked.wait()
             asked.clear()
             try:
-                await reloads.reload()
+                await app.reloads.reload()
+                if app.trail is not None:
+                    await app.trail.changed("reload_configuration", object="SIGHUP", result=200)
             except GatewayError:
                 pass  # it is in the log
             except Exception as error:  # a fault of ours must not end the listening
@@ -346,7 +351,7 @@ async def running(
         if http_socket is not None and not access.required:
             log("http.development", detail="no API keys: loopback only, Host and Origin are checked")
         http = None if http_socket is None else _port(http_socket)
-        yield App(config, gateway, Ports(http, _port(ops_socket), amqp), reloads)
+        yield App(config, gateway, Ports(http, _port(ops_socket), amqp), reloads, access.trail)
 
 
 # ---------------------------------------------------------------------------------------------------- pieces

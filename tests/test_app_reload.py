@@ -17,7 +17,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.app import App, running
+from gateway.app import App, _reloading, running
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import Config, EmbeddedSettings, load
 from gateway.core import retired
@@ -610,6 +610,25 @@ async def test_sighup(files: Files, tmp_path: Path) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_sighup_is_in_the_audit_log(files: Files) -> None:
+    """As the request is; not where nothing came of it."""
+    files.write(api_keys=[{"name": "root", "key": "key"}])
+    async with gateway(files) as (app, _), _reloading(app):
+        audit = app.gateway.ledger.audit
+        before = len(await audit.read())
+        good = files.path.read_text()
+        files.path.write_text("{")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.2)
+        files.path.write_text(good)
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(30):
+            while not (rows := (await audit.read())[before:]):
+                await asyncio.sleep(0.02)
+        (row,) = (row.document() for row in rows)
+        assert (row["action"], row["object"], row["result"]) == ("reload_configuration", "SIGHUP", 200)
 
 
 # --------------------------------------------------------------------------------------------------- several

@@ -31,7 +31,9 @@ async def list_messages(call: Call) -> Response:
     if query.state and query.state not in _STATES:
         raise ApiProblem("invalid_parameter", f"state is not one of {', '.join(sorted(_STATES))}")
     try:
-        page, cursor = await call.gateway.messages(_filter(query), query.cursor or None, query.limit)
+        page, cursor = await call.gateway.messages(
+            _filter(query, call.gateway.ledger.headers), query.cursor or None, query.limit
+        )
     except ValueError as error:
         raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
     given: dict[str, str | int | Sequence[str]] = {}
@@ -43,14 +45,19 @@ async def list_messages(call: Call) -> Response:
     return answer(body, headers=page_headers(call, cursor, **given))
 
 
-def _filter(query: MessagesQuery) -> MessageFilter:
-    """Raises ApiProblem (invalid_parameter)."""
+def _filter(query: MessagesQuery, kept: Sequence[str]) -> MessageFilter:
+    """``kept``: the headers that the ledger keeps. Raises ApiProblem (invalid_parameter)."""
     properties = {name: value for name in _PROPERTIES if (value := getattr(query, name))}
     headers: dict[str, str] = {}
     for text in filter(None, query.header):
         header, equals, value = text.partition("=")
         if not (header and equals):
             raise ApiProblem("invalid_parameter", f"header: {text!r:.80} is not NAME=VALUE")
+        if header not in kept:  # nothing would be found, whatever there was
+            names = ", ".join(kept) or "none"
+            raise ApiProblem(
+                "invalid_parameter", f"header: {header!r:.80} is not kept by the ledger (ledger.headers: {names:.400})"
+            )
         if headers.setdefault(header, value) != value:
             raise ApiProblem("invalid_parameter", f"header: {header!r:.80} cannot have two values")
     return MessageFilter(

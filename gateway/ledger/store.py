@@ -153,6 +153,8 @@ class Ledger:
         self._lock = lock
         self._lease_seconds = settings.shard_lease
         self._group_max = settings.group_max
+        self.headers: tuple[str, ...] = tuple(settings.headers)
+        """Names of the headers that it keeps of each message."""
         self._loop = asyncio.get_running_loop()
         self._shards = Shards(database, owner, settings.shard_lease)
         self._keys = Keys(database, settings.key_retention)

@@ -86,9 +86,22 @@ async def test_several_headers_must_all_hold(client: httpx.AsyncClient, gateway:
         return await page(where, cursor, limit)
 
     gateway.messages = watched  # type: ignore[method-assign]
+    gateway.ledger.headers = ("tenant", "n")
     answer = await client.get("/v1/messages?header=tenant=7&header=n=a=2&limit=1")
     assert answer.status_code == 200
     assert asked[0].headers == {"tenant": "7", "n": "a=2"}
+
+
+async def test_a_header_that_the_ledger_does_not_keep(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    """An empty page would say that there is no such message."""
+    answer = await client.get("/v1/messages?header=tenant=7")
+    assert (
+        "'tenant' is not kept by the ledger (ledger.headers: none)"
+        in problem(answer, 422, "invalid_parameter")["detail"]
+    )
+    gateway.ledger.headers = ("n", "tenants")
+    answer = await client.get("/v1/messages?header=tenant=7")
+    assert "(ledger.headers: n, tenants)" in problem(answer, 422, "invalid_parameter")["detail"]
 
 
 @pytest.mark.parametrize("query", ["state=nonsense", "cursor=nonsense", "limit=0"])
@@ -116,6 +129,7 @@ async def test_every_filter(client: httpx.AsyncClient, gateway: Gateway) -> None
     assert len(await ids(origin="http")) == 2
     assert await ids(origin="bridge") == []
     assert await ids(client="nobody") == []
+    gateway.ledger.headers = ("tenant",)
     assert await ids(header="tenant=7", content_type="x") == []
     for query in ("header=tenant=7&header=tenant=8", "header=x", "state=dead&state=retrying", "limit=1&limit=2"):
         problem(await client.get(f"/v1/messages?{query}"), 422, "invalid_parameter")
