@@ -144,6 +144,15 @@ def test_a_statement_that_returns_nothing(database: Database) -> None:
     engine.dispose()
 
 
+def test_readers_keep_few_pages(tmp_path: Path) -> None:
+    """Four that kept as many as the writer does were 60 MB after a few hours."""
+    database = Database(f"sqlite:///{tmp_path}/ledger.db")
+    for made, kept in ((database.writer(), -16_000), (database.readers(), -2_000)):
+        with made.connect() as connection:
+            assert run(connection, "PRAGMA cache_size") == [(kept,)]
+        made.dispose()
+
+
 def test_adbc_is_told_where_postgresql_is_as_libpq_reads_it() -> None:
     """A space is ``%20`` there, and a plus is a plus: in the password, and not between options."""
     uri = Database("postgresql://me:a%2Bb@127.0.0.1:5433/ledger?options=-c%20work_mem%3D8MB").arrow_uri

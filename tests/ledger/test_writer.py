@@ -140,8 +140,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     pages = {"pages": 1 << 30}
     tune = engine._tune_sqlite
 
-    def limited(connection: Any, record: Any) -> None:
-        tune(connection, record)
+    def limited(connection: Any, cache: int) -> None:
+        tune(connection, cache)
         connection.execute(f"PRAGMA max_page_count={pages['pages']}")
 
     monkeypatch.setattr(engine, "_tune_sqlite", limited)
