@@ -467,9 +467,15 @@ class Outbox:
         self._wake.set()
 
     async def _let_go(self, batch: Sequence[Promised], *, resent: bool) -> None:
-        """Hold these no longer. ``resent``: they may have been sent."""
-        mark = {"resent": True} if resent else {}
-        work = Work(retry=[(row.message_id, OLD_PLACE, row.reason | mark) for row in batch])
+        """Hold these no longer. ``resent``: they may have been sent. Of those that somebody held who died that is so in
+        any case, and nothing but the reason says it when they are nobody's again."""
+        mark = {"resent": True}
+        work = Work(
+            retry=[
+                (row.message_id, OLD_PLACE, row.reason | mark if resent or row.doubtful else row.reason)
+                for row in batch
+            ]
+        )
         await self._settle(work)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

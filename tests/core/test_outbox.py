@@ -16,6 +16,7 @@ from gateway.core import outbox as module
 from gateway.core.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
 from gateway.ledger import Kind, Ledger, parse_id
+from gateway.ledger.outbox import Outbox as LedgerOutbox
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
 from gateway.upstreams import UpstreamState
@@ -439,3 +440,46 @@ async def test_what_was_claimed_while_it_was_stopped_is_free_for_the_next(
     await gateway.outbox.start("fake")
     await settled(gateway, [result])
     assert bodies(upstream) == [b"hello"]
+
+
+def hold_claims(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Claims that find something are answered late: an event when the first one has, and one that lets them go on."""
+    claim, claimed, go_on = LedgerOutbox.claim, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Any, limit: int, brokers: Any) -> Any:
+        found = await claim(self, limit, brokers)
+        if found:
+            claimed.set()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(LedgerOutbox, "claim", slow)
+    return claimed, go_on
+
+
+async def test_killed_and_then_stopped_while_it_was_claimed_again(
+    tmp_path: Path, ledger: Ledger, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it may have been sent is known from whose it was; the third owner must hear of it from the second."""
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
+    await gateway.start()
+    upstream.held = []
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await until(lambda: upstream.published)
+    await crash(gateway)
+    upstream.held = None
+    claimed, go_on = hold_claims(monkeypatch)
+    ledger, gateway = await restarted(tmp_path, upstream)
+    await claimed.wait()
+    stopping = asyncio.create_task(gateway.outbox.stop("fake", 0.01))
+    await asyncio.sleep(0.02)
+    go_on.set()
+    await stopping
+    row = await row_of(gateway, result, lambda row: not row.claimed)
+    assert row.reason == {"resent": True}
+    await gateway.outbox.start("fake")
+    await settled(gateway, [result])
+    marks = [sent.properties.headers["x-gateway"].get("resent") for _, _, sent in upstream.published]
+    assert marks == [None, "1"]
+    await gateway.close(1.0)
+    await ledger.close()
