@@ -5,8 +5,10 @@ first of a consumer, since brokers have been seen that forget in a crash what th
 was acknowledged. The first are a prefetch of them, and a prefetch after each that turned out to be known. Such a one is
 looked for among what is under way, and then in the ledger. It is dropped only if what was recorded has the same origin
 id and the same body, and its broker or its mark says that it comes again. One of which nobody says so may be another
-message of the same id: it is forwarded, with the mark. A queue that is only looked at shows everything again at each
-start, and what was forwarded before that is dropped.
+message of the same id: it is forwarded, with the mark. So may one of which its broker says so, where its id is its
+publisher's and the same channel has brought one of its id and body before: a channel brings nothing twice, and what was
+recorded stands for one of them. A queue that is only looked at shows everything again at each start, and what was
+forwarded before that is dropped.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import NamedTuple
 
 from gateway.bridges.items import Item
 from gateway.bridges.journal import Journal
+from gateway.core.arrivals import Brought
+from gateway.ledger import Seen
 
 
 class Found(NamedTuple):
@@ -40,6 +44,7 @@ class Redeliveries:
         self._journal = journal
         self._prefetch = prefetch
         self._flying: dict[str, Item] = {}
+        self._brought = Brought()
         self._channel: object = None
         self._since = 0
         self._fresh = 0
@@ -53,6 +58,7 @@ class Redeliveries:
         """It is published."""
         if item.key:
             self._flying[item.key] = item
+            self._brings(item)
 
     def landed(self, item: Item) -> None:
         """It is recorded, or not ours any more."""
@@ -69,6 +75,7 @@ class Redeliveries:
             self._since = time_ns() // 1000
             self._fresh = self._prefetch
             self._late.clear()
+            self._brought.begin(channel)
         if self._fresh:
             self._fresh -= 1
             item.doubtful = True
@@ -88,6 +95,7 @@ class Redeliveries:
             elif first.delivery.lost:
                 if self._comes_again(item):
                     first.delivery = item.delivery
+                    self._brings(item)
                     found.joined.append(item)
                 else:
                     item.resent = True
@@ -104,13 +112,27 @@ class Redeliveries:
             if of_this_channel and not (item.delivery.redelivered or item.resent):
                 continue
             self._fresh = self._prefetch
-            if self._comes_again(item):
+            if self._is_another(item, before):
+                item.resent = not of_this_channel  # else it is the other one that was recorded
+            elif self._comes_again(item):
+                self._brings(item)
                 item.id = before.message_id
                 item.reason = "it was forwarded before"
                 found.duplicates.append(item)
             else:
                 item.resent = True
         return found
+
+    def _is_another(self, item: Item, before: Seen) -> bool:
+        """Whether what was recorded stands for one that its channel has brought before."""
+        if item.resent or item.key == item.text:
+            return False
+        return self._brought.has(item.delivery.channel, item.key, item.sha256, before.at)
+
+    def _brings(self, item: Item) -> None:
+        """Its channel has brought it. A gateway gives an id to one message only: two of it are one."""
+        if item.key != item.text:
+            self._brought.add(item.delivery.channel, item.key, item.sha256)
 
     def _comes_again(self, item: Item) -> bool:
         """Whether somebody says that it may have been delivered before. Being among the first of a consumer is no

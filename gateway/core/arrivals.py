@@ -6,6 +6,8 @@ broker's acknowledgement. Such a *doubtful* delivery (its broker or its mark say
 may have forgotten that has just come back) is looked for in the inbox:
 
 * the same id and body, and its broker or its mark says so: it is dropped, for the ledger has it;
+* the same, but it is a publisher's id, and the same channel has brought one of that id and body before
+  (:class:`Brought`): it is another message, whatever its broker says. It is kept, marked ``redelivered``;
 * the same, but nobody says so: it may be another message of the same id. It is kept, marked ``redelivered``;
 * without an id: it is kept, and is marked ``redelivered`` where its broker says so. A second copy, and never a loss.
 """
@@ -36,6 +38,9 @@ REMEMBER_US: Final = 86_400 * 1_000_000
 """How long a stored message is remembered in the inbox, in microseconds."""
 READERS_MAX: Final = 1_000
 """How many subscriptions' compiled settings are kept; when they are more, all are made again."""
+BROUGHT_MAX: Final = 10_000
+"""How many messages that a channel has brought are told apart from those of earlier channels by what they are; beyond
+that they are by the time at which they were recorded."""
 KEY_MAX: Final = 512
 """Longest origin id, in characters; what is longer in a reserved header is none of ours."""
 
@@ -45,6 +50,7 @@ class Arrival:
 
     __slots__ = (
         "delivery", "first", "id", "key", "order_key", "properties", "redelivered", "resent", "sha256", "size",
+        "strange",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery) -> None:
@@ -56,6 +62,8 @@ class Arrival:
         """It came without an id of ours: this is where the gateway first took it."""
         self.key = ""
         """What the inbox knows it by; empty: it cannot be recognised."""
+        self.strange = False
+        """That is the id of a publisher's, who may have given it to others as well."""
         self.redelivered: bool = delivery.redelivered
         """It may have been handed out before."""
         self.resent = False
@@ -70,6 +78,44 @@ class Arrival:
     def comes_again(self) -> bool:
         """Somebody says that it may have been delivered before."""
         return self.delivery.redelivered or self.resent
+
+
+class Brought:
+    """What the present channel of a consumer has brought and nobody gave back: it does not bring that again.
+
+    So two of one id and body on one channel are two messages of a publisher who uses ids again, whatever their broker
+    says of them: somebody may have had both, and have given them back. What the inbox knows from an earlier channel
+    stands for one of them, and not for all.
+    """
+
+    def __init__(self) -> None:
+        self._channel: object = None
+        self._since = 0
+        self._keys: dict[tuple[str, bytes], None] = {}
+        self._all = True
+        """None of them was forgotten."""
+
+    def begin(self, channel: object) -> None:
+        """It brings something."""
+        if channel is not self._channel:
+            self._channel = channel
+            self._since = now_us()
+            self._keys.clear()
+            self._all = True
+
+    def add(self, channel: object, key: str, sha256: bytes) -> None:
+        """A message that is kept or forwarded, or dropped for what the inbox knows."""
+        if channel is self._channel:
+            self._keys[key, sha256] = None
+            if len(self._keys) > BROUGHT_MAX:
+                del self._keys[next(iter(self._keys))]
+                self._all = False
+
+    def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
+        """Whether that channel has brought one of this id and body; ``at``: when the inbox heard of it."""
+        if channel is not self._channel:
+            return False
+        return (key, sha256) in self._keys or (not self._all and at >= self._since)
 
 
 class Origins:
@@ -101,13 +147,14 @@ class Origins:
         text = notes.get("id")
         found = own_id(text)
         if found is None or text is None:  # then the other entries are no word of a gateway's either
-            arrival.first = True
+            arrival.first = arrival.strange = True
             arrival.id = self._ids()
             arrival.key = self._stranger(message)
         else:
             arrival.id = found
             origin = notes.get("origin")
-            arrival.key = sound(origin) if origin and len(origin) <= KEY_MAX else text
+            arrival.strange = bool(origin) and len(origin or "") <= KEY_MAX
+            arrival.key = sound(origin) if origin and arrival.strange else text
             again = "/".join(filter(None, (notes.get("replay"), notes.get("letter") or notes.get("reason"))))
             if again:  # it was sent anew since it was here: not a redelivery of that
                 arrival.key = f"{arrival.key}/{sha256(again.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
@@ -118,12 +165,15 @@ class Origins:
         """What a message is known by that brings no id of a gateway's along; empty: it cannot be recognised."""
         return ""
 
-    async def duplicates(self, ledger: Ledger, arrivals: Sequence[Arrival], *, fresh: bool = False) -> set[Arrival]:
+    async def duplicates(
+        self, ledger: Ledger, arrivals: Sequence[Arrival], *, fresh: bool = False, brought: Brought | None = None
+    ) -> set[Arrival]:
         """Those that the ledger has already, or will have once the others are stored. Marks those that may be there,
         but of which nobody says so.
 
         Args:
             fresh: their broker has just come back, and may have forgotten what it delivered before: ask for all.
+            brought: what their consumer's channel has brought before.
 
         Raises:
             LedgerUnavailable: it cannot be asked.
@@ -134,12 +184,18 @@ class Origins:
         for arrival in arrivals:
             if not arrival.key:
                 continue
+            channel = arrival.delivery.channel
+            if brought is not None:
+                brought.begin(channel)
             first = here.setdefault(arrival.key, arrival)
             if first is not arrival and first.sha256 == arrival.sha256:
                 arrival.redelivered = True
-                if arrival.comes_again:
+                two = arrival.strange and first.delivery.channel is channel  # for both are out at once
+                if arrival.resent or (arrival.delivery.redelivered and not two):
                     arrival.id = first.id
                     known.add(arrival)
+                    continue
+                if two:
                     continue
             if fresh or arrival.comes_again:
                 asked.append(arrival)
@@ -149,7 +205,13 @@ class Origins:
                 before = seen.get(arrival.key)
                 if before is not None and before.body_sha256 == arrival.sha256:
                     arrival.redelivered = True
-                    if arrival.comes_again:
+                    channel = arrival.delivery.channel
+                    two = (
+                        arrival.strange
+                        and brought is not None
+                        and brought.has(channel, arrival.key, arrival.sha256, before.at)
+                    )
+                    if arrival.resent or (arrival.delivery.redelivered and not two):
                         arrival.id = before.message_id
                         known.add(arrival)
         return known

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from gateway.core.arrivals import Arrival, Origins
+from gateway.core.arrivals import Arrival, Brought, Origins
 from gateway.core.fetching import settle
 from gateway.core.own_queues import BIND_EVERY, OwnQueues, Source, queue_of
 from gateway.core.parts import Parts
@@ -106,6 +106,7 @@ class Taker:
         """So many fit into ``prefetch_octets``."""
         self._overflowed: object = None
         """The channel of which no more is held, for what has come is too much already."""
+        self._brought = Brought()
         self._channel: object = None
         self._fresh = 0
         """So many deliveries may be redeliveries of which the broker does not know any more."""
@@ -348,7 +349,9 @@ class Taker:
         while True:
             try:
                 if batch is None:
-                    known = await self._origins.duplicates(self._parts.ledger, wanted, fresh=fresh)
+                    known = await self._origins.duplicates(
+                        self._parts.ledger, wanted, fresh=fresh, brought=self._brought
+                    )
                     batch = make([arrival for arrival in wanted if arrival not in known], known)
                 await batch.write(self._parts)
                 break
@@ -365,6 +368,9 @@ class Taker:
         if away:
             self._clear_trouble()
             self._look_at_consumer()
+        for arrival in wanted:
+            if arrival.key and arrival.strange:
+                self._brought.add(arrival.delivery.channel, arrival.key, arrival.sha256)
         return batch, known
 
     def _is_fresh(self, arrivals: Sequence[Arrival]) -> bool:

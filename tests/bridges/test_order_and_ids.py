@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.message import Message, Properties
+from gateway.operations import Settlement
 from gateway.upstreams import PublishReceipt
 from tests.bridges.conftest import Estate
 
@@ -23,6 +24,20 @@ async def test_messages_that_share_an_id_and_a_body_are_not_redeliveries(estate:
     taken = await estate.take(5)
     assert [delivery.message.properties.type for delivery in taken] == list("01234")
     assert (await estate.status()).duplicates_dropped == 0
+
+
+@pytest.mark.parametrize("prefetch", [1, 10])
+async def test_twins_that_somebody_gave_back_are_two(estate: Estate, prefetch: int) -> None:
+    """Their broker says of both that they come again, and the target has had none of them."""
+    for number in range(2):
+        message = Message(b"same", Properties(message_id="same", delivery_mode=2, type=str(number)))
+        assert (await estate.old.publish("", "in", message)).routed
+    for delivery in reversed(await estate.old.fetch("in", 2, 0.5)):
+        delivery.settle(Settlement.RELEASE)
+    await estate.bridge(prefetch=prefetch)
+    await estate.wait_for(forwarded=2)
+    taken = await estate.take(2)
+    assert [delivery.message.properties.type for delivery in taken] == ["0", "1"]
 
 
 @pytest.mark.parametrize("overtakes", [True, False])

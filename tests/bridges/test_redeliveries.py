@@ -27,12 +27,12 @@ class Source:
         """As the journal's."""
         return {key: self.rows[key] for key in keys if key in self.rows}
 
-    def bring(self, channel: object, key: str) -> Item:
+    def bring(self, channel: object, key: str, *, redelivered: bool = False) -> Item:
         """A delivery, looked at as it comes."""
         self._number += 1
         message = Message(b"body")
         delivery: Any = SimpleNamespace(
-            message=message, exchange="", routing_key="q", channel=channel, redelivered=False, lost=False
+            message=message, exchange="", routing_key="q", channel=channel, redelivered=redelivered, lost=False
         )
         item = Item(delivery, self._number)
         item.key, item.sha256 = key, BODY
@@ -87,3 +87,31 @@ async def test_a_source_that_forgot_more_than_a_prefetch() -> None:
 async def test_only_the_first_of_a_channel_are_looked_for() -> None:
     source = Source(prefetch=3)
     assert [source.bring("A", f"m{number}").doubtful for number in range(5)] == [True] * 3 + [False] * 2
+
+
+async def test_twins_that_come_again_on_one_channel_are_two() -> None:
+    """Nothing of them was recorded before: what is recorded of the first says nothing of the second."""
+    source = Source(prefetch=10)
+    assert await source.forwarded(source.bring("A", "one", redelivered=True)) == []
+    assert await source.forwarded(source.bring("A", "one", redelivered=True)) == []
+
+
+async def test_what_was_recorded_before_stands_for_one_of_twins() -> None:
+    """The other one may be at the target, too, and may not: it is forwarded, with the mark."""
+    source = Source(prefetch=10)
+    source.record(source.bring("A", "one"))
+    twins = [source.bring("B", "one", redelivered=True) for _ in range(3)]
+    found = await source.redeliveries.find(twins)
+    assert found.duplicates == twins[:1]
+    assert [item.resent for item in twins] == [False, True, True]
+
+
+async def test_a_twin_of_what_has_joined_its_first_delivery_is_another() -> None:
+    source = Source(prefetch=10)
+    one = source.bring("A", "one")
+    source.redeliveries.launched(one)
+    one.delivery.lost = True  # type: ignore[misc]
+    again = source.bring("B", "one", redelivered=True)
+    assert (await source.redeliveries.find([again])).joined == [again]
+    source.record(one)
+    assert await source.forwarded(source.bring("B", "one", redelivered=True)) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core import taking
+from gateway.core import arrivals, taking
 from gateway.errors import EntriesRefused, LedgerUnavailable, NotFound
 from gateway.fidelity import annotate
 from gateway.ledger import Kind, Ledger, MessageIds, id_text
@@ -184,6 +184,50 @@ async def test_nobody_says_that_it_comes_again(house: House) -> None:
     await house.open()
     await house.wait_for(spooled=1)
     assert [row.redelivered for row in await house.rows()] == [False, True]
+
+
+TWIN = Message(b"twin", Properties(message_id="m-1", delivery_mode=2))
+"""Of a publisher who uses an id again, with the same body."""
+
+
+@pytest.mark.parametrize("prefetch", [1, 10])
+async def test_twins_that_somebody_gave_back_are_two(house: House, prefetch: int) -> None:
+    """They are marked as redelivered, and none of them was ever spooled."""
+    await house.publish(TWIN, TWIN, TWIN)
+    for delivery in reversed(await house.upstream.fetch("in", 3, 0.5)):
+        delivery.settle(Settlement.RELEASE)
+    await house.tap(prefetch=prefetch)
+    await house.wait_for(taken=3, in_flight=0)
+    assert await house.bodies() == [b"twin"] * 3
+    assert (await house.taps.get("t")).duplicates_dropped == 0
+
+
+@pytest.mark.parametrize("prefetch", [1, 10])
+async def test_what_the_log_has_stands_for_one_of_twins(
+    house: House, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    """The gateway died when it had spooled one, and had not acknowledged it."""
+    await house.publish(TWIN)
+    await crashed(house, monkeypatch, 1)
+    await house.wait_for(duplicates_dropped=1)
+    await house.taps.delete("t", None)
+    await house.publish(TWIN, TWIN)
+    for delivery in reversed(await house.upstream.fetch("in", 2, 0.5)):
+        delivery.settle(Settlement.RELEASE)
+    await house.tap(prefetch=prefetch)
+    await house.wait_for(taken=2, in_flight=0)
+    assert [row.redelivered for row in await house.rows()] == [False, True]
+
+
+async def test_more_twins_than_are_remembered(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "BROUGHT_MAX", 1)
+    other = Message(b"other", Properties(message_id="m-2", delivery_mode=2))
+    await house.publish(TWIN, other, TWIN, other)
+    for delivery in reversed(await house.upstream.fetch("in", 4, 0.5)):
+        delivery.settle(Settlement.RELEASE)
+    await house.tap(prefetch=1)
+    await house.wait_for(taken=4, in_flight=0)
+    assert await house.bodies() == [b"twin", b"other"] * 2
 
 
 async def test_without_deduplication_everything_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

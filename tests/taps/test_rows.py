@@ -120,6 +120,7 @@ async def test_the_dropped_one_is_told_of_under_the_id_of_the_first(tapped: Tapp
     twin = Message(b"x", Properties(message_id="m-1"))
     tapped.put(twin)
     await tapped.until(lambda: len(tapped.upstream.settled) == 1)
+    tapped.upstream.consumers[0].lose()  # and with it the acknowledgement
     tapped.put(twin, redelivered=True)
     await tapped.until(lambda: len(tapped.upstream.settled) == 2)
     (row,) = await tapped.rows()
