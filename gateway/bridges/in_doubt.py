@@ -8,7 +8,8 @@ Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.branche
     aborted           it is rolled back                                   nothing: the row goes
     decided           it is committed. The broker does not know it: it    its messages are forwarded; the row goes
                       was committed, and the answer was lost
-    decided           the broker has undone it, against its word          its messages are forgotten; they come again
+    decided           the broker has undone it, against its word          its messages are forgotten; they come again,
+                                                                          marked if some of it may have been committed
     nothing           the broker says that it is prepared, under a name   nothing
                       of this bridge: it is rolled back
 
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.bridges.journal import Journal
-from gateway.bridges.two_phase import FORMAT, branch_id, told_of, undone_of, xid_of
+from gateway.bridges.two_phase import FORMAT, branch_id, doubt_of, told_of, undone_of, xid_of
 from gateway.core.gateway import Gateway
 from gateway.errors import EntriesRefused, NoSuchBroker, RemoteError
 from gateway.ledger import Branch, BranchStatus
@@ -89,7 +90,8 @@ async def _commit(token: str, upstream: Upstream, gateway: Gateway, journal: Jou
     if fate in (Fate.ROLLED_BACK, Fate.MIXED):
         log("bridge.branch_lost", logging.WARNING, bridge=branch.bridge, branch=branch.id.hex(), fate=fate.value)
         released = undone_of(detail, branch.broker, branch.bridge, fate)
-        await register.finish(branch.id, released, forget={detail["scope"]: detail["keys"]})
+        doubt = doubt_of(detail, branch.id, fate, journal)
+        await register.finish(branch.id, released, forget={detail["scope"]: detail["keys"]}, doubt=doubt)
         return False
     try:
         await register.finish(branch.id, told_of(detail, branch.broker))

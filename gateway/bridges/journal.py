@@ -29,6 +29,8 @@ PAUSE_MAX: Final = 30.0
 DETAILS_MAX: Final = 1_000
 """How many details are kept for the next messages of the same routing key."""
 WHERE: Final = "ledger"
+IN_DOUBT: Final = bytes(32)
+"""In the inbox, in place of a body's digest: the target may have a message of that origin id, and nobody knows."""
 
 R = TypeVar("R")
 
@@ -161,6 +163,11 @@ class Journal:
             if item.key and self._remember_us:
                 inbox.append(InboxRow(self.scope, item.key, item.sha256, message_id, expires_at))
         return entries, inbox
+
+    def in_doubt(self, scope: str, keys: Iterable[str], id: bytes) -> list[InboxRow]:
+        """What the inbox says of origin ids of which some may be at the target; ``id`` is that of their branch."""
+        expires_at = time_ns() // 1000 + self._remember_us
+        return [InboxRow(scope, key, IN_DOUBT, id, expires_at) for key in keys]
 
     def dropped(self, items: Iterable[Item], kind: Kind) -> list[Entry]:
         """They are not forwarded, and taken off the source."""

@@ -18,7 +18,7 @@ from time import time_ns
 from typing import NamedTuple
 
 from gateway.bridges.items import Item
-from gateway.bridges.journal import Journal
+from gateway.bridges.journal import IN_DOUBT, Journal
 from gateway.core.arrivals import Brought
 from gateway.ledger import Seen
 
@@ -104,6 +104,8 @@ class Redeliveries:
         seen = await self._journal.seen([item.key for item in asked])
         for item in asked:
             before = seen.get(item.key)
+            if before is not None and before.body_sha256 == IN_DOUBT:
+                item.resent = True
             if before is None or before.body_sha256 != item.sha256:
                 continue
             # What the same channel has brought before it brings again only with a word of it: without, this is

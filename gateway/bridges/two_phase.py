@@ -212,8 +212,9 @@ class TwoPhase:
                 bridge=self._bridge, branch=id.hex(), fate=fate.value, messages=len(good),
             )  # fmt: skip
             forget = {self._journal.scope: [row.key for row in inbox]}
+            doubt = doubt_of(detail, id, fate, self._journal)
             released = undone_of(detail, self._target.name, self._bridge, fate)
-            await self._journal.patiently(lambda: self._register.finish(id, released, forget=forget))
+            await self._journal.patiently(lambda: self._register.finish(id, released, forget=forget, doubt=doubt))
             for item in good:
                 item.resent = item.resent or fate is Fate.MIXED
             return Ended([], refused, good, f"the target has not kept a branch that it had prepared: {fate.value}")
@@ -291,6 +292,12 @@ def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -
         for id, kind, _ in detail["told"]
         if kind == Kind.FORWARDED
     ]
+
+
+def doubt_of(detail: Mapping[str, Any], id: bytes, fate: Fate, journal: Journal) -> list[InboxRow]:
+    """What the inbox is to know of a branch that its broker has undone, if some of it may have been committed: whoever
+    sends its messages again, after however many ends, marks them."""
+    return journal.in_doubt(detail["scope"], detail["keys"], id) if fate is Fate.MIXED else []
 
 
 def _outcomes(items: Sequence[Item], exchange: str) -> tuple[list[Item], list[tuple[Item, GatewayError]], list[Item]]:

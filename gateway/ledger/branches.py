@@ -145,12 +145,14 @@ class Branches:
         entries: Sequence[Entry] = (),
         *,
         forget: Mapping[str, Sequence[str]] | None = None,
+        doubt: Sequence[InboxRow] = (),
         following: tuple[bytes, str, str] | None = None,
     ) -> None:
         """A branch is finished at its broker: in one transaction with the events.
 
         Args:
             forget: scope and keys of the inbox that are forgotten, since it was rolled back after all.
+            doubt: rows of the inbox in their place, where some of it may have been committed.
             following: id, bridge and broker of the branch that is about to be started next, as by :meth:`begin`.
 
         Raises:
@@ -162,6 +164,9 @@ class Branches:
                 self._append(connection, lease, entries)
                 for scope, keys in (forget or {}).items():
                     self._inbox.drop(connection, digests(scope, keys))
+                rows = {digests(row.scope, [row.key])[0]: row for row in doubt}
+                if rows:
+                    self._inbox.write(connection, rows, self._now())
             if following is not None:
                 self._begin(connection, *following)
 

@@ -20,9 +20,9 @@ from gateway.ledger.branches import Branches as Register
 from gateway.message import Message, Properties
 from gateway.upstreams import Fate
 from gateway.upstreams import branches as upstream_branches
-from gateway.upstreams.branches import Branch, Branches
+from gateway.upstreams.branches import Branch, Branches, Worker
 from tests.bridges.conftest import Estate, bridge_settings, entry, until
-from tests.bridges.points import POINTS, Hold, after, branches, crash, prepared, until_async
+from tests.bridges.points import POINTS, Hold, after, before, branches, crash, prepared, until_async
 
 VERSIONS = {"old": "0-9-1", "new": "0-10"}
 TO_0_10 = pytest.mark.parametrize("estate", [("0-9-1", "0-10")], indirect=True)
@@ -500,6 +500,40 @@ async def test_a_target_that_undoes_what_it_had_prepared(
     assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
     marked = sum("resent" in entry(delivery) for delivery in found)
     assert marked > 0 if fate is Fate.MIXED else marked == 0
+
+
+@TO_0_10
+@pytest.mark.parametrize("ends", [1, 2])
+async def test_doubt_outlives_ends_in_quick_succession(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    """Some of a branch may have been committed: that is found out by one process, and its messages go by another."""
+    ids = await estate.fill(6)
+    hold = Hold()
+    with monkeypatch.context() as patched:
+        patched.setattr(Register, "decide", after(Register.decide, hold))
+        await estate.bridge(acknowledge=DTX)
+        await until(lambda: hold.reached)
+        await crash(estate)
+    rollback = Branches.rollback
+
+    async def undo(branches_: Branches, xid: Any) -> Fate:
+        await rollback(branches_, xid)
+        return Fate.MIXED
+
+    monkeypatch.setattr(Branches, "commit", undo)
+    if ends == 2:
+        again = Hold()
+        with monkeypatch.context() as patched:
+            patched.setattr(Worker, "begin", before(Worker.begin, again))
+            await estate.open_gateway(VERSIONS)
+            await until(lambda: again.reached)
+            await crash(estate)
+    await estate.open_gateway(VERSIONS)
+    await estate.wait_for(forwarded=6)
+    found = await estate.take(6)
+    assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
+    assert all(entry(delivery).get("resent") == "1" for delivery in found)
 
 
 @TO_0_10
