@@ -50,6 +50,9 @@ BIND_EVERY: Final = 30.0
 its exchange, is gone."""
 CALM: Final = 60.0
 """After so many seconds without a fault of ours the next one is the first again."""
+PLAIN: Final = "bridge-plain"
+"""The resource that says that a bridge of this name has run in another mode than ``dtx``. It stays: nobody can tell
+when the last message comes again that such a run has published and not recorded."""
 SOURCE, QUEUE, BROKER, OURS, BRANCH = "source", "own queue", "target broker", "bridge", "branch"
 """Where a fault can be, besides those of the flow."""
 
@@ -247,9 +250,11 @@ class Bridge:
             self._finish("delete_after: there was nothing to forward")
             return
         left = await self._settle_branches()
+        plain = await self._was_plain()
         flow = self._flow = self._make_flow()
         if flow.two_phase is not None:
             flow.two_phase.inherit(left)
+            flow.two_phase.unsure = plain
         flow.redeliveries.browses = browses
         flow.unheld = settings.acknowledge == "unsafe-no-ack"
         flow.start(self._left)
@@ -304,6 +309,15 @@ class Bridge:
             raise
         self._faults.clear(BRANCH)
         return settled.left
+
+    async def _was_plain(self) -> bool:
+        """Whether one of this name has run in another mode than ``dtx``, written down before it takes anything: what
+        that has published has no branch, so that none in the ledger does not say that it is not at the target."""
+        ledger = self._gateway.ledger
+        found = await ledger.get_resource(PLAIN, self.name)
+        if found is None and self.settings.acknowledge != "dtx":
+            await ledger.put_resource(PLAIN, self.name, {}, None)
+        return found is not None
 
     async def _settle_last(self, within: float) -> str:
         """It does not run any more: settle what it leaves in the middle, if that can be done within so many seconds;

@@ -488,8 +488,8 @@ class Flow:
             item.sent = self._serial
             item.published = now
             if item.delivery.redelivered or item.first or item.doubtful:
-                # What has an id, and no branch of it is in the ledger, is not at the target.
-                again = item.delivery.redelivered and (two_phase is None or not item.key)
+                # What has an id, and no branch of it is in the ledger, is not at the target, unless in another mode.
+                again = item.delivery.redelivered and (two_phase is None or two_phase.unsure or not item.key)
                 item.resent = item.resent or again
                 resent += item.resent
             item.first = item.first or self._serial

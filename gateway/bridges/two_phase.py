@@ -84,6 +84,8 @@ class TwoPhase:
         ids: MessageIds,
     ) -> None:
         """``token`` is the bridge in the names of its branches."""
+        self.unsure = False
+        """Messages may have been published in another mode, without a branch, before they come again."""
         self._bridge = bridge
         self._token = token
         self._exchange = exchange

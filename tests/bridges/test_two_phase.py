@@ -12,6 +12,7 @@ import pytest
 from gateway.bridges import two_phase
 from gateway.bridges.flow import Flow, _branches
 from gateway.bridges.items import Item
+from gateway.bridges.journal import Journal
 from gateway.bridges.two_phase import FORMAT, branch_id, xid_of
 from gateway.config import check_bridge
 from gateway.errors import BrokerUnavailable, EntriesRefused, LedgerUnavailable, NotFound, RemoteError
@@ -288,6 +289,34 @@ async def test_what_was_decided_is_committed_in_another_mode_too(
     await estate.open_gateway(VERSIONS)
     await estate.bridges.put("b", bridge_settings(), before_.etag)
     await settled(estate, ids)
+
+
+@TO_0_10
+@pytest.mark.parametrize("ends", [1, 2])
+async def test_what_another_mode_has_published_is_marked(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    """The target has the messages, and the ledger knows nothing of them: they had no branch."""
+    ids = await estate.fill(6)
+    await estate.close_gateway()
+    hold = Hold()
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "record", before(Journal.record, hold))
+        await estate.open_gateway(VERSIONS, {"b": bridge_settings()})
+        await until(lambda: hold.reached)
+        await crash(estate)
+    if ends == 2:
+        again = Hold()
+        with monkeypatch.context() as patched:
+            patched.setattr(Worker, "begin", before(Worker.begin, again))
+            await estate.open_gateway(VERSIONS, {"b": bridge_settings(acknowledge=DTX)})
+            await until(lambda: again.reached)
+            await crash(estate)
+    await estate.open_gateway(VERSIONS, {"b": bridge_settings(acknowledge=DTX)})
+    await estate.wait_for(forwarded=6)
+    found = await estate.take(12)
+    assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids] * 2
+    assert [entry(delivery).get("resent") for delivery in found] == [None] * 6 + ["1"] * 6
 
 
 @TO_0_10
