@@ -53,6 +53,13 @@ class Item:
     """What the ledger's row says of its last attempt."""
 
     @property
+    def doubtful(self) -> bool:
+        """Its endpoint may have taken it before: it may be there twice, or an attempt was begun of which nobody has
+        told what became. Whoever fails tells; a process that dies does not, however many of them did."""
+        untold = self.attempt - 1 > self.reason.get("attempt", 0)
+        return self.redelivered or self.resent or (self.arrival is None and untold)
+
+    @property
     def delivery(self) -> Delivery | None:
         """Of the broker that holds it; None: the ledger does."""
         return self.arrival.delivery if self.arrival is not None else None

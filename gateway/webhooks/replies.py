@@ -4,17 +4,20 @@ Where an endpoint has ``reply``, the body of its 2xx answer is published to the 
 that the message came from and in the words of that broker's version: a routing key of the default exchange, or with
 0-10 an exchange and a routing key. It carries the request's ``correlation_id``, or its ``message_id`` where there is
 none, and the answer's content type. It is confirmed before the message is done with; a crash in between sends it again,
-with the request. A reply that cannot be published is no reason to make the request again: the message's timeline says
-why.
+with the request, marked ``resent``: so is each reply to a message of which an attempt came to no end that is known, or
+that may itself be there twice. A reply that cannot be published is no reason to make the request again: the message's
+timeline says why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.core.arrivals import printable
+from gateway.core.publishing import RESENT
 from gateway.errors import BrokerUnavailable, FrameSyntaxError, GatewayError, Unroutable
 from gateway.fidelity import annotate
 from gateway.ledger import Kind, MessageIds, id_text
@@ -59,7 +62,8 @@ class Replies:
             return None, f"not sent: the answer has more than {len(outcome.body)} octets"
         exchange, routing_key = ("", reply_to) if isinstance(reply_to, str) else _place(reply_to)
         reply_id = id_text(self._ids())
-        message = _reply(properties, outcome, reply_id if upstream.settings.annotate else None)
+        notes = {"id": reply_id, **(RESENT if item.doubtful else {})} if upstream.settings.annotate else {}
+        message = _reply(properties, outcome, notes)
         try:
             await self._publish(upstream, exchange, routing_key, message)
         except GatewayError as error:
@@ -93,7 +97,7 @@ def _place(reply_to: ReplyTo) -> tuple[str, str]:
     return reply_to.exchange, reply_to.routing_key
 
 
-def _reply(asked: Properties, outcome: Outcome, reply_id: str | None) -> Message:
+def _reply(asked: Properties, outcome: Outcome, notes: Mapping[str, str]) -> Message:
     content_type = outcome.content_type
     if content_type is not None and len(content_type.encode()) > CONTENT_TYPE_MAX:
         content_type = None
@@ -102,4 +106,4 @@ def _reply(asked: Properties, outcome: Outcome, reply_id: str | None) -> Message
         delivery_mode=asked.delivery_mode,
         correlation_id=asked.correlation_id if asked.correlation_id is not None else asked.message_id,
     )
-    return Message(outcome.body, annotate(properties, id=reply_id) if reply_id is not None else properties)
+    return Message(outcome.body, annotate(properties, **notes) if notes else properties)

@@ -20,6 +20,7 @@ from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery
 from gateway.webhooks import supervisor
+from gateway.webhooks.fates import Fates
 from gateway.webhooks.forms import Outgoing
 from gateway.webhooks.sender import Outcome
 from gateway.webhooks.states import PushState
@@ -95,6 +96,55 @@ async def test_a_request_whose_outcome_was_not_recorded_is_made_again_under_the_
     (first,), (second,) = (items for _, items in estate.receivers.requests["e"])
     assert first.id == second.id
     assert (first.redelivered, second.redelivered) == (False, True)
+
+
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+@pytest.mark.parametrize("ends", [1, 2])
+async def test_a_reply_that_may_be_there_twice_says_so(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, lease: str, ends: int
+) -> None:
+    """A gateway dies after the reply and before its commit, and the next one perhaps in the middle of the request."""
+    replied, began = asyncio.Event(), asyncio.Event()
+
+    async def stuck(*_: Any) -> None:
+        replied.set()
+        await asyncio.sleep(3_600)
+
+    async def silent(_: Sequence[Outgoing]) -> Outcome:
+        began.set()
+        await asyncio.sleep(3_600)
+        return Outcome(status=200)
+
+    estate.receivers.put("e", Outcome(status=200, body=b"answer"), reply=True)
+    await estate.upstream.declare_queue("answers")
+    await estate.subscribe(lease=lease)
+    with monkeypatch.context() as patched:
+        patched.setattr(Fates, "_done", stuck)
+        await estate.publish(b"x", reply_to="answers", correlation_id="c")
+        await replied.wait()
+        await estate.close_gateway(0.0)
+    if ends == 2:
+        estate.receivers.answers["e"] = silent
+        await estate.open_gateway()
+        await began.wait()
+        await estate.close_gateway(0.0)
+        estate.receivers.answers["e"] = Outcome(status=200, body=b"answer")
+    await estate.open_gateway()
+    await estate.wait_for(in_flight=0, waiting=0)
+    await estate.wait_depth(2, "answers")
+    found = await estate.upstream.fetch("answers", 2, 1.0)
+    assert [annotation(delivery.message.properties, "resent") for delivery in found] == [None, "1"]
+
+
+async def test_a_reply_to_what_has_failed_before_is_the_first(estate: Estate) -> None:
+    answers = [Outcome(status=500), Outcome(status=500), Outcome(status=200, body=b"answer")]
+    estate.receivers.put("e", lambda items: answers.pop(0), schedule=[0, 0.05, 0.1], reply=True)
+    await estate.upstream.declare_queue("answers")
+    await estate.subscribe()
+    await estate.publish(b"x", reply_to="answers", correlation_id="c")
+    await estate.wait_depth(1, "answers")
+    (reply,) = await estate.upstream.fetch("answers", 1, 1.0)
+    assert annotation(reply.message.properties, "resent") is None
 
 
 async def test_what_a_gateway_that_died_had_claimed_is_tried_by_the_next_one_at_once(estate: Estate) -> None:
