@@ -14,6 +14,7 @@ may have forgotten that has just come back) is looked for in the inbox:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from time import time, time_ns
@@ -91,7 +92,7 @@ class Brought:
     def __init__(self) -> None:
         self._channel: object = None
         self._since = 0
-        self._keys: dict[tuple[str, bytes], None] = {}
+        self._keys: OrderedDict[tuple[str, bytes], None] = OrderedDict()  # its first is found at once
         self._all = True
         """None of them was forgotten."""
 
@@ -108,7 +109,7 @@ class Brought:
         if channel is self._channel:
             self._keys[key, sha256] = None
             if len(self._keys) > BROUGHT_MAX:
-                del self._keys[next(iter(self._keys))]
+                self._keys.popitem(last=False)
                 self._all = False
 
     def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
