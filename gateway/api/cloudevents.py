@@ -4,22 +4,24 @@ The CloudEvents AMQP binding is for AMQP 1.0. For 0-8 to 0-10 this is the gatewa
 binding: the mode that the event came in is the mode that it goes out in.
 
 * **binary**: ``ce-NAME`` becomes the AMQP header ``cloudEvents_NAME`` (a string), the Content-Type becomes
-  ``content_type``, the body stays as it is.
+  ``content_type``, a Content-Encoding ``content_encoding``, the body stays as it is.
 * **structured**: the body stays as it is, ``content_type`` is ``application/cloudevents+json``.
 * **batch**: each event of the array is a structured event by itself, octet for octet.
+
+Properties and headers in ``Amqp-*`` headers are those of the message, as beside a raw body; of each message of a batch.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from gateway.api.json_bounds import check_size
 from gateway.api.problems import ApiProblem
-from gateway.api.raw_body import with_body
+from gateway.api.raw_body import encoded, with_body
 from gateway.core import Outgoing
 from gateway.notation.cloudevents import PREFIX, REQUIRED, STRUCTURED
 from gateway.notation.messages import MessageProperties
@@ -41,7 +43,7 @@ class _Event(msgspec.Struct):
 
 def from_binary(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     """An event in binary mode (HTTP binding section 3.1)."""
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, str] = {}
     for raw_name, raw_value in call.headers.items():
         if not raw_name.startswith(b"ce-"):
             continue
@@ -55,7 +57,7 @@ def from_binary(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     missing = [name for name in REQUIRED if not attributes.get(PREFIX + name)]
     if missing:
         return ApiProblem("invalid_parameter", f"the CloudEvent lacks ce-{', ce-'.join(missing)}")
-    properties = MessageProperties(content_type=call.header(b"content-type"))
+    properties = encoded(call, MessageProperties(content_type=call.header(b"content-type")))
     return with_body(call, octets, properties, attributes)
 
 
@@ -64,7 +66,7 @@ def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     problem = _check(octets, "")
     if problem is not None:
         return problem
-    return with_body(call, octets, MessageProperties(content_type=STRUCTURED), {})
+    return with_body(call, octets, MessageProperties(content_type=STRUCTURED))
 
 
 def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:

@@ -48,10 +48,14 @@ _FORM: Final = "application/x-www-form-urlencoded"
 
 async def publish(call: Call) -> Response:
     """Take the body apart by what it is, publish, answer."""
+    raw_body.check(call)
     media = media_type(call.headers)
     if media in NDJSON:
         if b"idempotency-key" in call.headers:
             raise ApiProblem("invalid_parameter", "a stream has no Idempotency-Key; give each message a key")
+        if raw_body.is_raw(call.headers):
+            raise ApiProblem("invalid_parameter", "Amqp-* headers are for other bodies: a stream says it in its lines")
+        _no_query(call)
         return publish_stream(call)
     form = _form(call, media)
     octets = await call.body()
@@ -80,8 +84,7 @@ def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Ou
 
 
 def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
-    if call.scope["query_string"] and call.query(PublishQuery) != PublishQuery():
-        raise ApiProblem("invalid_parameter", "the query is for other bodies: JSON says it in the message")
+    _no_query(call)
     if len(octets) > FREE:
         check_size(octets, call.http.batch_max)
     try:
@@ -97,6 +100,11 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]
         text = "the key of a single message is the header Idempotency-Key"
         raise ApiProblem("invalid_request", text, errors=[("/key", text)])
     return False, [_convert(call, request)]
+
+
+def _no_query(call: Call) -> None:
+    if call.scope["query_string"] and call.query(PublishQuery) != PublishQuery():
+        raise ApiProblem("invalid_parameter", "the query is for other bodies: JSON says it in the message")
 
 
 def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:

@@ -1,7 +1,8 @@
 """A raw body: the payload itself, its properties in ``Amqp-*`` headers.
 
 Content-Type and Content-Encoding become the properties of that name. Typed headers come as JSON in ``Amqp-Headers``.
-Octets above ASCII in a header are taken as UTF-8.
+Octets above ASCII in a header are taken as UTF-8. What stands in a header and would not become part of the message is
+refused (:func:`check`): a name that is no property's, and a second header of the same name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem
 from gateway.api.schemas import PublishMessage, PublishQuery
 from gateway.core import Outgoing
-from gateway.notation.fields import INTEGERS, TEXTS
+from gateway.message import Message, with_headers
+from gateway.notation.fields import INTEGERS, OF_A_DELIVERY, TEXTS
 from gateway.notation.messages import MessageProperties
 from gateway.notation.values import ValueProblem
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 HEADERS: Final = ("Amqp-Routing-Key", "Amqp-Mandatory", "Amqp-Headers", *TEXTS, *INTEGERS)
 """Request headers that make a body raw, whatever its Content-Type."""
 _NAMES: Final = frozenset(name.lower().encode() for name in HEADERS)
+_PASSED_OVER: Final = frozenset(name.lower().encode() for name in OF_A_DELIVERY)
+_ONCE: Final = frozenset({b"content-type", b"content-encoding"})
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -34,33 +38,43 @@ def is_raw(headers: Mapping[bytes, bytes]) -> bool:
     return not _NAMES.isdisjoint(headers)
 
 
+def check(call: Call) -> None:
+    """Raise ApiProblem (invalid_parameter) for a header that says something of the message and would not be heeded."""
+    seen: set[bytes] = set()
+    for name, _ in call.scope["headers"]:
+        ours = name.startswith(b"amqp-")
+        if not ours and not name.startswith(b"ce-") and name not in _ONCE:
+            continue
+        if name in seen:
+            raise ApiProblem("invalid_parameter", f"the header {name.decode('latin-1')} is there twice")
+        seen.add(name)
+        if ours and name not in _NAMES and name not in _PASSED_OVER:
+            raise ApiProblem(
+                "invalid_parameter", f"{name.decode('latin-1')} is no header of a message that is published"
+            )
+
+
 def message(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     """The message that body and headers make."""
-    properties = MessageProperties()
-    content_type = call.header(b"content-type")
-    if content_type:
-        properties.content_type = content_type
-    content_encoding = call.header(b"content-encoding")
-    if content_encoding:
-        properties.content_encoding = content_encoding
-    try:
-        for header, name in TEXTS.items():
-            value = call.header(header.lower().encode())
-            if value is not None:
-                setattr(properties, name, value)
-        for header, (name, least, most) in INTEGERS.items():
-            value = call.header(header.lower().encode())
-            if value is not None:
-                setattr(properties, name, _integer(header, value, least, most))
-        return with_body(call, octets, properties, _headers(call))
-    except ApiProblem as problem:
-        return problem
+    return with_body(call, octets, encoded(call, MessageProperties(content_type=call.header(b"content-type") or None)))
+
+
+def encoded(call: Call, properties: MessageProperties) -> MessageProperties:
+    """``properties`` with the Content-Encoding of the body."""
+    properties.content_encoding = call.header(b"content-encoding") or None
+    return properties
 
 
 def with_body(
-    call: Call, octets: bytes, properties: MessageProperties, headers: dict[str, Any]
+    call: Call, octets: bytes, properties: MessageProperties, attributes: Mapping[str, str] | None = None
 ) -> Outgoing | ApiProblem:
-    """The message of this body, with routing key and ``mandatory`` from headers or query."""
+    """The message of this body, with all that ``Amqp-*`` headers and the query say. ``attributes`` are headers that
+    come before those."""
+    try:
+        _fill(call, properties)
+        headers = _headers(call)
+    except ApiProblem as problem:
+        return problem
     query = call.query(PublishQuery)
     routing_key = call.header(b"amqp-routing-key")
     if routing_key is not None and query.routing_key and query.routing_key != routing_key:
@@ -84,7 +98,25 @@ def with_body(
     except ValueProblem as problem:
         return ApiProblem("invalid_value", f"{problem.pointer}: {problem.detail}", [(problem.pointer, problem.detail)])
     result.message.body = octets
+    if attributes:
+        given = result.message.properties
+        table = given.headers or {}
+        if not table.keys().isdisjoint(attributes):
+            return ApiProblem("invalid_parameter", "Amqp-Headers names what a header ce-* stands for")
+        result.message = Message(octets, with_headers(given, {**attributes, **table}))
     return result
+
+
+def _fill(call: Call, properties: MessageProperties) -> None:
+    """Set the properties that ``Amqp-*`` headers give. Raises ApiProblem."""
+    for header, name in TEXTS.items():
+        value = call.header(header.lower().encode())
+        if value is not None:
+            setattr(properties, name, value)
+    for header, (name, least, most) in INTEGERS.items():
+        value = call.header(header.lower().encode())
+        if value is not None:
+            setattr(properties, name, _integer(header, value, least, most))
 
 
 def _integer(header: str, text: str, least: int, most: int) -> int:

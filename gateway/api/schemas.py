@@ -729,7 +729,7 @@ class ScheduledQuery(PageQuery):
 
 
 class PublishQuery(Input):
-    """For a raw body, CloudEvents and NDJSON."""
+    """For a raw body and CloudEvents."""
 
     routing_key: Annotated[str, Meta(description="Routing key, for a raw body and CloudEvents.")] = ""
     mandatory: Annotated[bool, Meta(description="As `mandatory` of a message, for a raw body and CloudEvents.")] = False

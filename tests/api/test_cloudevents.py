@@ -6,6 +6,7 @@ import httpx
 import msgspec
 import pytest
 
+from gateway.values import Typed
 from tests.api.conftest import problem
 from tests.api.test_publish import PATH, sent
 from tests.core.fakes import FakeUpstream
@@ -71,4 +72,43 @@ async def test_what_is_no_event(
     code: str,
 ) -> None:
     problem(await client.post(PATH, content=content, headers=headers), status, code)
+    assert not upstream.published
+
+
+GIVEN = {
+    "amqp-message-id": "m",
+    "amqp-priority": "4",
+    "amqp-timestamp": "5",
+    "amqp-headers": '{"n": {"type": "int8", "value": 3}}',
+}
+
+
+async def test_amqp_headers_beside_a_binary_event(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {**BINARY, **GIVEN, "content-type": "text/plain", "content-encoding": "gzip"}
+    assert (await client.post(PATH, content=b"\x1f\x8b", headers=headers)).status_code == 200
+    properties = sent(upstream)
+    assert (properties.content_type, properties.content_encoding) == ("text/plain", "gzip")
+    assert (properties.message_id, properties.priority, properties.timestamp) == ("m", 4, 5)
+    given = list((properties.headers or {}).items())
+    assert given[-2:] == [
+        ("cloudEvents_type", "order.made"),
+        ("n", Typed("int8", 3)),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "content"), [(STRUCTURED, EVENT), (BATCH, [EVENT, EVENT])])
+async def test_amqp_headers_beside_other_events(
+    client: httpx.AsyncClient, upstream: FakeUpstream, kind: dict[str, str], content: object
+) -> None:
+    assert (await client.post(PATH, json=content, headers={**kind, **GIVEN})).is_success
+    for _, _, message in upstream.published:
+        properties = message.properties
+        assert (properties.message_id, properties.priority, properties.timestamp) == ("m", 4, 5)
+        assert (properties.headers or {})["n"] == Typed("int8", 3)
+        assert properties.content_type == "application/cloudevents+json"
+
+
+async def test_an_attribute_that_is_given_twice(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {**BINARY, "amqp-headers": '{"cloudEvents_id": "2"}'}
+    problem(await client.post(PATH, content=b"x", headers=headers), 422, "invalid_parameter")
     assert not upstream.published

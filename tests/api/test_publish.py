@@ -298,6 +298,43 @@ async def test_bad_raw_bodies(
     assert not upstream.published
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        [("amqp-message-identifier", "m")],
+        [("amqp-content-encoding", "gzip")],
+        [("amqp-undecodable-properties", "AQI=")],
+        [("amqp-message-id", "m"), ("amqp-message-id", "n")],
+        [("content-encoding", "gzip"), ("content-encoding", "x")],
+        [("ce-id", "1"), ("ce-id", "1")],
+    ],
+)
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/cloudevents+json"])
+async def test_headers_that_would_not_be_heeded(
+    client: httpx.AsyncClient, upstream: FakeUpstream, kind: str, more: list[tuple[str, str]]
+) -> None:
+    headers = [("content-type", kind), *more]
+    problem(await client.post(PATH, content=b"{}", headers=headers), 422, "invalid_parameter")
+    assert not upstream.published
+
+
+async def test_headers_of_a_delivery_are_passed_over(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    headers = {"content-type": "text/plain", "amqp-queue": "q", "amqp-delivery-attempt": "2", "amqp-message-id": "m"}
+    assert (await client.post(PATH, content=b"x", headers=headers)).status_code == 200
+    assert sent(upstream) == Properties(content_type="text/plain", delivery_mode=2, message_id="m")
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"), [({"amqp-priority": "4"}, ""), ({}, "?not_before=2099-01-01T00:00:00Z"), ({}, "?mandatory=1")]
+)
+async def test_what_a_stream_does_not_heed(
+    client: httpx.AsyncClient, upstream: FakeUpstream, headers: dict[str, str], query: str
+) -> None:
+    headers = {"content-type": "application/x-ndjson", **headers}
+    problem(await client.post(PATH + query, content=b'{"payload": "x"}', headers=headers), 422, "invalid_parameter")
+    assert not upstream.published
+
+
 # ------------------------------------------------------------------------------------------- Idempotency-Key
 
 
