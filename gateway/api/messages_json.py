@@ -19,7 +19,7 @@ from gateway.fidelity import RESERVED, copy_of
 from gateway.message import Message, Properties, ReplyTo
 from gateway.notation.logged import Logged, message_of
 from gateway.notation.messages import TEXTS, Address, Binary, MessageProperties
-from gateway.notation.values import ValueProblem, octets_from_json, table_from_json
+from gateway.notation.values import ValueProblem, headers_from_json, octets_from_json
 from gateway.values import UINT64_MAX, Table
 
 PERSISTENT: Final = 2
@@ -80,16 +80,16 @@ def _logged(item: PublishMessage, logged: Logged, body: bytes, annotated: bool) 
 def _message(item: PublishMessage, body: bytes) -> Message:
     headers = None
     if item.headers:
-        if RESERVED in item.headers:
+        try:
+            headers = headers_from_json(item.headers)
+        except ValueProblem as problem:
+            raise problem.under("headers") from None
+        if RESERVED in headers:
             raise ApiProblem(
                 "invalid_header",
                 f"the header {RESERVED} belongs to the gateway",
                 errors=[(f"/headers/{RESERVED}", "reserved")],
             )
-        try:
-            headers = table_from_json(item.headers)
-        except ValueProblem as problem:
-            raise problem.under("headers") from None
     return Message(body, _properties(item.properties, headers))
 
 

@@ -32,8 +32,8 @@ from gateway.message import ArrivalTime, Deadline, Message, Properties, RawPrope
 from gateway.notation.messages import SCALARS, TEXTS, property_to_json
 from gateway.notation.values import (
     ValueProblem,
+    headers_from_json,
     octets_from_json,
-    table_from_json,
     table_to_json,
     text_from_json,
 )
@@ -143,10 +143,8 @@ def message_of(found: Logged, body: bytes) -> Message:
 
 
 def _headers(json: Any, *path: str) -> Table:
-    if isinstance(json, dict) and json.keys() == {"type", "value"} and json["type"] == "table":
-        json = json["value"]  # wrapped, since it could have been taken for something else
     try:
-        return table_from_json(json)
+        return headers_from_json(json)
     except ValueProblem as problem:
         raise problem.under(*(path or ("headers",))) from None
 

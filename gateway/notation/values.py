@@ -113,6 +113,19 @@ def table_from_json(json: Any, depth: int = 1) -> Table:
     return table
 
 
+def headers_from_json(json: Any) -> Table:
+    """All headers of a message, as :func:`table_to_json` writes them: wrapped, perhaps. An object of the keys ``type``
+    and ``value`` that is no wrapped table is two headers of these names. Raises :class:`ValueProblem`."""
+    if isinstance(json, dict) and json.keys() == _TYPED_KEYS and json["type"] == "table":
+        inner = json["value"]
+        if isinstance(inner, dict | list):
+            try:
+                return table_from_json(inner)
+            except ValueProblem as problem:
+                raise problem.under("value") from None
+    return table_from_json(json)
+
+
 def _pairs(json: Any) -> dict[str, Any]:
     if not isinstance(json, list):
         raise ValueProblem("expected an object")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from gateway.core import Gateway
 from gateway.errors import BrokerUnavailable, OutcomeUnknown, PublishRefused
 from gateway.message import Properties, ReplyTo
+from gateway.notation.values import table_to_json
 from gateway.upstreams import UpstreamState
 from gateway.values import Typed
 from tests.api.conftest import problem
@@ -413,3 +415,49 @@ async def test_bad_keys(client: httpx.AsyncClient, key: str) -> None:
 async def test_a_key_for_a_broker_that_is_missing(client: httpx.AsyncClient) -> None:
     path = "/v1/brokers/missing/exchanges/amq.default:publish"
     problem(await client.post(path, json={}, headers={"idempotency-key": "k"}), 404, "broker_not_found")
+
+
+# ------------------------------------------------------------------------------------ headers as pulls show them
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"type": "order", "value": 3},
+        {"type": "table", "value": {"a": 1}},
+        {"type": "table", "value": [1]},
+        {"caf\udce9": Typed("int8", 3), "b": {"type": "x", "value": None}},
+        {"a": {"caf\udce9": "x"}},
+    ],
+)
+async def test_headers_are_published_as_they_are_shown(
+    client: httpx.AsyncClient, upstream: FakeUpstream, headers: dict[str, Any]
+) -> None:
+    shown = table_to_json(headers)
+    assert (await client.post(PATH, json={"headers": shown})).status_code == 200
+    assert list((sent(upstream).headers or {}).items()) == list(headers.items())
+    raw = {"content-type": "text/plain", "amqp-headers": json.dumps(shown)}
+    assert (await client.post(PATH, content=b"", headers=raw)).status_code == 200
+    assert sent(upstream).headers == headers
+
+
+async def test_plain_headers_named_type_and_value(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    for plain in ({"type": "order", "value": 3}, {"type": "table", "value": "x"}, {"type": "int8", "value": 3}):
+        assert (await client.post(PATH, json={"headers": plain})).status_code == 200
+        assert sent(upstream).headers == plain
+
+
+@pytest.mark.parametrize(
+    "pairs", [{"x-gateway": 1}, [["x-gateway", 1]], [[{"type": "binary", "value": "eC1nYXRld2F5"}, 1]]]
+)
+async def test_the_reserved_header_in_a_wrapped_table(
+    client: httpx.AsyncClient, upstream: FakeUpstream, pairs: Any
+) -> None:
+    response = await client.post(PATH, json={"headers": {"type": "table", "value": pairs}})
+    problem(response, 422, "invalid_header")
+    assert not upstream.published
+
+
+async def test_what_is_wrong_in_a_wrapped_table(client: httpx.AsyncClient) -> None:
+    found = await client.post(PATH, json={"headers": {"type": "table", "value": [["a", 1 << 64]]}})
+    assert problem(found, 422, "invalid_value")["errors"][0]["pointer"] == "/headers/value/a"
