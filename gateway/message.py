@@ -141,7 +141,7 @@ class Message:
     """A body and its properties. ``properties`` decodes on first use and may then raise
     :class:`~gateway.errors.FrameSyntaxError` if the octets are no property list."""
 
-    __slots__ = ("_properties", "body", "left_out", "raw", "relayed")
+    __slots__ = ("_properties", "body", "left_out", "origin", "raw", "relayed")
 
     def __init__(
         self,
@@ -151,9 +151,13 @@ class Message:
         left_out: tuple[str, ...] | None = None,
         *,
         relayed: bool = False,
+        origin: RawProperties | None = None,
     ) -> None:
         self.body = body
         self.raw = raw
+        self.origin = raw if origin is None else origin
+        """What the properties were decoded from, perhaps before some of them were changed: octets may say more than
+        properties do, as the header segment of 0-10, which has structs besides."""
         self.left_out = left_out
         """None, or the message is to be sent without the reserved header: what a version cannot carry is left out, and
         nothing is added to carry it. These headers were left out already."""
@@ -168,6 +172,10 @@ class Message:
             assert self.raw is not None
             self._properties = self.raw.decode(self.raw.octets)
         return self._properties
+
+    def altered(self, properties: Properties, left_out: tuple[str, ...] | None = None) -> Message:
+        """The same message with other properties."""
+        return Message(self.body, properties, None, left_out, relayed=self.relayed, origin=self.origin)
 
     def forget(self, over: int = 0) -> None:
         """Keep the octets of the properties alone, where they are more than ``over``: what was decoded from them can

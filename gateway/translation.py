@@ -120,13 +120,13 @@ class Target:
     def _losses(self, message: Message) -> Iterator[Lost]:
         for name in message.left_out or ():
             yield Lost("held_header", f"headers/{name}", "brokers act upon it, and what holds it is left out")
-        raw = message.raw
+        origin = message.origin
         carry = message.left_out is None
         for name in _of_draft(message, self._side):
             yield Lost("struct", name, "the transitional draft alone has such a property")
         try:
-            if raw is not None and raw.dialect in native.DIALECTS:
-                yield from _of_structs(raw.octets, self.version is Version.V0_10)
+            if origin is not None and origin.dialect in native.DIALECTS:
+                yield from _of_structs(origin.octets, self.version is Version.V0_10)
             octets = self._side.encode(message)
             properties = Properties() if self._side.untouched(message) else message.properties
             fitted = self._side.fitted(properties, carry)
@@ -359,7 +359,10 @@ class _Native:
             passes = native.passes(raw, self._broker_j) is not None
             if passes or not _usual(raw.octets):
                 return _usual(raw.octets, passes)
-        if message.left_out is not None:
+        origin = message.origin
+        if message.left_out is not None or (
+            raw is None and origin is not None and origin.dialect in native.DIALECTS and not _usual(origin.octets)
+        ):
             return False
         try:
             return message.properties.user_id in (None, self._login)
@@ -426,10 +429,10 @@ class _Draft:
 
 def _of_draft(message: Message, side: _Side) -> tuple[str, ...]:
     """What a message of the transitional draft holds that no other version has."""
-    raw = message.raw
-    if raw is None or raw.dialect != draft.DIALECT or isinstance(side, _Draft):
+    origin = message.origin
+    if origin is None or origin.dialect != draft.DIALECT or (isinstance(side, _Draft) and side.untouched(message)):
         return ()
-    return draft.of_its_own(raw.octets)
+    return draft.of_its_own(origin.octets)
 
 
 def _usual(octets: bytes, foreign_users: bool = False) -> bool:

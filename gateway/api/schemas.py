@@ -42,8 +42,8 @@ class PublishMessage(Input):
     payload_encoding: Literal["string", "base64"] = "string"
     properties: MessageProperties | UnsetType = UNSET
     headers: dict[str, Any] = {}
-    """AMQP headers. Plain JSON for the plain types, ``{"type": "int8", "value": 3}`` for the rest. Where they are called
-    just ``type`` and ``value``, or a name is not UTF-8, as a pull shows them: ``{"type": "table", "value": …}``."""
+    """AMQP headers. Plain JSON for the plain types, ``{"type": "int8", "value": 3}`` for the rest. Where they are
+    called just ``type`` and ``value``, or a name is not UTF-8, as pulls show them: ``{"type": "table", …}``."""
     logged: Logged | UnsetType = UNSET
     """Properties and headers as the column ``properties`` of the message log has them, in place of ``properties`` and
     ``headers``: the message is published once more, exactly as it was. What is not in them is not set."""

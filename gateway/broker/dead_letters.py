@@ -54,7 +54,7 @@ def with_death(entry: Entry, reason: str, seconds: int) -> Message:
         else:
             others.append(item)
     headers[X_DEATH] = [death, *others]
-    return Message(envelope.message.body, replace(properties, headers=headers, expiration=None))
+    return envelope.message.altered(replace(properties, headers=headers, expiration=None))
 
 
 def is_automatic_cycle(properties: Properties, queue: str) -> bool:

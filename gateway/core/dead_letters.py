@@ -156,7 +156,9 @@ def dead_letter_copy(message: Message, entries: Mapping[str, str], login: str) -
         if foreign and user is not None:
             entries["user_id"] = user if isinstance(user, str) else user.decode("utf-8", "backslashreplace")
         properties = annotate(replace(properties, expiration=None), **entries)
-        return Message(copy.body, replace(properties, user_id=None) if foreign else properties, relayed=True)
+        copy = copy.altered(replace(properties, user_id=None) if foreign else properties)
+        copy.relayed = True
+        return copy
     except FrameSyntaxError:
         return message  # its properties are octets that only pass through
 

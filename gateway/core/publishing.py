@@ -266,8 +266,7 @@ class Publisher:
             message = item.message
             if annotated:
                 mark = RESENT if item.resent else {}
-                properties = annotate(message.properties, id=item.text, **mark)
-                message = Message(message.body, properties, relayed=message.relayed)
+                message = message.altered(annotate(message.properties, id=item.text, **mark))
             futures.append(
                 publish(exchange, item.routing_key, message, mandatory=item.mandatory, timeout=within, order=order)
             )

@@ -48,7 +48,7 @@ def copy_of(message: Message, entries: Mapping[str, str], *, annotated: bool = T
         kept.pop(RESERVED, None)
         if entry:
             kept[RESERVED] = entry
-        message = Message(message.body, with_headers(properties, kept or None), relayed=message.relayed)
+        message = message.altered(with_headers(properties, kept or None))
     if not annotated:
         return strip(message)
     return forward(message, entries)

@@ -85,7 +85,7 @@ def forward(
         entry.pop("held_at", None)
     entry.update(entries)
     headers[RESERVED] = entry
-    return Message(message.body, with_headers(properties, headers), relayed=message.relayed)
+    return message.altered(with_headers(properties, headers))
 
 
 def held_in(entry: Mapping[str, Value]) -> tuple[Table, dict[str, int]]:
@@ -138,4 +138,4 @@ def strip(message: Message) -> Message:
     if headers is not None and RESERVED in headers:
         left_out = tuple(held_in(entry_of(headers))[0])
         properties = with_headers(properties, without_reserved(headers))
-    return Message(message.body, properties, None, left_out, relayed=message.relayed)
+    return message.altered(properties, left_out)

@@ -100,5 +100,4 @@ class DeadLetters:
             kept["user_id"] = user if isinstance(user, str) else user.decode("utf-8", "backslashreplace")
         if not kept:
             return message
-        copied = annotate(replace(properties, **dict.fromkeys(kept)), **kept)
-        return Message(message.body, copied, relayed=message.relayed)
+        return message.altered(annotate(replace(properties, **dict.fromkeys(kept)), **kept))

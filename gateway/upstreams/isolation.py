@@ -126,7 +126,7 @@ def marked(message: Message) -> Message:
     if message.left_out is not None:
         return message
     try:
-        return Message(message.body, annotate(message.properties, **MARK), relayed=message.relayed)
+        return message.altered(annotate(message.properties, **MARK))
     except FrameSyntaxError:  # its properties are octets that only pass through
         return message
 

@@ -472,8 +472,9 @@ def _parts(message: Message, user: str | None, broker_j: bool) -> tuple[int, byt
     if not _fits(properties, user, broker_j):
         properties = fit(properties, home(user, broker_j), message.left_out is None)
     flags, kept, rest = _pack(properties, len(message.body), 1000 if broker_j else 1)
-    if raw is not None and raw.dialect in DIALECTS:
-        rest += _others(raw.octets)
+    origin = message.origin
+    if origin is not None and origin.dialect in DIALECTS:
+        rest += _others(origin.octets)
     return flags, kept, rest
 
 

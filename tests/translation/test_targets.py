@@ -9,11 +9,13 @@ from uuid import UUID
 
 import pytest
 
+from gateway.core.dead_letters import dead_letter_copy
 from gateway.errors import FrameSyntaxError
-from gateway.fidelity import LOSSES, RESERVED, forward, strip
+from gateway.fidelity import LOSSES, RESERVED, copy_of, forward, strip
 from gateway.message import Message, Properties, RawProperties, ReplyTo
 from gateway.session import Version
 from gateway.translation import WHY, target_of
+from gateway.upstreams.isolation import marked
 from gateway.v010.structs import DeliveryProperties, FragmentProperties, MessageProperties
 from gateway.v010.transitional import translate as draft
 from gateway.v010.transitional.methods import MessageTransfer
@@ -108,6 +110,29 @@ def test_what_0_10_says_of_the_transfer() -> None:
                 assert lost(there, RABBITMQ) == classic, "what does not belong to the transfer goes along"
 
 
+def test_what_0_10_says_besides_stays_with_properties_that_are_changed() -> None:
+    message = MessageProperties(application_headers={"CC": ["a"], "x-death": [], "n": 1})
+    strange = b"\x00\x00\x00\x04\x7f\x01\x00\x00"
+    octets = segment(DeliveryProperties(resume_ttl=5), FragmentProperties(first=True), message) + strange
+    came = read_message(octets, b"")
+    classic = {"fragment_properties": "fragment", "struct 127.1": "struct"}
+    for changed in (
+        forward(came, {"id": "0190"}),
+        forward(came, {}, set_headers={"z": 1}),
+        copy_of(came, {}),
+        strip(forward(came, {})),
+        marked(forward(came, {})),
+        dead_letter_copy(came, {"id": "0190"}, "guest"),
+    ):
+        assert changed.raw is None, "else the octets would go along by themselves"
+        found = {field: name for field, name in lost(changed, RABBITMQ).items() if name != "held_header"}
+        assert found == {**classic, "delivery_properties": "resume"}
+        assert lost(changed, NATIVE).get("delivery_properties") == "resume"
+        for target in (NATIVE, OTHER):
+            there = target.there_and_back(changed)
+            assert lost(there, RABBITMQ) == classic
+
+
 @pytest.mark.parametrize("target", [RABBITMQ, NATIVE])
 def test_what_cannot_be_read_cannot_be_sent(target: Any) -> None:
     def broken(octets: bytes) -> Properties:
@@ -163,6 +188,9 @@ def test_what_the_transitional_draft_alone_has_is_lost_elsewhere() -> None:
     for version in Version:
         assert lost(message, target_of(version)) == {"transaction_id": "struct", "security_token": "struct"}
     assert target_of(Version.V0_10, dialect="transitional").losses(message) == ()
+    changed = forward(message, {}, set_headers={"z": 1})
+    for target in (RABBITMQ, NATIVE, target_of(Version.V0_10, dialect="transitional")):
+        assert lost(changed, target) == {"transaction_id": "struct", "security_token": "struct"}
 
 
 def test_headers_that_are_more_than_a_frame_of_the_transitional_draft() -> None:
