@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from decimal import Decimal
 from functools import lru_cache, partial
 from types import NoneType
@@ -79,7 +80,17 @@ Read = Callable[["TableCodec", bytes, int, int, int, list[int]], tuple[Value, in
 class TableCodec:
     """Reads and writes the tables of one dialect within one set of limits."""
 
-    __slots__ = ("_plain", "_readers", "_rounds", "_tags", "_writers", "depth_max", "elements_max", "entries_max")
+    __slots__ = (
+        "_plain",
+        "_readers",
+        "_rounds",
+        "_tags",
+        "_writers",
+        "depth_max",
+        "distinct",
+        "elements_max",
+        "entries_max",
+    )
 
     def __init__(self, tags: Mapping[str, str] = RABBITMQ_TAGS, limits: Limits = DEFAULT_LIMITS) -> None:
         self._tags, self._readers, self._plain, self._writers = _compiled(tuple(tags.items()))
@@ -87,6 +98,15 @@ class TableCodec:
         self.depth_max = limits.table_depth
         self.entries_max = limits.table_entries
         self.elements_max = limits.frame_elements
+        self.distinct = False
+        """Whether a table with a key twice is refused; else the last value counts. It is illegal (0-9-1 section
+        4.2.5.5), and brokers hand it on."""
+
+    def of_messages(self) -> TableCodec:
+        """The same codec, for the headers of messages: there nobody would see that a value is gone."""
+        made = copy(self)
+        made.distinct = True
+        return made
 
     def has(self, kind: str) -> bool:
         """Whether the dialect has a tag for the wire type."""
@@ -112,7 +132,8 @@ class TableCodec:
             plain = self._plain
             keys = _KEYS
             table: Table = {}
-            for _ in self._rounds if left is None or left[0] > self.entries_max else range(left[0] + 1):
+            rounds = self._rounds if left is None or left[0] > self.entries_max else range(left[0] + 1)
+            for count in rounds:  # noqa: B007  # used behind the loop
                 if at >= stop:
                     break
                 start = at
@@ -156,6 +177,8 @@ class TableCodec:
             raise FrameSyntaxError(f"a table cannot be decoded: {error}", 502) from None
         if at != stop:
             raise FrameSyntaxError(f"a table runs {at - stop} octets past its end", 502)
+        if self.distinct and len(table) != count:
+            raise FrameSyntaxError(f"a table of {count} entries has but {len(table)} keys", 502)
         if left is not None:
             left[0] -= len(table)
             if left[0] < 0:

@@ -38,7 +38,7 @@ class Translator:
         self, dialect: Dialect, tables: TableCodec, user: str | None, wall_clock: Callable[[], float] | None
     ) -> None:
         self._dialect = dialect
-        self._tables = tables
+        self._tables = tables.of_messages()
         self._clock = wall_clock
         self._plain_types = frozenset(kind for name, kind in _PLAIN_TYPES.items() if tables.has(name))
         self._foreign = 0 if user is None else content.USER_ID

@@ -114,6 +114,8 @@ def _read_map(data: bytes, at: int, reading: Reading) -> tuple[Table, int]:
             table[key], at = DECODERS[code](data, at, reading)
     if at != end:
         raise FrameSyntaxError(f"the entries of a map end {at - end:+d} octets from its end")
+    if len(table) != count:  # a map has distinct keys, and nobody would see that a value is gone
+        raise FrameSyntaxError(f"a map of {count} entries has but {len(table)} keys")
     reading.depth += 1
     return table, end
 

@@ -102,6 +102,8 @@ def _read_table(data: bytes, at: int, reading: Reading) -> tuple[Table, int]:
         at = start + data[at]
         key = str(data[start:at], "utf-8", "surrogateescape")
         table[key], at = _value(data, at, reading)
+    if len(table) != count:  # nobody would see that a value is gone
+        raise FrameSyntaxError(f"a table of {count} entries has but {len(table)} keys", 502)
     return table, _ended(at, stop, reading)
 
 
