@@ -161,6 +161,8 @@ _PLAIN: Final = re.compile(r"[!#-z|}~](?:[ -~]*[!-~])?")
 """A value that stands for itself: printable ASCII, no space at either end, and not the beginning of JSON."""
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  # RFC 9110 section 5.6.2
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN}/{_TOKEN})[ \t]*(?:;[\t -~]*)?")
+_SAYS_ITSELF: Final = re.compile(rf"{_TOKEN}/{_TOKEN}(?:[ \t]*;(?:[\t -~]*[!-~])?)?")
+"""A media type that arrives as it was sent: HTTP takes white space off the end of a value."""
 
 
 def _raw(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
@@ -222,7 +224,7 @@ def _fields(item: Outgoing, properties: Properties, but: Collection[str] = ()) -
     """What is the message's own, and the same on every attempt."""
     fields = [("Amqp-Exchange", _text(item.exchange)), ("Amqp-Routing-Key", _text(item.routing_key))]
     kind = properties.content_type
-    if kind is not None and not _MEDIA_TYPE.fullmatch(kind):
+    if kind is not None and not _SAYS_ITSELF.fullmatch(kind):
         fields.append(("Amqp-Content-Type", _text(kind)))
     if properties.content_encoding is not None:
         fields.append(("Amqp-Content-Encoding", _text(properties.content_encoding)))

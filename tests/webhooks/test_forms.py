@@ -184,6 +184,23 @@ def test_a_content_type_that_is_none(kind: str) -> None:
     assert headers["amqp-content-type"][0] in 't"{'
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("text/plain ", True),
+        ("text/plain; ", True),
+        ("text/plain;\t", True),
+        ("text/plain;", False),
+        ("a/b ; c", False),
+    ],
+)
+def test_a_content_type_that_ends_in_white_space_is_told_besides(kind: str, told: bool) -> None:
+    for form in ("raw", "cloudevents-binary"):
+        headers, _ = raw(item(content_type=kind), form)
+        assert headers["content-type"].strip() == kind.strip(), "no more than that comes through HTTP"
+        assert headers.get("amqp-content-type") == (json.dumps(kind) if told else None)
+
+
 def test_octets_that_are_no_properties() -> None:
     def refuse(octets: bytes) -> Properties:
         raise FrameSyntaxError("no")
