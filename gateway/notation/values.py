@@ -25,6 +25,7 @@ such a key is ``{"type": "table", "value": [[key, value], …]}``.
 from __future__ import annotations
 
 import math
+import struct
 from base64 import b64encode
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping
@@ -199,6 +200,7 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return rule
 
 
+_SINGLE: Final = struct.Struct(">f")
 _NOT_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -208,15 +210,20 @@ def _floating(json: Any) -> float:
     if type(json) not in (int, float):
         raise ValueProblem('expected a number, "nan", "inf" or "-inf"')
     try:
-        return float(json)
+        number = float(json)
     except OverflowError:
         raise ValueProblem("the number is out of range") from None
+    if type(json) is int and number != json:  # digits that somebody wrote out are not rounded
+        raise ValueProblem("the integer does not fit double precision")
+    return number
 
 
 def _single(json: Any) -> float:
     number = _floating(json)
     if math.isfinite(number) and abs(number) >= 3.4028235677973366e38:  # would round to infinity (IEEE 754 binary32)
         raise ValueProblem("the number does not fit single precision")
+    if type(json) is int and _SINGLE.unpack(_SINGLE.pack(number))[0] != json:
+        raise ValueProblem("the integer does not fit single precision")
     return number
 
 

@@ -20,7 +20,7 @@ from gateway.notation.values import (
     value_from_json,
     value_to_json,
 )
-from gateway.values import TYPES, Timestamp, Typed, type_of
+from gateway.values import TYPES, Timestamp, Typed, type_of, typed
 
 PAIRS: list[tuple[Any, Any]] = [
     (None, None),
@@ -171,3 +171,22 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(k
 def test_any_table_survives(table: dict[str, Any]) -> None:
     json = msgspec.json.decode(msgspec.json.encode(table_to_json(table)))
     assert value_from_json(json) == table
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "fits"),
+    [
+        ("double", 1 << 53, True),
+        ("double", (1 << 53) + 1, False),
+        ("double", 10**300, False),
+        ("float", 1 << 24, True),
+        ("float", (1 << 24) + 1, False),
+        ("float", (1 << 53) + 1, False),
+    ],
+)
+def test_an_integer_is_not_rounded(kind: str, number: int, fits: bool) -> None:
+    if fits:
+        assert value_from_json({"type": kind, "value": number}) == typed(kind, float(number))
+        return
+    with pytest.raises(ValueProblem, match="precision"):
+        value_from_json({"type": kind, "value": number})
