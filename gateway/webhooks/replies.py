@@ -3,10 +3,10 @@
 Where an endpoint has ``reply``, the body of its 2xx answer is published to the message's ``reply_to``, at the broker
 that the message came from and in the words of that broker's version: a routing key of the default exchange, or with
 0-10 an exchange and a routing key. It carries the request's ``correlation_id``, or its ``message_id`` where there is
-none, and the answer's content type. It is confirmed before the message is done with; a crash in between sends it again,
-with the request, marked ``resent``: so is each reply to a message of which an attempt came to no end that is known, or
-that may itself be there twice. A reply that cannot be published is no reason to make the request again: the message's
-timeline says why.
+none, and the answer's content type and encoding. It is confirmed before the message is done with; a crash in between
+sends it again, with the request, marked ``resent``: so is each reply to a message of which an attempt came to no end
+that is known, or that may itself be there twice. A reply that cannot be published is no reason to make the request
+again: the message's timeline says why.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TRIES: Final = 3
 """How often it is tried while the broker is away."""
 PAUSE: Final = 1.0
 """Between two tries, in seconds."""
-CONTENT_TYPE_MAX: Final = 255
-"""Longest content type that is passed on, in octets."""
+TEXT_MAX: Final = 255
+"""Longest content type and content encoding that are passed on, in octets."""
 NO_CONTENT: Final = frozenset({204, 205})
 """Statuses that say that there is no reply."""
 
@@ -98,12 +98,15 @@ def _place(reply_to: ReplyTo) -> tuple[str, str]:
 
 
 def _reply(asked: Properties, outcome: Outcome, notes: Mapping[str, str]) -> Message:
-    content_type = outcome.content_type
-    if content_type is not None and len(content_type.encode()) > CONTENT_TYPE_MAX:
-        content_type = None
     properties = Properties(
-        content_type=content_type,
+        content_type=_short(outcome.content_type),
+        content_encoding=_short(outcome.content_encoding),
         delivery_mode=asked.delivery_mode,
         correlation_id=asked.correlation_id if asked.correlation_id is not None else asked.message_id,
     )
     return Message(outcome.body, annotate(properties, **notes) if notes else properties)
+
+
+def _short(text: str | None) -> str | None:
+    """What fits into a property; None: there is none, or it does not."""
+    return None if text is None or len(text.encode()) > TEXT_MAX else text

@@ -48,6 +48,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     truncated: bool = False
     """There was more."""
     content_type: str | None = None
+    content_encoding: str | None = None
+    """Not asked for, and there all the same."""
     seconds: float = 0.0
     resent: bool = False
     """The request went out twice, because a kept connection was closed without an answer."""
@@ -104,6 +106,7 @@ class Sender:
         outcome.body, outcome.truncated, outcome.resent = answer.body, answer.truncated, answer.resent
         outcome.retry_after = _value(answer, b"retry-after")
         outcome.content_type = _value(answer, b"content-type")
+        outcome.content_encoding = _value(answer, b"content-encoding")
 
     async def _send(
         self, endpoint: Endpoint, written: Written, timestamp: int, began: float, told: Sequence[Header], fresh: bool

@@ -21,6 +21,7 @@ class Hook:
     def __init__(self) -> None:
         self.status = 200
         self.body = b""
+        self.head = ""
         self.got: list[tuple[dict[str, str], bytes]] = []
         self.port = 0
 
@@ -34,7 +35,7 @@ class Hook:
                     headers[name.lower()] = value.strip()
                 body = await reader.readexactly(int(headers["content-length"]))
                 self.got.append((headers, body))
-                head = f"HTTP/1.1 {self.status} X\r\ncontent-length: {len(self.body)}\r\n\r\n"
+                head = f"HTTP/1.1 {self.status} X\r\n{self.head}content-length: {len(self.body)}\r\n\r\n"
                 writer.write(head.encode() + self.body)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -150,6 +151,7 @@ async def test_what_waits_for_its_next_attempt_is_there_after_a_restart(tmp_path
 
 async def test_the_answer_of_an_endpoint_goes_to_whoever_asked(tmp_path: Path, hook: Hook) -> None:
     hook.body = b"the answer"
+    hook.head = "content-type: text/x\r\ncontent-encoding: gzip\r\n"  # which we did not ask for
     async with gateway(tmp_path, hook, reply="true") as (app, client):
         asker = app.gateway.broker("local-0-8")
         await asker.declare_queue("answers")
@@ -158,4 +160,5 @@ async def test_the_answer_of_an_endpoint_goes_to_whoever_asked(tmp_path: Path, h
         assert "replied" in [event["kind"] for event in timeline["events"]]
         (delivery,) = await asker.fetch("answers", 1, 10.0)
         assert delivery.message.body == b"the answer"
-        assert delivery.message.properties.correlation_id == "c-1"
+        found = delivery.message.properties
+        assert (found.correlation_id, found.content_type, found.content_encoding) == ("c-1", "text/x", "gzip")
