@@ -291,6 +291,15 @@ def test_what_is_over_the_limit_is_refused_as_quickly() -> None:
     assert seconds(refuse, enough=0.050) < 0.050
 
 
+def test_a_key_that_is_there_twice() -> None:
+    """In the headers of a message nobody would see that a value is gone."""
+    octets = octets_of(b"\x01kF", octets_of(b"\x01at\x01", b"\x01at\x00"))
+    assert read(octets) == {"k": {"a": False}}
+    with pytest.raises(FrameSyntaxError, match="a table of 2 entries has but 1 keys"):
+        read(octets, CODEC.of_messages())
+    assert read(octets_of(b"\x01at\x01", b"\x01bt\x00"), CODEC.of_messages()) == {"a": True, "b": False}
+
+
 def test_overlapping_ends() -> None:
     with pytest.raises(FrameSyntaxError, match="past its end"):
         read(octets_of(b"\x01kF\x00\x00\x00\x02\x01k") + b"V")

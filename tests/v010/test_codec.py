@@ -176,6 +176,7 @@ def test_depth_is_limited_when_writing() -> None:
         (struct.pack(">I", 1 << 30) + b"x", "a map of"),
         (write_map({"a": 1})[:-1], "a map of"),
         (struct.pack(">II", 12, 1) + b"\x01a\x21\x00\x00\x00\x01\x00", "-1 octets from its end"),
+        (struct.pack(">II", 12, 2) + b"\x01a\x08\x01" * 2, "a map of 2 entries has but 1 keys"),
         (struct.pack(">II", 8, 1) + b"\x01a\x03\x00", "unknown type code 0x03"),
         (
             struct.pack(">II", 17, 1) + b"\x01a\xa9\x00\x00\x00\x06\x00\x00\x00\x01\xf0\xf0",

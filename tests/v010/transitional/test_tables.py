@@ -98,6 +98,12 @@ def test_octets_that_are_no_table(octets: bytes) -> None:
         TABLES.read(octets, 0, len(octets))
 
 
+def test_a_key_that_is_there_twice() -> None:
+    octets = TABLES.encode({"a": True, "b": False})
+    with pytest.raises(FrameSyntaxError, match="a table of 2 entries has but 1 keys"):
+        TABLES.read(octets.replace(b"\x01b", b"\x01a"), 0, len(octets))
+
+
 def nested(depth: int) -> Any:
     value: Any = 1
     for index in range(depth):
