@@ -113,7 +113,7 @@ class App:
     gateway: Gateway
     ports: Ports
     reloads: Reloads
-    trail: Trail | None
+    trail: Trail | None = None
     """The audit log; None: nobody is asked who they are."""
 
     @property
