@@ -7,7 +7,8 @@ may have forgotten that has just come back) is looked for in the inbox:
 
 * the same id and body, and its broker or its mark says so: it is dropped, for the ledger has it;
 * the same, but it is a publisher's id, and the same channel has brought one of that id and body before
-  (:class:`Brought`): it is another message, whatever its broker says. It is kept, marked ``redelivered``;
+  (:class:`Brought`), or, where each pull may have a channel of its own, any that was not cut off since
+  (:class:`Taken`): it is another message, whatever its broker says. It is kept, marked ``redelivered``;
 * the same, but nobody says so: it may be another message of the same id. It is kept, marked ``redelivered``;
 * without an id: it is kept, and is marked ``redelivered`` where its broker says so. A second copy, and never a loss.
 """
@@ -18,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from time import time, time_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.core.dead_letters import Letter, Place
 from gateway.core.filters import Filter
@@ -32,7 +33,7 @@ from gateway.fidelity import raw_annotations
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds, NewMessage, parse_id
 from gateway.ledger.owed import Owed
 from gateway.message import Message
-from gateway.upstreams import Delivery, Upstream
+from gateway.upstreams import Delivery, Upstream, stands
 
 DAY_MS: Final = 86_400_000
 REMEMBER_US: Final = 86_400 * 1_000_000
@@ -42,6 +43,9 @@ READERS_MAX: Final = 1_000
 BROUGHT_MAX: Final = 10_000
 """How many messages that a channel has brought are told apart from those of earlier channels by what they are; beyond
 that they are by the time at which they were recorded."""
+TAKEN_MAX: Final = 10_000
+"""Of how many messages that a subscription's pulls have taken it is remembered which channels brought them; the oldest
+go."""
 KEY_MAX: Final = 512
 """Longest origin id, in characters; what is longer in a reserved header is none of ours."""
 
@@ -81,6 +85,19 @@ class Arrival:
         return self.delivery.redelivered or self.resent
 
 
+class Before(Protocol):
+    """What was brought before, and does not come again."""
+
+    def begin(self, channel: object) -> None:
+        """This channel brings something."""
+        ...
+
+    def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
+        """Whether what that channel brings now, of this id and body, is another message than one before; ``at``: when
+        the inbox heard of one."""
+        ...
+
+
 class Brought:
     """What the present channel of a consumer has brought and nobody gave back: it does not bring that again.
 
@@ -117,6 +134,38 @@ class Brought:
         if channel is not self._channel:
             return False
         return (key, sha256) in self._keys or (not self._all and at >= self._since)
+
+
+class Taken:
+    """What pulls have taken, whichever channels brought it, and their broker was told that it is done with.
+
+    A pull has a channel for a moment, and the next one may have another. But what was accepted on a channel that
+    nothing has cut off does not come again on any: so one of the same publisher's id and body that comes is another
+    message.
+    """
+
+    def __init__(self) -> None:
+        self._channels: OrderedDict[tuple[str, bytes], object] = OrderedDict()
+
+    def begin(self, channel: object) -> None:
+        """See :class:`Before`: nothing is forgotten for another channel."""
+
+    def add(self, arrivals: Iterable[Arrival]) -> None:
+        """These are kept, or dropped for what the inbox knows, and are about to be accepted."""
+        for arrival in arrivals:
+            if arrival.key and arrival.strange:
+                self._channels[arrival.key, arrival.sha256] = arrival.delivery.channel
+                if len(self._channels) > TAKEN_MAX:
+                    self._channels.popitem(last=False)
+
+    def forget(self, arrivals: Iterable[Arrival]) -> None:
+        """These were given back, or taken back by their broker: they come again."""
+        for arrival in arrivals:
+            self._channels.pop((arrival.key, arrival.sha256), None)
+
+    def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
+        """See :class:`Before`."""
+        return stands(self._channels.get((key, sha256)))
 
 
 class Origins:
@@ -167,14 +216,14 @@ class Origins:
         return ""
 
     async def duplicates(
-        self, ledger: Ledger, arrivals: Sequence[Arrival], *, fresh: bool = False, brought: Brought | None = None
+        self, ledger: Ledger, arrivals: Sequence[Arrival], *, fresh: bool = False, brought: Before | None = None
     ) -> set[Arrival]:
         """Those that the ledger has already, or will have once the others are stored. Marks those that may be there,
         but of which nobody says so.
 
         Args:
             fresh: their broker has just come back, and may have forgotten what it delivered before: ask for all.
-            brought: what their consumer's channel has brought before.
+            brought: what their consumer's channel has brought before, or pulls have taken.
 
         Raises:
             LedgerUnavailable: it cannot be asked.

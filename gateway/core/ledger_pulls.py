@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final
 
 from gateway.core.ack_ids import AckIds
-from gateway.core.arrivals import Readers, now_us
+from gateway.core.arrivals import READERS_MAX, Readers, Taken, now_us
 from gateway.core.dead_letters import place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.fetching import Fetch, settle
@@ -68,6 +68,7 @@ class LedgerPulls:
         self._draining = draining
         self._readers = Readers(parts.ids)
         self._doubted: dict[str, int] = {}
+        self._taken: dict[str, Taken] = {}
 
     def broker_is_up(self, broker: str) -> None:
         """A broker has come back; it may have forgotten what it delivered."""
@@ -298,6 +299,7 @@ class LedgerPulls:
     ) -> list[Pulled]:
         arrivals = self._readers.of(subscription, upstream)
         wanted, unwanted = arrivals.sort(deliveries)
+        taken = self._taken_by(subscription)
         try:
             if unwanted:
                 discards = discards_unmatched(subscription.settings)
@@ -306,18 +308,21 @@ class LedgerPulls:
                     settle(arrival.delivery, Settlement.ACCEPT)
                 self._count(upstream.name, "filtered", len(unwanted))
             fresh = self._is_fresh(upstream.name, len(wanted))
-            known = await arrivals.duplicates(self._parts.ledger, wanted, fresh=fresh)
+            known = await arrivals.duplicates(self._parts.ledger, wanted, fresh=fresh, brought=taken)
+            taken.add(wanted)  # before the inbox knows of them, for another pull may ask it then
             batch = Batch(
                 arrivals, [arrival for arrival in wanted if arrival not in known] if known else wanted, seconds
             )
             await batch.write(self._parts)
         except BaseException:
             # Where the commit happened and nobody can tell, the redelivery is recognised, or is a second copy.
+            taken.forget(wanted)
             for delivery in deliveries:
                 settle(delivery, Settlement.RELEASE)
             raise
         for arrival in wanted:
-            settle(arrival.delivery, Settlement.ACCEPT if arrival.id else Settlement.RELEASE)
+            if not settle(arrival.delivery, Settlement.ACCEPT if arrival.id else Settlement.RELEASE) or not arrival.id:
+                taken.forget((arrival,))
         self._count(upstream.name, "duplicate_dropped", len(known))
         if batch.owed:
             shelf.backlog += len(batch.owed)
@@ -334,6 +339,14 @@ class LedgerPulls:
             )
             for arrival, row in zip(batch.new, batch.owed, strict=True)
         ]
+
+    def _taken_by(self, subscription: Subscription) -> Taken:
+        taken = self._taken.get(subscription.name)
+        if taken is None:
+            if len(self._taken) >= READERS_MAX:
+                self._taken.clear()
+            taken = self._taken[subscription.name] = Taken()
+        return taken
 
     def _is_fresh(self, broker: str, count: int) -> bool:
         left = self._doubted.get(broker, 0)

@@ -21,7 +21,7 @@ and restores what stood on them. Its parts, each a module:
 
 from gateway.upstreams.branches import Branch, Fate
 from gateway.upstreams.consumers import Consumer, ConsumerState
-from gateway.upstreams.deliveries import Delivery, Oversized
+from gateway.upstreams.deliveries import Delivery, Oversized, stands
 from gateway.upstreams.probe import Attempt, Probe, probe
 from gateway.upstreams.receipts import PublishReceipt
 from gateway.upstreams.status import Status, UpstreamState
@@ -43,4 +43,5 @@ __all__ = [
     "Upstream",
     "UpstreamState",
     "probe",
+    "stands",
 ]

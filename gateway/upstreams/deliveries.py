@@ -174,6 +174,13 @@ class DeliveryChannel(Channel):
                 )
 
     @property
+    def stands(self) -> bool:
+        """Nothing has cut it off: what was settled on it has reached the broker, or will. So it does when we close it,
+        which goes behind that."""
+        link = self.link
+        return link.ended is None and not link.closing and (self.closed is None or isinstance(self.closed, StateError))
+
+    @property
     def set_aside(self) -> int:
         """How many deliveries over a limit it holds."""
         return self.oversized - self.rejected
@@ -195,3 +202,8 @@ class DeliveryChannel(Channel):
         for delivery in deliveries.values():
             if delivery.on_lost is not None:
                 notify((delivery.on_lost,), delivery)
+
+
+def stands(channel: object) -> bool:
+    """Whether a delivery's channel was not cut off, so that what was accepted on it does not come again."""
+    return isinstance(channel, DeliveryChannel) and channel.stands

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from gateway.core.arrivals import Arrival, Arrivals, now_us
+from gateway.core.arrivals import Arrival, Arrivals, Brought, now_us
 from gateway.core.dead_letters import place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.intake import Intake, turn_away
@@ -138,6 +138,7 @@ class Pusher:
         """Since when the oldest of them has waited."""
         self._turn = False
         """Whose turn it is: that of the rows."""
+        self._brought = Brought()
         self._held = 0
         self._octets = 0
         """Messages that the broker holds for us, and the octets of their bodies."""
@@ -228,13 +229,21 @@ class Pusher:
         for arrival, reason in unwanted:
             self._run(self._turn_away(arrival, reason))
         for arrival in wanted:
+            self._brought.begin(delivery.channel)
             if arrival.key and arrival.comes_again:
                 self._run(self._look_up(arrival))
             else:
+                self._brings(arrival)
                 self._push(arrival)
         if self._octets > self.settings.prefetch_octets and self._held > 1:
             self._fits = max(1, min(self._held, self._fits) // 2)
             self.changed()
+
+    def _brings(self, arrival: Arrival) -> None:
+        """Its channel has brought it, and what that brings of its id and body from now on is another message. It is
+        where it is given back, too: what the inbox does not know is not dropped, what it knows not given back."""
+        if arrival.key and arrival.strange:
+            self._brought.add(arrival.delivery.channel, arrival.key, arrival.sha256)
 
     def _push(self, arrival: Arrival) -> None:
         if not self._fresh and not self._rows:
@@ -246,10 +255,11 @@ class Pusher:
         """It may have been stored before, and not acknowledged."""
         while True:
             try:
-                known = await self._arrivals.duplicates(self._parts.ledger, [arrival])
+                known = await self._arrivals.duplicates(self._parts.ledger, [arrival], brought=self._brought)
                 break
             except LedgerUnavailable:
                 await asyncio.sleep(KNOWN_PAUSE)
+        self._brings(arrival)  # before anything else is looked up
         if known:
             detail = {"subscription": self.name, "reason": "the ledger has it already"}
             await self._journal.record([self._arrivals.entry(arrival, Kind.DUPLICATE_DROPPED, now_us(), **detail)])
