@@ -14,8 +14,9 @@ from gateway.api.later import not_before
 from gateway.api.problems import ApiProblem
 from gateway.api.schemas import PublishMessage
 from gateway.core import Outgoing
+from gateway.core.publishing import RESENT
 from gateway.errors import FrameSyntaxError
-from gateway.fidelity import RESERVED, copy_of
+from gateway.fidelity import RESERVED, annotation, copy_of
 from gateway.message import Message, Properties, ReplyTo
 from gateway.notation.logged import Logged, message_of
 from gateway.notation.messages import TEXTS, Address, Binary, MessageProperties
@@ -74,7 +75,9 @@ def _logged(item: PublishMessage, logged: Logged, body: bytes, annotated: bool) 
         raise problem.under("logged") from None
     except FrameSyntaxError as error:
         raise ValueProblem(str(error), "logged", "undecodable_properties") from None
-    return copy_of(message, {}, annotated=annotated)
+    # What may be there twice is so wherever it is published; a copy tells nothing else of its earlier way.
+    twice = annotation(message.properties, "resent") is not None
+    return copy_of(message, RESENT if twice else {}, annotated=annotated)
 
 
 def _message(item: PublishMessage, body: bytes) -> Message:

@@ -154,6 +154,18 @@ async def test_no_headers_are_not_empty_ones(client: httpx.AsyncClient, upstream
     assert (await sent_of(client, upstream, of_log(Properties()))) == Properties()
 
 
+@pytest.mark.parametrize("mark", [{"resent": "1"}, {}])
+async def test_what_may_be_there_twice_still_says_so(
+    client: httpx.AsyncClient, upstream: FakeUpstream, mark: dict[str, str]
+) -> None:
+    before = Properties(headers={"x-gateway": {"id": "old", **mark}})
+    found = await sent_of(client, upstream, of_log(before))
+    assert annotation(found, "resent") == mark.get("resent")
+    assert annotation(found, "id") not in (None, "old")
+    upstream.settings = msgspec.structs.replace(upstream.settings, annotate=False)
+    assert (await sent_of(client, upstream, of_log(before))).headers is None
+
+
 async def test_earlier_ways_are_not_its(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
     before = {"x-death": [{"queue": "q"}], "CC": ["c"], "x-gateway": {"id": "old", "origin": "o", "hops": "3"}, "k": 1}
     found = await sent_of(client, upstream, of_log(Properties(headers=before)))

@@ -42,4 +42,12 @@ class Queue:
             ids = [each["ack_id"] for each in found]
             httpx.post(f"{self._pull}:acknowledge", json={"ack_ids": ids}).raise_for_status()
         httpx.delete(self._pull).raise_for_status()
-        return [each["message"] for each in found]
+        return [each["message"] | {"resent": each["resent"]} for each in found]
+
+    def look(self, most: int) -> None:
+        """Take the first messages and give them back, which marks them as redelivered."""
+        httpx.put(self._pull, json={"broker": self.broker, "queue": self.name}).raise_for_status()
+        found = httpx.post(f"{self._pull}:pull", json={"max_messages": most}).json()["messages"]
+        released = httpx.post(f"{self._pull}:release", json={"ack_ids": [each["ack_id"] for each in found]})
+        released.raise_for_status()
+        httpx.delete(self._pull).raise_for_status()

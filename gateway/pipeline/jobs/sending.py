@@ -113,11 +113,14 @@ def check_id(run_id: str) -> None:
 
 
 def outgoing(frame: DataFrame, target: Target, prefix: str) -> DataFrame:
-    """Rows of the message log as messages to publish; none of them twice under ``prefix``."""
+    """Rows of the message log as messages to publish; none of them twice under ``prefix``. Of those that may be in the
+    log twice it is told, unless a transform has left that out."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = target.columns()
+    told = [name for name in ("redelivered",) if name in frame.columns]
     return frame.select(
+        *told,
         "shard",
         "sequence",
         found["exchange"].alias("exchange"),

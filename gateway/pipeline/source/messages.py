@@ -34,6 +34,7 @@ TAKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "exchange": ("string",),
     "properties": ("string",),
     "mandatory": ("boolean",),
+    "redelivered": ("boolean",),
     "key": ("string",),
     "message_id": ("string",),
 }
@@ -112,7 +113,7 @@ class Counts(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_check_json = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _results = msgspec.json.Decoder(_Results).decode
 
 
@@ -196,11 +197,27 @@ def _message(row: Mapping[str, Any], options: WriteOptions, keys: Keys) -> tuple
     properties = row.get("properties")
     if properties:
         try:
-            _check_json(properties)
+            members = _members(properties)
         except msgspec.DecodeError as error:
             raise ConfigurationError(f"properties are no JSON object: {error}: {_shown(row)}") from None
-        message.logged = msgspec.Raw(properties)
+        message.logged = msgspec.Raw(_marked(members) if row.get("redelivered") else properties)
     return _or(row.get("exchange"), options.exchange), message, len(message.payload) + len(properties or "") + OVERHEAD
+
+
+def _marked(members: dict[str, msgspec.Raw]) -> bytes:
+    """Properties of a row that the log may have twice, with the mark of the gateway's own header that says so."""
+    reserved = msgspec.json.decode(members["reserved"]) if "reserved" in members else {}
+    table = reserved
+    if isinstance(reserved, dict) and reserved.keys() == {"type", "value"}:  # wrapped, or no table at all
+        table = reserved["value"] if reserved["type"] == "table" else None
+    if isinstance(table, dict):
+        table["resent"] = "1"
+    elif isinstance(table, list):
+        table[:] = [*(pair for pair in table if pair[0] != "resent"), ["resent", "1"]]
+    else:  # somebody has put something else under the name of that header
+        return _encode(members)
+    members["reserved"] = msgspec.Raw(_encode(reserved))
+    return _encode(members)
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -96,7 +96,14 @@ def test_a_queue_is_moved_and_counted(start: Start, old: Queue, new: Queue, held
     assert sorted(int(each["payload"]) for each in taken) == list(range(40))
     assert taken[0]["properties"].items() >= MESSAGE["properties"].items()
     assert taken[0]["headers"] == MESSAGE["headers"]
+    assert not any(each["resent"] for each in taken)
     assert start().repeated
+
+
+def test_what_the_log_may_have_twice_is_marked(start: Start, old: Queue, new: Queue) -> None:
+    old.look(3)
+    assert start().outcome.exit == DONE
+    assert sorted(int(each["payload"]) for each in new.take() if each["resent"]) == [0, 1, 2]
 
 
 def test_a_transform_makes_others_of_them(start: Start, new: Queue, held: Held, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -62,6 +63,34 @@ def test_a_row_is_a_message_with_a_key(gateway: FakeGateway, write: Write) -> No
             "logged": {"properties": {"priority": 3}}, "mandatory": True,
         }
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("properties", "marked"),
+    [
+        ('{"properties":{"priority":3}}', {"properties": {"priority": 3}, "reserved": {"resent": "1"}}),
+        ('{"reserved":{"id":"i"}}', {"reserved": {"id": "i", "resent": "1"}}),
+        (
+            '{"reserved":{"type":"table","value":{"type":"t","value":"v"}}}',
+            {"reserved": {"type": "table", "value": {"type": "t", "value": "v", "resent": "1"}}},
+        ),
+        (
+            '{"reserved":{"type":"table","value":[["resent","0"],[{"type":"binary","value":"/w=="},1]]}}',
+            {"reserved": {"type": "table", "value": [[{"type": "binary", "value": "/w=="}, 1], ["resent", "1"]]}},
+        ),
+        ('{"reserved":{"type":"int8","value":3}}', {"reserved": {"type": "int8", "value": 3}}),
+        ('{"reserved":"text"}', {"reserved": "text"}),
+    ],
+)
+def test_what_may_be_there_twice_is_marked(
+    gateway: FakeGateway, write: Write, properties: str, marked: dict[str, Any]
+) -> None:
+    write(rows(1, properties=properties, redelivered=True, key="again"))
+    write(rows(1, properties=properties, redelivered=False, key="once"))
+    write(rows(1, redelivered=True, key="bare"))
+    assert gateway.published["again"]["logged"] == marked
+    assert gateway.published["once"]["logged"] == json.loads(properties)
+    assert "logged" not in gateway.published["bare"]
 
 
 def test_what_a_row_does_not_say_the_options_do(gateway: FakeGateway, write: Write) -> None:
