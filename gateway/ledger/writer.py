@@ -136,9 +136,15 @@ class Writer:
         self._heard_at = monotonic()
 
     async def submit(self, call: Call) -> Any:
-        """Have a call written; returns its result or raises its error. Waits while the queue is full."""
+        """Have a call written; returns its result or raises its error. Waits while the queue is full. A caller that is
+        cancelled while it waits leaves behind nothing that was claimed."""
         await self._put([call], call.rows)
-        return await call.future
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            if not call.future.cancelled() and call.future.exception() is None:  # in the turn in which it came
+                self._give_back(call)
+            raise
 
     async def submit_all(self, calls: Sequence[Call]) -> list[Any]:
         """Have many calls written, in one transaction where they fit into one: the result or the error of each, in

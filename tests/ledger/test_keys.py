@@ -21,7 +21,7 @@ from gateway.ledger import (
     State,
     Unknown,
 )
-from gateway.ledger.calls import key_digest
+from gateway.ledger.calls import Claim, key_digest
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id
 
@@ -136,6 +136,21 @@ async def test_a_caller_that_goes_away_before_its_answer_leaves_nothing_behind(l
     page, _ = await ledger.messages()
     assert [found.state for found in page] == [State.UNKNOWN, State.NOT_SENT]
     assert len(sql("SELECT * FROM obligations")) == 1
+
+
+async def test_a_caller_that_goes_away_in_the_turn_in_which_its_answer_comes(ledger: Ledger) -> None:
+    """Nobody knows of the claim then either, and the key must not be held until this process ends."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call = Claim(future, "shop", "k", FINGERPRINT, [intent(new_id())])
+    gone = asyncio.create_task(ledger._writer.submit(call))
+    future.add_done_callback(lambda _: gone.cancel())  # before the task is told
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert future.result() == New()
+    async with asyncio.timeout(60):
+        while isinstance(answer := await claim(ledger, "k", intent(new_id())), Running):
+            await asyncio.sleep(0.01)
+    assert answer == New()
 
 
 async def test_ending_a_key_that_is_not_held(ledger: Ledger) -> None:
