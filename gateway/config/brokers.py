@@ -109,15 +109,27 @@ def parse_broker_url(url: str) -> BrokerUrl:
     Raises:
         ConfigurationError: the URL is wrong; its password is never part of the text.
     """
+    # What a ValueError says is passed over: it quotes what stands there, which may be a password or a part of one.
     try:
         parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(
+            "broker URL: the host is none; brackets are for an IPv6 address, and what is not ASCII in user and "
+            "password is percent-encoded"
+        ) from None
+    try:
         port = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"broker URL: {error}") from None
+    except ValueError:
+        raise ConfigurationError(
+            "broker URL: the port is no number from 1 to 65535; in user and password '/', '?' and '#' are written "
+            "%2F, %3F and %23"
+        ) from None
     if parts.scheme not in DEFAULT_PORTS:
         raise ConfigurationError(f"broker URL: scheme is {parts.scheme!r}, not amqp or amqps")
     if not parts.hostname:
         raise ConfigurationError("broker URL: no host")
+    if port == 0:
+        raise ConfigurationError("broker URL: the port is 0, not 1 to 65535")
     if parts.fragment:
         raise ConfigurationError("broker URL: a '#' must be written %23")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
