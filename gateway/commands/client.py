@@ -209,6 +209,13 @@ class Client:
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         sent = dict(headers or {})
         if self._api_key:
+            if not (self._api_key.isascii() and self._api_key.isprintable()):
+                # HTTP cannot carry it; and whoever says so further down shows it.
+                raise Failure(
+                    "the API key (--api-key, GATEWAY_API_KEY) has a character that is not printable ASCII: a line "
+                    "break at its end, perhaps",
+                    USAGE,
+                )
             sent["authorization"] = f"Bearer {self._api_key}"
         return sent
 

@@ -85,6 +85,14 @@ def test_the_key_is_sent_and_the_environment_is_asked(
     assert (method, path, headers["authorization"]) == ("GET", "/v1/brokers", "Bearer secret")
 
 
+@pytest.mark.parametrize("key", ["secr\u00e9t", "secret\n"])
+def test_a_key_that_http_cannot_carry_is_refused_and_not_shown(run: Run, canned: Canned, key: str) -> None:
+    result = run("brokers", "--url", canned.url, "--api-key", key)
+    assert result.exit_code == commands.USAGE
+    assert "the API key (--api-key, GATEWAY_API_KEY) has a character that is not printable ASCII" in result.stderr
+    assert "secr" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [("orders", "orders"), ("", "amq.default"), ("a/b:c%é d", "a%2Fb%3Ac%25%C3%A9%20d"), ("\udcff", "%FF")],
