@@ -640,10 +640,13 @@ def _settling_lines() -> Iterator[None]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody reads half of it."""
+    """Write the ports file so that nobody reads half of it. Raises ConfigurationError: it cannot be written."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise ConfigurationError(f"--ports-file {path}: {error.strerror}") from None
 
 
 def _literal(host: str) -> str:

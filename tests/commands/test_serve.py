@@ -66,3 +66,12 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         _, log = process.communicate(timeout=30)
     assert process.returncode == commands.USAGE
     assert log.decode().splitlines()[-1] == f"gateway: http.port {port} on 127.0.0.1: Address already in use"
+
+
+def test_a_ports_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "ports.json"
+    process = serve(tmp_path, *ANY_PORT, "--ports-file", os.fspath(path))
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == commands.USAGE
+    assert log.decode().splitlines()[-1] == f"gateway: --ports-file {path}: No such file or directory"
+    assert b"Traceback" not in log
