@@ -49,6 +49,24 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ),
         ("[subscriptions.s]\nbroker = 'none'\nqueue = 'q'", "subscriptions.s.broker.*none"),
         ("[taps.t]\nbroker = 'none'\nqueue = 'q'", "taps.t.broker.*none"),
+        (
+            "[brokers]\nb = {url = 'amqp://x'}\n"
+            "[subscriptions.s]\nbroker = 'b'\nqueue = 'q'\ndead_letter_broker = 'none'",
+            "subscriptions.s.dead_letter_broker: there is no broker 'none'",
+        ),
+        (
+            f"[brokers]\nb = {{url = 'amqp://x'}}\n[subscriptions.s]\nbroker = 'b'\nqueue = '{'é' * 128}'",
+            "subscriptions.s.queue: it has 256 octets, the limit is 255",
+        ),
+        (
+            f"[taps.t]\nbroker = 'b'\nqueue = 'q'\ndead_letter_routing_key = '{'k' * 256}'",
+            "taps.t.dead_letter_routing_key: it has 256 octets, the limit is 255",
+        ),
+        (
+            "[bridges.b]\nsource = {broker = 'b', queue = 'q'}\n"
+            f"target = {{broker = 'b', routing_key = '{'k' * 256}'}}",
+            "bridges.b.target.routing_key: it has 256 octets, the limit is 255",
+        ),
         ("[taps.t]\nbroker = 'b'", "taps.t.queue: neither queue nor exchange"),
         ("[taps.t]\nbroker = 'b'\nqueue = 'q'\nbinding_key = 'k'", "taps.t.exchange: binding_key"),
         ("[taps.t]\nbroker = 'b'\nqueue = 'q'\ndead_letter_routing_key = 'q'", "taps.t.dead_letter_routing_key: 'q'"),

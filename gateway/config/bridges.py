@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.config.base import Settings
+from gateway.config.base import Settings, too_long
 
 
 class BridgeSource(Settings, frozen=True):
@@ -112,4 +112,13 @@ def check_bridge(bridge: BridgeSettings) -> str | None:
         return "acknowledge is 'dtx', and with dedupe_seconds = 0 nothing is remembered by which a redelivery is known"
     if bridge.mode == "mirror" and bridge.acknowledge not in ("on-confirm", "dtx"):
         return f"acknowledge is {bridge.acknowledge!r}, and a mirror takes nothing from its source"
-    return None
+    key = bridge.target.routing_key or ""
+    return too_long(
+        source__queue=source.queue,
+        source__exchange=source.exchange,
+        source__binding_key=source.binding_key,
+        target__exchange=bridge.target.exchange,
+        target__routing_key="" if "{" in key else key,  # how long a template becomes is up to the message
+        dead_letter__exchange=place.exchange,
+        dead_letter__routing_key=place.routing_key,
+    )

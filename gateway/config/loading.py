@@ -101,10 +101,10 @@ def _check(where: str, config: Config) -> None:
             except ConfigurationError as error:
                 raise ConfigurationError(f"{where}: brokers.{name}.redirect_hosts: {error}") from None
     for name, subscription in config.subscriptions.items():
-        if not _known(subscription.broker, config):
-            raise ConfigurationError(
-                f"{where}: subscriptions.{name}.broker: there is no broker {subscription.broker!r}"
-            )
+        for setting in ("broker", "dead_letter_broker"):
+            broker_name = getattr(subscription, setting)
+            if (broker_name or setting == "broker") and not _known(broker_name, config):
+                raise ConfigurationError(f"{where}: subscriptions.{name}.{setting}: there is no broker {broker_name!r}")
     for name, subscription in config.subscriptions.items():
         if (wrong := check_subscription(subscription)) is not None:
             raise ConfigurationError(f"{where}: subscriptions.{name}.{wrong}")

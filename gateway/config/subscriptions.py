@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.config.base import Settings
+from gateway.config.base import Settings, too_long
 
 
 class SubscriptionFilter(Settings, frozen=True):
@@ -98,4 +98,10 @@ def check_subscription(subscription: SubscriptionSettings) -> str | None:
     )
     if queue and dead_letters_to_itself:
         return f"dead_letter_routing_key is its own queue {queue!r}: what is dead-lettered there would come again"
-    return None
+    return too_long(
+        queue=queue,
+        exchange=subscription.exchange,
+        binding_key=subscription.binding_key,
+        dead_letter_exchange=subscription.dead_letter_exchange,
+        dead_letter_routing_key=subscription.dead_letter_routing_key,
+    )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.config.base import Settings
+from gateway.config.base import Settings, too_long
 from gateway.config.ledger import RetentionSettings
 
 
@@ -57,4 +57,10 @@ def check_tap(tap: TapSettings, retention: RetentionSettings) -> str | None:
         return f"log_octets: {tap.log_octets} is not less than retention.log_octets = {most}: messages would go unread"
     if tap.queue and to_itself and tap.dead_letter_routing_key == tap.queue:
         return f"dead_letter_routing_key: {tap.queue!r} is its own queue: what is dead-lettered there would come again"
-    return None
+    return too_long(
+        queue=tap.queue,
+        exchange=tap.exchange,
+        binding_key=tap.binding_key,
+        dead_letter_exchange=tap.dead_letter_exchange,
+        dead_letter_routing_key=tap.dead_letter_routing_key,
+    )

@@ -72,6 +72,13 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
             "invalid_value",
             "/target/routing_key",
         ),
+        (
+            {**SETTINGS, "target": {"broker": "new", "routing_key": "k" * 256}},
+            422,
+            "invalid_value",
+            "/target/routing_key",
+        ),
+        ({**SETTINGS, "source": {"broker": "old", "queue": "q" * 256}}, 422, "invalid_value", "/source/queue"),
         ({**SETTINGS, "selector": "a ="}, 422, "invalid_value", ""),
         ({**SETTINGS, "target": {"broker": "missing"}}, 404, "broker_not_found", None),
     ],

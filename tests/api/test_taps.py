@@ -64,6 +64,8 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
         ({**SETTINGS, "log_octets": -1}, 422, "invalid_request", "/log_octets"),
         ({**SETTINGS, "log_octets": 10 << 30}, 422, "invalid_value", "/log_octets"),
         ({"broker": "house"}, 422, "invalid_value", "/queue"),
+        ({"broker": "house", "queue": "q" * 256}, 422, "invalid_value", "/queue"),
+        ({**SETTINGS, "dead_letter_exchange": "é" * 128}, 422, "invalid_value", "/dead_letter_exchange"),
         ({**SETTINGS, "binding_key": "a"}, 422, "invalid_value", "/exchange"),
         ({**SETTINGS, "dead_letter_routing_key": "in"}, 422, "invalid_value", "/dead_letter_routing_key"),
         ({**SETTINGS, "broker": "missing"}, 404, "broker_not_found", None),
