@@ -39,6 +39,21 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ("[brokers.b]\n", "url"),
         ("[brokers.b]\nurl = 'amqp://x'\nredirect_hosts = ['a/b']", "brokers.b.redirect_hosts: host 'a/b'"),
         ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
+        ("[brokers.b]\nurl = 'amqp://x'\nheartbeat = inf", "brokers.b.heartbeat is inf, not a finite number"),
+        ("[ledger]\nkey_retention = inf", "ledger.key_retention is inf, not a finite number"),
+        ("[endpoints.e]\nurl = 'https://x/'\nschedule = [0.0, nan]", r"endpoints.e.schedule\[1\] is nan, not a finite"),
+        (
+            "[brokers.b]\nurl = 'amqp://x'\nreconnect_min = 60.0",
+            "brokers.b.reconnect_max is 30, less than reconnect_min = 60",
+        ),
+        ("[http.tls]\nclient_ca_file = 'ca.pem'", "http.tls.client_ca_file is set, and http.tls.cert_file is not"),
+        ("[http.tls]\nkey_file = 'key.pem'", "http.tls.key_file is set, and http.tls.cert_file is not"),
+        (
+            "[http.tls]\ncert_file = 'cert.pem'\nclients = 'required'",
+            "http.tls.clients is 'required', and http.tls.client_ca_file does not say",
+        ),
+        ("[embedded.tls]\nca_file = 'ca.pem'", "embedded.tls.ca_file is set, and embedded.tls.cert_file is not"),
+        ("[embedded]\nenabled = true\nusers = []", "embedded.users is empty: nobody could log in"),
         (
             "[[api_keys]]\nname = 'jwt:shop'\nkey = 'x'",
             "api_keys: name 'jwt:shop': jwt: begins clients with tokens only",

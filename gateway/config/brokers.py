@@ -62,7 +62,7 @@ class BrokerSettings(Settings, frozen=True):
     reconnect_min: Annotated[float, Meta(gt=0)] = 0.5
     """First pause before a reconnect, in seconds; doubled each time, with full jitter."""
     reconnect_max: Annotated[float, Meta(gt=0)] = 30.0
-    """Longest pause before a reconnect, in seconds."""
+    """Longest pause before a reconnect, in seconds. At least ``reconnect_min``."""
     publish_window: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
     """Most publishes without an outcome on one channel."""
     publish_window_octets: Annotated[int, Meta(ge=1 << 16)] = 32 << 20

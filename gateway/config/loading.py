@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,9 @@ def load(
     for name, value in (overrides or {}).items():
         if value is not None:
             _assign(document, tuple(name.split(".")), value)
+    for name, value in _endless(document, ""):
+        # TOML has inf and nan. Least values do not keep inf out, and clocks and databases have no such number.
+        raise ConfigurationError(f"{where}: {name} is {value}, not a finite number")
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
@@ -85,6 +90,7 @@ def _check(where: str, config: Config) -> None:
         raise ConfigurationError(
             f"{where}: http.bodies_max is {config.http.bodies_max}, less than http.body_max = {config.http.body_max}"
         )
+    _check_listeners(where, config)
     clients = [("api_keys: name", key.name) for key in config.api_keys]
     clients += [("access.certificates: client", each.client) for each in config.access.certificates]
     for setting, client in clients:
@@ -95,6 +101,11 @@ def _check(where: str, config: Config) -> None:
             parse_broker_url(broker.url)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: brokers.{name}.url: {error}") from None
+        if broker.reconnect_max < broker.reconnect_min:
+            raise ConfigurationError(
+                f"{where}: brokers.{name}.reconnect_max is {broker.reconnect_max:g}, less than reconnect_min = "
+                f"{broker.reconnect_min:g}"
+            )
         for entry in broker.redirect_hosts:
             try:
                 parse_host(entry)
@@ -116,6 +127,23 @@ def _check(where: str, config: Config) -> None:
         _check_bridge(f"{where}: bridges.{name}", bridge, config)
     for name, tap in config.taps.items():
         _check_tap(f"{where}: taps.{name}", tap, config)
+
+
+def _check_listeners(where: str, config: Config) -> None:
+    """What would let a port be open to others than those who are meant, or to nobody."""
+    http, embedded = config.http.tls, config.embedded.tls
+    for name, tls, authorities in (("http.tls", http, "client_ca_file"), ("embedded.tls", embedded, "ca_file")):
+        for setting in ("key_file", authorities):
+            if getattr(tls, setting) and not tls.cert_file:
+                raise ConfigurationError(
+                    f"{where}: {name}.{setting} is set, and {name}.cert_file is not: there is no TLS"
+                )
+    if http.clients == "required" and not http.client_ca_file:
+        raise ConfigurationError(
+            f"{where}: http.tls.clients is 'required', and http.tls.client_ca_file does not say who may sign them"
+        )
+    if config.embedded.enabled and not config.embedded.users:
+        raise ConfigurationError(f"{where}: embedded.users is empty: nobody could log in, the gateway neither")
 
 
 def _variable(environ: dict[str, str] | os._Environ[str], name: str) -> str | None:
@@ -173,6 +201,18 @@ def _typed(setting: tuple[str, ...], text: str) -> Any:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError:
         return text
+
+
+def _endless(value: Any, place: str) -> Iterator[tuple[str, float]]:
+    """Numbers that are none, and where they stand."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _endless(each, f"{place}.{name}" if place else name)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _endless(each, f"{place}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield place, value
 
 
 def _assign(document: dict[str, Any], setting: tuple[str, ...], value: Any) -> None:

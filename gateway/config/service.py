@@ -20,7 +20,7 @@ class HttpTls(Settings, frozen=True):
     client_ca_file: str = ""
     """Authorities that may sign certificates of callers (PEM); empty: none is asked for."""
     clients: Literal["optional", "required"] = "optional"
-    """Whether a caller must have one to connect at all."""
+    """Whether a caller must have one to connect at all. ``required`` needs ``client_ca_file``."""
 
 
 class HttpSettings(Settings, frozen=True):
