@@ -38,6 +38,14 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ("[brokers.b]\nurl = 'http://x'", "brokers.b.url.*http"),
         ("[brokers.b]\n", "url"),
         ("[brokers.b]\nurl = 'amqp://x'\nredirect_hosts = ['a/b']", "brokers.b.redirect_hosts: host 'a/b'"),
+        (
+            "[brokers]\na = {url = 'amqp://x'}\nb = {url = 'amqp://x', required = 'yes'}",
+            r"Expected `bool`, got `str` - at `\$.brokers.b.required`",
+        ),
+        (
+            "[brokers]\na = {url = 'amqp://x'}\nb = {url = 'amqp://x', hartbeat = 3}",
+            r"unknown field `hartbeat` - at `\$.brokers.b`",
+        ),
         ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
         ("[brokers.b]\nurl = 'amqp://x'\nheartbeat = inf", "brokers.b.heartbeat is inf, not a finite number"),
         ("[ledger]\nkey_retention = inf", "ledger.key_retention is inf, not a finite number"),
@@ -95,6 +103,15 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load(write(tmp_path, text), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("gateway.toml", "[http]\r\nport = 1\r\n"), ("gateway.json", '{"http": {"port": 1}}')]
+)
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(text.encode("utf-8-sig"))
+    assert load(path, {}).http.port == 1
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -69,14 +69,14 @@ def load(
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
+        raise ConfigurationError(f"{where}: {_entry(document, str(error))}") from None
     _check(where, config)
     return config
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a byte order mark
         return _json(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
@@ -127,6 +127,21 @@ def _check(where: str, config: Config) -> None:
         _check_bridge(f"{where}: bridges.{name}", bridge, config)
     for name, tap in config.taps.items():
         _check_tap(f"{where}: taps.{name}", tap, config)
+
+
+def _entry(document: dict[str, Any], said: str) -> str:
+    """What msgspec says, with the name of the entry where it says ``$.brokers[...]``: the first that is wrong alone."""
+    text, _, place = said.rpartition(" - at `$.")
+    table, dots, _ = place.partition("[...]")
+    entries = document.get(table)
+    if not dots or not isinstance(entries, dict):
+        return said
+    for name, entry in entries.items():
+        try:
+            msgspec.convert({table: {name: entry}}, Config)
+        except msgspec.ValidationError:
+            return f"{text} - at `$.{table}.{name}{place.removeprefix(table + dots)}"
+    return said
 
 
 def _check_listeners(where: str, config: Config) -> None:

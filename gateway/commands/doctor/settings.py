@@ -63,7 +63,7 @@ def examine(
 
 def _read(report: Report, path: str) -> dict[str, Any] | None:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         found = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         report.fail("config.file", path, "there is no such file", do=_FILE_MISSING)
