@@ -124,6 +124,14 @@ def test_a_port_in_the_environment_that_is_no_number() -> None:
         load(None, {"GATEWAY_HTTP_PORT": "many"})
 
 
+def test_a_variable_that_does_not_fit_is_named_and_not_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "log_level = 'info'")
+    with pytest.raises(ConfigurationError, match=r"^GATEWAY_LOG_LEVEL: Invalid enum value '' \(log_level\)$"):
+        load(path, {"GATEWAY_LOG_LEVEL": ""})
+    links = {"GATEWAY_HTTP_PORT": "tcp://10.0.0.1:8080"}  # as Kubernetes makes it
+    assert load(path, links, {"http.port": 1}).http.port == 1
+
+
 URL = BrokerUrl(secure=False, host="h", port=5672, user="guest", password="guest", virtual_host="/", version="auto")
 
 

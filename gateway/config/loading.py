@@ -57,12 +57,19 @@ def load(
     """
     where = "configuration" if path is None else str(path)
     document = {} if path is None else _read(Path(path))
+    misfits = {}
     for variable, setting in ENVIRONMENT.items():
         if (text := _variable(environ, variable)) is not None:
-            _assign(document, setting, _typed(setting, text))
+            value, wrong = _typed(setting, text)
+            _assign(document, setting, value)
+            if wrong:
+                misfits[".".join(setting)] = f"{variable}: {wrong}"
     for name, value in (overrides or {}).items():
         if value is not None:
             _assign(document, tuple(name.split(".")), value)
+            misfits.pop(name, None)
+    for name, wrong in misfits.items():  # not the file is to be corrected
+        raise ConfigurationError(f"{wrong} ({name})")
     for name, value in _endless(document, ""):
         # TOML has inf and nan. Least values do not keep inf out, and clocks and databases have no such number.
         raise ConfigurationError(f"{where}: {name} is {value}, not a finite number")
@@ -207,15 +214,15 @@ def _json(text: str) -> dict[str, Any]:
     return found
 
 
-def _typed(setting: tuple[str, ...], text: str) -> Any:
-    """A variable's text as the setting's type; the text itself where it is none, and is refused for that later."""
+def _typed(setting: tuple[str, ...], text: str) -> tuple[Any, str]:
+    """A variable's text as the setting's type, and nothing; or the text itself, and why it is none."""
     kind: Any = Config
     for name in setting:
         (kind,) = (field.type for field in msgspec.structs.fields(kind) if field.name == name)
     try:
-        return msgspec.convert(text, kind, strict=False)
-    except msgspec.ValidationError:
-        return text
+        return msgspec.convert(text, kind, strict=False), ""
+    except msgspec.ValidationError as error:
+        return text, str(error)
 
 
 def _endless(value: Any, place: str) -> Iterator[tuple[str, float]]:

@@ -210,7 +210,7 @@ def _variables(report: Report, environ: Mapping[str, str]) -> bool:
 
 
 def _variable_wrong(report: Report, name: str, value: str, said: str) -> None:
-    text = said.removeprefix("configuration: ")
+    text = said.removeprefix("configuration: ").removeprefix(f"{name}: ")
     if value.startswith(("tcp://", "udp://")) and _LINKS.fullmatch(name):
         report.fail(
             "config.variable", name, text, why="Kubernetes made this variable for a service of that name.",
