@@ -121,6 +121,18 @@ class KeyedPublisher:
             LedgerUnavailable: nothing was sent; the ledger cannot be written, or was not within that time.
             Overloaded: too many keyed requests under way.
         """
+        return await self._wait(self._begun(request, upstream, exchange, messages, within, render), within, render)
+
+    def _begun(
+        self,
+        request: KeyedRequest,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Outgoing],
+        within: float,
+        render: Render,
+    ) -> _Pending:
+        """The request of that key that is under way, which may be this one."""
         name = request.client, request.key
         pending = self._pending.get(name)
         if pending is None:
@@ -135,7 +147,7 @@ class KeyedPublisher:
             raise KeyReused("the Idempotency-Key is in use for another request")
         elif not pending.given_up:
             raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
-        return await self._wait(pending, within, render)
+        return pending
 
     def _forget(self, name: tuple[str, str]) -> None:
         task = self._pending.pop(name).task
@@ -148,15 +160,19 @@ class KeyedPublisher:
         except asyncio.CancelledError:
             pending.given_up = True  # nobody waits any more, so a repeat must be able to
             raise
-        if not done and not pending.claimed:
-            pending.task.cancel()  # what the ledger has of it by then is given back
-        if pending.task.cancelled() or not (done or pending.claimed):
-            raise LedgerUnavailable(f"the ledger could not be written within {within:g} s; nothing was sent")
-        if done:
-            return pending.task.result()
-        pending.given_up = True
+        try:
+            if not done and not pending.claimed:
+                pending.task.cancel()  # what the ledger has of it by then is given back
+            if pending.task.cancelled() or not (done or pending.claimed):
+                raise LedgerUnavailable(f"the ledger could not be written within {within:g} s; nothing was sent")
+            if done:
+                return pending.task.result()
+            pending.given_up = True
+            ids = pending.ids
+        finally:
+            del pending, done  # the task holds its error, which holds this frame until the collector comes by
         error = OutcomeUnknown(f"no confirm within {within:g} s; repeat with the same Idempotency-Key to go on waiting")
-        return render([Published(id, error, routed=False) for id in pending.ids])
+        return render([Published(id, error, routed=False) for id in ids])
 
     async def _work(
         self,

@@ -145,6 +145,9 @@ class Writer:
             if not call.future.cancelled() and call.future.exception() is None:  # in the turn in which it came
                 self._give_back(call)
             raise
+        except Exception:
+            del call.future  # it holds the error, which holds whoever holds the call until the collector comes by
+            raise
 
     async def submit_all(self, calls: Sequence[Call]) -> list[Any]:
         """Have many calls written, in one transaction where they fit into one: the result or the error of each, in
@@ -218,8 +221,9 @@ class Writer:
                 if call.error is None:
                     self._give_back(call)
                 continue
-            if call.error is not None:
-                future.set_exception(call.error)
+            error, call.error = call.error, None  # else the error would hold, by its frames, who holds it
+            if error is not None:
+                future.set_exception(error)
             else:
                 future.set_result(call.result)
         self._leave(rows)

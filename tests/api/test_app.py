@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 from collections.abc import AsyncIterator
@@ -15,7 +16,8 @@ from gateway.api.app import Api
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.core.publishing import Publisher
-from gateway.errors import BrokerUnavailable
+from gateway.errors import BrokerUnavailable, KeyRunning, LedgerUnavailable
+from gateway.ledger import Running
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
@@ -57,6 +59,42 @@ async def test_what_fails_is_gone_when_it_is_answered(client: httpx.AsyncClient,
     finally:
         gc.enable()
     assert left <= 1
+
+
+async def test_errors_that_came_by_a_task_are_gone_too(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task holds its error, and so does what the ledger was asked for."""
+
+    def count() -> int:
+        return sum(isinstance(each, KeyRunning | LedgerUnavailable) for each in gc.get_objects())
+
+    async def ask(key: str, status: int, code: str) -> None:
+        answer = await client.post(PUBLISH, json={"routing_key": "orders"}, headers={"idempotency-key": key})
+        problem(answer, status, code)
+
+    async def running(*_: Any) -> Running:
+        return Running(here=True, ids=())
+
+    def away(*_: Any) -> None:
+        raise LedgerUnavailable("away")
+
+    gc.collect()
+    gc.disable()
+    before = count()
+    try:
+        monkeypatch.setattr(gateway.ledger, "claim_key", running)
+        for number in range(5):
+            await ask(f"k{number}", 409, "idempotency_key_running")
+        held = count() - before
+        for _ in range(5):
+            with contextlib.suppress(LedgerUnavailable):
+                await gateway.ledger.task(away)
+        failed = count() - before - held
+    finally:
+        gc.enable()
+    assert held == 0
+    assert failed <= 1  # the last one may be what the writer still has in its hands
 
 
 async def test_requests_under_way_are_bounded(gateway: Gateway) -> None:
