@@ -85,7 +85,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_a_variable_that_is_no_number_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"GATEWAY_PIPELINE__ROWS_MAX: Expected `int`, got `str` \(pipeline\.rows_max\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"GATEWAY_PIPELINE__ROWS_MAX: Expected `int`, got `str` \(pipeline\.rows_max\)"
+    ):
         load(None, {}, {"GATEWAY_PIPELINE__ROWS_MAX": "many"})
 
 
