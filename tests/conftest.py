@@ -19,7 +19,7 @@ import pytest
 
 from tests import canary
 from tests.ledgers import PostgresqlLedgers
-from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, Server
+from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, RabbitMQ40, RabbitMQ43, Server
 from tests.servers.process import State
 
 hypothesis.settings.register_profile("busy machines", deadline=None)  # what a neighbour takes is no fault of the code
@@ -64,7 +64,11 @@ def _no_secret_is_told() -> Iterator[None]:
 
 
 def _shared(kind: str) -> Iterator[Server]:
-    """The one that the environment names, else one for this process."""
+    """The one that the environment names for its kind, else one of those that run for all, else one for this
+    process."""
+    if (state := KINDS[kind].elsewhere()) is not None:
+        yield KINDS[kind](state)
+        return
     path = os.environ.get(VARIABLE)
     if path:
         running = json.loads(Path(path).read_text())
@@ -82,6 +86,18 @@ def _shared(kind: str) -> Iterator[Server]:
 def rabbitmq() -> Iterator[RabbitMQ]:
     """RabbitMQ, shared: 0-8 and 0-9-1."""
     yield from _shared("rabbitmq")  # type: ignore[misc]
+
+
+@pytest.fixture(scope="session")
+def rabbitmq40() -> Iterator[RabbitMQ40]:
+    """RabbitMQ 4.0, shared: 0-9-1."""
+    yield from _shared("rabbitmq-4.0")  # type: ignore[misc]
+
+
+@pytest.fixture(scope="session")
+def rabbitmq43() -> Iterator[RabbitMQ43]:
+    """RabbitMQ 4.3 or later, shared: 0-9-1."""
+    yield from _shared("rabbitmq-4.3")  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,8 @@ from tests import canary  # noqa: E402  # this file is a program too, and then s
 BIN = Path(sys.executable).parent
 SERVERS_START = 180
 """How long the real servers may take to start, in seconds."""
+SHARED = ("brokerj", "postgresql", "rabbitmq")
+"""The real servers that all suites share."""
 TESTS_FAILED = 1
 """pytest's exit status where tests failed; any other says that something else went wrong."""
 ROOM = 4
@@ -268,15 +270,15 @@ class Servers:
     def _start(self) -> None:
         began = time.monotonic()
         try:
-            done = self._command("up")
+            done = self._command("up", "--owner", str(os.getpid()), "--only", *SHARED)
             self.why = "" if done.returncode == 0 else "the servers did not start: " + " ".join(done.stdout.split())
         except subprocess.TimeoutExpired:
             self.why = f"the servers did not start in {SERVERS_START} s"
         print(f"── servers: {self.why or 'up'} in {time.monotonic() - began:.1f} s", flush=True)
         self.ready.set()
 
-    def _command(self, verb: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tests.servers", verb, "--file", str(self.file)]
+    def _command(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tests.servers", verb, "--file", str(self.file), *options]
         return subprocess.run(
             command,
             cwd=ROOT,

@@ -10,6 +10,9 @@
         rabbitmq.queue_depth("orders"); rabbitmq.queues(); rabbitmq.delete_queue("orders")
         rabbitmq.create_user("ann", "secret"); rabbitmq.close_connections()
 
+        rabbitmq40, rabbitmq43           # fixtures of RabbitMQ 4.0 and 4.3: 0-9-1 only, upstream's defaults
+        rabbitmq43.release               # (4, 3, 6), as the server states it
+
         brokerj.url("0-10")              # the durable virtual host "default"; "memory" is the other one:
         brokerj.url("0-10", "memory")
         brokerj.queue_depth("orders"); brokerj.queue_depth("orders", "memory")
@@ -22,7 +25,7 @@ for each test that asks::
 
     @pytest.mark.broker
     async def test_crash(private_server):
-        rabbitmq = private_server("rabbitmq")    # or "brokerj", "postgresql"
+        rabbitmq = private_server("rabbitmq")    # or "rabbitmq-4.0", "rabbitmq-4.3", "brokerj", "postgresql"
         rabbitmq.kill()                          # SIGKILL; halt() ends it in good order
         rabbitmq.restart()                       # the same ports and data
         rabbitmq.pause(); rabbitmq.resume()      # SIGSTOP, SIGCONT
@@ -40,7 +43,7 @@ Without pytest::
 
     with started(RabbitMQ()) as rabbitmq: ...
 
-    python -m tests.servers up --file servers.json       # start all three, for several test processes
+    python -m tests.servers up --file servers.json       # start one of each, for several test processes
     GATEWAY_TEST_SERVERS=servers.json pytest ...         # use them
     python -m tests.servers down --file servers.json     # end them
 
@@ -55,8 +58,11 @@ from tests.servers.brokerj import BrokerJ, BrokerJWithTls
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.process import Server, ServerUnavailable, started
 from tests.servers.rabbitmq import RabbitMQ, RabbitMQWithTls
+from tests.servers.rabbitmq4 import RabbitMQ40, RabbitMQ43
 
-KINDS: Mapping[str, type[Server]] = {kind.kind: kind for kind in (RabbitMQ, BrokerJ, PostgreSQL)}
+KINDS: Mapping[str, type[Server]] = {
+    kind.kind: kind for kind in (RabbitMQ, RabbitMQ40, RabbitMQ43, BrokerJ, PostgreSQL)
+}
 """Those that may be shared."""
 
 PRIVATE_KINDS: Mapping[str, type[Server]] = {
@@ -76,6 +82,8 @@ __all__ = [
     "BrokerJWithTls",
     "PostgreSQL",
     "RabbitMQ",
+    "RabbitMQ40",
+    "RabbitMQ43",
     "RabbitMQWithTls",
     "Server",
     "ServerUnavailable",

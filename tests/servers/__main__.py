@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.servers import KINDS, Server, ServerUnavailable
-from tests.servers.process import State
+from tests.servers.process import ProcessId, State, identify
 
 
-def up(path: Path, kinds: list[str]) -> None:
-    """Start one of each kind and write down how to reach them. All or none."""
-    servers = [KINDS[kind]() for kind in kinds]
+def up(path: Path, kinds: list[str], owner: ProcessId | None) -> None:
+    """Start one of each kind and write down how to reach them. All or none. What the environment names is not started:
+    each test process finds it there."""
+    servers = [KINDS[kind]() for kind in kinds if KINDS[kind].elsewhere() is None]
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(Server.start, servers))
@@ -22,7 +23,7 @@ def up(path: Path, kinds: list[str]) -> None:
         for server in servers:
             server.stop()
         raise
-    path.write_text(json.dumps({server.kind: server.disown().to_json() for server in servers}, indent=1))
+    path.write_text(json.dumps({server.kind: server.disown(owner).to_json() for server in servers}, indent=1))
 
 
 def down(path: Path) -> None:
@@ -42,10 +43,16 @@ def main() -> int:
     parser.add_argument("command", choices=("up", "down"))
     parser.add_argument("--file", type=Path, required=True, help="where the running servers are written down")
     parser.add_argument("--only", nargs="+", choices=sorted(KINDS), default=sorted(KINDS), help="up: which ones")
+    parser.add_argument(
+        "--owner",
+        type=int,
+        metavar="PID",
+        help="up: a process that they do not outlive for long: the next start of a server ends them if it has ended",
+    )
     options = parser.parse_args()
     try:
         if options.command == "up":
-            up(options.file, options.only)
+            up(options.file, options.only, identify(options.owner) if options.owner else None)
         else:
             down(options.file)
     except (ServerUnavailable, FileNotFoundError) as error:

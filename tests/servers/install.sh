@@ -1,7 +1,8 @@
 #!/bin/sh
-# Install what the tests on real servers need: RabbitMQ, PostgreSQL, Java 17 and Maven as packages of the system,
-# Apache Qpid Broker-J, the Java client of the tests and the jars of Delta Lake below .servers/. Safe to repeat, and
-# quick when all is there.
+# Install what the tests on real servers need: RabbitMQ 3.10, PostgreSQL, Java 17 and Maven as packages of the system;
+# RabbitMQ 4.0 and 4.3, Apache Qpid Broker-J, the Java client of the tests and the jars of Delta Lake below .servers/.
+# Safe to repeat, and quick when all is there. Nothing is unpacked for a RabbitMQ that GATEWAY_TEST_RABBITMQ_40 or
+# GATEWAY_TEST_RABBITMQ_43 names.
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -36,6 +37,11 @@ fi
 
 java_version=$(javac -version 2>&1 | sed 's/^javac \([0-9]*\).*/\1/')
 [ "$java_version" -ge 17 ] || { say "Java $java_version is too old: install openjdk-17-jdk-headless"; exit 1; }
+
+# --------------------------------------------------------------------------------------------- RabbitMQ 4
+
+[ -n "${GATEWAY_TEST_RABBITMQ_40:-}" ] || tests/servers/unpack.sh trixie "$servers/rabbitmq-4.0"
+[ -n "${GATEWAY_TEST_RABBITMQ_43:-}" ] || tests/servers/unpack.sh sid "$servers/rabbitmq-4.3"
 
 # ----------------------------------------------------------------------------------------------------- jars
 

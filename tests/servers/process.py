@@ -9,6 +9,7 @@ that a number which was given to somebody else is left alone.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
@@ -139,6 +141,34 @@ def accepts(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
+# -------------------------------------------------------------------------------------------- leftovers
+
+RECORD = "record.json"
+"""In each server's folder: its state, who owns it, and which signal ends it."""
+
+
+@cache
+def end_leftovers() -> None:
+    """End the servers of test runs that were killed, and remove their folders. A server is one's own if its record is;
+    it is a leftover if its owner runs no more."""
+    for record in Path(tempfile.gettempdir()).glob(f"gateway-*/{RECORD}"):
+        try:
+            if record.stat().st_uid != os.getuid():
+                continue
+            document = json.loads(record.read_text())
+        except FileNotFoundError:  # another run was quicker
+            continue
+        if document["owner"] is None or alive(ProcessId(**document["owner"])):
+            continue
+        roots = State.from_json(document).processes.values()
+        family = [process for root in roots for process in tree(root)]
+        send_signal(family, signal.SIGCONT)
+        send_signal(family, document["discard"])
+        if not wait_until(lambda left=family: not any(alive(process) for process in left), 10.0):  # type: ignore[misc]
+            send_signal(family, signal.SIGKILL)
+        shutil.rmtree(record.parent, ignore_errors=True)
+
+
 # ----------------------------------------------------------------------------------------------- server
 
 
@@ -184,8 +214,10 @@ class Server:
     def __init__(self, state: State | None = None) -> None:
         self.owned = state is None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._owner: ProcessId | None = identify(os.getpid())
         if state is None:
             self.require()
+            end_leftovers()
             folder = tempfile.mkdtemp(prefix=f"gateway-{self.kind}-")
             state = State(self.kind, folder, {name: free_port() for name in self.port_names})
             Path(folder).chmod(0o755)
@@ -200,6 +232,11 @@ class Server:
     def require(cls) -> None:
         """Raise ServerUnavailable where the server is not installed."""
         raise NotImplementedError
+
+    @classmethod
+    def elsewhere(cls) -> State | None:
+        """The running server that the environment names for this kind; None where it names none."""
+        return None
 
     def prepare(self) -> None:
         """Write the data folder, before the first start."""
@@ -334,6 +371,15 @@ class Server:
             )
         self._children[name] = child
         self.state.processes[name] = identify(child.pid)
+        self._record()
+
+    def _record(self) -> None:
+        """Write down what :func:`end_leftovers` needs, at once or not at all."""
+        owner = asdict(self._owner) if self._owner else None
+        document = self.state.to_json() | {"owner": owner, "discard": int(self.discard)}
+        part = self.folder / f"{RECORD}.part"
+        part.write_text(json.dumps(document))
+        part.rename(self.folder / RECORD)
 
     def _must_be_owned(self) -> None:
         if not self.owned:
@@ -361,8 +407,11 @@ class Server:
     def _wait_gone(self, processes: Sequence[ProcessId], seconds: float) -> bool:
         return wait_until(lambda: not any(alive(process) for process in processes), seconds)
 
-    def disown(self) -> State:
-        """Leave it running when this process ends; the state lets another one end it."""
+    def disown(self, owner: ProcessId | None = None) -> State:
+        """Leave it running when this process ends; the state lets another one end it. With an ``owner`` it is a
+        leftover once that process has ended."""
+        self._owner = owner
+        self._record()
         for child in self._children.values():
             child.returncode = 0  # the garbage collector is not to warn that it still runs
         self._children.clear()

@@ -1,4 +1,6 @@
-"""A private RabbitMQ (3.10: the last line of releases that speaks 0-8), with management and shovel.
+"""A private RabbitMQ with management and shovel: the one that is a package of the system (3.10: it speaks 0-8).
+
+:mod:`tests.servers.rabbitmq4` has the releases of the 4.x line.
 
 Erlang finds its nodes through a name service, ``epmd``. The node starts one in the background if there is none,
 and that one would outlive it; so a private one is started first, in the foreground, on a port of its own.
@@ -8,13 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from functools import cached_property
 from pathlib import Path
 from shutil import which
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from tests.servers.certificates import EXPIRED, MUTUAL, Certificates
@@ -61,7 +65,9 @@ class RabbitMQ(Server):
 
     kind = "rabbitmq"
     port_names = ("amqp", "management", "distribution", "epmd")
-    versions = ("0-8", "0-9-1")
+    versions: ClassVar[tuple[str, ...]] = ("0-8", "0-9-1")
+    more_configuration: ClassVar[str] = ""
+    """Further lines of ``rabbitmq.conf``."""
 
     @classmethod
     def require(cls) -> None:
@@ -73,6 +79,16 @@ class RabbitMQ(Server):
             raise ServerUnavailable(
                 "The installed RabbitMQ does not speak AMQP 0-8: install rabbitmq-server 3.x (Debian 12 has 3.10)."
             )
+
+    @property
+    def scripts(self) -> Path:
+        """The folder of ``rabbitmq-server`` and ``rabbitmqctl``."""
+        return _BIN
+
+    @cached_property
+    def release(self) -> tuple[int, ...]:
+        """Its version as numbers, as the server itself states it: ``(4, 0, 5)``."""
+        return tuple(int(part) for part in re.findall(r"\d+", self.api("GET", "overview")["rabbitmq_version"])[:3])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -103,7 +119,8 @@ class RabbitMQ(Server):
     def prepare(self) -> None:
         for name in ("mnesia", "log"):
             (self.folder / name).mkdir()
-        (self.folder / "rabbitmq.conf").write_text(_CONFIGURATION.format(watermark=_WATERMARK, **self.state.ports))
+        text = _CONFIGURATION.format(watermark=_WATERMARK, **self.state.ports)
+        (self.folder / "rabbitmq.conf").write_text(text + self.more_configuration)
         (self.folder / "enabled_plugins").write_text("[rabbitmq_management,rabbitmq_shovel].\n")
         (self.folder / "rabbitmq-env.conf").touch()
 
@@ -111,7 +128,7 @@ class RabbitMQ(Server):
         if not accepts(self.state.ports["epmd"]):
             self.spawn("epmd", ["epmd"], self.environment)
             wait_until(lambda: accepts(self.state.ports["epmd"]), 10.0)
-        self.spawn("server", [_BIN / "rabbitmq-server"], self.environment)
+        self.spawn("server", [self.scripts / "rabbitmq-server"], self.environment)
 
     def ready(self) -> bool:
         """All plugins are up when management answers; the listener comes before or after."""
@@ -131,7 +148,7 @@ class RabbitMQ(Server):
             RuntimeError: it failed; with its output.
         """
         done = subprocess.run(
-            [str(_BIN / "rabbitmqctl"), "--quiet", *arguments],
+            [str(self.scripts / "rabbitmqctl"), "--quiet", *arguments],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.servers import BrokerJ, PostgreSQL, RabbitMQ
-from tests.servers.process import ROOT, State, alive
+from tests.servers import BrokerJ, PostgreSQL, RabbitMQ, RabbitMQ40, RabbitMQ43, ServerUnavailable, process, started
+from tests.servers.process import ROOT, State, alive, identify
 
 pytestmark = pytest.mark.broker
 
@@ -59,6 +61,97 @@ def test_rabbitmq_has_its_plugins(rabbitmq: RabbitMQ, unique_name: Callable[[str
     rabbitmq.delete_queue(name)
     assert name not in rabbitmq.queues()
     assert rabbitmq.api("GET", "parameters/shovel") == []
+
+
+@pytest.mark.parametrize(("kind", "line"), [("rabbitmq-4.0", (4, 0)), ("rabbitmq-4.3", (4, 3))])
+def test_rabbitmq_4_has_its_plugins_and_denies_transient_queues(
+    private_server: Callable[[str], RabbitMQ], kind: str, line: tuple[int, int]
+) -> None:
+    server = private_server(kind)
+    assert server.release[:2] >= line
+    server.api("PUT", "queues/%2F/kept", {"durable": True, "arguments": {"x-queue-type": "quorum"}})
+    assert server.api("GET", "parameters/shovel") == []
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.api("PUT", "queues/%2F/transient", {"durable": False})
+    assert b"transient_nonexcl_queues" in refused.value.read()
+    server.kill()
+    server.restart()
+    assert server.queues() == {"kept"}
+    assert server.queue_depth("kept") == 0
+    server.delete_queue("kept")
+
+
+def test_two_instances_share_one_unpacked_folder(private_server: Callable[[str], RabbitMQ]) -> None:
+    with started(RabbitMQ40()) as other:
+        other.api("PUT", "queues/%2F/mine", {"durable": True})
+        server = private_server("rabbitmq-4.0")
+        assert "mine" not in server.queues()
+        assert server.pid != other.pid
+
+
+def test_a_variable_names_a_running_server(
+    private_server: Callable[[str], RabbitMQ], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = private_server("rabbitmq-4.0")
+    address = f"localhost:{server.port},{server.state.ports['management']}"
+    monkeypatch.setenv("GATEWAY_TEST_RABBITMQ_40", address)
+    state = RabbitMQ40.elsewhere()
+    assert state is not None
+    named = RabbitMQ40(state)
+    assert named.url() == server.url()
+    assert named.release == server.release
+    with pytest.raises(ServerUnavailable, match="GATEWAY_TEST_RABBITMQ_40 names a running server, and this test needs"):
+        named.ctl("status")
+    with pytest.raises(ServerUnavailable, match="GATEWAY_TEST_RABBITMQ_40 names a running server"):
+        RabbitMQ40()
+
+
+@pytest.mark.parametrize("named", ["/nowhere/at/all", "127.0.0.1:1", "127.0.0.1:70000", "broker.example:5672"])
+def test_a_variable_that_names_nothing(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("GATEWAY_TEST_RABBITMQ_43", named)
+    with pytest.raises(ServerUnavailable, match="GATEWAY_TEST_RABBITMQ_43") as said:
+        _ = RabbitMQ43.elsewhere() or RabbitMQ43()
+    assert named in str(said.value)
+    assert str(said.value).count("\n") == 0
+
+
+LEAVES = """
+import os, signal, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from tests.servers import KINDS
+server = KINDS[sys.argv[2]]().start()
+print(server.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "rabbitmq-4.0"])
+def test_what_a_killed_run_left_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    tmp_path.chmod(0o755)
+    for part in tmp_path.parents[:2]:
+        part.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, str(tmp_path), kind], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    server = identify(int(done.stdout))
+    (folder,) = tmp_path.glob("gateway-*")
+    assert alive(server)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    process.end_leftovers.cache_clear()
+    process.end_leftovers()
+    assert not alive(server)
+    assert not folder.exists()
+    assert not [each for each in os.listdir("/proc") if each.isdigit() and str(folder) in _command_line(each)]
+
+
+def _command_line(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def test_one_process_starts_and_another_ends_them(tmp_path: Path) -> None:
