@@ -14,6 +14,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 CUT: Final = "http.response.cut"
 """Type of a message that is sent in place of the rest of a body: the connection ends, in the middle of the answer."""
+WRITE_MAX: Final = 16_384
+"""Bytes of a body that are written at a time."""
+WRITE_BUFFER_MAX: Final = 32_768
+"""Bytes that a connection may hold that its caller has not read; then nothing more is written until it has."""
 _NOT_IN_HEADERS = re.compile(rb"[\x00\r\n]")
 """What would end a header's value early (RFC 9110 section 5.5)."""
 
@@ -39,7 +43,20 @@ class Cycle(RequestResponseCycle):
         elif self.response_complete or message["type"] != "http.response.body":
             raise RuntimeError(f"{message['type']} does not belong here")
         else:
-            self._body(message.get("body", b""), message.get("more_body", False))
+            await self._pieces(message.get("body", b""), message.get("more_body", False))
+
+    async def _pieces(self, body: bytes, more: bool) -> None:
+        """Write a body no faster than it is read."""
+        if len(body) > WRITE_MAX and self.scope["method"] != "HEAD":
+            view = memoryview(body)
+            for start in range(0, len(view) - WRITE_MAX, WRITE_MAX):
+                self._body(view[start : start + WRITE_MAX], True)
+                if self.flow.write_paused:
+                    await self.flow.drain()
+                if self.disconnected:
+                    return
+            body = body[start + WRITE_MAX :]
+        self._body(body, more)
 
     def _start(self, message: Any) -> None:
         if message["type"] != "http.response.start":
@@ -91,12 +108,12 @@ class Cycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
-    def _body(self, body: bytes, more: bool) -> None:
+    def _body(self, body: bytes | memoryview, more: bool) -> None:
         if self.scope["method"] == "HEAD":
             self.expected_content_length = 0
             body = b""
         elif self.chunked_encoding:
-            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            body = b"".join((b"%x\r\n" % len(body), body, b"\r\n")) if body else b""
             if not more:
                 body += b"0\r\n\r\n"
         else:

@@ -16,7 +16,6 @@ and is not set anew with each request. Answers are those of :mod:`gateway.api.cy
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -24,14 +23,22 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.api.cycle import Cycle
+from gateway.access.rates import address_of
+from gateway.api.cycle import WRITE_BUFFER_MAX, Cycle
 
 HEAD_MAX: Final = 16_384
 """Most octets of request line and headers."""
 CERTIFICATE: Final = "gateway.certificate"
 """Key of the ASGI scope: the names in the caller's certificate, which an authority of ours has signed."""
+PARSED_MAX: Final = 8_192
+"""Bytes of a connection that are parsed at a time. Requests cost more memory parsed than unparsed, so the next bytes
+are parsed when the requests before them have begun."""
+UNPARSED_MAX: Final = 1_048_576
+"""Most bytes of a connection that wait to be parsed. Reading is paused meanwhile, so only what the transport had read
+already can come."""
 SMALL: Final = 64
 """A piece of a request with fewer octets is small."""
 SMALL_FREE: Final = 8
@@ -55,7 +62,7 @@ class Bounds:
     send: float = 300.0
     """For a caller to read on."""
     per_address: int = 0
-    """Most connections of one remote address; 0: no limit."""
+    """Most connections of one remote address (IPv6: of one /64 network); 0: no limit."""
     open: Counter[str] = field(default_factory=Counter)
     """Connections of each address that is counted."""
     refused: int = 0
@@ -76,6 +83,17 @@ class Bounds:
             del self.open[address]
 
 
+class Flow(FlowControl):
+    """Flow control of one connection. While requests wait for their turn, nothing resumes reading."""
+
+    requests_wait = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait."""
+        if not self.requests_wait:
+            super().resume_reading()
+
+
 def guarded(bounds: Bounds) -> type[GuardedProtocol]:
     """The protocol with these bounds."""
     return type("GuardedProtocol", (GuardedProtocol,), {"bounds": bounds})
@@ -94,6 +112,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _octets = 0
     _refusal = ""
     _small = 0
+    _unparsed = memoryview(b"")
     _pause: asyncio.TimerHandle | None = None
     _timer: asyncio.TimerHandle | None = None
     _idle_since: float | None = None
@@ -102,13 +121,15 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A new connection has to say something."""
         super().connection_made(transport)
+        self.flow = self._flow = Flow(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         if (certificate := transport.get_extra_info("peercert")) is not None:
             self._certificate = names_of(certificate)
-        if self.bounds.per_address and self.client is not None and not _loopback(self.client[0]):
-            if not self.bounds.admit(self.client[0]):
+        if self.bounds.per_address and self.client is not None and (address := address_of(self.client[0])):
+            if not self.bounds.admit(address):
                 transport.abort()
                 return
-            self._counted = self.client[0]
+            self._counted = address
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -118,6 +139,8 @@ class GuardedProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._idle_timer = self._rest_timer = self._send_timer = self._pause = None
+        self._unparsed = memoryview(b"")
+        self.pipeline.clear()
         if self._counted is not None:
             self.bounds.leave(self._counted)
             self._counted = None
@@ -167,7 +190,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:  # pipelined
-            self.flow.pause_reading()
+            self._flow.requests_wait = True
+            self._flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
     def on_message_complete(self) -> None:
@@ -192,7 +216,28 @@ class GuardedProtocol(HttpToolsProtocol):
             self._send_timer = None
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head that is still incomplete."""
+        """Parse what came, in pieces of :data:`PARSED_MAX` bytes; the rest waits while a parsed request waits."""
+        small = len(data) < SMALL
+        if not self._unparsed and not self.pipeline and len(data) <= PARSED_MAX:
+            self._parse(data, small)
+            return
+        if len(self._unparsed) + len(data) > UNPARSED_MAX:
+            self.transport.abort()
+            return
+        self._unparsed = memoryview(self._unparsed.tobytes() + data if self._unparsed else data)
+        self._parse_on(small)
+
+    def _parse_on(self, small: bool = False) -> None:
+        """Parse what waits until a request has to wait, then read on if none does."""
+        while self._unparsed and not self.pipeline and not self._refusal and not self.transport.is_closing():
+            piece, self._unparsed = self._unparsed[:PARSED_MAX].tobytes(), self._unparsed[PARSED_MAX:]
+            self._parse(piece, small)
+        if self._refusal or self.transport.is_closing():
+            self._unparsed = memoryview(b"")
+        self._flow.requests_wait = bool(self.pipeline)
+
+    def _parse(self, data: bytes, small: bool) -> None:
+        """Parse one piece, and count what belongs to a head that is still incomplete."""
         if self._refusal:
             return
         before, in_body = self.cycle, not (self._head or self._whole)
@@ -204,7 +249,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too large.")
             else:
                 self._watch()
-        if not self._whole and len(data) < SMALL:
+        if not self._whole and small:
             self._small += 1
             if self._small > SMALL_FREE:
                 self._slow_down()
@@ -268,11 +313,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+            if not self.pipeline:
+                self._parse_on()
+            self._flow.resume_reading()
             return
+        self._flow.resume_reading()
         if self._refusal:
             super().send_400_response(self._refusal)
             return
@@ -303,10 +351,3 @@ def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:
     found = {f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())}
     found |= {f"CN:{value}" for part in certificate.get("subject", ()) for name, value in part if name == "commonName"}
     return frozenset(found)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

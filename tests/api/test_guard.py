@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.api import guard
+from gateway.api import cycle, guard
 from gateway.api.guard import Bounds, GuardedProtocol, guarded
 
 DATE = b"date: today\r\n"
@@ -39,6 +39,9 @@ class Transport(asyncio.Transport):
 
     reading = True
     """Whether octets would be read."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -292,6 +295,8 @@ async def test_connections_of_one_address_are_counted(connection: Connection) ->
     second.protocol.connection_lost(None)
     assert "192.0.2.1" not in bounds.open
     assert not opened("192.0.2.1").transport.closing
+    assert [opened(f"2001:db8::{host}").transport.closing for host in (1, 2, 3)] == [False, False, True]
+    assert not opened("2001:db8:0:1::1").transport.closing, "another network"
     assert not opened("not an address").transport.closing
 
 
@@ -453,3 +458,74 @@ async def test_a_connection_that_others_hold_is_not_read_on(connection: Connecti
     connection.protocol.flow.pause_reading()
     connection.protocol._read_on()
     assert not connection.transport.reading
+
+
+async def test_pipelined_requests_wait_unparsed(connection: Connection) -> None:
+    """Parsed requests cost about 75 times the memory of their bytes, so few are parsed before their turn."""
+    most = 0
+
+    async def count(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal most
+        most = max(most, len(connection.protocol.pipeline))
+        await receive()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    connection.answer = count
+    answers = await connection.ask(b"GET /a HTTP/1.1\r\nHost: here\r\n\r\n" * 8_000)
+    assert answers.count(b"HTTP/1.1 204 ") == len(connection.scopes) == 8_000
+    assert 0 < most <= guard.PARSED_MAX // 30
+    assert connection.transport.reading
+
+
+async def test_nothing_is_read_while_a_pipelined_request_waits(connection: Connection) -> None:
+    """A caller that listens for the end of its connection does not let more requests in."""
+    end = asyncio.Event()
+
+    async def hold(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        waiting = asyncio.ensure_future(receive())
+        await end.wait()
+        waiting.cancel()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    connection.answer = hold
+    answering = asyncio.ensure_future(connection.ask(request(), request(b"/b")))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not connection.transport.reading
+    connection.protocol.data_received(request(b"/c"))
+    connection.protocol.data_received(b"x" * guard.UNPARSED_MAX)
+    assert connection.transport.closing, "what comes although nothing is read is bounded"
+    end.set()
+    await answering
+
+
+async def test_a_large_answer_is_written_as_it_is_read(connection: Connection) -> None:
+    body = bytes(range(256)) * 1_000
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        length = (b"content-length", b"%d" % len(body))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
+
+    connection.answer = large
+    plain = connection.transport.write
+
+    def write(data: Any) -> None:
+        plain(data)
+        connection.protocol.pause_writing()
+
+    connection.transport.write = write  # type: ignore[method-assign]
+    answering = asyncio.ensure_future(connection.ask(request()))
+    written = 0
+    while not answering.done():
+        for _ in range(10):
+            await asyncio.sleep(0)
+        now = sum(map(len, connection.transport.writes))
+        assert now - written <= cycle.WRITE_MAX + 1_000
+        written = now
+        connection.protocol.resume_writing()
+    assert (await answering).endswith(b"\r\n\r\n" + body)
