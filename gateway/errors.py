@@ -8,6 +8,7 @@
     │   ├── StateError            the state of the session or channel forbids it
     │   ├── EncodeError           a value does not fit the version (names field, value, limit)
     │   └── Unsupported           this version or broker has no such thing
+    │       └── NoDeadLetterDestination  nothing says where the queue's rejected messages go
     ├── RemoteError               the broker said no, with an AMQP reply code
     │   ├── NotFound              404
     │   ├── AccessRefused         403
@@ -128,6 +129,12 @@ class Unsupported(LocalError):
     """The version or the broker has no such thing."""
 
     code = "unsupported"
+
+
+class NoDeadLetterDestination(Unsupported):
+    """Rejecting would drop the message: no dead-letter destination is known. The message stays where it is."""
+
+    code = "no_dead_letter_destination"
 
 
 class RemoteError(GatewayError):

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from gateway.errors import FrameSyntaxError
 from gateway.values import Table
+
+DELIVERY_COUNT: Final = "x-delivery-count"
+"""Header in which RabbitMQ's quorum queues count how often a message was delivered and given back."""
 
 Text: TypeAlias = str
 """A short string. Octets that are not UTF-8 are kept as surrogate escapes, so that nothing is changed."""
@@ -193,3 +197,14 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({len(self.body)} octets, {self._properties!r:.200})"
+
+
+def delivery_count(message: Message) -> int | None:
+    """Return how often the broker counts that a message was delivered before and given back; None: it does not say."""
+    try:
+        headers = message.properties.headers
+    except FrameSyntaxError:
+        return None
+    count = headers.get(DELIVERY_COUNT) if headers else None
+    count = getattr(count, "value", count)
+    return count if type(count) is int and 0 <= count < 1 << 31 else None

@@ -136,7 +136,7 @@ async def test_release_extend_reject(client: httpx.AsyncClient, broker: str) -> 
     assert (await client.post(f"{path}:modifyAckDeadline", json=extend)).json()["results"][0]["status"] == "SUCCESS"
     await client.post(f"{path}:release", json={"ack_ids": [item["ack_id"]]})
     (again,) = await pull(client, path)
-    assert (again["redelivered"], again["delivery_attempt"]) == (True, 2)
+    assert (again["redelivered"], again["delivery_attempt"]) == (True, None)
     response = await client.post(f"{path}:reject", json={"ack_ids": [again["ack_id"]], "reason": "bad"})
     assert response.status_code == 200, response.text
     dead = await subscribe(client, broker, "dead")

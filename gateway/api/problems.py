@@ -141,6 +141,12 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "token_refused": ProblemType(502, "There is no OAuth2 token", "Correct the endpoint's `auth`; see detail."),
     "answer_head_too_large": ProblemType(502, "The headers of the answer are too large", "See the outbound limits."),
     # what cannot be
+    "no_dead_letter_destination": ProblemType(
+        422,
+        "No dead-letter destination is known",
+        "Set dead_letter_routing_key or dead_letter_exchange of the subscription, dead_letter_native = true if its "
+        'queue dead-letters natively, or lease = "ledger"; or send "discard": true to drop the message.',
+    ),
     "unsupported": ProblemType(422, "This version or broker has no such thing", "See the capabilities of the broker."),
     "local": ProblemType(422, "This cannot be done", "See detail."),
     "state": ProblemType(409, "The present state forbids it", "See detail."),

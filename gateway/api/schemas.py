@@ -226,9 +226,12 @@ class PulledMessage(Output, omit_defaults=False):
     """A message and its lease."""
 
     ack_id: str
-    delivery_attempt: int
-    """How often it was handed out, this time included. Exact where the ledger holds the lease; else as the broker
-    counts, or 1, or 2 for "at least the second"."""
+    delivery_attempt: int | None
+    """How often the gateway has handed it out, this time included, as the ledger counts. ``null`` where the broker
+    holds the lease: the gateway does not know."""
+    broker_delivery_count: int | None
+    """How often the broker says that it was delivered before and given back (``x-delivery-count`` of quorum queues),
+    when the gateway took it; ``null`` where the broker does not count."""
     redelivered: bool
     """It was handed over before, as the broker says, or as the gateway remembers."""
     resent: bool
@@ -276,6 +279,8 @@ class RejectRequest(Input):
     reason: Annotated[str, Meta(max_length=500)] = ""
     """For the timeline, and for whoever finds the message at the dead-letter place: it is in the reserved header there,
     its first 200 characters."""
+    discard: bool = False
+    """Drop the messages instead: they are gone, and recorded as ``discarded``."""
 
 
 class AckResult(Output, omit_defaults=False):

@@ -284,7 +284,7 @@ async def reject(call: Call) -> Response:
     """Dead-letter."""
     found = await _find(call)
     request = await call.json(RejectRequest)
-    rejecting = call.gateway.consuming.reject(found, request.ack_ids, request.reason)
+    rejecting = call.gateway.consuming.reject(found, request.ack_ids, request.reason, discard=request.discard)
     return await _settled(call, names.REJECT, rejecting)
 
 
@@ -392,13 +392,14 @@ ROUTES = (
     Route(
         "POST", f"{_PATH}:reject", "reject", "Dead-letter messages", reject, Needs.SUBSCRIPTION, _SETTLED,
         body=RejectRequest,
-        codes=(*_CODES, *_BODY, "unsupported", "unroutable", "publish_refused", "outcome_unknown",
-               "broker_unavailable"),
+        codes=(*_CODES, *_BODY, "no_dead_letter_destination", "unroutable", "publish_refused", "outcome_unknown",
+               "broker_unavailable", "ledger_unavailable"),
         description=(
             "With a reason, a copy with it goes to the subscription's dead-letter place and is confirmed before the "
-            "message is accepted; without, the broker dead-letters it where it can. Where neither can be: 422 "
-            "`unsupported`, and the lease goes on. Where the ledger holds the lease and no place takes the message, it "
-            "stays there as dead."
+            "message is accepted; without, the broker dead-letters it where its queue is known to do so, or stated to "
+            "(`dead_letter_native`). Where no dead-letter destination is known the result is `FAILED` with "
+            "`no_dead_letter_destination` (422 where that is so of all of them), and the lease goes on. Where the "
+            "ledger holds the lease and no place takes the message, it stays there as dead. `discard` drops messages."
         ),
         tag="subscriptions",
     ),

@@ -176,7 +176,8 @@ def handed_out(call: Call, subscription: Subscription, pulled: Iterable[Pulled])
             row, upstream, delivery.exchange, delivery.routing_key, queue, id_text(item.id), len(delivery.message.body)
         )
         attributes[names.SUBSCRIPTION] = subscription.name
-        attributes[names.ATTEMPT] = item.attempt
+        if item.attempt is not None:
+            attributes[names.ATTEMPT] = item.attempt
         if item.redelivered:
             attributes[names.REDELIVERED] = True
         span = trace.tracer.begin(f"{row.name} {queue}", row.kind, context, attributes, links=links)

@@ -49,6 +49,10 @@ class SubscriptionSettings(Settings, frozen=True):
     max_deliveries: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """Most times that a message is handed to a consumer that pulls; then it is dead. 0: no limit. Needs ``lease =
     "ledger"``."""
+    dead_letter_native: bool = False
+    """States that the queue itself dead-letters what is rejected, by a policy or by arguments that the gateway does not
+    know. Without this statement the gateway rejects at the broker only where it knows the queue's dead-letter
+    arguments: elsewhere a rejected message could be dropped."""
     dead_letter_broker: str = ""
     """Broker of the dead-letter place; empty: the subscription's own."""
     dead_letter_exchange: str = ""

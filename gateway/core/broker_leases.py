@@ -20,13 +20,11 @@ from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
 from gateway.core.subscriptions import Subscription, discards_unmatched
-from gateway.errors import FrameSyntaxError, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
+from gateway.errors import GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
 from gateway.ledger import Entry, Kind
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
 
-DELIVERY_COUNT: Final = "x-delivery-count"
-"""Header in which RabbitMQ's quorum queues count earlier deliveries."""
 EXTEND_MAX: Final = 600
 """Most seconds of one extension."""
 
@@ -129,16 +127,6 @@ class BrokerLeases:
         redelivered = arrival.redelivered
         if not redelivered and not arrival.first and self._leases.was_handed(subscription.name, arrival.id):
             redelivered = True
-        attempt = 2 if redelivered else 1
-        try:
-            headers = delivery.message.properties.headers
-        except FrameSyntaxError:
-            headers = None
-        if headers:
-            count = headers.get(DELIVERY_COUNT)
-            count = getattr(count, "value", count)
-            if type(count) is int and 0 <= count < 1 << 31:
-                attempt = count + 1
         lease = self._leases.grant(
             delivery,
             arrival.id,
@@ -151,7 +139,7 @@ class BrokerLeases:
         if delivery.lost:
             self._leases.end(lease, End.LOST)
             self.lost(lease)
-        return Pulled(lease, arrival.id, attempt, delivery, arrival.first, arrival.resent, redelivered)
+        return Pulled(lease, arrival.id, None, delivery, arrival.first, arrival.resent, redelivered)
 
     def _delivered(self, arrivals: Arrivals, found: Sequence[Arrival], pulled: Sequence[Pulled]) -> list[Entry]:
         at = now_us()
@@ -163,7 +151,6 @@ class BrokerLeases:
             detail = {
                 "subscription": arrivals.name,
                 "queue": arrivals.queue,
-                "attempt": item.attempt,
                 "redelivered": item.redelivered,
             }
             entries.append(Entry(arrival.id, Kind.DELIVERED, at, arrivals.broker, arrivals.version, detail, message))
@@ -209,7 +196,13 @@ class BrokerLeases:
         return results
 
     async def _settle(
-        self, subscription: Subscription, ack_ids: Sequence[str], settlement: Settlement, end: End, kind: Kind
+        self,
+        subscription: Subscription,
+        ack_ids: Sequence[str],
+        settlement: Settlement,
+        end: End,
+        kind: Kind,
+        detail: dict[str, Any] | None = None,
     ) -> list[Settled]:
         results, done, lost = [], [], []
         for ack_id in ack_ids:
@@ -222,7 +215,7 @@ class BrokerLeases:
             else:
                 lost.append(found)
                 results.append(Settled(ack_id, LOST))
-        await self._record([*_entries(done, kind), *_entries(lost, Kind.LEASE_LOST)])
+        await self._record([*_entries(done, kind, detail), *_entries(lost, Kind.LEASE_LOST)])
         self._count(subscription.settings.broker, kind.value, len(done))
         self._count(subscription.settings.broker, "lease_lost", len(lost))
         return results
@@ -245,12 +238,18 @@ class BrokerLeases:
         await self._record(extended)
         return results
 
-    async def reject(self, subscription: Subscription, ack_ids: Sequence[str], reason: str) -> list[Settled]:
+    async def reject(
+        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, *, discard: bool = False
+    ) -> list[Settled]:
         """Dead-letter messages. Where the subscription has a dead-letter place, and there is a reason to send along or
         the place is another broker's, as a copy there, confirmed; else by the broker, or as a copy without a reason
-        where it does not dead-letter by itself. Where neither can be, the result is FAILED and the lease goes on."""
-        place = place_of(subscription.settings)
+        where its queue is not known to dead-letter. Where neither can be, the result is FAILED and the lease goes on.
+        ``discard``: drop them instead."""
         detail: dict[str, Any] = {"reason": printable(reason)} if reason else {}
+        if discard:
+            return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.DISCARDED, Kind.DISCARDED, detail)
+        native = subscription.settings.dead_letter_native
+        place = place_of(subscription.settings)
         if place is not None:
             detail["dead_letter_exchange"] = printable(place.exchange)
             detail["dead_letter_routing_key"] = printable(place.routing_key)
@@ -259,7 +258,7 @@ class BrokerLeases:
         if place is not None and (reason or place.broker != subscription.settings.broker):
             outcomes = await self._copy(place, subscription.name, leases, reason)
         else:
-            outcomes = [await self._reject(lease, place) for lease in leases]
+            outcomes = [await self._reject(lease, place, native) for lease in leases]
         errors = dict(zip(leases, outcomes, strict=True))
         done: list[Lease] = []
         lost: list[Lease] = []
@@ -303,10 +302,10 @@ class BrokerLeases:
             for lease, error in zip(leases, outcomes, strict=True)
         ]  # fmt: skip
 
-    async def _reject(self, lease: Lease, place: Place | None) -> GatewayError | None:
+    async def _reject(self, lease: Lease, place: Place | None, native: bool) -> GatewayError | None:
         try:
             at = (place.exchange, place.routing_key) if place is not None else None
-            await self._parts.find(lease.broker).reject(lease.delivery, at)
+            await self._parts.find(lease.broker).reject(lease.delivery, at, native=native)
         except GatewayError as error:
             return error
         return None

@@ -170,10 +170,13 @@ class Consuming:
             return await self.release(subscription, ack_ids)
         return await self._settle("extend", subscription, ack_ids, seconds=seconds)
 
-    async def reject(self, subscription: Subscription, ack_ids: Sequence[str], reason: str) -> list[Settled]:
+    async def reject(
+        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, *, discard: bool = False
+    ) -> list[Settled]:
         """Give messages up: they are dead letters, with the reason. Where that cannot be, the result is FAILED and the
-        lease goes on."""
-        return await self._settle("reject", subscription, ack_ids, reason=reason)
+        lease goes on. ``discard``: drop them instead."""
+        arguments = {"discard": True} if discard else {}
+        return await self._settle("reject", subscription, ack_ids, reason=reason, **arguments)
 
     async def _settle(
         self, verb: str, subscription: Subscription, ack_ids: Sequence[str], **arguments: Any

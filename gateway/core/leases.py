@@ -40,6 +40,7 @@ class End(Enum):
     ACKNOWLEDGED = "acknowledged"
     RELEASED = "released"
     REJECTED = "rejected"
+    DISCARDED = "discarded"
     EXPIRED = "expired"
     LOST = "lost"
 

@@ -128,9 +128,14 @@ class LedgerSettling:
             self._shelves[subscription.name].due_in(float(seconds))
         return results
 
-    async def reject(self, subscription: Subscription, ack_ids: Sequence[str], reason: str) -> list[Settled]:
+    async def reject(
+        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, *, discard: bool = False
+    ) -> list[Settled]:
         """Give messages up: to the dead-letter place with the reason, confirmed; where there is none, or it takes
-        nothing, they stay dead in the ledger."""
+        nothing, they stay dead in the ledger. ``discard``: drop them instead."""
+        if discard:
+            detail: dict[str, Any] = {"reason": printable(reason)[:500]} if reason else {}
+            return await self._settle(subscription, ack_ids, Ending.DONE, Kind.DISCARDED, **detail)
         return await self._reject(subscription, ack_ids, reason or "rejected", Ending.DEAD)
 
     def _read(self, subscription: Subscription, ack_id: str) -> Named | None:

@@ -35,7 +35,8 @@ class Pulled:
 
     lease: Lease | LedgerLease
     id: bytes
-    attempt: int
+    attempt: int | None
+    """How often it was handed out, this time included; None: the broker holds the lease, and nobody counts."""
     delivery: Delivery | Stored
     """The message, and how it came."""
     first: bool

@@ -30,7 +30,7 @@ from gateway.ledger.shards import INSERT
 from gateway.ledger.states import Kind
 
 DEFAULTS = RetentionSettings()
-SETTLED = frozenset({Kind.ACKNOWLEDGED, Kind.REJECTED, Kind.DEAD_LETTERED})
+SETTLED = frozenset({Kind.ACKNOWLEDGED, Kind.REJECTED, Kind.DISCARDED, Kind.DEAD_LETTERED})
 """How a consumer is done with a message."""
 CHUNK = 1_000
 """Most payloads that are forgotten in one transaction."""

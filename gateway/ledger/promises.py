@@ -58,7 +58,9 @@ ENDS_PUBLISH: Final = frozenset(str(kind) for kind, rule in RULES.items() if rul
     Kind.DUPLICATE_DROPPED,
 }
 """What a publish comes to."""
-ENDS_DELIVERY: Final = frozenset({Kind.ACKNOWLEDGED, Kind.DEAD_LETTERED, Kind.PURGED, Kind.REPLAYED})
+ENDS_DELIVERY: Final = frozenset(
+    {Kind.ACKNOWLEDGED, Kind.DEAD_LETTERED, Kind.DISCARDED, Kind.PURGED, Kind.REPLAYED}
+)  # fmt: skip
 HOLDS: Final = frozenset({Kind.DEAD, Kind.REVIVED})
 """What only a row of ``deliveries`` can be."""
 ENDS_BRANCH: Final = frozenset({Kind.FORWARDED, Kind.REDUCED, Kind.RELEASED, Kind.LEASE_LOST, Kind.DEAD_LETTERED})

@@ -45,7 +45,9 @@ class Kind(StrEnum):
     RELEASED = "released"
     """Given back to the queue."""
     REJECTED = "rejected"
-    """Refused by the consumer: dead-lettered by the broker if it does so, else gone."""
+    """Rejected by the consumer, and dead-lettered by the broker."""
+    DISCARDED = "discarded"
+    """Dropped because the consumer rejected it with ``discard``: it is gone."""
     DEAD_LETTERED = "dead_lettered"
     """A copy was published to the dead-letter place and confirmed there."""
     LEASE_EXPIRED = "lease_expired"
@@ -159,6 +161,7 @@ RULES: dict[Kind, Rule] = {
     Kind.ACKNOWLEDGED:      Rule(Phase.CONSUME, State.ACKNOWLEDGED),
     Kind.RELEASED:          Rule(Phase.CONSUME, State.RELEASED),
     Kind.REJECTED:          Rule(Phase.CONSUME, State.REJECTED),
+    Kind.DISCARDED:         Rule(Phase.CONSUME, State.DISCARDED),
     Kind.DEAD_LETTERED:     Rule(Phase.CONSUME, State.DEAD_LETTERED),
     Kind.LEASE_EXPIRED:     Rule(Phase.CONSUME, State.RELEASED),
     Kind.LEASE_LOST:        Rule(Phase.CONSUME, State.RELEASED),

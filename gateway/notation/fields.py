@@ -25,6 +25,7 @@ INTEGERS: Final[Mapping[str, tuple[str, int, int]]] = {
 """Header -> property, least and greatest value."""
 OF_A_DELIVERY: Final = frozenset({
     "Amqp-Gateway-Id", "Amqp-Subscription", "Amqp-Broker", "Amqp-Queue", "Amqp-Exchange", "Amqp-Delivery-Attempt",
+    "Amqp-Broker-Delivery-Count",
     "Amqp-Redelivered", "Amqp-Resent", "Amqp-Test",
 })  # fmt: skip
 """Headers from us that are of a delivery and not of the message. Whoever sends on what we sent may leave them in."""

@@ -1,10 +1,10 @@
-"""Rejecting a delivery so that it ends at a dead-letter place, or stays where it is.
+"""Rejecting a delivery so that it ends at a dead-letter destination, or stays where it is.
 
-Where the broker dead-letters by itself, reject is enough. Whether it does is a capability of the broker, and of the
-queue: one that names no place would lose the message. 0-10 tells what a queue's arguments are. The classic versions
-do not: there the broker's word holds only for a queue that was declared here with a place, or where the caller has
-no place to offer. Elsewhere the gateway publishes a copy, and accepts the delivery once that is confirmed: a crash in
-between leaves two copies and never none.
+Reject at the broker is enough where the broker dead-letters natively and the queue names a destination that exists, or
+where the caller states that its queue dead-letters. What a queue's arguments are is known from 0-10, which tells them,
+and of queues that were declared here; a policy is not visible. Elsewhere the gateway publishes a copy, and accepts the
+delivery once that is confirmed: a crash in between leaves two copies and never none. Where neither can be, the delivery
+is not settled.
 
 The copy is the message without its ``expiration``, for dead letters do not expire, and without a ``user_id`` that
 is not our login, which the broker would refuse; both stay readable in the reserved header.
@@ -16,7 +16,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from gateway.errors import LeaseLost, Unroutable, Unsupported
+from gateway.errors import AccessRefused, LeaseLost, NoDeadLetterDestination, NotFound, Unroutable
 from gateway.fidelity import annotate
 from gateway.message import Message
 from gateway.operations import Settlement
@@ -24,9 +24,10 @@ from gateway.session import Capabilities
 from gateway.upstreams.deliveries import Delivery
 from gateway.upstreams.publisher import Publisher
 from gateway.upstreams.topology import QUEUE_KNOWN, REMEMBERED, Topology
+from gateway.values import Table
 
-PLACES: Final = ("x-dead-letter-exchange", "alternate-exchange")
-"""Arguments of a queue that say where rejected messages go."""
+DESTINATIONS: Final = ("x-dead-letter-exchange", "alternate-exchange")
+"""Arguments of a queue that name the exchange for rejected messages."""
 
 
 class DeadLetters:
@@ -37,7 +38,7 @@ class DeadLetters:
         self._login = login
         self._publisher = publisher
         self._topology = topology
-        self._known: dict[str, tuple[float, bool | None]] = {}  # queue -> until when it is known, and what
+        self._known: dict[str, tuple[float, bool]] = {}  # queue -> until when it is known, and what
         self._loop = asyncio.get_running_loop()
 
     def forget(self, queue: str) -> None:
@@ -45,20 +46,30 @@ class DeadLetters:
         self._known.pop(queue, None)
 
     async def reject(
-        self, delivery: Delivery, dead_letter: tuple[str, str] | None, capabilities: Capabilities | None
+        self,
+        delivery: Delivery,
+        dead_letter: tuple[str, str] | None,
+        capabilities: Capabilities | None,
+        *,
+        native: bool = False,
     ) -> None:
         """See :meth:`gateway.upstreams.upstream.Upstream.reject`."""
         if delivery.lost:
             raise LeaseLost("the channel that held the delivery is gone")
-        if capabilities is not None and capabilities.native_dead_letter:
-            named = await self._names_a_place(delivery.queue)
-            if named or (named is None and dead_letter is None):
-                delivery.settle(Settlement.REJECT)
-                return
+        queue = delivery.queue
+        can = capabilities is not None and capabilities.native_dead_letter
+        if can and (native or await self._has_destination(queue)):
+            delivery.settle(Settlement.REJECT)
+            return
         if dead_letter is None:
-            raise Unsupported(
-                f"broker {self.name} does not dead-letter by itself what is rejected from {delivery.queue!r}, "
-                "and no dead-letter place is given"
+            why = (
+                f"the gateway knows no dead-letter destination of the queue {queue!r}"
+                if can
+                else "this broker does not dead-letter what is rejected in this version, and the subscription has no "
+                "dead-letter place"
+            )
+            raise NoDeadLetterDestination(
+                f"broker {self.name}: {why}; rejecting would drop the message, so it stays leased"
             )
         exchange, routing_key = dead_letter
         receipt = await self._publisher.publish(exchange, routing_key, self._copy(delivery.message))
@@ -67,28 +78,42 @@ class DeadLetters:
         delivery.settle(Settlement.ACCEPT)
 
     async def takes(self, queue: str, capabilities: Capabilities | None) -> bool:
-        """Whether the broker is known to dead-letter by itself what is rejected from a queue."""
+        """Whether the broker is known to dead-letter natively what is rejected from a queue."""
         if capabilities is None or not capabilities.native_dead_letter:
             return False
-        return await self._names_a_place(queue) is True
+        return await self._has_destination(queue)
 
-    async def _names_a_place(self, queue: str) -> bool | None:
-        """Whether a queue says where its rejected messages go; None: that cannot be known, since the version does not
-        tell and it was not declared here. Broker-J's 0-10 keeps that argument to itself, so what was declared here
-        counts."""
+    async def _has_destination(self, queue: str) -> bool:
+        """Whether a queue is known to name a dead-letter destination, and that exists. Broker-J's 0-10 keeps the
+        argument to itself, so what was declared here counts, too."""
         until, known = self._known.get(queue, (0.0, False))
         now = self._loop.time()
         if until > now:
             return known
-        told = (await self._topology.query_queue(queue)).arguments
-        declared = self._topology.declared(queue)
-        known = any(name in declared or (told is not None and name in told) for name in PLACES)
-        if not known and told is None:
-            known = None
+        told = (await self._topology.query_queue(queue)).arguments or {}
+        arguments = {**told, **self._topology.declared(queue)}
+        known = await self._exists(arguments)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._known[queue] = (now + QUEUE_KNOWN, known)
         return known
+
+    async def _exists(self, arguments: Table) -> bool:
+        """Whether the exchange that a queue's arguments name is there; of the default exchange: the queue."""
+        named = next((arguments[name] for name in DESTINATIONS if name in arguments), None)
+        exchange = getattr(named, "value", named)
+        if not isinstance(exchange, str):
+            return False
+        try:
+            if exchange:
+                await self._topology.query_exchange(exchange)
+            elif isinstance(key := arguments.get("x-dead-letter-routing-key"), str):
+                await self._topology.check_queue(key)
+        except NotFound:
+            return False
+        except AccessRefused:
+            return True  # the login may not ask
+        return True
 
     def _copy(self, message: Message) -> Message:
         properties = message.properties

@@ -380,20 +380,24 @@ class Upstream:
         finally:
             self.users -= 1
 
-    async def reject(self, delivery: Delivery, dead_letter: tuple[str, str] | None = None) -> None:
-        """Dead-letter a delivery: by the broker where the queue is known to say where to, else as a copy, confirmed,
-        to the exchange and routing key of ``dead_letter``, before the delivery is accepted. Without ``dead_letter``
-        the broker's word that it can is enough: a queue that says nothing then loses the message. See
+    async def reject(
+        self, delivery: Delivery, dead_letter: tuple[str, str] | None = None, *, native: bool = False
+    ) -> None:
+        """Dead-letter a delivery: by the broker where the queue is known to name a dead-letter destination, else as a
+        copy, confirmed, to the exchange and routing key of ``dead_letter``, before the delivery is accepted. See
         :mod:`gateway.upstreams.dead_letters`.
 
+        Args:
+            native: The queue is stated to dead-letter natively.
+
         Raises:
-            Unsupported: the broker cannot, and no place was given.
+            NoDeadLetterDestination: no destination is known, and none was given.
             Unroutable: nobody takes dead letters there.
             LeaseLost: the delivery is not ours any more; the copy, if one was made, stays.
             PublishRefused, OutcomeUnknown, BrokerUnavailable, NotFound: the copy could not be made.
             Unless the lease is lost, it stays.
         """
-        await self._dead_letters.reject(delivery, dead_letter, self._capabilities)
+        await self._dead_letters.reject(delivery, dead_letter, self._capabilities, native=native)
 
     async def consume(
         self,

@@ -39,7 +39,7 @@ from msgspec import UNSET, UnsetType
 from gateway.config import EndpointSettings
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
+from gateway.message import Message, Properties, delivery_count
 from gateway.notation.cloudevents import BATCH, PREFIX, REQUIRED, STRUCTURED
 from gateway.notation.fields import INTEGERS, TEXTS
 from gateway.notation.messages import ReceivedMessage, property_to_json, received
@@ -71,8 +71,8 @@ class Outgoing(msgspec.Struct):
     exchange: str
     routing_key: str
     message: Message
-    attempt: int = 1
-    """How often it was tried, this time included."""
+    attempt: int | None = 1
+    """How often it was tried, this time included; None: that is not known."""
     redelivered: bool = False
     """The broker handed it over before."""
     resent: bool = False
@@ -88,7 +88,8 @@ class Pushed(msgspec.Struct, kw_only=True):
     subscription: str
     broker: str
     queue: Any
-    delivery_attempt: int
+    delivery_attempt: int | None
+    broker_delivery_count: int | None
     redelivered: bool
     resent: bool
     test: bool | UnsetType = UNSET
@@ -144,6 +145,7 @@ def _json(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[H
             broker=item.broker,
             queue=text_to_json(item.queue),
             delivery_attempt=item.attempt,
+            broker_delivery_count=delivery_count(item.message),
             redelivered=item.redelivered,
             resent=item.resent,
             test=True if item.test else UNSET,
@@ -210,8 +212,12 @@ def _of_this_attempt(item: Outgoing) -> list[Header]:
         (b"amqp-subscription", _text(item.subscription)),
         (b"amqp-broker", _text(item.broker)),
         (b"amqp-queue", _text(item.queue)),
-        (b"amqp-delivery-attempt", b"%d" % item.attempt),
     ]
+    for name, count in (
+        (b"amqp-delivery-attempt", item.attempt), (b"amqp-broker-delivery-count", delivery_count(item.message)),
+    ):  # fmt: skip
+        if count is not None:
+            headers.append((name, b"%d" % count))
     for name, said in (
         (b"amqp-redelivered", item.redelivered), (b"amqp-resent", item.resent), (b"amqp-test", item.test),
     ):  # fmt: skip

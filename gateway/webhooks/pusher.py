@@ -507,7 +507,7 @@ class Pusher:
             exchange=item.exchange,
             routing_key=item.routing_key,
             message=item.message,
-            attempt=item.attempt,
+            attempt=item.attempt if self._ledger_first or not item.redelivered else None,  # else one may be missing
             redelivered=item.redelivered,
             resent=item.resent,
         )

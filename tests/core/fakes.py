@@ -14,6 +14,7 @@ from gateway.errors import (
     BrokerUnavailable,
     GatewayError,
     LeaseLost,
+    NoDeadLetterDestination,
     NotFound,
     PreconditionFailed,
     StateError,
@@ -313,11 +314,12 @@ class FakeUpstream:
                 return []
         return [FakeDelivery(self, queue, ready.popleft()) for _ in range(min(max_messages, len(ready)))]
 
-    async def reject(self, delivery: Any, dead_letter: tuple[str, str] | None = None) -> None:
+    async def reject(self, delivery: Any, dead_letter: tuple[str, str] | None = None, *, native: bool = False) -> None:
         if delivery.lost:
             raise LeaseLost("the channel is gone")
-        if not self.dead_letter and dead_letter is None:
-            raise Unsupported("this broker cannot dead-letter, and no dead-letter place is set")
-        if dead_letter is not None and not self.dead_letter:
+        native = native or self.dead_letter
+        if not native and dead_letter is None:
+            raise NoDeadLetterDestination("no dead-letter destination is known")
+        if dead_letter is not None and not native:
             await self.publish_nowait(*dead_letter, delivery.message)
         delivery.settle(Settlement.ACCEPT)

@@ -10,9 +10,15 @@ import pytest
 from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, Pulled, Subscription
 from gateway.core.consuming import own_id
-from gateway.errors import FrameSyntaxError, LedgerUnavailable, NotFound, Overloaded, Unsupported
+from gateway.errors import (
+    FrameSyntaxError,
+    LedgerUnavailable,
+    NoDeadLetterDestination,
+    NotFound,
+    Overloaded,
+)
 from gateway.ledger import Ledger, MessageIds, id_text
-from gateway.message import Message, Properties, RawProperties
+from gateway.message import Message, Properties, RawProperties, delivery_count
 from gateway.operations import Settlement
 from tests.core.fakes import FakeUpstream
 from tests.core.test_publishing import message
@@ -42,7 +48,7 @@ async def test_publish_pull_acknowledge(gateway: Gateway, upstream: FakeUpstream
     (published,) = await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     assert id_text(item.id) == published.id
-    assert (item.attempt, item.delivery.redelivered) == (1, False)
+    assert (item.attempt, item.delivery.redelivered) == (None, False)
     assert gateway.consuming.lease_count("billing") == 1
     assert await statuses(gateway.consuming.acknowledge(billing, [item.lease.ack_id])) == ["SUCCESS"]
     assert upstream.settled == [(Settlement.ACCEPT, b"hello")]
@@ -65,8 +71,8 @@ async def test_a_broker_that_forgets_is_no_reason_to_forget(
         ready.popleft()
     ready.appendleft((item.delivery.message, "", "orders", False))
     again, another = await pull(gateway, billing)
-    assert (again.id, again.redelivered, again.attempt) == (item.id, True, 2)
-    assert (another.redelivered, another.attempt) == (False, 1)
+    assert (again.id, again.redelivered, again.attempt) == (item.id, True, None)
+    assert (another.redelivered, another.attempt) == (False, None)
     await gateway.consuming.release(billing, [again.lease.ack_id])
     settings = SubscriptionSettings(broker="fake", queue="orders")
     other, _ = await gateway.subscriptions.put("other", settings, None)
@@ -107,16 +113,16 @@ async def test_release_and_redelivery(gateway: Gateway, billing: Subscription) -
     (item,) = await pull(gateway, billing)
     assert await statuses(gateway.consuming.release(billing, [item.lease.ack_id])) == ["SUCCESS"]
     (again,) = await pull(gateway, billing)
-    assert (again.id, again.attempt, again.delivery.redelivered) == (item.id, 2, True)
+    assert (again.id, again.attempt, again.delivery.redelivered) == (item.id, None, True)
     assert (await events(gateway, item))[2:] == ["delivered", "released", "delivered"]
 
 
-async def test_the_broker_s_own_count_is_believed(
+async def test_the_broker_s_own_count_is_no_attempt(
     gateway: Gateway, upstream: FakeUpstream, billing: Subscription
 ) -> None:
     upstream.queues["orders"].ready.append((Message(b"", Properties(headers={"x-delivery-count": 4})), "", "k", True))
     (item,) = await pull(gateway, billing)
-    assert item.attempt == 5
+    assert (item.attempt, delivery_count(item.delivery.message)) == (None, 4)
 
 
 async def test_properties_that_are_none(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
@@ -199,7 +205,7 @@ async def test_reject_natively_by_copy_or_not_at_all(gateway: Gateway, upstream:
     await gateway.publish("fake", "", [message(b"1"), message(b"2")])
     (first,) = await pull(gateway, plain, 1)
     (result,) = await gateway.consuming.reject(plain, [first.lease.ack_id], "bad")
-    assert (result.status, type(result.error)) == ("FAILED", Unsupported)
+    assert (result.status, type(result.error)) == ("FAILED", NoDeadLetterDestination)
     assert gateway.consuming.lease_count("plain") == 1
     upstream.dead_letter = True
     assert await statuses(gateway.consuming.reject(plain, [first.lease.ack_id], "bad")) == ["SUCCESS"]
@@ -209,6 +215,31 @@ async def test_reject_natively_by_copy_or_not_at_all(gateway: Gateway, upstream:
     (second,) = await pull(gateway, copying, 1)
     assert await statuses(gateway.consuming.reject(copying, [second.lease.ack_id], "")) == ["SUCCESS"]
     assert [item[0].body for item in upstream.queues["dead"].ready] == [b"2"]
+
+
+async def test_a_queue_that_is_stated_to_dead_letter(gateway: Gateway, upstream: FakeUpstream) -> None:
+    settings = SubscriptionSettings(broker="fake", queue="orders", dead_letter_native=True)
+    stated, _ = await gateway.subscriptions.put("stated", settings, None)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, stated)
+    assert await statuses(gateway.consuming.reject(stated, [item.lease.ack_id], "bad")) == ["SUCCESS"]
+    assert upstream.out == []
+
+
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+async def test_a_message_is_dropped_where_that_is_said(gateway: Gateway, upstream: FakeUpstream, lease: Any) -> None:
+    settings = SubscriptionSettings(broker="fake", queue="orders", lease=lease, dead_letter_routing_key="dead")
+    subscription, _ = await gateway.subscriptions.put("dropping", settings, None)
+    await upstream.declare_queue("dead")
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, subscription)
+    for _ in range(2):
+        result = gateway.consuming.reject(subscription, [item.lease.ack_id], "bad", discard=True)
+        assert await statuses(result) == ["SUCCESS"]
+    assert not upstream.queues["dead"].ready
+    assert not upstream.queues["orders"].ready
+    timeline = await gateway.timeline(id_text(item.id))
+    assert (timeline.events[-1].kind, timeline.events[-1].detail["reason"]) == ("discarded", "bad")
 
 
 async def test_a_rejection_of_a_lost_lease(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:

@@ -116,7 +116,7 @@ class Load:
             numbers.append(number := int(item["message"]["payload"]))
             self.pulled[number] += 1
             marked = (
-                item["message"].get("redelivered") or item.get("redelivered") or item.get("delivery_attempt", 1) > 1
+                item["message"].get("redelivered") or item.get("redelivered") or (item.get("delivery_attempt") or 1) > 1
             )
             if self.pulled[number] > 1 and not marked:
                 self.unmarked.append(number)

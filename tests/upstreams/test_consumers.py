@@ -223,7 +223,7 @@ async def test_a_message_over_the_limit_is_reported(broker: FakeBroker, start: S
     await until(lambda: seen == [Oversized("q", "e", "k", 5000, 1024)])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"x-dead-letter-exchange": "dead"}], ids=["kept", "dead-lettered"])
+@pytest.mark.parametrize("arguments", [{}, {"x-dead-letter-exchange": "amq.direct"}], ids=["kept", "dead-lettered"])
 async def test_a_message_over_the_limit_is_rejected_where_the_queue_keeps_it(
     start: Start, arguments: dict[str, str]
 ) -> None:
@@ -382,7 +382,7 @@ async def test_what_the_broker_forgets_is_settled(broker: FakeBroker, start: Sta
     assert (got[0].settled, got[0].lost, consumer.out) == (True, False, 0)
     with pytest.raises(StateError):
         got[0].settle(Settlement.ACCEPT)
-    await upstream.declare_queue("q", arguments={"x-dead-letter-exchange": "dead"})
+    await upstream.declare_queue("q", arguments={"x-dead-letter-exchange": "amq.direct"})
     (consume,) = broker.all(Consume)
     for peer in broker.peers:
         if peer.consumers:

@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, LeaseLost, NotFound, Overloaded, StateError, Unroutable, Unsupported
+from gateway.errors import (
+    BrokerUnavailable,
+    LeaseLost,
+    NoDeadLetterDestination,
+    NotFound,
+    Overloaded,
+    StateError,
+    Unroutable,
+    Unsupported,
+)
 from gateway.message import Message, Properties
 from gateway.operations import (
     Cancel,
@@ -388,11 +397,15 @@ async def test_a_silent_broker(broker: FakeBroker, start: Start, monkeypatch: py
 
 
 async def test_reject_by_the_broker(start: Start) -> None:
+    """Only where it is stated that the queue dead-letters: nothing else says so of a queue that others declared."""
     broker = FakeBroker(native_dead_letter=True)
     upstream = await start(broker)
     broker.put("q", b"1")
     (delivery,) = await upstream.fetch("q", 1)
-    await upstream.reject(delivery)
+    with pytest.raises(NoDeadLetterDestination, match="knows no dead-letter destination of the queue 'q'"):
+        await upstream.reject(delivery)
+    assert not delivery.settled
+    await upstream.reject(delivery, native=True)
     await until(lambda: broker.all(Settle))
     assert broker.all(Settle)[0].settlement is Settlement.REJECT
     assert broker.all(Publish) == []
@@ -446,6 +459,7 @@ async def test_a_queue_that_names_no_place_would_lose_what_is_rejected(start: St
     for _ in range(2):  # the second time it is remembered
         with pytest.raises(Unsupported):
             await upstream.reject(one)
+    broker.exchanges.add("dead")
     broker.on[QueryQueue] = _tells({"alternate-exchange": "dead"})
     (two,) = await upstream.fetch("r", 1)
     await upstream.reject(two)
@@ -459,11 +473,20 @@ async def test_a_queue_that_was_declared_here_with_a_place(start: Start) -> None
     broker = FakeBroker(native_dead_letter=True)
     upstream = await start(broker)
     await upstream.declare_queue("q", arguments={"x-dead-letter-exchange": "dead"})
-    broker.put("q", b"1")
-    broker.on[QueryQueue] = _tells({})
+    await upstream.declare_queue("r", arguments={"x-dead-letter-exchange": "missing"})
+    await upstream.declare_queue(
+        "s", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "no-such-queue"}
+    )
+    broker.exchanges.add("dead")
+    for queue in ("q", "r", "s"):
+        broker.put(queue, b"1")
     (delivery,) = await upstream.fetch("q", 1)
     await upstream.reject(delivery)
     assert delivery.settled
+    for queue in ("r", "s"):  # the broker would drop it
+        (delivery,) = await upstream.fetch(queue, 1)
+        with pytest.raises(NoDeadLetterDestination):
+            await upstream.reject(delivery)
 
 
 async def test_an_unchanged_dead_letter_is_the_message_itself(broker: FakeBroker, start: Start) -> None:

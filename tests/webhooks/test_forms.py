@@ -75,7 +75,7 @@ def test_json_is_what_pull_answers() -> None:
     assert written.headers == [(b"content-type", b"application/json")]
     assert json.loads(written.body) == {
         "id": ID, "subscription": "billing", "broker": "local", "queue": "orders", "delivery_attempt": 3,
-        "redelivered": True, "resent": False,
+        "broker_delivery_count": None, "redelivered": True, "resent": False,
         "message": {
             "id": MESSAGE, "exchange": "shop", "routing_key": "order.paid", "payload": "hello",
             "payload_encoding": "string", "properties": {"message_id": "m-1"}, "headers": {"n": 1},

@@ -70,6 +70,7 @@ LIVES: Final[Mapping[Kind, Life]] = {
     Kind.FORWARDED:         Life(Role.NOTES, Role.ENDS),
     Kind.SPOOLED:           Life(Role.NOTES, Role.ENDS),
     Kind.REJECTED:          Life(Role.NOTES, Role.LEAVES),
+    Kind.DISCARDED:         Life(Role.NOTES, Role.LEAVES),
     Kind.DEAD_LETTERED:     Life(Role.NOTES, Role.LEAVES),
     Kind.FILTERED:          Life(Role.NOTES, Role.LEAVES),
     Kind.LOOPED:            Life(Role.NOTES, Role.LEAVES),
@@ -115,12 +116,12 @@ FLOWS: Final[Mapping[str, Flow]] = {
     "pull": _flow(
         "gateway.core.broker_leases",
         "begins: received | holds: delivered extended released lease_expired lease_lost"
-        " | ends: acknowledged rejected filtered dead_lettered",
+        " | ends: acknowledged rejected discarded filtered dead_lettered",
     ),
     "pull from the ledger": _flow(
         "gateway.core.intake, gateway.core.ledger_pulls, gateway.core.ledger_settling",
         "begins: stored | holds: delivered extended released lease_expired dead revived"
-        " | ends: acknowledged filtered dead_lettered purged | notes: duplicate_dropped",
+        " | ends: acknowledged discarded filtered dead_lettered purged | notes: duplicate_dropped",
     ),
     "push": _flow(
         "gateway.webhooks.fates, gateway.webhooks.pusher",

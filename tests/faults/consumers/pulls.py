@@ -172,7 +172,7 @@ class Consumers:
                 gateway_id=message["id"],
                 redelivered=item["redelivered"],
                 resent=item["resent"],
-                attempt=item["delivery_attempt"],
+                attempt=item["delivery_attempt"] or 1 + item["redelivered"],
                 since=now,
                 ends=ends,
             )

@@ -146,7 +146,7 @@ class Receiver(Consumers):
             gateway_id=message["id"],
             redelivered=envelope["redelivered"],
             resent=envelope["resent"],
-            attempt=envelope["delivery_attempt"],
+            attempt=envelope["delivery_attempt"] or 1 + envelope["redelivered"],
             delivery=envelope["id"],
             since=now,
             ends=now + DEADLINE - ON_THE_WAY,
