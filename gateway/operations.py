@@ -364,9 +364,12 @@ class BindingFound(Outcome):
     exchange_found: bool = True
     queue_found: bool = True
     matched: bool = True
-    """Queue, key and arguments, as far as they were given, match a binding."""
+    """One binding has the queue, the key and the arguments, as far as they were given."""
     key_matched: bool = True
     arguments_matched: bool = True
+    queue_matched: bool = True
+    """The exchange has a binding to the queue. If it has none, key and arguments are looked for in all its bindings,
+    else in those of the queue."""
 
 
 @operation

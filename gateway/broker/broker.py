@@ -83,6 +83,10 @@ class VersionRules:
     """Releasing and rejecting wait for the commit, as accepting does (RabbitMQ); else they are done at once."""
     unbinds_by_key: bool
     """Unbinding names no arguments: all bindings with that key go."""
+    untransacted_code: int
+    """Reply code of tx.commit and tx.rollback without tx.select."""
+    redelivers_first: bool
+    """basic.recover without requeue sends the messages again before its answer, as Broker-J does."""
     stops_publishers: bool
     """Channels that publish are asked to stop (channel.flow, message.stop) where connection.blocked is not known."""
 
@@ -101,6 +105,8 @@ RULES: Mapping[Version, VersionRules] = {
         confirms_in_transactions=False,
         transactional_release=True,
         unbinds_by_key=False,
+        untransacted_code=406,
+        redelivers_first=False,
         stops_publishers=True,
     ),
     Version.V0_9_1: VersionRules(
@@ -114,6 +120,8 @@ RULES: Mapping[Version, VersionRules] = {
         confirms_in_transactions=False,
         transactional_release=True,
         unbinds_by_key=False,
+        untransacted_code=406,
+        redelivers_first=False,
         stops_publishers=False,
     ),
     Version.V0_10: VersionRules(
@@ -127,6 +135,8 @@ RULES: Mapping[Version, VersionRules] = {
         confirms_in_transactions=True,
         transactional_release=False,
         unbinds_by_key=True,
+        untransacted_code=409,
+        redelivers_first=False,
         stops_publishers=True,
     ),
 }
@@ -138,6 +148,7 @@ QPID_CLIENT: Mapping[str, bool] = {
     "qos_on_running": True,
     "confirms_in_transactions": True,
     "transactional_release": False,
+    "redelivers_first": True,
     "stops_publishers": True,
 }
 """What is different for Qpid's JMS client, whatever version it speaks: it was written against Qpid's broker."""
@@ -469,10 +480,10 @@ class Broker:
         if channel is None:
             return None
         if not channel.away:
-            if not channel.state.timeout:
-                return None
             if not force or channel.connection.backlog:
                 raise StateError("the session is attached to another connection, or has work to do there")
+            if not channel.state.timeout:
+                return None  # it ends when the new one opens
             channel.state.release()
             channel.connection.rouse()
         return channel.state
@@ -503,6 +514,14 @@ class Broker:
         channel.connection, channel.number = connection, operation.channel
         connection.channels[operation.channel] = channel
         channel.wake(now)
+
+    def _end_taken(self, channel: Channel, now: float) -> None:
+        """A session that does not outlive its connection is attached to another one by force."""
+        connection = channel.connection
+        channel.flush_confirms(now)
+        channel.state.release()
+        channel.close(now)
+        connection.rouse()
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -589,8 +608,10 @@ class Broker:
         channel = connection.channels[number] = Channel(connection, number)
         if operation.state is not None:
             channel.state = operation.state
-            channel.key = (connection.user, connection.vhost_name, operation.name)
-            self._sessions[channel.key] = channel
+            channel.key = key = (connection.user, connection.vhost_name, operation.name)
+            if (taken := self._sessions.get(key)) is not None:
+                self._end_taken(taken, now)
+            self._sessions[key] = channel
         if self._look_at is None and self.limits.ack_timeout:
             self._look_at = now + self.limits.ack_timeout / LOOKS
         connection.send(Done(number, serial, serial), now)

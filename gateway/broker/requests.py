@@ -299,8 +299,12 @@ def _acquire(channel: Channel, request: Acquire, now: float) -> None:
 
 
 def _recover(channel: Channel, request: Recover, now: float) -> None:
-    _done(channel, request, now)
-    channel.recover(request.requeue, now)
+    if request.requeue or not channel.connection.rules.redelivers_first:
+        _done(channel, request, now)
+        channel.recover(request.requeue, now)
+    else:
+        channel.recover(request.requeue, now)
+        _done(channel, request, now)
 
 
 # ------------------------------------------------------------------------------ confirms and transactions
@@ -338,7 +342,7 @@ def _tx_rollback(channel: Channel, request: TxRollback, now: float) -> None:
 
 def _require_tx(channel: Channel) -> None:
     if channel.transaction is None:
-        raise refusal(406, "channel is not transactional")
+        raise refusal(channel.connection.rules.untransacted_code, "channel is not transactional")
 
 
 HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], None]] = {

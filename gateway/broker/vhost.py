@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from gateway.broker import arguments as args
 from gateway.broker.alarms import Alarms
@@ -43,6 +43,22 @@ class DefaultExchange(Exchange):
     def match(self, routing_key: str, message: Message) -> Iterable[Destination]:
         queue = self._queues.get(routing_key)
         return () if queue is None else (queue,)
+
+
+class _Matches:
+    """What some bindings have of the key and the arguments of a question."""
+
+    __slots__ = ("arguments", "bindings", "both", "key")
+
+    def __init__(self) -> None:
+        self.bindings = self.key = self.arguments = self.both = False
+
+    def add(self, has_key: bool, has_arguments: bool) -> None:
+        """Count one binding."""
+        self.bindings = True
+        self.key = self.key or has_key
+        self.arguments = self.arguments or has_arguments
+        self.both = self.both or (has_key and has_arguments)
 
 
 ORPHANED = "orphaned"
@@ -373,23 +389,35 @@ class VirtualHost:
         """exchange.bound of Qpid and of 0-10: what of the question exists."""
         exchange = self.exchanges.get(request.exchange)
         queue = self.queues.get(request.queue) if request.queue else None
-        bindings = [] if exchange is None else [(binding.destination, binding) for binding in exchange.bindings]
-        pairs = [(destination, binding.routing_key, binding.arguments) for destination, binding in bindings]
-        if exchange is self.default_exchange:
-            pairs = [(each, each.name, {}) for each in self.queues.values()]
-        of_queue = [pair for pair in pairs if not request.queue or pair[0] is queue]
-        of_key = [pair for pair in of_queue if request.routing_key is None or pair[1] == request.routing_key]
-        of_arguments = [pair for pair in of_queue if request.arguments is None or pair[2] == request.arguments]
+        of_queue, of_all = _Matches(), _Matches()
+        for destination, key, arguments in self._bindings_of(exchange):
+            has_key = request.routing_key is None or key == request.routing_key
+            has_arguments = request.arguments is None or arguments == request.arguments
+            of_all.add(has_key, has_arguments)
+            if not request.queue or destination is queue:
+                of_queue.add(has_key, has_arguments)
+        scope = of_queue if of_queue.bindings else of_all
         return BindingFound(
             request.channel,
             request.serial,
             request.serial,
             exchange_found=exchange is not None,
             queue_found=not request.queue or queue is not None,
-            matched=any(pair in of_arguments for pair in of_key),
-            key_matched=bool(of_key) or request.routing_key is None,
-            arguments_matched=bool(of_arguments) or request.arguments is None,
+            matched=of_queue.both,
+            key_matched=scope.key or request.routing_key is None,
+            # Where each has a binding and no binding has both, the arguments are those of another key.
+            arguments_matched=(scope.arguments and (scope.both or not scope.key)) or request.arguments is None,
+            queue_matched=of_queue.bindings or not request.queue,
         )
+
+    def _bindings_of(self, exchange: Exchange | None) -> Iterator[tuple[Destination, str, Table]]:
+        """Destination, key and arguments of each binding."""
+        if exchange is self.default_exchange:
+            for queue in self.queues.values():
+                yield queue, queue.name, {}
+        elif exchange is not None:
+            for binding in exchange.bindings:
+                yield binding.destination, binding.routing_key, binding.arguments
 
     # ------------------------------------------------------------------------------------------- routing
 

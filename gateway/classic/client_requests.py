@@ -123,7 +123,8 @@ def _query_binding(channel: ClientChannel, request: o.QueryBinding) -> m.Method:
 
 def _binding_found(channel: ClientChannel, serial: int, request: o.QueryBinding, method: m.ExchangeBoundOk) -> None:
     exchange, queue, matched, key = BOUND.get(method.reply_code, BOUND[3])
-    channel.session.emit(o.BindingFound(channel.number, serial, serial, exchange, queue, matched, key, matched))
+    found = o.BindingFound(channel.number, serial, serial, exchange, queue, matched, key, matched, matched)
+    channel.session.emit(found)
 
 
 # --------------------------------------------------------------------------------------------------- queue

@@ -138,7 +138,10 @@ RECEIVE: Final[Mapping[type[m.Method], Received]] = {
             ok() if (ok := channel.session.dialect.async_recover_ok) is not None else None
         ),
     ),
-    m.BasicRecover: Received(lambda number, method: o.Recover(number, method.requeue), _just(m.BasicRecoverOk())),
+    m.BasicRecover: Received(
+        lambda number, method: o.Recover(number, method.requeue),
+        lambda channel, received, outcome: (channel.session.dialect.recover_ok or m.BasicRecoverOk)(),
+    ),
     m.ConfirmSelect: Received(lambda number, method: o.SelectConfirm(number), _just(m.ConfirmSelectOk())),
     m.TxSelect: Received(lambda number, method: o.TxSelect(number), _just(m.TxSelectOk())),
     m.TxCommit: Received(lambda number, method: o.TxCommit(number), _just(m.TxCommitOk())),

@@ -178,6 +178,7 @@ def _binding_found(channel: ClientChannel, step: Step, value: bytes | None) -> N
             found and not (result.queue_not_matched or result.key_not_matched or result.args_not_matched),
             found and not result.key_not_matched,
             found and not result.args_not_matched,
+            found and not result.queue_not_matched,
         )
     )
 

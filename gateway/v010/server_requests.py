@@ -92,13 +92,12 @@ def _exchange(outcome: o.ExchangeFound) -> Struct:
 
 def _binding(outcome: o.BindingFound) -> Struct:
     found = outcome.exchange_found and outcome.queue_found
-    queue_matched = outcome.matched or not (outcome.key_matched and outcome.arguments_matched)
     return ExchangeBoundResult(
         not outcome.exchange_found,
         not outcome.queue_found,
-        found and not queue_matched,
-        found and not outcome.key_matched,
-        found and not outcome.arguments_matched,
+        found and not outcome.queue_matched,
+        outcome.exchange_found and not outcome.key_matched,
+        outcome.exchange_found and not outcome.arguments_matched,
     )
 
 

@@ -25,6 +25,7 @@ from gateway.operations import (
     Flow,
     OpenChannel,
     Qos,
+    Recover,
     Request,
     Returned,
     SelectConfirm,
@@ -221,3 +222,13 @@ def test_0_10_unbinds_by_key() -> None:
     client.publish("k", b"x", "amq.topic")
     client.publish("l", b"y", "amq.topic")
     assert client.drain("q") == [b"y"]
+
+
+def test_qpid_redelivers_before_it_answers(qpid: Client) -> None:
+    """Only where the messages go to those who had them: golden transcripts ``brokerj-0-8-recover``."""
+    qpid.publish("q", b"1")
+    qpid(Consume(1, "q", "tag"))
+    told = qpid(Recover(1, requeue=False))
+    assert [type(each) for each in told] == [Deliver, Done]
+    told = qpid(Recover(1, requeue=True))
+    assert [type(each) for each in told] == [Done, Deliver]

@@ -367,7 +367,7 @@ TEN_ROWS: Mapping[str, tuple[str, int, bytes]] = {
     "a name that is reserved": ("session 0", 403, ten(0, declare10("amq.mine"))),
     "a queue with another durability": ("session 0", 406, ten(0, declare10(), declare10(durable=True))),
     "an unknown argument": ("session 0", 406, ten(0, declare10(arguments={"none": 1}))),
-    "a commit without a transaction": ("session 0", 406, ten(0, c.TxCommit())),
+    "a commit without a transaction": ("session 0", 409, ten(0, c.TxCommit())),
     "a subscription twice": (
         "session 0", 530, ten(0, declare10(), c.MessageSubscribe("q", "d"), c.MessageSubscribe("q", "d")),
     ),

@@ -28,6 +28,7 @@ from gateway.operations import (
     Qos,
     QueryQueue,
     Refused,
+    Request,
     Returned,
     SelectConfirm,
     Settlement,
@@ -233,6 +234,13 @@ def test_no_transaction(client: Client) -> None:
     text = "PRECONDITION_FAILED - channel is not transactional"
     assert client.failure(TxCommit(1)) == (406, text)
     assert client.failure(TxRollback(1)) == (406, text)
+
+
+@pytest.mark.parametrize("request_", [TxCommit(1), TxRollback(1)])
+def test_no_transaction_in_0_10(request_: Request) -> None:
+    """0-10 calls it illegal-state."""
+    client = Client(make_broker(), Version.V0_10)
+    assert client.failure(request_) == (409, "ILLEGAL_STATE - channel is not transactional")
 
 
 def test_either_confirms_or_transactions(client: Client) -> None:

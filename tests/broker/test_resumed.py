@@ -14,7 +14,10 @@ from gateway import operations as o
 from gateway.errors import StateError
 from gateway.message import Message
 from gateway.operations import Operation, Settlement
+from gateway.v010 import commands as c
+from gateway.v010 import controls as k
 from tests.broker.wire import Host, Wire
+from tests.v010.peer import NOW, ServerPeer
 
 TIMEOUT = 60
 
@@ -293,3 +296,67 @@ def test_a_timeout_is_not_longer_than_the_broker_allows() -> None:
     (detached, _) = wire.cut()
     assert isinstance(detached, o.Detached)
     assert detached.timeout == 20
+
+
+class Attaching:
+    """A connection whose client says which session it attaches."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.peer = ServerPeer(host.config)
+        self.connection = host.broker.connect(self.peer.session, lambda: None)
+        self.peer.opened()
+        host.broker.receive(self.connection, [o.Opened(0, "guest", "/")], NOW)
+
+    def __call__(self, channel: int, *sent: k.Control | c.Command) -> list[tuple[int, Any]]:
+        """Send controls or commands; what comes back."""
+        self.host.broker.receive(self.connection, self.peer.receive(channel, *sent), NOW)
+        return self.heard()
+
+    def heard(self) -> list[tuple[int, Any]]:
+        self.host.broker.flushed(self.connection)
+        return [(each[0], each[1]) for each in self.peer.sent()]
+
+
+ATTACHED, BUSY, NOT_ATTACHED = k.SessionAttached(b"s"), k.SessionDetached(b"s", 1), k.SessionDetached(b"", 3)
+
+
+@pytest.mark.parametrize("timeout", [0, 60])
+def test_a_name_that_is_attached_elsewhere_is_busy(timeout: int) -> None:
+    host = Host()
+    first, second = Attaching(host), Attaching(host)
+    assert first(0, k.SessionAttach(b"s"))[0] == (0, ATTACHED)
+    first(0, k.SessionRequestTimeout(timeout))
+    assert second(3, k.SessionAttach(b"s")) == [(3, BUSY)]
+    assert second(3, k.SessionAttach(b"t"))[0] == (3, k.SessionAttached(b"t"))
+    assert first(0, k.SessionFlush(expected=True)) == [(0, k.SessionExpected(()))], "the first one goes on"
+    first(0, k.SessionDetach(b"s"))
+    assert second(4, k.SessionAttach(b"s"))[0] == (4, ATTACHED)
+
+
+def test_a_name_may_be_attached_when_its_connection_is_gone() -> None:
+    host = Host()
+    first, second = Attaching(host), Attaching(host)
+    first(0, k.SessionAttach(b"s"))
+    host.broker.disconnect(first.connection, NOW)
+    assert second(0, k.SessionAttach(b"s"))[0] == (0, ATTACHED)
+    assert host.broker.channels == 1
+
+
+def test_by_force_the_session_ends_where_it_was() -> None:
+    """It does not outlive its connection, so there is nothing to go on with: what was out is given back."""
+    host = Host()
+    wire = opened(host)
+    wire.ask(o.DeclareQueue(1, "q"))
+    wire.send(publish(b"1"))
+    first, second = Attaching(host), Attaching(host)
+    first(0, k.SessionAttach(b"s"))
+    first(0, c.MessageSubscribe("q", "d"), c.MessageFlow("d", 0, 9), c.MessageFlow("d", 1, 999))
+    assert host.depth("q") == 0
+    assert second(3, k.SessionAttach(b"s", True))[0] == (3, ATTACHED)
+    assert first.heard() == [(0, BUSY)]
+    assert host.depth("q") == 1
+    assert host.broker.channels == 2
+    assert first(0, k.SessionFlush(expected=True)) == [(0, NOT_ATTACHED)]
+    first(0, k.SessionDetached(b"s", 0))
+    assert second(3, k.SessionFlush(expected=True)) == [(3, k.SessionExpected(()))]

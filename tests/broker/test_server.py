@@ -20,6 +20,8 @@ from gateway.config import EmbeddedSettings
 from gateway.limits import BrokerLimits, Limits
 from gateway.session import PROTOCOL_HEADERS, Version
 from gateway.versions import FALLBACK_HEADER
+from tests import golden
+from tests.broker.raw import frames
 
 T = TypeVar("T")
 
@@ -488,3 +490,23 @@ def octets_that_ask() -> tuple[bytes, bytes]:
         + method(1, 20, 10, b"\0")
     )
     return handshake, method(1, 60, 70, b"\0\0" + short(b"q") + b"\0") + method(1, 60, 110, b"\x01")
+
+
+async def test_recover_of_0_8_is_answered_as_in_the_transcript(broker: EmbeddedBroker) -> None:
+    """The same octets get the same methods in the same order as from RabbitMQ."""
+    transcript = golden.load("rabbitmq-0-8-recover")
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    heard = b""
+    for who, octets in transcript.pieces:
+        if who == "client":
+            writer.write(octets)
+            heard += await asyncio.wait_for(reader.read(1 << 16), 5)
+            with contextlib.suppress(TimeoutError):
+                while chunk := await asyncio.wait_for(reader.read(1 << 16), 0.1):
+                    heard += chunk
+    writer.close()
+
+    def methods(data: bytes) -> list[bytes]:
+        return [frame[7:11] for frame in frames(Version.V0_8, data) if frame[0] == 1]
+
+    assert methods(heard) == methods(transcript.from_server)

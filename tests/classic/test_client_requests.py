@@ -163,10 +163,10 @@ def test_exchange_to_exchange() -> None:
     ("code", "found"),
     [
         (0, BindingFound(1, 2, 2)),
-        (1, BindingFound(1, 2, 2, False, True, False, False, False)),
-        (2, BindingFound(1, 2, 2, True, False, False, False, False)),
-        (6, BindingFound(1, 2, 2, True, True, False, False, False)),
-        (99, BindingFound(1, 2, 2, True, True, False, False, False)),
+        (1, BindingFound(1, 2, 2, False, True, False, False, False, False)),
+        (2, BindingFound(1, 2, 2, True, False, False, False, False, False)),
+        (6, BindingFound(1, 2, 2, True, True, False, False, False, False)),
+        (99, BindingFound(1, 2, 2, True, True, False, False, False, False)),
     ],
 )
 def test_exchange_bound(version: Version, code: int, found: BindingFound) -> None:

@@ -171,3 +171,6 @@ def test_recover_of_qpids_0_8() -> None:
     assert client.say(m.BasicRecoverAsync(True)) == [Recover(1, True, serial=2)]
     client.send(Done(1, 2, 2))
     assert client.heard() == [(1, m.BasicRecoverOk08())]
+    assert client.say(m.BasicRecover(True)) == [Recover(1, True, serial=3)]
+    client.send(Done(1, 3, 3))
+    assert client.heard() == [(1, m.BasicRecoverOk08())], "it knows no other answer"

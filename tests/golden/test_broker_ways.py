@@ -33,3 +33,24 @@ def test_broker_j_empties_those_that_it_cannot_unpack() -> None:
     transcript = golden.load("brokerj-0-10-gzip")
     assert b"no gzip" in transcript.from_client
     assert b"no gzip" not in transcript.from_server
+
+
+def _methods(name: str) -> list[int]:
+    """The methods of class basic that a broker sent from the first delivery on."""
+    found, data = [], golden.load(name).from_server
+    while data:
+        size = int.from_bytes(data[3:7], "big")
+        if data[0] == 1 and data[7:9] == b"\x00\x3c":
+            found.append(int.from_bytes(data[9:11], "big"))
+        data = data[8 + size :]
+    return found[found.index(60) :]
+
+
+def test_rabbitmq_answers_one_recover_of_0_8_and_not_the_other() -> None:
+    asynchronous, answered = [60], [111, 60]
+    assert _methods("rabbitmq-0-8-recover") == [60, *asynchronous, *answered]
+
+
+def test_broker_j_answers_every_recover_of_0_8_by_the_same_method() -> None:
+    requeued, sent_again = [101, 60], [60, 101]
+    assert _methods("brokerj-0-8-recover") == [60, *requeued, *sent_again, *requeued, *sent_again]

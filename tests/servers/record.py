@@ -5,9 +5,12 @@ Independent clients (pika; Qpid's Java client) talk to real brokers through a re
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
+import socket
+import struct
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -290,6 +293,52 @@ def java_works_on_branches(connection: JudgeConnection) -> None:
     connection.close()
 
 
+RECOVERS = {"rabbitmq": ((100, 1), (110, 1)), "brokerj": ((100, 1), (100, 0), (110, 1), (110, 0))}
+"""What each broker is asked over 0-8: number of basic.recover, and whether to requeue."""
+
+
+def recovers_by_hand(port: int, kind: str) -> None:
+    """0-8, with octets written by hand: a message is consumed and not acknowledged, then basic.recover in each way
+    that the broker has."""
+
+    def short(text: str) -> bytes:
+        return bytes((len(text),)) + text.encode()
+
+    def method(channel: int, class_id: int, method_id: int, arguments: bytes) -> bytes:
+        return struct.pack(">BHIHH", 1, channel, len(arguments) + 4, class_id, method_id) + arguments + b"\xce"
+
+    def heard() -> None:
+        """All that comes until the broker has said nothing for a moment."""
+        client.settimeout(5)
+        assert client.recv(1 << 16)
+        client.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while client.recv(1 << 16):
+                pass
+
+    queue = "golden-recover"
+    table = b"\0\0\0\0" if kind == "brokerj" else b""
+    content = struct.pack(">BHIHHQHB", 2, 1, 14, 60, 0, 6, 0, 0xCE) + struct.pack(">BHI", 3, 1, 6) + b"golden\xce"
+    login = b"\0\0\0\0" + short("PLAIN") + b"\0\0\0\x0c\0guest\0guest" + short("en_US")
+    with socket.create_connection((HOST, port)) as client:
+        for octets_ in (
+            b"AMQP\x01\x01\x08\x00",
+            method(0, 10, 11, login),
+            method(0, 10, 31, struct.pack(">HIH", 255, 65_535, 0))
+            + method(0, 10, 40, short("default" if kind == "brokerj" else "/") + b"\0\x01"),
+            method(1, 20, 10, b"\0"),
+            method(1, 50, 10, b"\0\0" + short(queue) + b"\0\0\0\0\0"),
+            method(1, 60, 40, b"\0\0\0" + short(queue) + b"\0")
+            + content
+            + method(1, 60, 20, b"\0\0" + short(queue) + short("t") + b"\0" + table),
+            *(method(1, 60, number, bytes((requeue,))) for number, requeue in RECOVERS[kind]),
+            method(1, 50, 40, b"\0\0" + short(queue) + b"\0"),
+            method(0, 10, 60, struct.pack(">HBHH", 200, 0, 0, 0)),
+        ):
+            client.sendall(octets_)
+            heard()
+
+
 def record(name: str, server: Server, version: str, client: str, talk: Callable[[int], None], about: str) -> None:
     """One transcript: the first connection that ``talk`` makes."""
     product = {"rabbitmq": "RabbitMQ 3.10.8", "brokerj": "Apache Qpid Broker-J 9.2.1"}[server.kind]
@@ -311,6 +360,13 @@ JMS_STEPS = (
     ("selector", "BURL", "selector"),
 )
 """Steps of the scenario that are recorded: name, syntax of addresses, name of the file."""
+
+
+def record_recovers(server: Server) -> None:
+    """How 0-8 gives back what is out."""
+    about = recovers_by_hand.__doc__ or ""
+    name = f"{server.kind}-0-8-recover"
+    record(name, server, "0-8", "octets by hand", lambda port: recovers_by_hand(port, server.kind), about)
 
 
 def main() -> int:
@@ -351,7 +407,9 @@ def main() -> int:
             "Declare, bind, publish with every property, an empty body and one of several frames, delete. "
             "Not consume: this client's basic.consume has an argument more than this broker's.",
         )
+        record_recovers(rabbitmq)
     with started(BrokerJ()) as brokerj:
+        record_recovers(brokerj)
         for version, message in (("0-8", CLASSIC_MESSAGE), ("0-9-1", CLASSIC_MESSAGE), ("0-10", NATIVE_MESSAGE)):
 
             def talk_java(port: int, version: str = version, message: dict[str, Any] = message) -> None:

@@ -90,7 +90,7 @@ QUERIES = [
         o.QueryBinding(1, "x"),
         c.ExchangeBound("x"),
         ExchangeBoundResult(queue_not_found=True),
-        o.BindingFound(1, 2, 2, True, False, False, False, False),
+        o.BindingFound(1, 2, 2, True, False, False, False, False, False),
     ),
     (
         o.QueryBinding(1, "x"),

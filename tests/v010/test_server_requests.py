@@ -89,7 +89,7 @@ ANSWERED = [
     (
         c.ExchangeBound("x", "q"),
         o.QueryBinding(1, "x", "q"),
-        o.BindingFound(1, 2, 2, True, True, False),
+        o.BindingFound(1, 2, 2, True, True, False, queue_matched=False),
         ExchangeBoundResult(queue_not_matched=True),
     ),
     (
@@ -97,6 +97,18 @@ ANSWERED = [
         o.QueryBinding(1, "x", "q", "k"),
         o.BindingFound(1, 2, 2, True, True, False, False),
         ExchangeBoundResult(key_not_matched=True),
+    ),
+    (
+        c.ExchangeBound("x", "q", "k", {"a": 1}),
+        o.QueryBinding(1, "x", "q", "k", {"a": 1}),
+        o.BindingFound(1, 2, 2, True, True, False, False, False, False),
+        ExchangeBoundResult(queue_not_matched=True, key_not_matched=True, args_not_matched=True),
+    ),
+    (
+        c.ExchangeBound("x", "q", "k"),
+        o.QueryBinding(1, "x", "q", "k"),
+        o.BindingFound(1, 2, 2, True, False, False, False, True, False),
+        ExchangeBoundResult(queue_not_found=True, key_not_matched=True),
     ),
 ]
 

@@ -221,6 +221,7 @@ def _binding_found(channel: ClientChannel, step: Step, reply: t.BindingQueryOk) 
             found and not (reply.queue_not_matched or reply.key_not_matched or reply.args_not_matched),
             found and not reply.key_not_matched,
             found and not reply.args_not_matched,
+            found and not reply.queue_not_matched,
         )
     )
 
