@@ -54,6 +54,10 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
             "[brokers.b]\nurl = 'amqp://x'\nreconnect_min = 60.0",
             "brokers.b.reconnect_max is 30, less than reconnect_min = 60",
         ),
+        (
+            "[embedded]\nmessage_max = 134217728\nqueue_memory = 67108864",
+            "embedded.message_max is 134217728, more than embedded.queue_memory = 67108864. Raise",
+        ),
         ("[http.tls]\nclient_ca_file = 'ca.pem'", "http.tls.client_ca_file is set, and http.tls.cert_file is not"),
         ("[http.tls]\nkey_file = 'key.pem'", "http.tls.key_file is set, and http.tls.cert_file is not"),
         (

@@ -52,7 +52,7 @@ class EmbeddedBroker:
 
     Args:
         settings: where to listen, who may log in, how much memory messages may take.
-        limits: of each session; None: the default ones, with the ``handshake_timeout`` of ``settings``.
+        limits: of each session; None: the default ones, with ``handshake_timeout`` and ``message_max`` of ``settings``.
         broker_limits: of the broker as a whole; None: the default ones, with what ``settings`` say.
     """
 
@@ -64,7 +64,12 @@ class EmbeddedBroker:
     ) -> None:
         self.settings = settings
         if limits is None:
-            limits = replace(DEFAULT_LIMITS, handshake_timeout=settings.handshake_timeout)
+            limits = replace(
+                DEFAULT_LIMITS,
+                handshake_timeout=settings.handshake_timeout,
+                message_max=settings.message_max,
+                spool_max=max(DEFAULT_LIMITS.spool_max, 2 * settings.message_max),
+            )
         if broker_limits is None:
             broker_limits = replace(
                 DEFAULT_BROKER_LIMITS,

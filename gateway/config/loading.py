@@ -20,6 +20,7 @@ from gateway.config.ledger import PipelineSettings
 from gateway.config.subscriptions import check_subscription
 from gateway.config.taps import TapSettings, check_tap
 from gateway.errors import ConfigurationError
+from gateway.limits import DEFAULT_LIMITS
 
 ENVIRONMENT: dict[str, tuple[str, ...]] = {
     "GATEWAY_ROLE": ("role",),
@@ -96,6 +97,12 @@ def _check(where: str, config: Config) -> None:
     if config.http.bodies_max < config.http.body_max:
         raise ConfigurationError(
             f"{where}: http.bodies_max is {config.http.bodies_max}, less than http.body_max = {config.http.body_max}"
+        )
+    embedded = config.embedded
+    if embedded.message_max > max(embedded.queue_memory, DEFAULT_LIMITS.message_max):
+        raise ConfigurationError(
+            f"{where}: embedded.message_max is {embedded.message_max}, more than embedded.queue_memory = "
+            f"{embedded.queue_memory}. Raise embedded.queue_memory, or lower embedded.message_max."
         )
     _check_listeners(where, config)
     clients = [("api_keys: name", key.name) for key in config.api_keys]

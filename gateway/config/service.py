@@ -125,6 +125,8 @@ class EmbeddedSettings(Settings, frozen=True):
     queue_memory: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     """Most octets of messages held over all queues. Near it publishers are asked to stop, then they are refused or
     not read from."""
+    message_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = DEFAULT_LIMITS.message_max
+    """Largest message body, in bytes. A larger one than the default must fit into ``queue_memory``."""
     connections: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.connections
     """Most connections at once, per port."""
     connections_per_address: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.connections_per_address
