@@ -69,6 +69,7 @@ from gateway.v010.transitional.server_channel import ServerChannel as DraftServe
 from gateway.v010.transitional.unserved import UNSERVED as DRAFT_UNSERVED
 from gateway.v08 import dialect as v08
 from gateway.v091 import dialect as v091
+from gateway.validation import words_in
 from gateway.values import Timestamp, Typed, type_of
 from gateway.webhooks import breaker, schedule
 
@@ -127,6 +128,9 @@ def settings() -> Iterator[str]:
                 continue
             variable = variables.get((*path, field.name))
             text = docs[struct.__name__][field.name]
+            words = [f"`{word}`" for word in words_in(field.type) if word]
+            if words:
+                text += f" Words: {', '.join(words)}."
             rows.append((f"`{field.name}`", default(field), text + (f" Variable `{variable}`." if variable else "")))
         yield from table(("setting", "default", "meaning"), rows)
         yield ""

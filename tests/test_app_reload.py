@@ -178,7 +178,7 @@ async def test_a_file_that_is_wrong_changes_nothing(files: Files, caplog: pytest
         queue = {"broker": "one", "queue": "q"}
         for wrong, words in (
             ("{", "Expecting property name"),
-            (json.dumps({**files.config, "htpp": {}}), "unknown field `htpp`"),
+            (json.dumps({**files.config, "htpp": {}}), "htpp: there is no such setting; did you mean http?"),
             (json.dumps({**files.config, "subscriptions": {"s": {"broker": "nobody", "queue": "q"}}}), "no broker"),
             (json.dumps({**files.config, "bridges": {"b": {"source": queue, "target": {"broker": "one", "routing_key":
                 "{nothing}"}}}}), "bridges.b"),

@@ -32,19 +32,19 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
     ("text", "said"),
     [
         ("[http]\nprot = 1", "prot"),
-        ("[http]\nport = 70000", r"\$.http.port"),
-        ("[http]\nport = 'x'", r"\$.http.port"),
+        ("[http]\nport = 70000", r": http\.port: expected an integer <= 65535, got 70000"),
+        ("[http]\nport = 'x'", r": http\.port: expected an integer, got a string"),
         ("what", "Expected .=. after a key"),
         ("[brokers.b]\nurl = 'http://x'", "brokers.b.url.*http"),
         ("[brokers.b]\n", "url"),
         ("[brokers.b]\nurl = 'amqp://x'\nredirect_hosts = ['a/b']", "brokers.b.redirect_hosts: host 'a/b'"),
         (
             "[brokers]\na = {url = 'amqp://x'}\nb = {url = 'amqp://x', required = 'yes'}",
-            r"Expected `bool`, got `str` - at `\$.brokers.b.required`",
+            r": brokers\.b\.required: expected true or false, got a string",
         ),
         (
             "[brokers]\na = {url = 'amqp://x'}\nb = {url = 'amqp://x', hartbeat = 3}",
-            r"unknown field `hartbeat` - at `\$.brokers.b`",
+            r": brokers\.b\.hartbeat: there is no such setting; did you mean heartbeat\? There are url, ",
         ),
         ("[brokers.'a b']\nurl = 'amqp://x'", "brokers"),
         ("[brokers.b]\nurl = 'amqp://x'\nheartbeat = inf", "brokers.b.heartbeat is inf, not a finite number"),
@@ -130,7 +130,8 @@ def test_a_port_in_the_environment_that_is_no_number() -> None:
 
 def test_a_variable_that_does_not_fit_is_named_and_not_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, "log_level = 'info'")
-    with pytest.raises(ConfigurationError, match=r"^GATEWAY_LOG_LEVEL: Invalid enum value '' \(log_level\)$"):
+    said = r"^GATEWAY_LOG_LEVEL: '' is not one of debug, info, warning, error \(log_level\)$"
+    with pytest.raises(ConfigurationError, match=said):
         load(path, {"GATEWAY_LOG_LEVEL": ""})
     links = {"GATEWAY_HTTP_PORT": "tcp://10.0.0.1:8080"}  # as Kubernetes makes it
     assert load(path, links, {"http.port": 1}).http.port == 1

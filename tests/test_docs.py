@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+import msgspec
 import pytest
 
 from gateway import commands, limits, operations
@@ -58,6 +59,16 @@ def test_every_setting_is_documented() -> None:
             assert f"| `{field}` |" in section or inner in text, f"{path} {field}"
     for variable in generate.config.ENVIRONMENT:
         assert f"`{variable}`" in text
+
+
+def test_every_word_of_a_setting_is_documented() -> None:
+    rows = page("settings.md").splitlines()
+    for path, struct in generate.config_tables(generate.config.Config):
+        heading = rows.index(f"### {generate.config_heading(path)}")
+        for field in msgspec.structs.fields(struct):
+            words = generate.words_in(field.type)
+            row = next((row for row in rows[heading:] if row.startswith(f"| `{field.name}` |")), "")
+            assert all(f"`{word}`" in row for word in words if word), f"{path} {field.name}"
 
 
 def test_the_examples_are_configurations(tmp_path: Path) -> None:

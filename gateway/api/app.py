@@ -205,6 +205,7 @@ class Api:
                     scope[SIGNED] = await self._doorkeeper.check_token(dict(scope["headers"]))
                 call = self._call(scope, receive)
                 operation = call.route.operation
+                call.check_query()
                 response = await call.route.handler(call)
             except GatewayError as error:
                 _follow(scope)

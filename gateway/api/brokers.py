@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from gateway.api.call import Call, answer, page_headers
-from gateway.api.problems import ApiProblem, printable
+from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Broker, Brokers, PageQuery, ProbeAttempt, ProbeResult
 from gateway.session import Capabilities
@@ -21,7 +21,7 @@ async def list_brokers(call: Call) -> Response:
     query = call.query(PageQuery)
     names = [name for name in call.gateway.brokers if call.principal.sees(name)]
     if query.cursor and query.cursor not in names:
-        raise ApiProblem("invalid_parameter", "the cursor is none of ours")
+        raise wrong_parameter("cursor", "it was not given by a page of this list")
     start = names.index(query.cursor) + 1 if query.cursor else 0
     page = names[start : start + query.limit]
     cursor = page[-1] if start + query.limit < len(names) else None

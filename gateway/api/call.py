@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,15 @@ from gateway.access.scopes import Principal
 from gateway.api.auth import require, unauthorized
 from gateway.api.eager import begin
 from gateway.api.json_bounds import check_size, is_deeper
-from gateway.api.problems import PROBLEM_JSON, ApiProblem, Problem, printable
+from gateway.api.problems import (
+    PROBLEM_JSON,
+    ApiProblem,
+    Problem,
+    ProblemError,
+    printable,
+    wrong_header,
+    wrong_parameter,
+)
 from gateway.api.routing import Route
 from gateway.bridges import Bridges
 from gateway.config import HttpSettings
@@ -36,6 +43,7 @@ from gateway.errors import EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
 from gateway.taps import Taps
+from gateway.validation import SHOWN_MAX, Misfit, explain, fields_of, unknown
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.supervisor import Pushes
 
@@ -58,10 +66,10 @@ DEPTH_MAX: Final = 64
 """Deepest nesting of a body that is no message; tables of messages have a limit of their own (``table_depth``)."""
 LOOK_AGAIN: Final = 4.0
 """How long a stream may wait without asking whether its caller still counts, in seconds."""
+PARAMETERS_MAX: Final = 100
+"""Most query parameters of a request."""
 STILL_COUNTS: Final = 1.0
 """How long the answer is good for, in seconds."""
-_PATH = re.compile(r" - at `(?:key in )?\$(.*)`$")
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -158,27 +166,18 @@ class Call:
         value = self.headers.get(name)
         return value.decode("utf-8", "surrogateescape") if value is not None else None
 
-    def query(self, kind: type[T]) -> T:
-        """The query parameters as the route's struct. Raises ApiProblem (invalid_parameter)."""
+    def check_query(self) -> None:
+        """Refuse what the route does not declare (:attr:`Route.query`). Raises ApiProblem (invalid_parameter)."""
         raw: bytes = self.scope["query_string"]
-        pairs: dict[str, Any] = {}
         if raw:
-            if raw.count(b"&") > 100:
-                raise ApiProblem("invalid_parameter", "more than 100 query parameters")
-            several: frozenset[str] = _several(cast("Any", kind))
-            for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"):
-                if name in several:
-                    pairs.setdefault(name, []).append(value)
-                elif name in pairs:
-                    raise ApiProblem("invalid_parameter", f"query: {printable(name)!r:.80} is there twice")
-                else:
-                    pairs[name] = value
-        try:
-            return msgspec.convert(pairs, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise ApiProblem("invalid_parameter", f"query: {error}") from None
-        except UnicodeEncodeError:  # only names of AMQP may be any octets; a number or a time is looked at as UTF-8
-            raise ApiProblem("invalid_parameter", "query: a value is not percent-encoded UTF-8") from None
+            self._query = parse_query(raw, self.route.query)
+
+    def query(self, kind: type[T]) -> T:
+        """The query parameters, as the struct that the route declares. Raises ApiProblem (invalid_parameter)."""
+        if self._query is None:
+            self._query = parse_query(self.scope["query_string"], kind)
+        found: T = self._query
+        return found
 
     # --------------------------------------------------------------------------------------------- body
 
@@ -296,35 +295,69 @@ def media_type(headers: Mapping[bytes, bytes]) -> str:
     return headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
 
 
+def parse_query(raw: bytes, kind: type | None) -> Any:
+    """The query parameters as a struct of ``kind``; None: none is taken. Raises ApiProblem (invalid_parameter)."""
+    if raw.count(b"&") > PARAMETERS_MAX:
+        raise ApiProblem("invalid_parameter", f"there are more than {PARAMETERS_MAX} query parameters")
+    names = fields_of(kind) if kind is not None else ()
+    several: frozenset[str] = _several(cast("Any", kind)) if kind is not None else frozenset()
+    pairs: dict[str, Any] = {}
+    for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"):
+        if name not in names:
+            raise wrong_parameter(name[:SHOWN_MAX], *unknown(name, names, "query parameter"))
+        if name in several:
+            pairs.setdefault(name, []).append(value)
+        elif name in pairs:
+            raise wrong_parameter(name, "it is given more than once")
+        else:
+            pairs[name] = value
+    if kind is None:
+        return pairs
+    try:
+        return msgspec.convert(pairs, kind, strict=False)
+    except msgspec.ValidationError as error:
+        misfit = explain(error, pairs, kind, strict=False, what="query parameter")
+        raise wrong_parameter(misfit.place, misfit.detail, misfit.expected) from None
+    except UnicodeEncodeError:  # only names of AMQP may be any octets; a number or a time is looked at as UTF-8
+        for name, value in pairs.items():
+            if not "".join(value).isascii() and printable("".join(value)) != "".join(value):
+                raise wrong_parameter(name, "the value is not percent-encoded UTF-8") from None
+        raise
+
+
 def decode_json(octets: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
     """Decode and check JSON. Raises ApiProblem (malformed_json, invalid_request)."""
     try:
         return msgspec.json.decode(octets, type=kind)
     except msgspec.ValidationError as error:
-        raise invalid_request(error) from None
+        raise invalid_request(error, octets, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiProblem("malformed_json", str(error)) from None
     except RecursionError:
         raise ApiProblem("malformed_json", "nested too deep") from None
 
 
-def invalid_request(error: msgspec.ValidationError) -> ApiProblem:
-    """msgspec's complaint, with its path as a JSON pointer."""
-    text = str(error)
-    match = _PATH.search(text)
-    if match is None:
-        return ApiProblem("invalid_request", text, errors=[("", text)])
-    steps = [name or index for name, index in _STEP.findall(match[1])]
-    pointer = ValueProblem("", *(step for step in steps if step != "...")).pointer
-    detail = text[: match.start()]
-    return ApiProblem("invalid_request", f"{detail} at {pointer or 'the top'}", errors=[(pointer, detail)])
+def invalid_request(
+    error: msgspec.ValidationError, octets: bytes | memoryview | msgspec.Raw, kind: type[Any]
+) -> ApiProblem:
+    """What is wrong with a body that is JSON, and not of ``kind``."""
+    try:
+        misfit = explain(error, msgspec.json.decode(octets), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as broken:  # behind what does not fit
+        return ApiProblem("malformed_json", str(broken))
+    except RecursionError:
+        return ApiProblem("malformed_json", "nested too deep")
+    return _wrong("invalid_request", misfit)
 
 
 def invalid_value(problem: ValueProblem) -> ApiProblem:
     """A value that does not fit, as a problem."""
-    return ApiProblem(
-        "invalid_value", f"{problem.pointer}: {problem.detail}", errors=[(problem.pointer, problem.detail)]
-    )
+    return _wrong("invalid_value", Misfit(tuple(problem.path), problem.detail))
+
+
+def _wrong(code: str, misfit: Misfit) -> ApiProblem:
+    error = ProblemError(pointer=misfit.pointer, detail=misfit.detail, expected=list(misfit.expected))
+    return ApiProblem(code, str(misfit), [error])
 
 
 def invalid_setting(error: EncodeError) -> ApiProblem:
@@ -417,7 +450,7 @@ def if_match(call: Call) -> str | None:
     if value == "*":
         return value
     if len(value) < 2 or not (value.startswith('"') and value.endswith('"')) or "," in value:
-        raise ApiProblem("invalid_parameter", 'If-Match is not one strong etag in quotes, nor "*"')
+        raise wrong_header("If-Match", f"{value!r:.80} is neither one strong ETag in quotes nor *")
     return value[1:-1]
 
 

@@ -19,12 +19,14 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from gateway.api.call import invalid_request
 from gateway.api.json_bounds import check_size
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, ProblemError, wrong_header
 from gateway.api.raw_body import encoded, with_body
 from gateway.core import Outgoing
 from gateway.notation.cloudevents import PREFIX, REQUIRED, STRUCTURED
 from gateway.notation.messages import MessageProperties
+from gateway.validation import SHOWN_MAX, explain
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
@@ -49,21 +51,22 @@ def from_binary(call: Call, octets: bytes) -> Outgoing | ApiProblem:
             continue
         name = raw_name[3:].decode("latin-1")
         if not _NAME.match(name):
-            return ApiProblem("invalid_parameter", f"{name!r} is no name of a CloudEvents attribute")
+            return wrong_header(f"ce-{name}"[:SHOWN_MAX], "this is not a name of a CloudEvents attribute")
         try:
             attributes[PREFIX + name] = unquote_to_bytes(raw_value).decode()  # section 3.1.3.2
         except UnicodeDecodeError:
-            return ApiProblem("invalid_parameter", f"ce-{name} is not UTF-8")
+            return wrong_header(f"ce-{name}", "the value is not percent-encoded UTF-8")
     missing = [name for name in REQUIRED if not attributes.get(PREFIX + name)]
     if missing:
-        return ApiProblem("invalid_parameter", f"the CloudEvent lacks ce-{', ce-'.join(missing)}")
+        errors = [ProblemError(header=f"ce-{name}", detail="it is required, and missing") for name in missing]
+        return ApiProblem("invalid_parameter", f"the CloudEvent lacks ce-{', ce-'.join(missing)}", errors)
     properties = encoded(call, MessageProperties(content_type=call.header(b"content-type")))
     return with_body(call, octets, properties, attributes)
 
 
 def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     """An event in structured mode (HTTP binding section 3.2)."""
-    problem = _check(octets, "")
+    problem = _check(octets)
     if problem is not None:
         return problem
     return with_body(call, octets, MessageProperties(content_type=STRUCTURED))
@@ -75,20 +78,22 @@ def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
     try:
         events = msgspec.json.decode(octets, type=list[msgspec.Raw])
     except msgspec.ValidationError as error:
-        raise ApiProblem("invalid_request", str(error), errors=[("", str(error))]) from None
+        raise invalid_request(error, octets, list) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiProblem("malformed_json", str(error)) from None
     return [from_structured(call, bytes(event)) for event in events]
 
 
-def _check(octets: bytes, pointer: str) -> ApiProblem | None:
+def _check(octets: bytes) -> ApiProblem | None:
     try:
         event = msgspec.json.decode(octets, type=_Event)
     except msgspec.ValidationError as error:
-        return ApiProblem("invalid_request", f"not a CloudEvent: {error}", errors=[(pointer, str(error))])
+        misfit = explain(error, msgspec.json.decode(octets), _Event)
+        return ApiProblem("invalid_request", f"not a CloudEvent: {misfit}", [(misfit.pointer, misfit.detail)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ApiProblem("malformed_json", str(error))
     empty = [name for name in REQUIRED if not getattr(event, name)]
     if empty:
-        return ApiProblem("invalid_request", f"the CloudEvent has an empty {', '.join(empty)}", [(pointer, "empty")])
+        errors = [(f"/{name}", "this is empty") for name in empty]
+        return ApiProblem("invalid_request", f"the CloudEvent has an empty {', '.join(empty)}", errors)
     return None

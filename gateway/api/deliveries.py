@@ -14,7 +14,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from gateway.api.call import Call, answer, invalid_setting, no_content, page_headers
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.replays import Replay, describe, the_replays
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Input, Moment, Output, PageQuery
@@ -36,6 +36,7 @@ from gateway.ledger import (
 from gateway.notation.messages import ReceivedMessage, received
 from gateway.replays.requests import DeliveriesSource, JobId, ReplayRequest, ReplaySource, ReplayTarget, microseconds
 from gateway.replays.targets import revivals
+from gateway.validation import shown
 
 BULK_MAX: Final = 10_000
 """Most deliveries that one request changes."""
@@ -151,7 +152,7 @@ async def list_deliveries(call: Call) -> Response:
             where, query.cursor or None, query.limit, newest_first=query.newest
         )
     except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+        raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
     given = {name: getattr(query, name) for name in ("subscription", "state", "message", "since", "until")}
     if query.newest:
         given["newest"] = "true"
@@ -337,7 +338,7 @@ def _parsed(text: str, name: str) -> bytes:
     try:
         return parse_id(text)
     except ValueError:
-        raise ApiProblem("invalid_parameter", f"{name}: {text!r:.60} is no id") from None
+        raise wrong_parameter(name, f"{shown(text)} is not an id, a UUID") from None
 
 
 def _time(text: str, name: str) -> int | None:

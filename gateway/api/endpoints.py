@@ -16,7 +16,7 @@ from starlette.responses import Response
 from gateway.api.auth import lacks
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, if_match, invalid_setting, no_content, page_headers
-from gateway.api.problems import ApiProblem, as_json, printable, problem_of
+from gateway.api.problems import ApiProblem, as_json, printable, problem_of, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Endpoint, EndpointBody, Endpoints, PageQuery, RotateRequest, SigningKey, TestResult
 from gateway.errors import EncodeError, EtagMismatch, NoSuchEndpoint, Unsupported
@@ -67,7 +67,7 @@ async def put_endpoint(call: Call) -> Response:
     """Create or replace."""
     name = call.names["endpoint"]
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
-        raise ApiProblem("invalid_parameter", f"the name is not 1 to {NAME_MAX} printable characters")
+        raise wrong_parameter("endpoint", f"the name is not 1 to {NAME_MAX} printable characters")
     settings = await call.json(EndpointBody)
     if settings.reply and not call.principal.admin:  # it publishes, to wherever the messages say
         raise lacks(call.principal, "admin, which `reply` needs")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from gateway.api.brokers import moment
 from gateway.api.call import Call, encode
 from gateway.api.history_schemas import EventsQuery, FeedEvent, FeedLine
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_header, wrong_parameter
 from gateway.api.routing import Route
 from gateway.api.routing import Scope as Needs
 from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of, why_refused
@@ -26,6 +27,7 @@ from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable, Overloaded
 from gateway.ledger import Event, EventFilter, Kind, id_text, parse_id
 from gateway.telemetry import log
+from gateway.validation import one_of, shown
 
 IDLE: Final = 15.0
 """How long a stream may say nothing, in seconds."""
@@ -40,6 +42,7 @@ POSITION_MAX: Final = 8_000
 PAGE: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _position = msgspec.json.Decoder(dict[str, int]).decode
+_KINDS: Final = tuple(Kind)
 
 
 async def stream_events(call: Call) -> Response:
@@ -56,9 +59,10 @@ async def stream_events(call: Call) -> Response:
     history = call.gateway.ledger.history
     if history.followers >= FOLLOWERS_MAX:
         raise Overloaded(f"{FOLLOWERS_MAX} streams of events are open")
-    given = call.header(b"last-event-id") or query.position
-    if given:
-        position = position_of(given)
+    if last := call.header(b"last-event-id"):
+        position = position_of(last, partial(wrong_header, "Last-Event-ID"))
+    elif query.position:
+        position = position_of(query.position, partial(wrong_parameter, "position"))
     elif query.since is not None:
         position = await history.position_at(microseconds(query.since))
     else:
@@ -167,27 +171,28 @@ class EventStream:
 
 def kinds_of(text: str) -> frozenset[Kind] | None:
     """Kinds of event, with commas between them; None for none of them. Raises ApiProblem (invalid_parameter)."""
-    try:
-        return frozenset(Kind(each.strip()) for each in text.split(",")) if text else None
-    except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"kind: {error}; there are {', '.join(Kind)}") from None
+    names = [each.strip() for each in text.split(",")] if text else []
+    for name in names:
+        if name not in _KINDS:
+            raise wrong_parameter("kind", one_of(name, _KINDS), _KINDS)
+    return frozenset(Kind(name) for name in names) or None
 
 
-def position_of(text: str) -> dict[str, int]:
-    """A position as it was sent. Raises ApiProblem (invalid_parameter)."""
+def position_of(text: str, wrong: Callable[[str], ApiProblem]) -> dict[str, int]:
+    """A position as it was sent; ``wrong`` makes the problem that names its place. Raises ApiProblem."""
     if len(text) > POSITION_MAX:
-        raise ApiProblem("invalid_parameter", f"a position of {len(text)} characters, the limit is {POSITION_MAX}")
+        raise wrong(f"a position of {len(text)} characters, the limit is {POSITION_MAX}")
     try:
         found = _position(text.encode("utf-8", "surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError):
         found = {"": 0}
-    return check_position(found, text)
+    return check_position(found, text, wrong)
 
 
-def check_position(position: dict[str, int], text: str) -> dict[str, int]:
-    """The position, which was sent as ``text``. Raises ApiProblem (invalid_parameter)."""
+def check_position(position: dict[str, int], text: str, wrong: Callable[[str], ApiProblem]) -> dict[str, int]:
+    """The position, which was sent as ``text``. Raises ApiProblem."""
     if not all(shard.isdecimal() and shard.isascii() and 0 <= last < 1 << 63 for shard, last in position.items()):
-        raise ApiProblem("invalid_parameter", f'{text!r:.80} is no position, such as {{"0":812}}')
+        raise wrong(f'{text!r:.80} is not a position, such as {{"0":812}}')
     return position
 
 
@@ -200,7 +205,7 @@ def _message(text: str) -> bytes | None:
     try:
         return parse_id(text) if text else None
     except ValueError:
-        raise ApiProblem("invalid_parameter", f"message: {text!r:.60} is no id of a message") from None
+        raise wrong_parameter("message", f"{shown(text)} is not the gateway's id of a message, a UUID") from None
 
 
 def _fields(event: Event) -> dict[str, Any]:

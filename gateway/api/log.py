@@ -6,6 +6,8 @@ answered whole or broken off: a client that counts its rows against ``Log-Range-
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
@@ -16,7 +18,7 @@ from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, no_content, page_headers
 from gateway.api.events import check_position
 from gateway.api.log_range import ARROW, NDJSON, Range, RangeAnswer
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.routing import NAME_MAX, Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.errors import NoArrow, Overloaded, RangeAhead, RangeGone
@@ -183,22 +185,20 @@ async def read_range(call: Call) -> Response:
 def _range(query: RangeQuery, log: Log) -> Range:
     """What is asked for. Raises ApiProblem (invalid_parameter)."""
     if not query.after <= query.upto <= query.after + RANGE_MAX:
-        raise ApiProblem(
-            "invalid_parameter",
-            f"upto is {query.upto}: it is not from after ({query.after}) to {RANGE_MAX} behind that",
-        )
+        detail = f"{query.upto} is not from after ({query.after}) to {RANGE_MAX} behind that"
+        raise wrong_parameter("upto", detail)
     names = [name.strip() for name in query.columns.split(",")] if query.columns else []
     try:
         chosen = fields(log, names)
     except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"columns: {error}") from None
+        raise wrong_parameter("columns", str(error)) from None
     where: dict[str, list[str]] = {}
     for name in sorted({*FILTERS[Log.EVENTS], *FILTERS[Log.MESSAGES]}):
         value: str | None = getattr(query, name)
         if value is None or (value == "" and name not in ("exchange", "routing_key", "queue")):
             continue
         if name not in FILTERS[log]:
-            raise ApiProblem("invalid_parameter", f"{name}: the log {log.value!r} is not filtered by that")
+            raise wrong_parameter(name, f"the log {log.value!r} is not filtered by that", FILTERS[log])
         if name == "exchange" and value == DEFAULT_EXCHANGE:
             value = ""
         where[name] = [each.strip() for each in value.split(",")] if name in LISTS else [value]
@@ -225,9 +225,9 @@ def _media_type(call: Call) -> str:
 async def claim_cursor(call: Call) -> Response:
     """Own a cursor."""
     request = await call.json(ClaimRequest)
-    name = _printable(call.names["cursor"], "the name of the cursor")
-    owner = _printable(request.owner, "owner")
-    start = request.start if isinstance(request.start, str) else _position(request.start)
+    name = _printable(call.names["cursor"], partial(wrong_parameter, "cursor"))
+    owner = _printable(request.owner, partial(_wrong_member, "owner"))
+    start = request.start if isinstance(request.start, str) else _position(request.start, "start")
     logs = call.gateway.ledger.log
     found = await logs.claim_cursor(name, Log(request.log), owner, start, request.take_over)
     return answer(await _describe(call, found))
@@ -237,7 +237,7 @@ async def move_cursor(call: Call) -> Response:
     """Say how far its owner is."""
     request = await call.json(MoveRequest)
     found = await call.gateway.ledger.log.move_cursor(
-        call.names["cursor"], request.owner, request.epoch, _position(request.position)
+        call.names["cursor"], request.owner, request.epoch, _position(request.position, "position")
     )
     return answer(await _describe(call, found))
 
@@ -283,17 +283,21 @@ async def _describe(call: Call, cursor: Cursor) -> LogCursor:
     )
 
 
-def _printable(text: str, what: str) -> str:
+def _wrong_member(member: str, detail: str) -> ApiProblem:
+    return ApiProblem("invalid_parameter", f"{member}: {detail}", errors=[(f"/{member}", detail)])
+
+
+def _printable(text: str, wrong: Callable[[str], ApiProblem]) -> str:
     if not 0 < len(text) <= NAME_MAX or not text.isprintable():
-        raise ApiProblem("invalid_parameter", f"{what} is not 1 to {NAME_MAX} printable characters")
+        raise wrong(f"this is not 1 to {NAME_MAX} printable characters")
     return text
 
 
-def _position(position: dict[str, int]) -> dict[str, int]:
+def _position(position: dict[str, int], member: str) -> dict[str, int]:
     """A position of a body. Raises ApiProblem (invalid_parameter)."""
     if len(position) > SHARDS_MAX:
-        raise ApiProblem("invalid_parameter", f"a position of {len(position)} shards; the limit is {SHARDS_MAX}")
-    return check_position(position, str(position))
+        raise _wrong_member(member, f"a position of {len(position)} shards; the limit is {SHARDS_MAX}")
+    return check_position(position, str(position), partial(_wrong_member, member))
 
 
 _PATH: Final = "/v1/log/cursors/{cursor}"

@@ -27,7 +27,8 @@ EVERYWHERE: Final = (
     "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited", "headers_too_large",
     "overloaded", "internal",
 )  # fmt: skip
-"""Codes that any route but the documents may answer."""
+"""Codes that any route but the documents may answer. ``invalid_parameter`` is the answer of all routes to a query
+parameter that they do not declare."""
 WITH_BODY: Final = ("body_too_large", "request_timeout", "malformed_request")
 
 NAMES: Final[Mapping[str, str]] = {
@@ -268,10 +269,11 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     _, components = msgspec.json.schema_components([route.query], ref_template=REF)
     schema = components[route.query.__name__]
     required = set(schema.get("required", ()))
+    texts = field_descriptions(route.query)
     parameters = []
     for name, field in schema["properties"].items():
         field = dict(field)
-        description = field.pop("description", "")
+        description = field.pop("description", "") or texts.get(name, "").replace("``", "`")
         kinds = field.get("anyOf", [field])
         if any(kind.get("format") == "date-time" for kind in kinds):
             field = {"anyOf": [*({**kind} for kind in kinds), {"type": "number"}]}
@@ -298,7 +300,7 @@ def _responses(route: Route) -> dict[str, Any]:
             if status == 200 and any(media.type == "application/x-ndjson" for media in route.media):
                 content["application/x-ndjson"] = {"schema": {"type": "string"}}
             responses[str(status)]["content"] = content
-    codes = [*route.codes]
+    codes = [*route.codes, "invalid_parameter"]
     if route.scope is not Scope.NONE:
         codes.extend(EVERYWHERE)
     if route.body is not None:

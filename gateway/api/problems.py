@@ -10,13 +10,16 @@ message: ``not_sent``, ``refused`` (by the broker) or ``unknown``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gateway.errors import BrokerUnavailable, GatewayError
+from gateway.errors import BrokerUnavailable, EncodeError, GatewayError
+from gateway.notation.messages import SCALARS, TEXTS
 from gateway.telemetry import trace_id
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -49,8 +52,12 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "misdirected_request": ProblemType(
         421, "The Host is not allowed", "Add it to http.allowed_hosts, or use API keys."
     ),
-    "invalid_request": ProblemType(422, "The body has the wrong shape", "errors[] points at each culprit."),
-    "invalid_parameter": ProblemType(422, "A query parameter or header is wrong", "See detail."),
+    "invalid_request": ProblemType(
+        422, "The body has the wrong shape", "errors[] points at each culprit and says what may stand there."
+    ),
+    "invalid_parameter": ProblemType(
+        422, "A query parameter or header is wrong", "errors[] names each culprit and what may stand there."
+    ),
     "invalid_value": ProblemType(422, "A value does not fit", "errors[] names field, value and limit."),
     "invalid_header": ProblemType(422, "The header belongs to the gateway", "Do not send x-gateway."),
     "precondition_required": ProblemType(
@@ -175,6 +182,17 @@ PROBLEMS: Mapping[str, ProblemType] = {
 """Code -> status, title, advice. Codes are stable; ``docs/errors.md`` is checked against this table."""
 
 
+_MESSAGE: Final[Mapping[str, str]] = {
+    **{field: f"/properties/{field}" for field in (*TEXTS, *SCALARS, "reply_to")},
+    "headers": "/headers",
+    "routing_key": "/routing_key",
+    "properties": "/properties",
+}
+"""A field of a message, as errors of the wire name it -> where it stands in the JSON of one."""
+_TABLES: Final = re.compile(r"table|headers|the key|the value|tables|a table|a list")
+"""How errors begin that are about an entry of the headers."""
+
+
 class ApiProblem(GatewayError):
     """A problem that only HTTP knows."""
 
@@ -182,22 +200,44 @@ class ApiProblem(GatewayError):
         self,
         code: str,
         detail: str,
-        errors: Sequence[tuple[str, str]] = (),
+        errors: Sequence[tuple[str, str] | ProblemError] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        """``errors``: every culprit; one in the body may be given by its JSON pointer and a sentence."""
         super().__init__(detail)
         self.problem_code = code
-        self.errors = errors
-        """JSON pointer and sentence of every culprit."""
+        self.errors = [
+            each if isinstance(each, ProblemError) else ProblemError(pointer=each[0], detail=each[1]) for each in errors
+        ]
         self.headers = headers or {}
 
 
-class ProblemError(msgspec.Struct):
-    """One culprit in the body of the request."""
+class ProblemError(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One culprit: where it stands in the request, and what is wrong with it. It has one of ``pointer``, ``parameter``
+    and ``header``."""
 
-    pointer: str
-    """JSON pointer (RFC 6901)."""
+    pointer: str | UnsetType = UNSET
+    """Where in the body, as a JSON pointer (RFC 6901); of a member that is missing, where it belongs."""
+    parameter: str = ""
+    """Which query or path parameter."""
+    header: str = ""
+    """Which header."""
     detail: str
+    """What is wrong with it."""
+    expected: list[str] = []
+    """The words that may stand there; of an unknown name: the names that there are."""
+
+
+def wrong_parameter(name: str, detail: str, expected: Sequence[str] = ()) -> ApiProblem:
+    """A query or path parameter does not fit."""
+    error = ProblemError(parameter=name, detail=detail, expected=list(expected))
+    return ApiProblem("invalid_parameter", f"{name}: {detail}", [error])
+
+
+def wrong_header(name: str, detail: str, expected: Sequence[str] = ()) -> ApiProblem:
+    """A header does not fit."""
+    error = ProblemError(header=name, detail=detail, expected=list(expected))
+    return ApiProblem("invalid_parameter", f"{name}: {detail}", [error])
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -228,6 +268,8 @@ def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem
     code = error.problem_code if isinstance(error, ApiProblem) else error.code
     kind = PROBLEMS[code]
     errors = error.errors if isinstance(error, ApiProblem) else ()
+    if id and isinstance(error, EncodeError):
+        errors = [_in_message(str(error))]
     return Problem(
         type=f"/docs/errors#{code}",
         title=kind.title,
@@ -240,7 +282,7 @@ def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem
         instance=instance,
         id=id,
         trace_id=trace_id(),
-        errors=[ProblemError(pointer, printable(detail)) for pointer, detail in errors],
+        errors=[_printable(each) for each in errors],
     )
 
 
@@ -262,6 +304,25 @@ def internal_problem(instance: str) -> Problem:
 def printable(text: str) -> str:
     """``text`` without lone surrogates, which JSON in UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _in_message(text: str) -> ProblemError:
+    """Where in a message it stands that did not fit, by how the sentence begins: with the name of the field."""
+    field, colon, detail = text.partition(": ")
+    name = field.partition(".")[0]
+    if not colon or name not in _MESSAGE:  # of an entry of a table, whose name the sentence has
+        return ProblemError(pointer="/headers" if _TABLES.match(text) else "", detail=text)
+    return ProblemError(pointer=_MESSAGE[name] + "".join(f"/{each}" for each in field.split(".")[1:]), detail=detail)
+
+
+def _printable(error: ProblemError) -> ProblemError:
+    return ProblemError(
+        pointer=error.pointer if isinstance(error.pointer, UnsetType) else printable(error.pointer),
+        parameter=printable(error.parameter),
+        header=printable(error.header),
+        detail=printable(error.detail),
+        expected=[printable(word) for word in error.expected],
+    )
 
 
 def as_json(problem: Problem) -> Any:

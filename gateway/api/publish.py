@@ -94,7 +94,7 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]
     if isinstance(request.messages, list):
         _check_batch(call, len(request.messages))
         if request != PublishRequest(messages=request.messages):
-            raise ApiProblem("invalid_request", "messages stands alone", errors=[("", "messages stands alone")])
+            raise ApiProblem("invalid_request", "messages: it stands alone", errors=[("/messages", "it stands alone")])
         return True, [_convert(call, item) for item in request.messages]
     if request.key is not UNSET:
         text = "the key of a single message is the header Idempotency-Key"

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gateway.api.call import invalid_value
 from gateway.api.later import not_before
 from gateway.api.messages_json import outgoing
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_header
 from gateway.api.schemas import PublishMessage, PublishQuery
 from gateway.core import Outgoing
 from gateway.message import Message, with_headers
 from gateway.notation.fields import INTEGERS, OF_A_DELIVERY, TEXTS
 from gateway.notation.messages import MessageProperties
 from gateway.notation.values import ValueProblem
+from gateway.validation import shown, unknown
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
@@ -46,12 +48,11 @@ def check(call: Call) -> None:
         if not ours and not name.startswith(b"ce-") and name not in _ONCE:
             continue
         if name in seen:
-            raise ApiProblem("invalid_parameter", f"the header {name.decode('latin-1')} is there twice")
+            raise wrong_header(name.decode("latin-1"), "the header is given more than once")
         seen.add(name)
         if ours and name not in _NAMES and name not in _PASSED_OVER:
-            raise ApiProblem(
-                "invalid_parameter", f"{name.decode('latin-1')} is no header of a message that is published"
-            )
+            known = [each.lower() for each in HEADERS]
+            raise wrong_header(name.decode("latin-1"), *unknown(name.decode("latin-1"), known, "header of a message"))
 
 
 def message(call: Call, octets: bytes) -> Outgoing | ApiProblem:
@@ -78,12 +79,12 @@ def with_body(
     query = call.query(PublishQuery)
     routing_key = call.header(b"amqp-routing-key")
     if routing_key is not None and query.routing_key and query.routing_key != routing_key:
-        return ApiProblem("invalid_parameter", "Amqp-Routing-Key and the query's routing_key differ")
+        return wrong_header("Amqp-Routing-Key", "it differs from the query's routing_key")
     mandatory = query.mandatory
     text = call.header(b"amqp-mandatory")
     if text is not None:
         if text.lower() not in _BOOLEANS:
-            return ApiProblem("invalid_parameter", "Amqp-Mandatory is not true or false")
+            return wrong_header("Amqp-Mandatory", f"{shown(text)} is not one of true, false", ["true", "false"])
         mandatory = _BOOLEANS[text.lower()]
     item = PublishMessage(
         routing_key=routing_key if routing_key is not None else query.routing_key,
@@ -96,13 +97,13 @@ def with_body(
         if query.not_before:
             result.not_before = not_before(query.not_before)
     except ValueProblem as problem:
-        return ApiProblem("invalid_value", f"{problem.pointer}: {problem.detail}", [(problem.pointer, problem.detail)])
+        return invalid_value(problem)
     result.message.body = octets
     if attributes:
         given = result.message.properties
         table = given.headers or {}
         if not table.keys().isdisjoint(attributes):
-            return ApiProblem("invalid_parameter", "Amqp-Headers names what a header ce-* stands for")
+            return wrong_header("Amqp-Headers", "it names what a header ce-* stands for")
         result.message = Message(octets, with_headers(given, {**attributes, **table}))
     return result
 
@@ -122,7 +123,7 @@ def _fill(call: Call, properties: MessageProperties) -> None:
 def _integer(header: str, text: str, least: int, most: int) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:
         return int(text)
-    raise ApiProblem("invalid_parameter", f"{header} is not an integer between {least} and {most}")
+    raise wrong_header(header, f"{shown(text)} is not an integer between {least} and {most}")
 
 
 def _headers(call: Call) -> dict[str, Any]:
@@ -132,4 +133,4 @@ def _headers(call: Call) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiProblem("invalid_parameter", f"Amqp-Headers is not a JSON object: {error}") from None
+        raise wrong_header("Amqp-Headers", f"this is not a JSON object: {error}") from None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import msgspec
 from starlette.responses import Response
 
 from gateway.api.call import Call, answer
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Route, Scope
-from gateway.api.schemas import Output
+from gateway.api.schemas import Input, Output
 from gateway.errors import ReloadRefused, RestartNeeded
 
 
@@ -52,7 +51,7 @@ class Reloader(Protocol):
         ...
 
 
-class ReloadQuery(msgspec.Struct):
+class ReloadQuery(Input):
     """How."""
 
     dry_run: bool = False

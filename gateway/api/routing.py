@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_parameter
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -91,7 +91,8 @@ class Route:
     media: tuple[Media, ...] = ()
     """Other bodies that are taken."""
     query: type | None = None
-    """Struct of the query parameters."""
+    """Struct of the query parameters; None: none are taken. Any other parameter is refused
+    (:meth:`gateway.api.call.Call.check_query`)."""
     headers: tuple[str, ...] = ()
     """Request headers with a meaning here, by their name in :data:`gateway.api.openapi.HEADERS`."""
     codes: tuple[str, ...] = ()
@@ -191,9 +192,7 @@ def decode_name(kind: str, raw: bytes) -> str:
     """The name in a raw path segment. Raises ApiProblem (invalid_parameter) where it is too long."""
     octets = unquote_to_bytes(raw) if b"%" in raw else raw
     if len(octets) > NAME_MAX:
-        raise ApiProblem(
-            "invalid_parameter", f"the name of the {kind} has {len(octets)} octets; a short string holds {NAME_MAX}"
-        )
+        raise wrong_parameter(kind, f"the name has {len(octets)} bytes; a name of AMQP has at most {NAME_MAX}")
     name = octets.decode("utf-8", "surrogateescape")
     return "" if kind == "exchange" and name == DEFAULT_EXCHANGE else name
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
 from gateway.api.events import microseconds
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.routing import NAME_MAX, Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.ledger import Run
@@ -67,9 +67,12 @@ async def put_run(call: Call) -> Response:
     """Remember a run."""
     run_id = call.names["run"]
     request = await call.json(RunRequest)
-    for what, text in (("the id of the run", run_id), ("job", request.job), ("fingerprint", request.fingerprint)):
-        if not text.isprintable() or (not text and what != "fingerprint"):
-            raise ApiProblem("invalid_parameter", f"{what} is not printable characters")
+    if not run_id.isprintable():
+        raise wrong_parameter("run", "the id of the run is not printable characters")
+    for field, text in (("job", request.job), ("fingerprint", request.fingerprint)):
+        if not text.isprintable() or (not text and field != "fingerprint"):
+            detail = "this is not printable characters"
+            raise ApiProblem("invalid_parameter", f"{field}: {detail}", errors=[(f"/{field}", detail)])
     size = len(msgspec.json.encode(request.detail))
     if size > DETAIL_MAX:
         raise ApiProblem("limit_exceeded", f"detail is {size} octets of JSON; the limit is {DETAIL_MAX}")
@@ -100,7 +103,7 @@ async def list_runs(call: Call) -> Response:
             query.job or None, query.state or None, query.cursor or None, query.limit
         )
     except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+        raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
     headers = page_headers(call, cursor, limit=query.limit, job=query.job, state=query.state)
     return answer(PipelineRuns(runs=[describe(run) for run in page]), headers=headers)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from gateway.api.call import Call, answer, no_content, page_headers
-from gateway.api.problems import ApiProblem, printable
+from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import ScheduledMessage, ScheduledMessages, ScheduledQuery
 from gateway.core.outbox import Scheduled, moment
@@ -28,7 +28,7 @@ async def list_scheduled(call: Call) -> Response:
     try:
         page, cursor = await call.gateway.outbox.page(where, query.cursor or None, query.limit)
     except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+        raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
     shown = [_row(row, call.gateway.outbox.waits_for(row)) for row in page]
     headers = page_headers(call, cursor, limit=query.limit, broker=query.broker, state=query.state)
     return answer(ScheduledMessages(scheduled=shown), headers=headers)

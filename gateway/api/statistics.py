@@ -8,19 +8,20 @@ from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
 from gateway.api.events import kinds_of, microseconds
 from gateway.api.history_schemas import HourCount, HourCounts, StatisticsQuery
-from gateway.api.problems import ApiProblem, printable
+from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.ledger import Hour, HourFilter
 from gateway.ledger.statistics import BY, HOUR_US
+from gateway.validation import one_of
 
 
 async def read_statistics(call: Call) -> Response:
     """A page, the newest hour first."""
     query = call.query(StatisticsQuery)
     by = [name.strip() for name in query.by.split(",") if name.strip()]
-    unknown = sorted(set(by) - set(BY))
-    if unknown:
-        raise ApiProblem("invalid_parameter", f"by: {unknown[0]!r:.60} is not one of {', '.join(BY)}")
+    for name in by:
+        if name not in BY:
+            raise wrong_parameter("by", one_of(name, BY), BY)
     where = HourFilter(
         since=None if query.since is None else microseconds(query.since) // HOUR_US,
         until=None if query.until is None else -(-microseconds(query.until) // HOUR_US),
@@ -33,7 +34,7 @@ async def read_statistics(call: Call) -> Response:
     try:
         page, cursor = await call.gateway.ledger.history.statistics(where, query.cursor or None, query.limit, by)
     except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+        raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
     given = {name: getattr(query, name) for name in ("kind", "broker", "subscription", "endpoint", "bridge")}
     for name, time in (("since", query.since), ("until", query.until)):
         given[name] = "" if time is None else time.isoformat()

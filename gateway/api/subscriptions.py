@@ -19,7 +19,7 @@ from gateway.api.brokers import moment
 from gateway.api.call import Call, JsonAnswer, answer, if_match, invalid_setting, no_content, page_headers
 from gateway.api.eager import ends_at_once
 from gateway.api.peers import forward
-from gateway.api.problems import ApiProblem, as_json, problem_of
+from gateway.api.problems import ApiProblem, as_json, problem_of, wrong_parameter
 from gateway.api.pulled_json import pulled_message
 from gateway.api.routing import NAME_MAX as SHORT_STRING_MAX
 from gateway.api.routing import Route
@@ -101,7 +101,7 @@ async def put_subscription(call: Call) -> Response:
     """Create or replace."""
     name = call.names["subscription"]
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
-        raise ApiProblem("invalid_parameter", f"the name is not 1 to {NAME_MAX} printable characters")
+        raise wrong_parameter("subscription", f"the name is not 1 to {NAME_MAX} printable characters")
     settings = await call.json(SubscriptionBody)
     for field in _NAMES:
         size = len(getattr(settings, field).encode())

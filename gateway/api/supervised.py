@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from gateway.api.call import Call, answer, if_match, invalid_setting, no_content, page_headers
 from gateway.api.peers import CallRequest, ask, at_the_owner, forward
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.schemas import PageQuery
 from gateway.core.supervised import Supervisor
 from gateway.errors import EncodeError, EtagMismatch, PeerUnavailable
@@ -96,7 +96,7 @@ class Handlers(Generic[D]):
     async def _put(self, call: Call) -> Response:
         name = call.names[self._kind]
         if not 0 < len(name) <= NAME_MAX or not name.isprintable():
-            raise ApiProblem("invalid_parameter", f"the name is not 1 to {NAME_MAX} printable characters")
+            raise wrong_parameter(self._kind, f"the name is not 1 to {NAME_MAX} printable characters")
         settings = await call.json(self._body)
         match = if_match(call)
         try:

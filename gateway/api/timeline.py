@@ -14,11 +14,12 @@ from gateway.api.call import Call, answer, page_headers
 from gateway.api.deliveries import reason_json
 from gateway.api.events import microseconds
 from gateway.api.history_schemas import Advice, MessagesQuery, MessageTimeline, OwedDelivery
-from gateway.api.problems import ApiProblem, printable
+from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import MessageEvent, Messages, MessageSummary
 from gateway.ledger import Delivery, DeliveryFilter, Event, MessageFilter, State, StoredMessage, id_text
 from gateway.notation.values import text_to_json
+from gateway.validation import one_of, shown
 
 OWED_MAX: Final = 100
 """Most deliveries of one message that are shown."""
@@ -29,13 +30,13 @@ async def list_messages(call: Call) -> Response:
     """A page, the newest first."""
     query = call.query(MessagesQuery)
     if query.state and query.state not in _STATES:
-        raise ApiProblem("invalid_parameter", f"state is not one of {', '.join(sorted(_STATES))}")
+        raise wrong_parameter("state", one_of(query.state, words := sorted(_STATES)), words)
     try:
         page, cursor = await call.gateway.messages(
             _filter(query, call.gateway.ledger.headers), query.cursor or None, query.limit
         )
     except ValueError as error:
-        raise ApiProblem("invalid_parameter", f"the cursor is none of ours: {error}") from None
+        raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
     given: dict[str, str | int | Sequence[str]] = {}
     for name in MessagesQuery.__struct_fields__:
         value = getattr(query, name)
@@ -52,14 +53,13 @@ def _filter(query: MessagesQuery, kept: Sequence[str]) -> MessageFilter:
     for text in filter(None, query.header):
         header, equals, value = text.partition("=")
         if not (header and equals):
-            raise ApiProblem("invalid_parameter", f"header: {text!r:.80} is not NAME=VALUE")
+            raise wrong_parameter("header", f"{shown(text)} is not NAME=VALUE")
         if header not in kept:  # nothing would be found, whatever there was
             names = ", ".join(kept) or "none"
-            raise ApiProblem(
-                "invalid_parameter", f"header: {header!r:.80} is not kept by the ledger (ledger.headers: {names:.400})"
-            )
+            detail = f"{shown(header)} is not kept by the ledger (ledger.headers: {names:.400})"
+            raise wrong_parameter("header", detail, kept)
         if headers.setdefault(header, value) != value:
-            raise ApiProblem("invalid_parameter", f"header: {header!r:.80} cannot have two values")
+            raise wrong_parameter("header", f"{shown(header)} cannot have two values")
     return MessageFilter(
         broker=query.broker or None,
         exchange=None if query.exchange is None else "" if query.exchange == "amq.default" else query.exchange,

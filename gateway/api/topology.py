@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.call import Call, answer, invalid_value, no_content, page_headers
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.routing import NAME_MAX, Route, Scope
 from gateway.api.schemas import (
     Binding,
@@ -196,7 +196,7 @@ async def delete_binding(call: Call) -> Response:
     try:
         arguments = msgspec.json.decode(query.arguments.encode("utf-8", "surrogateescape"), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiProblem("invalid_parameter", f"arguments is no JSON object: {error}") from None
+        raise wrong_parameter("arguments", f"this is not a JSON object: {error}") from None
     place = _place(
         BindingSettings(
             exchange=query.exchange,
@@ -222,7 +222,7 @@ async def list_bindings(call: Call) -> Response:
 def _place(settings: BindingSettings) -> BindingPlace:
     if (settings.queue is None) == (settings.destination is None):
         detail = "exactly one of queue and destination must be there"
-        raise ApiProblem("invalid_request", detail, errors=[("", detail)])
+        raise ApiProblem("invalid_request", f"queue: {detail}", errors=[("/queue", detail), ("/destination", detail)])
     try:
         return BindingPlace(
             _name(settings.exchange, "exchange") if settings.exchange != DEFAULT_EXCHANGE else "",

@@ -21,6 +21,7 @@ from gateway.config.subscriptions import check_subscription
 from gateway.config.taps import TapSettings, check_tap
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_LIMITS
+from gateway.validation import explain
 
 ENVIRONMENT: dict[str, tuple[str, ...]] = {
     "GATEWAY_ROLE": ("role",),
@@ -77,7 +78,7 @@ def load(
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{where}: {_entry(document, str(error))}") from None
+        raise ConfigurationError(f"{where}: {explain(error, document, Config, what='setting')}") from None
     _check(where, config)
     return config
 
@@ -141,21 +142,6 @@ def _check(where: str, config: Config) -> None:
         _check_bridge(f"{where}: bridges.{name}", bridge, config)
     for name, tap in config.taps.items():
         _check_tap(f"{where}: taps.{name}", tap, config)
-
-
-def _entry(document: dict[str, Any], said: str) -> str:
-    """What msgspec says, with the name of the entry where it says ``$.brokers[...]``: the first that is wrong alone."""
-    text, _, place = said.rpartition(" - at `$.")
-    table, dots, _ = place.partition("[...]")
-    entries = document.get(table)
-    if not dots or not isinstance(entries, dict):
-        return said
-    for name, entry in entries.items():
-        try:
-            msgspec.convert({table: {name: entry}}, Config)
-        except msgspec.ValidationError:
-            return f"{text} - at `$.{table}.{name}{place.removeprefix(table + dots)}"
-    return said
 
 
 def _check_listeners(where: str, config: Config) -> None:
@@ -229,7 +215,7 @@ def _typed(setting: tuple[str, ...], text: str) -> tuple[Any, str]:
     try:
         return msgspec.convert(text, kind, strict=False), ""
     except msgspec.ValidationError as error:
-        return text, str(error)
+        return text, explain(error, text, kind, strict=False).detail
 
 
 def _endless(value: Any, place: str) -> Iterator[tuple[str, float]]:

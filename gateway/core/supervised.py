@@ -33,6 +33,7 @@ from gateway.errors import (
     ReadOnly,
 )
 from gateway.telemetry import log
+from gateway.validation import explain
 
 HALT_WITHIN: Final = 5.0
 """How long what is under way may take when something is paused or changed, in seconds; the rest goes back."""
@@ -295,7 +296,7 @@ class Supervisor(Generic[S, T, X]):
             try:
                 settings, etag = msgspec.convert(resource.spec, self.settings_type), resource.etag
             except msgspec.ValidationError as error:
-                raise EncodeError(str(error)) from None
+                raise EncodeError(str(explain(error, resource.spec, self.settings_type))) from None
         kept = await ledger.get_resource(self._wishes, name)
         return settings, etag, name in self._configured, None if kept is None else Wish(kept.spec["wish"])
 

@@ -34,6 +34,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.limits import DEFAULT_LIMITS
+from gateway.validation import pointer_of
 from gateway.values import DRAFT_STRINGS, INT64_MIN, UINT64_MAX, Table, Timestamp, Typed, Value, typed
 
 _TYPED_KEYS: Final = frozenset({"type", "value"})
@@ -56,7 +57,7 @@ class ValueProblem(ValueError):
     @property
     def pointer(self) -> str:
         """The JSON pointer of the culprit (RFC 6901)."""
-        return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in self.path)
+        return pointer_of(self.path)
 
 
 # ------------------------------------------------------------------------------------------- text, octets

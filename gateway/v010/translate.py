@@ -351,14 +351,14 @@ def _write_str8(field: str, text: str) -> bytes:
     except (UnicodeEncodeError, AttributeError) as error:
         raise EncodeError(f"{field}: {error}") from None
     if len(octets) > 255:
-        raise EncodeError(f"{field} has {len(octets)} octets, over the limit of 255: {text!r:.80}")
+        raise EncodeError(f"{field}: {len(octets)} octets are more than 255: {text!r:.80}")
     return b"%c%b" % (len(octets), octets)
 
 
 def _write_vbin16(field: str, value: str | bytes) -> bytes:
     octets = value.encode() if isinstance(value, str) else value
     if len(octets) > 0xFFFF:
-        raise EncodeError(f"{field} has {len(octets)} octets, over the limit of 65535")
+        raise EncodeError(f"{field}: {len(octets)} octets are more than 65535")
     return _U16.pack(len(octets)) + octets
 
 

@@ -16,6 +16,7 @@ import msgspec
 from gateway.config import EndpointSettings
 from gateway.errors import GatewayError
 from gateway.ledger import Resource
+from gateway.validation import explain
 from gateway.webhooks import checks, keys
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.keys import HeldKey, StoredKey
@@ -103,7 +104,7 @@ class Documents:
             try:
                 settings = self._open(name, msgspec.convert(spec.spec, Spec))
             except msgspec.ValidationError as error:
-                trouble = f"its settings cannot be read: {error}"
+                trouble = f"its settings cannot be read: {explain(error, spec.spec, Spec)}"
             except GatewayError as error:
                 settings = msgspec.convert(spec.spec, Spec).settings
                 trouble = f"its secrets cannot be read here: {error}"

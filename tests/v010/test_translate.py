@@ -365,9 +365,9 @@ def test_properties_that_came_broken_are_not_sent_on_in_another_form() -> None:
 
 
 def test_a_routing_key_that_does_not_fit_is_named() -> None:
-    with pytest.raises(EncodeError, match="routing_key has 256 octets"):
+    with pytest.raises(EncodeError, match="routing_key: 256 octets"):
         write_header(Message(), "k" * 256, 0, None, "guest")
-    with pytest.raises(EncodeError, match="exchange has 256 octets"):
+    with pytest.raises(EncodeError, match="exchange: 256 octets"):
         write_header(Message(), "k", 0, "x" * 256, None)
 
 

@@ -22,6 +22,7 @@ from msgspec import inspect
 from gateway.commands.doctor.findings import Report
 from gateway.config import ENVIRONMENT, Config, load
 from gateway.errors import ConfigurationError
+from gateway.validation import closest, explain, place_of
 
 VARIABLES: Final = frozenset(
     {"GATEWAY_API_KEY", "GATEWAY_CA", "GATEWAY_CERT", "GATEWAY_CONFIG", "GATEWAY_KEY", "GATEWAY_URL"}
@@ -33,7 +34,6 @@ KEY_LINE: Final = 40
 """A line of ``ledger.secrets_file`` has more characters than this; what has fewer is no key."""
 _LINKS: Final = re.compile(r"GATEWAY(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 """Variables that Kubernetes makes for a service whose name begins with ``gateway``."""
-_AT: Final = re.compile(r"(?P<text>.*) - at `(?P<where>[^`]*)`(?P<rest>.*)", re.DOTALL)
 _FILE_MISSING: Final = "Name it with --config or GATEWAY_CONFIG; without one the gateway is a development tool."
 
 
@@ -91,10 +91,10 @@ def _unknown(report: Report, document: dict[str, Any], file: str) -> Iterator[st
     """Names that are no setting; they are taken out of the document."""
     for table, place, name in list(_walk(document, inspect.type_info(Config), "")):
         known = [field.encode_name for field in table.fields]
-        close = get_close_matches(name, known, 1, 0.6) or [each for each in known if each.startswith(f"{name}_")]
+        close = closest(name, known)
         elsewhere = HOMES.get(name, ())
         if close:
-            do = f"Write {close[0]}."
+            do = f"Write {close}."
         elif elsewhere:
             do = f"It belongs to {' or '.join(elsewhere[:3])}."
         else:
@@ -149,41 +149,29 @@ HOMES: Final = _homes(inspect.type_info(Config), "", {})
 def _values(report: Report, document: dict[str, Any], file: str) -> Iterator[str]:
     """Values that do not fit, table by table and entry by entry."""
     for name, value in document.items():
-        for place, part in _parts(name, value):
+        for number, part in _parts(value):
             try:
                 msgspec.convert({name: part}, Config)
             except msgspec.ValidationError as error:
-                text, where = _told(str(error), name, place)
+                misfit = explain(error, {name: part}, Config, what="setting")
+                path = misfit.path
+                place = place_of((*path[:1], number, *path[2:]) if isinstance(part, list) and path[1:] else path)
                 report.fail(
-                    "config.value", f"{file}: {where}", text, do="Correct the value: docs/settings.md has its form."
-                )
-                yield where
+                    "config.value", f"{file}: {place}", misfit.detail,
+                    do="Correct the value: docs/settings.md has its form.",
+                )  # fmt: skip
+                yield place
 
 
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A table in pieces that stand for themselves: entries of a table of tables, items of a list, settings."""
+def _parts(value: Any) -> Iterator[tuple[int, Any]]:
+    """A table in pieces that stand for themselves: entries of a table of tables, items of a list, settings. With each
+    its number."""
     if isinstance(value, dict) and value:
-        for key, each in value.items():
-            yield f"{name}.{key}", {key: each}
+        yield from enumerate({key: each} for key, each in value.items())
     elif isinstance(value, list) and value:
-        for number, each in enumerate(value):
-            yield f"{name}[{number}]", [each]
+        yield from enumerate([each] for each in value)
     else:
-        yield name, value
-
-
-def _told(said: str, name: str, place: str) -> tuple[str, str]:
-    """What is wrong, and where, of what msgspec says: ``… - at `$.brokers[...].url```."""
-    match = _AT.fullmatch(said)
-    if match is None:
-        return said, place
-    if not match["where"].startswith("$"):  # a key, which is shown beside where it stands
-        return match["text"], place
-    at = match["where"].removeprefix("$.")
-    for head in (f"{name}[...]", f"{name}[0]", f"{name}.{place.partition('.')[2]}", name):
-        if at.startswith(head):
-            return match["text"], place + at[len(head) :]
-    return match["text"], place
+        yield 0, value
 
 
 def _variables(report: Report, environ: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ from gateway.config import Seconds
 from gateway.errors import ConfigurationError
 from gateway.logs import Log, columns
 from gateway.pipeline.source.offsets import RANGE_MAX, Position, position_of
+from gateway.validation import explain
 
 API_KEY: Final = "GATEWAY_API_KEY"
 """Variable that holds the API key where no file is named."""
@@ -184,7 +185,8 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
     try:
         options = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"an option is wrong: {error}") from None
+        misfit = explain(error, found, kind, strict=False, what="option")
+        raise ConfigurationError(f"the option {misfit}") from None
     _check_url(options.url)
     if isinstance(options, ReadOptions):
         if options.end == EARLIEST:

@@ -204,7 +204,7 @@ _MISFITS: Final = (struct.error, OverflowError, TypeError, ValueError, Attribute
 def _write_string(field: str, text: str | None) -> bytes:
     octets = (text or "").encode("utf-8", "surrogateescape")
     if len(octets) > 255:
-        raise EncodeError(f"{field} has {len(octets)} octets, over the limit of 255: {text!r:.80}")
+        raise EncodeError(f"{field}: {len(octets)} octets are more than 255: {text!r:.80}")
     return b"%c%b" % (len(octets), octets)
 
 

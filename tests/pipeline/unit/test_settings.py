@@ -76,7 +76,7 @@ def test_straight_from_the_ledger_it_is_the_ledger_of_the_file(tmp_path: Path) -
         ('api_key_file = "/nowhere/key"', "pipeline.api_key_file /nowhere/key: .*No such file"),
         ('memory = "2 GB"', r"does not match|matching regex"),
         ("rows_max = 1000001", "rows_max"),
-        ('format = "delta"', "unknown field `format`"),
+        ('format = "delta"', "format: there is no such setting"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
 
 def test_a_variable_that_is_no_number_is_named() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"GATEWAY_PIPELINE__ROWS_MAX: Expected `int`, got `str` \(pipeline\.rows_max\)"
+        ConfigurationError, match=r"GATEWAY_PIPELINE__ROWS_MAX: expected an integer, got 'many' \(pipeline\.rows_max\)"
     ):
         load(None, {}, {"GATEWAY_PIPELINE__ROWS_MAX": "many"})
 
