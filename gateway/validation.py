@@ -101,6 +101,17 @@ def place_of(path: Iterable[str | int]) -> str:
     return text
 
 
+def culprits(problem: Mapping[str, Any]) -> list[str]:
+    """What ``errors`` of a problem of the API adds to its ``detail``: ``PLACE: DETAIL`` each."""
+    found = []
+    for each in problem.get("errors", ()):
+        place = place_of(path_of(each.get("pointer", ""))) or each.get("parameter") or each.get("header") or BODY
+        text = f"{place}: {each.get('detail', '')}"
+        if text not in problem.get("detail", ""):
+            found.append(text)
+    return found
+
+
 def unknown(name: str, known: Sequence[str], what: str) -> tuple[str, tuple[str, ...]]:
     """The sentence for a name that there is not, and the names that there are. ``what``: field, setting, …"""
     if not known:
@@ -286,10 +297,10 @@ def _fits(value: Any, kinds: Sequence[Any], strict: bool) -> bool:
     return True
 
 
-def _culprit(value: Any, kinds: Sequence[Any], strict: bool) -> str | None:
-    if isinstance(value, dict) and kinds:
-        return next((key for key, each in value.items() if not _fits(each, kinds, strict)), None)
-    return None
+def _culprit(value: Any, kinds: Sequence[Any], strict: bool) -> str | int | None:
+    """The first key or index whose value does not fit."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((key for key, each in items if kinds and not _fits(each, kinds, strict)), None)
 
 
 def _wrong_key(value: Any, kinds: Sequence[Any], strict: bool) -> str | None:

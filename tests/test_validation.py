@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api.schemas import AckRequest, DeleteQueueQuery, PageQuery, PublishRequest, PullRequest, ScheduledQuery
 from gateway.config import BridgeSettings, Config
-from gateway.validation import Misfit, WrongField, explain, path_of, place_of, pointer_of
+from gateway.validation import Misfit, WrongField, culprits, explain, path_of, place_of, pointer_of
 
 BRIDGE = {"source": {"broker": "a", "queue": "q"}, "target": {"broker": "b"}}
 
@@ -58,6 +58,8 @@ def misfit(document: Any, kind: type, *, query: bool = False, what: str = "field
         ({"not_before": "morning"}, PublishRequest, "/not_before",
          "not_before: expected a time of RFC 3339 with an offset, got 'morning'"),
         ({"max_messages": 1001}, PullRequest, "/max_messages", "max_messages: expected an integer <= 1000, got 1001"),
+        ({"target": {"broker": "b"}, "source": {"broker": "a"}, "remove_headers": ["a", 1]}, BridgeSettings,
+         "/remove_headers/1", "remove_headers[1]: expected a string, got an integer"),
         ({"ack_ids": []}, AckRequest, "/ack_ids", "ack_ids: expected an array of length >= 1, got 0"),
         ([], PublishRequest, "", "the body: expected an object, got an array"),
     ],
@@ -122,3 +124,15 @@ def test_places_and_pointers() -> None:
     assert place_of(path) == 'a[0]."b.c"."d\\"e"."f/g~h"'
     assert path_of(pointer_of(path)) == path
     assert place_of(()) == pointer_of(()) == ""
+
+
+def test_the_culprits_of_a_problem() -> None:
+    errors = [
+        {"pointer": "/messages/0/payload", "detail": "a"},
+        {"parameter": "limit", "detail": "b"},
+        {"header": "If-Match", "detail": "c"},
+        {"pointer": "", "detail": "d"},
+    ]
+    assert culprits({"detail": "limit: b", "errors": errors}) == [
+        "messages[0].payload: a", "If-Match: c", "the body: d",
+    ]  # fmt: skip

@@ -82,8 +82,17 @@ def _asset(name: str) -> bytes:
     return ASSETS[name][1]()
 
 
+def _prefers_html(accept: str) -> bool:
+    """Whether a caller is a browser: it names HTML, and does not name JSON before that."""
+    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    json = kinds.index("application/json") if "application/json" in kinds else len(kinds)
+    return "text/html" in kinds and kinds.index("text/html") < json
+
+
 async def root(call: Call) -> Response:
-    """Where to go from here."""
+    """Where to go from here. A browser goes to the page."""
+    if _prefers_html(call.header(b"accept") or ""):
+        return Response(status_code=303, headers={"location": "/docs", "vary": "accept", **SECURITY_HEADERS})
     return answer(
         {
             "name": "amqp-gateway",
@@ -91,7 +100,8 @@ async def root(call: Call) -> Response:
             "docs": "/docs",
             "openapi": "/openapi.json",
             "api": "/v1/brokers",
-        }
+        },
+        headers={"vary": "accept"},
     )
 
 
@@ -131,10 +141,14 @@ def _errors() -> str:
 
 ROUTES = (
     Route(
-        "GET", "/", "root", "Where to go from here", root, Scope.NONE, {200: ("Links.", None)}, tag="documents",
+        "GET", "/", "root", "Where to go from here", root, Scope.NONE,
+        {200: ("Links.", None), 303: ("A browser (`Accept: text/html`) goes to `/docs`.", None)}, tag="documents",
     ),
     Route(
         "GET", "/docs", "docs", "This page", docs, Scope.NONE, {200: ("HTML.", None)}, tag="documents",
+    ),
+    Route(
+        "GET", "/docs/", "docs_folder", "This page", docs, Scope.NONE, {200: ("HTML.", None)}, tag="documents",
     ),
     Route(
         "GET", "/docs/{asset}", "docs_asset", "A file of this page; `errors` is the list of problem codes", asset,

@@ -18,6 +18,7 @@ import click
 
 from gateway.commands import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from gateway.terminal import note, print_json, print_table, printable
+from gateway.validation import culprits
 
 if TYPE_CHECKING:
     import ssl
@@ -280,9 +281,9 @@ def problem_text(status: int, problem: Mapping[str, Any]) -> str:
     said = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
     lines = [f"{said} [{problem['code']}]" if "code" in problem else str(said)]
     # The advice is for those who do not know where to look.
-    lines += [f"  {error['pointer']}: {error['detail']}" for error in problem.get("errors", ())] or [
-        f"  {advice}" for advice in (problem.get("advice"),) if advice
-    ]
+    lines += [f"  {each}" for each in culprits(problem)]
+    if problem.get("advice") and not problem.get("errors"):
+        lines.append(f"  {problem['advice']}")
     if problem.get("id"):
         lines.append(f"  The message is {problem['id']}.")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from gateway.errors import (
     error_of,
 )
 from gateway.pipeline.settings import Pipeline
+from gateway.validation import culprits
 
 if TYPE_CHECKING:
     import httpx
@@ -150,8 +151,8 @@ def decoded(url: str, answer: httpx.Response) -> Any:
 def error_in(url: str, status: int, problem: Mapping[str, Any]) -> GatewayError:
     """The error that a problem stands for."""
     said = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
-    culprits = "; ".join(f"{each['pointer']}: {each['detail']}" for each in problem.get("errors", ()))
-    text = f"{url}: {said}{f' ({culprits})' if culprits else ''}"
+    more = "; ".join(culprits(problem))
+    text = f"{url}: {said}{f' ({more})' if more else ''}"
     code = str(problem.get("code", ""))
     known = error_of(code, text)
     if type(known) is not GatewayError:

@@ -61,8 +61,8 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code", "pointer"),
     [
-        ({"source": SETTINGS["source"]}, 422, "invalid_request", ""),
-        ({**SETTINGS, "nonsense": 1}, 422, "invalid_request", ""),
+        ({"source": SETTINGS["source"]}, 422, "invalid_request", "/target"),
+        ({**SETTINGS, "nonsense": 1}, 422, "invalid_request", "/nonsense"),
         ({**SETTINGS, "prefetch": 0}, 422, "invalid_request", "/prefetch"),
         ({**SETTINGS, "acknowledge": "no-ack"}, 422, "invalid_request", "/acknowledge"),
         ({**SETTINGS, "source": {"broker": "old"}}, 422, "invalid_value", "/source"),

@@ -80,6 +80,16 @@ async def test_every_problem_has_its_place_on_the_page(client: httpx.AsyncClient
     assert (await client.get("/docs/nonsense")).status_code == 404
 
 
-async def test_the_root_says_where_to_go(client: httpx.AsyncClient) -> None:
-    found = (await client.get("/")).json()
+@pytest.mark.parametrize("accept", ["*/*", "", "application/json", "application/json, text/html;q=0.5"])
+async def test_the_root_says_where_to_go(client: httpx.AsyncClient, accept: str) -> None:
+    found = (await client.get("/", headers={"accept": accept})).json()
     assert (found["docs"], found["openapi"]) == ("/docs", "/openapi.json")
+
+
+async def test_a_browser_is_sent_from_the_root_to_the_page(client: httpx.AsyncClient) -> None:
+    accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    answer = await client.get("/", headers={"accept": accept})
+    assert (answer.status_code, answer.headers["location"], answer.headers["vary"]) == (303, "/docs", "accept")
+    page = await client.get(answer.headers["location"], headers={"accept": accept})
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert (await client.get("/docs/")).text == page.text

@@ -88,11 +88,11 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient, server: Ser
 @pytest.mark.parametrize(
     ("body", "code", "pointer"),
     [
-        ({}, "invalid_request", ""),
-        ({"url": "https://x.example/", "nonsense": 1}, "invalid_request", ""),
+        ({}, "invalid_request", "/url"),
+        ({"url": "https://x.example/", "nonsense": 1}, "invalid_request", "/nonsense"),
         ({"url": "https://x.example/", "format": "xml"}, "invalid_request", "/format"),
         ({"url": "https://x.example/", "concurrency": 0}, "invalid_request", "/concurrency"),
-        ({"url": "https://x.example/", "signing": ["v2"]}, "invalid_request", "/signing/..."),
+        ({"url": "https://x.example/", "signing": ["v2"]}, "invalid_request", "/signing/0"),
         ({"url": "nonsense"}, "invalid_value", "/url"),
         ({"url": "https://x.example/", "auth": {"kind": "bearer"}}, "invalid_value", "/auth/secret"),
         (

@@ -92,12 +92,12 @@ async def test_filters(client: httpx.AsyncClient, gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"upto": 0, "after": 1}, "upto is 0"),
-        ({"upto": 1_000_001}, "upto is 1000001: it is not from after (0) to 1000000 behind that"),
+        ({"upto": 0, "after": 1}, "upto: 0 is not from after (1)"),
+        ({"upto": 1_000_001}, "upto: 1000001 is not from after (0) to 1000000 behind that"),
         ({"upto": 1, "columns": "sequence,colour"}, "'colour' is no column of the log 'messages'"),
-        ({"upto": 1, "shard": -1}, "query"),
-        ({"upto": "x"}, "query"),
-        ({"upto": 1, "colour": "red"}, "query"),
+        ({"upto": 1, "shard": -1}, "shard: expected an integer >= 0, got '-1'"),
+        ({"upto": "x"}, "upto: expected an integer, got 'x'"),
+        ({"upto": 1, "colour": "red"}, "colour: there is no such query parameter"),
     ],
 )
 async def test_what_is_no_range(client: httpx.AsyncClient, given: dict[str, Any], words: str) -> None:

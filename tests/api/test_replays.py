@@ -93,7 +93,7 @@ async def test_a_query_that_is_no_utf_8(client: httpx.AsyncClient, query: str) -
 @pytest.mark.parametrize(
     ("body", "code", "pointer"),
     [
-        ({}, "invalid_request", ""),
+        ({}, "invalid_request", "/source"),
         ({"source": {}}, "invalid_value", "/source"),
         ({"source": {"messages": {}, "deliveries": {}}}, "invalid_value", "/source"),
         ({"source": {"messages": {"state": "lost"}}}, "invalid_value", "/source/messages/state"),

@@ -57,8 +57,8 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code", "pointer"),
     [
-        ({"queue": "in"}, 422, "invalid_request", ""),
-        ({**SETTINGS, "nonsense": 1}, 422, "invalid_request", ""),
+        ({"queue": "in"}, 422, "invalid_request", "/broker"),
+        ({**SETTINGS, "nonsense": 1}, 422, "invalid_request", "/nonsense"),
         ({**SETTINGS, "prefetch": 0}, 422, "invalid_request", "/prefetch"),
         ({**SETTINGS, "until": "friday"}, 422, "invalid_request", "/until"),
         ({**SETTINGS, "log_octets": -1}, 422, "invalid_request", "/log_octets"),

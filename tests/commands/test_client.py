@@ -39,7 +39,7 @@ def test_a_problem_is_told_and_has_its_exit_status(run: Run, canned: Canned, htt
     assert not result.stdout
     assert result.stderr.splitlines() == [
         "gateway: no queue took it [unroutable]",
-        "  /payload: too long",
+        "  payload: too long",
         "  The message is 0197.",
     ]
 

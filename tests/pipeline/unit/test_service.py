@@ -136,7 +136,7 @@ def test_a_problem_is_the_error_that_its_code_stands_for(
 def test_culprits_are_named(board: Board) -> None:
     body = {"code": "invalid_request", "detail": "wrong", "errors": [{"pointer": "/job", "detail": "too long"}]}
     board.before = lambda request: httpx.Response(422, json=body)
-    with pytest.raises(errors.ServiceRefused, match=r"wrong \(/job: too long\) \[invalid_request\]"):
+    with pytest.raises(errors.ServiceRefused, match=r"wrong \(job: too long\) \[invalid_request\]"):
         board.service().ask("PUT", "/v1/pipeline/runs/a", body={})
 
 
