@@ -36,7 +36,7 @@ from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_HEADER, METHOD
 from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionCloseOk08, Method
 from gateway.commands.doctor import findings as doctor
-from gateway.fidelity import HELD
+from gateway.fidelity import HELD, deaths
 from gateway.ledger import states
 from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS
@@ -744,11 +744,17 @@ def webhook_statuses() -> Iterator[str]:
     def span(rule: schedule.StatusRule) -> str:
         if rule is schedule.STATUSES[-1]:
             return "any other"
-        return str(rule.first) if rule.first == rule.last else f"{rule.first} to {rule.last}"
+        asked = f" with `{schedule.DROP_HEADER}: {schedule.DROP}`" if rule.asked else ""
+        return (str(rule.first) if rule.first == rule.last else f"{rule.first} to {rule.last}") + asked
 
     yield from table(
         ("status", "verdict", "why"), ((span(rule), f"`{rule.verdict}`", rule.why) for rule in schedule.STATUSES)
     )
+
+
+def dead_letter_codes() -> Iterator[str]:
+    """Why a message is a dead letter."""
+    yield from table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in deaths.CODES.items()))
 
 
 def webhook_errors() -> Iterator[str]:
@@ -903,6 +909,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "outbound-limits": outbound_limits,
     "webhook-statuses": webhook_statuses,
     "webhook-errors": webhook_errors,
+    "dead-letter-codes": dead_letter_codes,
     "webhook-schedule": webhook_schedule,
     "breaker": breaker_settings,
     "log-events": lambda: log_columns("events"),

@@ -14,6 +14,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from gateway.api.call import Call, answer, invalid_setting, no_content, page_headers
+from gateway.api.dead_letters import of_delivery
 from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.replays import Replay, describe, the_replays
 from gateway.api.routing import Route, Scope
@@ -33,6 +34,7 @@ from gateway.ledger import (
     id_text,
     parse_id,
 )
+from gateway.notation.dead_letters import DeadLetter
 from gateway.notation.messages import ReceivedMessage, received
 from gateway.replays.requests import DeliveriesSource, JobId, ReplayRequest, ReplaySource, ReplayTarget, microseconds
 from gateway.replays.targets import revivals
@@ -67,6 +69,8 @@ class DeliveryRow(Output, omit_defaults=False):
     reason: Any
     """Why it was released, tried again or given up the last time: an object with ``reason``, and what else is known,
     such as ``attempt`` and ``at`` (RFC 3339); empty: there is nothing to say."""
+    dead_letter: DeadLetter | None
+    """Why it is dead, and where it came from; ``null``: it is not dead."""
 
 
 class DeliveryWithMessage(DeliveryRow, omit_defaults=False):
@@ -325,6 +329,7 @@ def _fields(row: Delivery) -> dict[str, Any]:
         "attempts": row.attempt,
         "octets": row.size,
         "reason": reason_json(row.reason),
+        "dead_letter": of_delivery(row),
     }
 
 

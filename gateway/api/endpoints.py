@@ -156,7 +156,7 @@ def _ruling(outcome: Outcome) -> Ruling:
     if outcome.error is not None:
         return Schedule().after_error(1, outcome.error, random)
     assert outcome.status is not None
-    return Schedule().after_status(1, outcome.status, outcome.retry_after, time(), random)
+    return Schedule().after_status(1, outcome.status, outcome.retry_after, time(), random, drop=outcome.drop)
 
 
 # -------------------------------------------------------------------------------------------------- answers

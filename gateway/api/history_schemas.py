@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from gateway.api.schemas import Input, MessageEvent, MessageSummary, Output, PageQuery
+from gateway.notation.dead_letters import DeadLetter
 
 Time = Annotated[datetime, Meta(tz=True)]
 """RFC 3339, with its offset."""
@@ -72,6 +73,8 @@ class MessageTimeline(MessageSummary, omit_defaults=False):
     """What the ledger owes to subscriptions."""
     body_kept: bool
     """The ledger has the body, so that it can be replayed."""
+    dead_letter: DeadLetter | None
+    """Why it is a dead letter, and where it came from; ``null``: it is none."""
     story: list[str]
     """What happened, a sentence for each event."""
     now: str

@@ -8,6 +8,7 @@ for another, so what is owed is told first.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -49,7 +50,7 @@ SAYS: Final[Mapping[Kind, str]] = {
     Kind.RELEASED: "It was given back, to be delivered again.",
     Kind.REJECTED: "The consumer rejected it, and the broker dead-lettered it.",
     Kind.DISCARDED: "The consumer had it dropped.",
-    Kind.DEAD_LETTERED: "It was published to the dead-letter place{place} and confirmed there.",
+    Kind.DEAD_LETTERED: "It was published to the dead-letter destination{place} and confirmed there.",
     Kind.LEASE_EXPIRED: "The consumer said nothing in time, and it was given back.",
     Kind.LEASE_LOST: "The channel that held it died; the broker delivers it again.",
     Kind.PREPARED: "The bridge has it prepared at its target{place}, to be committed there.",
@@ -61,7 +62,7 @@ SAYS: Final[Mapping[Kind, str]] = {
     Kind.STORED: "The ledger took it over from the broker {broker}, which is done with it: it is owed from here.",
     Kind.SPOOLED: "A tap took it from the broker {broker}, which is done with it, into the message log.",
     Kind.ATTEMPT_FAILED: "An attempt to push it failed{attempt}{status}.",
-    Kind.DEAD: "It was given up{attempt}; the ledger keeps it.",
+    Kind.DEAD: "It was given up{attempt}{status}; the ledger keeps it.",
     Kind.REVIVED: "Somebody had it tried again.",
     Kind.PURGED: "Somebody deleted what the ledger had of it.",
     Kind.REPLIED: "The endpoint's answer was published to its reply-to{place}.",
@@ -80,9 +81,11 @@ ADDS: Final[tuple[tuple[str, str], ...]] = (
     ("replay", "replay {}"),
     ("client", "by {}"),
     ("reason", "reason: {}"),
+    ("code", "code: {}"),
     ("error", "error: {}"),
+    ("response_body", "response body: {}"),
     ("text", "{}"),
-    ("dead_letter_place", "the dead-letter place: {}"),
+    ("dead_letter_place", "the dead-letter destination: {}"),
     ("retry_in", "next attempt in {} s"),
     ("next", "next attempt at {}"),
 )
@@ -100,7 +103,7 @@ ENDS: Final[Mapping[State, str]] = {
     State.ACKNOWLEDGED: "It is done: the consumer of {subscription} acknowledged it.",
     State.RELEASED: "It is at the broker {broker}, waiting for its next delivery.",
     State.REJECTED: "The consumer of {subscription} rejected it, and its queue dead-lettered it.",
-    State.DEAD_LETTERED: "It is in the dead-letter place.",
+    State.DEAD_LETTERED: "A copy is confirmed at the dead-letter destination{place}.",
     State.PREPARED: "A bridge has it prepared at the broker {broker}, and commits it as soon as that is there.",
     State.FORWARDED: "A bridge took it to the broker {broker}; nobody took it there through the gateway yet.",
     State.DISCARDED: "It is gone: it was discarded.",
@@ -114,10 +117,11 @@ ENDS: Final[Mapping[State, str]] = {
 }
 """State -> where the message is, if nothing of it is owed."""
 
+SHOW_QUEUE: Final = "gateway queues show {broker} {queue}"
 ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
-    State.CONFIRMED: (Step("See what is in the broker's queues.", "gateway queues list {broker}"),),
+    State.CONFIRMED: (Step("See how many messages its queue holds, and who consumes it.", SHOW_QUEUE),),
     State.UNROUTABLE: (
-        Step("Bind a queue for it, and publish it again.", "gateway queues list {broker}"),
+        Step("Declare its queue if it is missing, and publish it again.", "gateway queues declare {broker} {queue}"),
         Step("Publish with `mandatory` to be told at once."),
     ),
     State.REFUSED: (Step("See what the broker said above; publish it again when that is mended."),),
@@ -127,9 +131,14 @@ ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
     State.RELEASED: (Step("Take it.", "gateway pull {subscription}"),),
     State.PREPARED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
     State.FORWARDED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
-    State.DEAD_LETTERED: (Step("Send it back from its queue.", "gateway dlq redrive --help"),),
+    State.DEAD_LETTERED: (
+        Step("See how many dead letters its queue holds.", "gateway queues show {dead_broker} {dead_queue}"),
+        Step(
+            "Send them back, after a look.", "gateway dlq redrive --broker {dead_broker} --queue {dead_queue} --dry-run"
+        ),
+    ),
 }
-"""State -> what can be done, if nothing of it is owed."""
+"""State -> what can be done, if nothing of it is owed. A command of which a word is not known is left out."""
 
 REPLAY: Final = Step(
     "Send it once more, from the body that the ledger keeps.", "gateway replay messages --message {id}"
@@ -160,6 +169,8 @@ def sentence(message: StoredMessage, event: Event) -> str:
         "marked": " (marked)",
     }
     said = SAYS[event.kind].format_map(words)
+    if event.kind is Kind.REJECTED and (place := _copied_to(event)):
+        said = f"The consumer rejected it, and a copy was confirmed at the dead-letter destination{place}."
     more = [how.format(printable(detail[name])) for name, how in ADDS if detail.get(name) not in (None, "")]
     return f"{said} [{'; '.join(more)}]" if more else said
 
@@ -177,6 +188,12 @@ def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> st
     if message.state is None:
         return "Nothing is known of what happened to it."
     said = ENDS[message.state].format_map(_words(message, events))
+    last = next((event for event in reversed(events) if event.kind in (Kind.REJECTED, Kind.DEAD_LETTERED)), None)
+    if last is not None and message.state in (State.REJECTED, State.DEAD_LETTERED):
+        if place := _copied_to(last):
+            said = f"A copy is confirmed at the dead-letter destination{place}."
+        if reason := printable(last.detail.get("reason") or ""):
+            said += f" Why: {reason}."
     if holding.in_doubt:
         said += " Its outcome is owed to the caller who repeats its Idempotency-Key."
     return said
@@ -196,7 +213,7 @@ def advice(message: StoredMessage, events: Sequence[Event], holding: Holding) ->
         steps += [Step(step.what, step.command.format_map(words)) for step in ADVICE.get(message.state, ())]
     if holding.body:
         steps.append(Step(REPLAY.what, REPLAY.command.format_map(words)))
-    return [step for step in steps if not step.command.endswith(" ?")]
+    return [step for step in steps if "?" not in step.command.split()]
 
 
 def related(message: StoredMessage, events: Sequence[Event]) -> list[str]:
@@ -231,13 +248,37 @@ def printable(value: Any) -> str:
 
 def _words(message: StoredMessage, events: Sequence[Event]) -> dict[str, str]:
     """What the last events say of where it is."""
-    words = {"id": id_text(message.id), "broker": message.broker, "subscription": "?", "endpoint": "?", "bridge": "?"}
+    words = dict.fromkeys(("subscription", "endpoint", "bridge", "queue", "dead_broker", "dead_queue"), "?")
+    words |= {"id": id_text(message.id), "broker": message.broker, "place": ""}
+    if not message.exchange:
+        words["queue"] = quoted(message.routing_key)
     for event in events:
+        if event.kind is Kind.DEAD_LETTERED:
+            place = event.detail.get("place", event.detail)
+            words["place"] = _target(event)
+            words["dead_broker"] = quoted(place.get("broker") or place.get("to") or event.broker)
+            words["dead_queue"] = quoted(place.get("routing_key") or "") if not place.get("exchange") else "?"
         words["broker"] = event.broker or words["broker"]
         for name in ("subscription", "endpoint", "bridge"):
             if isinstance(event.detail.get(name), str):
                 words[name] = printable(event.detail[name])
     return words
+
+
+def quoted(word: Any) -> str:
+    """A word as a shell takes it; ``?`` where there is none."""
+    return shlex.quote(printable(word)) if word else "?"
+
+
+def _copied_to(event: Event) -> str:
+    """Where the copy of a rejected message was confirmed; empty: the event names no such place. A rejection without a
+    reason may be the broker's, whatever destination the subscription has."""
+    detail = event.detail
+    names = ("dead_letter_exchange", "dead_letter_routing_key")
+    if event.kind is not Kind.REJECTED or not detail.get("reason") or not any(detail.get(name) for name in names):
+        return ""
+    exchange, routing_key = (detail.get(name, "") for name in names)
+    return f" at {_place(detail.get('dead_letter_broker') or event.broker, exchange, routing_key)}"
 
 
 def _owed(delivery: Delivery) -> str:

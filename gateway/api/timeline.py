@@ -11,6 +11,7 @@ from starlette.responses import Response
 from gateway.api import story
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
+from gateway.api.dead_letters import of_message
 from gateway.api.deliveries import reason_json
 from gateway.api.events import microseconds
 from gateway.api.history_schemas import Advice, MessagesQuery, MessageTimeline, OwedDelivery
@@ -88,6 +89,7 @@ async def get_message(call: Call) -> Response:
             events=[_event(event) for event in events],
             owed=[_owed(delivery) for delivery in holding.deliveries],
             body_kept=holding.body,
+            dead_letter=of_message(message, events, holding.deliveries),
             story=story.story(message, events),
             now=story.now(message, events, holding),
             advice=[Advice(what=step.what, command=step.command) for step in story.advice(message, events, holding)],

@@ -501,6 +501,7 @@ class Flow:
                     item.losses = losses
                     if self._strict:
                         item.reason = "it would lose " + ", ".join(f"{loss.field} ({loss.name})" for loss in losses)
+                        item.code = "lossy"
                         self._poison(item)
                         continue
             except GatewayError as error:

@@ -2,8 +2,8 @@
 
 The copy is the message as it came: headers that brokers act upon stay in the reserved header, and so do an
 ``expiration``, for dead letters do not expire, and a ``user_id`` that is not the place's login. The reserved header's
-``reason`` says why it is there, ``bridge`` which bridge put it there, and ``broker``, ``queue``, ``exchange`` and
-``routing_key`` where it came from, so that it can be driven back.
+``reason`` and ``code`` say why it is there, ``at`` since when, ``bridge`` which bridge put it there, and ``broker``,
+``queue``, ``exchange`` and ``routing_key`` where it came from, so that it can be driven back.
 
 A message that is too large for its place with that reason goes without it; the ledger has it all the same.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import time
 from typing import Final
 
 from gateway.bridges.faults import Faults
@@ -26,6 +27,7 @@ from gateway.config import BridgePlace
 from gateway.core.arrivals import printable
 from gateway.core.dead_letters import dead_letter_copy
 from gateway.errors import EncodeError, GatewayError, Unroutable
+from gateway.fidelity.deaths import written
 from gateway.message import Message
 from gateway.upstreams import Upstream
 
@@ -146,6 +148,8 @@ class Graves:
         entries = {
             **self._route.entries(item),
             "reason": printable(item.reason[:REASON_MAX]),
+            "code": item.code,
+            "at": written(time()),
             "bridge": self._route.name,
             "broker": self._route.settings.source.broker,
             "queue": printable(self._route.queue),

@@ -15,8 +15,9 @@ class Item:
     """One message on its way. Built per message, so with slots and without ceremony."""
 
     __slots__ = (
-        "bare", "delivery", "doubtful", "due", "exchange", "first", "future", "hops", "id", "key", "losses", "new",
-        "number", "published", "reason", "refusals", "resent", "routing_key", "sent", "sha256", "size", "text", "via",
+        "bare", "code", "delivery", "doubtful", "due", "exchange", "first", "future", "hops", "id", "key", "losses",
+        "new", "number", "published", "reason", "refusals", "resent", "routing_key", "sent", "sha256", "size", "text",
+        "via",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery, number: int) -> None:
@@ -49,6 +50,8 @@ class Item:
         """What the target cannot carry of it."""
         self.reason = ""
         """Why it is not forwarded."""
+        self.code = "not_forwarded"
+        """The same in one of :data:`gateway.fidelity.deaths.CODES`."""
         self.bare = False
         """It does not fit its dead-letter place with the reason."""
         self.future: asyncio.Future[PublishReceipt] | None = None

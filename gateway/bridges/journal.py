@@ -17,6 +17,7 @@ from gateway.bridges.faults import Faults
 from gateway.bridges.items import Item
 from gateway.config import BridgeSettings
 from gateway.core.consuming import printable
+from gateway.core.dead_letters import died
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, NewMessage, Seen
@@ -203,6 +204,7 @@ class Journal:
                     "reason": printable(item.reason)[:500],
                     "exchange": printable(exchange),
                     "routing_key": printable(routing_key),
+                    **died(item.code, source, item.delivery.queue, item.exchange, item.delivery.routing_key),
                 },
                 self._message(item, source, spoken),
             )

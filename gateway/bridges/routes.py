@@ -94,9 +94,11 @@ class Route:
             self._read(item, notes)
             if item.hops >= self._hops_max:
                 item.reason = f"it has passed {item.hops} bridges, and hops_max is {self._hops_max}"
+                item.code = "looped"
                 return Fate.LOOPED
             if self.token in item.via and self.token in item.via.split(","):
                 item.reason = f"it has passed {self.token} before"
+                item.code = "looped"
                 return Fate.LOOPED
         try:
             if not item.key:
@@ -106,6 +108,7 @@ class Route:
                     item.new = True
             if self._selector is not None and not self._selector.matches(message.properties):
                 item.reason = "the selector does not match"
+                item.code = "filtered"
                 return Fate.FILTERED
         except FrameSyntaxError as error:
             if self._selector is not None:

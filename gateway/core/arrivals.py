@@ -21,7 +21,7 @@ from hashlib import sha256
 from time import time, time_ns
 from typing import Any, Final, Protocol
 
-from gateway.core.dead_letters import Letter, Place
+from gateway.core.dead_letters import Letter, Place, died
 from gateway.core.filters import Filter
 from gateway.core.order_keys import OrderKey
 from gateway.core.own_queues import queue_of
@@ -30,6 +30,7 @@ from gateway.core.stored import envelope
 from gateway.core.subscriptions import Subscription
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import raw_annotations
+from gateway.fidelity.deaths import UNKNOWN
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds, NewMessage, parse_id
 from gateway.ledger.owed import Owed
 from gateway.message import Message
@@ -278,21 +279,27 @@ class Origins:
         """An event, and with it the message."""
         return Entry(arrival.id, kind, at, self.broker, self.version, {**self._detail, **detail}, self.message(arrival))
 
-    def letter(self, arrival: Arrival, reason: str) -> Letter:
+    def letter(self, arrival: Arrival, reason: str, code: str) -> Letter:
         """It, on its way to a dead-letter place."""
         delivery = arrival.delivery
         return Letter(
-            arrival.id, delivery.message, reason, self.broker, self.queue, delivery.exchange, delivery.routing_key
+            arrival.id, delivery.message, reason, self.broker, self.queue, delivery.exchange, delivery.routing_key, code
         )
 
-    def buried(self, arrival: Arrival, at: int, place: Place, reason: str) -> Entry:
+    def died(self, arrival: Arrival, code: str) -> dict[str, Any]:
+        """Return what the ledger is told of its death, beside the reason."""
+        delivery = arrival.delivery
+        return died(code, self.broker, self.queue, delivery.exchange, delivery.routing_key)
+
+    def buried(self, arrival: Arrival, at: int, place: Place, reason: str, code: str) -> Entry:
         """The event that the dead-letter place has it."""
         where = {
             "broker": place.broker,
             "exchange": printable(place.exchange),
             "routing_key": printable(place.routing_key),
         }
-        return self.entry(arrival, Kind.DEAD_LETTERED, at, reason=printable(reason)[:500], place=where)
+        told = {"reason": printable(reason)[:500], **self.died(arrival, code)}
+        return self.entry(arrival, Kind.DEAD_LETTERED, at, place=where, **told)
 
     def message(self, arrival: Arrival) -> NewMessage:
         """What the ledger remembers of it."""
@@ -345,8 +352,10 @@ class Arrivals(Origins):
                 unwanted.append((arrival, reason))
         return wanted, unwanted
 
-    def owed(self, arrival: Arrival, at: int, *, lease_seconds: float = 0.0, dead: str = "") -> Owed:
-        """The row of the ledger. ``dead``: why nobody gets it."""
+    def owed(
+        self, arrival: Arrival, at: int, *, lease_seconds: float = 0.0, dead: str = "", code: str = UNKNOWN
+    ) -> Owed:
+        """The row of the ledger. ``dead``: why nobody gets it, and ``code`` the same in one word."""
         delivery = arrival.delivery
         return Owed(
             id=self._ids(),
@@ -358,7 +367,7 @@ class Arrivals(Origins):
             size=arrival.size,
             lease_seconds=lease_seconds,
             dead=bool(dead),
-            reason={"reason": printable(dead)[:500]} if dead else {},
+            reason={"reason": printable(dead)[:500], "at": at, **self.died(arrival, code)} if dead else {},
         )
 
     def stored(self, arrival: Arrival, at: int, *, leased: bool) -> Entry:

@@ -291,7 +291,7 @@ class BrokerLeases:
         letters = [
             Letter(
                 lease.message_id, lease.delivery.message, reason,
-                lease.broker, lease.delivery.queue, lease.delivery.exchange, lease.delivery.routing_key,
+                lease.broker, lease.delivery.queue, lease.delivery.exchange, lease.delivery.routing_key, "rejected",
             )
             for lease in leases
         ]  # fmt: skip
@@ -366,12 +366,12 @@ async def turn_away(
         else:
             place = place_of(subscription.settings)
             assert place is not None  # the settings are checked
-            letters = [arrivals.letter(arrival, reason) for arrival, reason in unwanted]
+            letters = [arrivals.letter(arrival, reason, "filtered") for arrival, reason in unwanted]
             outcomes = await parts.dead_letters.bury(place, subscription.name, letters)
             errors = [error for error in outcomes if error is not None]
             buried = [pair for pair, error in zip(unwanted, outcomes, strict=True) if error is None]
             done = [arrival for arrival, _ in buried]
-            entries = [arrivals.buried(arrival, at, place, reason) for arrival, reason in buried]
+            entries = [arrivals.buried(arrival, at, place, reason, "filtered") for arrival, reason in buried]
         await parts.ledger.record(entries)
     except BaseException:
         for arrival, _ in unwanted:

@@ -2,10 +2,11 @@
 
 The copy is the message as it came. Headers that brokers act upon stay in the reserved header, and so do an
 ``expiration``, for dead letters do not expire, and a ``user_id`` that is not the place's login. The reserved header
-says why it is there (``reason``), which subscription or tap gave it up (``subscription``, ``tap``), and where it came
-from (``broker``, ``queue``, ``exchange``, ``routing_key``), so that it can be driven back; ``letter`` is another one
-for each copy, so that what is driven back twice is not taken for a redelivery. Where the place cannot take the message
-with these, it goes as it was; the ledger has the reason all the same.
+says why it is there (``reason``, and ``code``, one of :data:`gateway.fidelity.deaths.CODES`), since when (``at``),
+which subscription or tap gave it up (``subscription``, ``tap``), and where it came from (``broker``, ``queue``,
+``exchange``, ``routing_key``), so that it can be driven back; ``letter`` is another one for each copy, so that what is
+driven back twice is not taken for a redelivery. Where the place cannot take the message with these, it goes as it was;
+the ledger has the reason all the same.
 
 The place has it before the source is told that the message is done with: a crash in between leaves two copies and never
 none.
@@ -17,11 +18,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
-from typing import Final, NamedTuple
+from time import time
+from typing import Any, Final, NamedTuple
 
 from gateway.config import SubscriptionSettings
 from gateway.errors import EncodeError, FrameSyntaxError, GatewayError, Unroutable
 from gateway.fidelity import annotate, forward
+from gateway.fidelity.deaths import UNKNOWN, written
 from gateway.ledger import id_text
 from gateway.message import Message
 from gateway.upstreams import PublishReceipt, Upstream
@@ -67,6 +70,14 @@ class Letter(NamedTuple):
     exchange: str = ""
     routing_key: str = ""
     """And how it came to be there."""
+    code: str = UNKNOWN
+    """Why, in one of :data:`gateway.fidelity.deaths.CODES`."""
+
+
+def died(code: str, broker: str, queue: str, exchange: str, routing_key: str) -> dict[str, Any]:
+    """Return what events and rows of the ledger tell of a dead letter, beside its reason."""
+    origin = {"broker": broker, "queue": queue, "exchange": exchange, "routing_key": routing_key}
+    return {"code": code, "from": {name: _printable(text) for name, text in origin.items()}}
 
 
 class DeadLetters:
@@ -127,6 +138,8 @@ def _copy(upstream: Upstream, who: Mapping[str, str], letter: Letter) -> Message
     entries = {
         "id": id_text(letter.id),
         "reason": _printable(letter.reason[:REASON_MAX]),
+        "code": letter.code,
+        "at": written(time()),
         **who,
         "letter": token_hex(8),
     }

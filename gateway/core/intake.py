@@ -195,15 +195,18 @@ async def turn_away(
     elif place is None:
         dead = list(unwanted)
     else:
-        letters = [arrivals.letter(arrival, reason) for arrival, reason in unwanted]
+        letters = [arrivals.letter(arrival, reason, "filtered") for arrival, reason in unwanted]
         outcomes = await parts.dead_letters.bury(place, arrivals.name, letters, BURY_WITHIN)
         for (arrival, reason), error in zip(unwanted, outcomes, strict=True):
             if error is None:
-                entries.append(arrivals.buried(arrival, at, place, reason))
+                entries.append(arrivals.buried(arrival, at, place, reason, "filtered"))
             else:
                 dead.append((arrival, f"{reason}; the dead-letter place did not take it: {error}"))
-    owed = [arrivals.owed(arrival, at, dead=reason) for arrival, reason in dead]
-    entries += [arrivals.entry(arrival, Kind.DEAD, at, reason=printable(reason)[:500]) for arrival, reason in dead]
+    owed = [arrivals.owed(arrival, at, dead=reason, code="filtered") for arrival, reason in dead]
+    entries += [
+        arrivals.entry(arrival, Kind.DEAD, at, reason=printable(reason)[:500], **arrivals.died(arrival, "filtered"))
+        for arrival, reason in dead
+    ]
     while True:
         try:
             await parts.ledger.deliveries.store(owed, entries)

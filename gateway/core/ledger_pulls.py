@@ -145,7 +145,7 @@ class LedgerPulls:
                 shelf.due_in(seconds)
             tired = [row for row in rows if 0 < most < row.attempt]
             if tired:
-                await self._settling.give_up(subscription, tired, used_up(most), attempt=most)
+                await self._settling.give_up(subscription, tired, used_up(most), "delivery_limit", most)
             pulled += [
                 item for row in rows if row not in tired and (item := self._opened(subscription, row)) is not None
             ]

@@ -19,7 +19,7 @@ from typing import Any, Final
 from gateway.core.ack_ids import AckIds, InvalidAckId
 from gateway.core.ack_ids import LedgerLease as Named
 from gateway.core.arrivals import now_us, printable
-from gateway.core.dead_letters import Letter, place_of
+from gateway.core.dead_letters import Letter, died, place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
@@ -101,7 +101,7 @@ class LedgerSettling:
                 ack_id for ack_id in ack_ids if (lease := self._read(subscription, ack_id)) and lease.attempt >= most
             ]
             if tired:
-                given_up = await self._reject(subscription, tired, used_up(most), Ending.RETRY)
+                given_up = await self._reject(subscription, tired, used_up(most), Ending.RETRY, "delivery_limit")
                 rest = [ack_id for ack_id in ack_ids if ack_id not in set(tired)]
                 results = {
                     item.ack_id: item for item in [*given_up, *await self.release_alive(subscription, rest, delay)]
@@ -244,7 +244,7 @@ class LedgerSettling:
     # ----------------------------------------------------------------------------------------- dead letters
 
     async def _reject(
-        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, ending: Ending
+        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, ending: Ending, code: str = "rejected"
     ) -> list[Settled]:
         """Give up what is leased. ``ending``: what was asked for, for those who ask again."""
         named = [self._read(subscription, ack_id) for ack_id in ack_ids]
@@ -254,16 +254,16 @@ class LedgerSettling:
             row = await self._parts.ledger.deliveries.get(lease.delivery, payload=True)
             if row is not None and row.out and row.lease == lease.lease and row.subscription == subscription.name:
                 rows[lease] = row
-        done = await self.give_up(subscription, list(rows.values()), reason)
+        done = await self.give_up(subscription, list(rows.values()), reason, code)
         results = dict.fromkeys(leases, False) | dict(zip(rows, done, strict=True))
         self._finished(subscription, [lease for lease in leases if results[lease]], ending)
         return await self._answers(subscription, ack_ids, named, results, ending)
 
     async def give_up(
-        self, subscription: Subscription, rows: Sequence[Row], reason: str, attempt: int | None = None
+        self, subscription: Subscription, rows: Sequence[Row], reason: str, code: str, attempt: int | None = None
     ) -> list[bool]:
-        """To the dead-letter place, or dead in the ledger; whether each one was still ours. ``attempt``: how often
-        they were handed out, where the row says more."""
+        """To the dead-letter place, or dead in the ledger; whether each one was still ours. ``code``: why, in one word;
+        ``attempt``: how often they were handed out, where the row says more."""
         if not rows:
             return []
         name, broker = subscription.name, subscription.settings.broker
@@ -271,25 +271,25 @@ class LedgerSettling:
         place = place_of(subscription.settings)
         queue = queue_of(name, subscription.settings)
         trouble: list[GatewayError | None] = [None for _ in rows]
+        letters, where = [], []
+        origins: list[dict[str, Any]] = [{"code": code} for _ in rows]
+        for index, row in enumerate(rows):
+            try:
+                stored = open_envelope(row.payload or b"")
+            except EnvelopeError as error:
+                trouble[index] = error
+                continue
+            there = broker, queue, stored.exchange, stored.routing_key
+            origins[index] = died(code, *there)
+            letters.append(Letter(row.message_id, stored.message, reason, *there, code))
+            where.append(index)
         if place is not None:
-            letters, where = [], []
-            for index, row in enumerate(rows):
-                try:
-                    stored = open_envelope(row.payload or b"")
-                    letters.append(
-                        Letter(
-                            row.message_id, stored.message, reason, broker, queue, stored.exchange, stored.routing_key
-                        )
-                    )
-                    where.append(index)
-                except EnvelopeError as error:
-                    trouble[index] = error
             outcomes = await self._parts.dead_letters.bury(place, name, letters)
             for index, outcome in zip(where, outcomes, strict=True):
                 trouble[index] = outcome
         settlements = []
-        for row, why in zip(rows, trouble, strict=True):
-            told: dict[str, Any] = {"reason": printable(reason)[:500], "attempt": attempt or row.attempt}
+        for row, why, origin in zip(rows, trouble, origins, strict=True):
+            told: dict[str, Any] = {"reason": printable(reason)[:500], "attempt": attempt or row.attempt, **origin}
             if why is None and place is not None:
                 told["place"] = {
                     "broker": place.broker,
@@ -299,10 +299,10 @@ class LedgerSettling:
                 entry = entry_of(row.message_id, Kind.DEAD_LETTERED, at, broker, name, lease=row.lease, **told)
                 settlements.append(Ends(row.id, Ending.DONE, row.lease, entries=(entry,)))
                 continue
-            if why is not None:
+            if why is not None and place is not None:
                 told["dead_letter_place"] = printable(str(why))[:500]
             entry = entry_of(row.message_id, Kind.DEAD, at, broker, name, lease=row.lease, **told)
-            settlements.append(Ends(row.id, Ending.DEAD, row.lease, reason=told, entries=(entry,)))
+            settlements.append(Ends(row.id, Ending.DEAD, row.lease, reason={**told, "at": at}, entries=(entry,)))
         done = await self._ends(settlements)
         gone = sum(ended and item.ending is Ending.DONE for ended, item in zip(done, settlements, strict=True))
         self._count(broker, "dead_lettered", gone)

@@ -5,6 +5,7 @@
 ``homes``          properties: which fit a version, what becomes of the others, how they come back
 ``reshapes``       header values of types that a version lacks
 ``forwarding``     a message as a bridge sends it on: headers that brokers act upon, entries, the last hop
+``deaths``         what a message tells of its death
 ``copies``         a message that is sent once more
 ``canonical``      one digest for a message wherever it is
 ``losses``         what is lost all the same, by name

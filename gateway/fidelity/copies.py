@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.errors import FrameSyntaxError
+from gateway.fidelity.deaths import FIRST_DEATH, X_DEATH
 from gateway.fidelity.forwarding import forward, strip
 from gateway.fidelity.reserved import RESERVED, entry_of
 from gateway.message import Message, with_headers
 from gateway.values import Table
 
-X_DEATH: Final = "x-death"
 DEATHS: Final = (X_DEATH, "x-delivery-count")
-DEATH_PREFIXES: Final = ("x-first-death-", "x-last-death-")
+DEATH_PREFIXES: Final = (FIRST_DEATH, "x-last-death-")
 """Headers that brokers write when a message dies."""
 FORGOTTEN: Final = frozenset({
-    "id", "origin", "hops", "via", "resent", "reason", "bridge", "subscription", "broker", "queue", "exchange",
-    "routing_key", "letter", "replay", "replay_of", "tap",
+    "id", "origin", "hops", "via", "resent", "reason", "code", "at", "bridge", "subscription", "broker", "queue",
+    "exchange", "routing_key", "letter", "replay", "replay_of", "tap",
 })  # fmt: skip
 """Entries of the reserved header that tell of an earlier way."""
 

@@ -9,6 +9,8 @@ entry          what it says
 ``via``        their names, separated by commas
 ``resent``     "1" where it was sent again after an unknown outcome, so that it may be there twice
 ``reason``     why it is a dead letter
+``code``       the same in one stable word: see :mod:`gateway.fidelity.deaths`
+``at``         when it became one, RFC 3339
 ``letter``     another one for each dead letter of a subscription
 ``bridge``, ``subscription``, ``tap``    who put it there
 ``broker``, ``queue``, ``exchange``, ``routing_key``    where a dead letter came from

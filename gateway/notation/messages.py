@@ -14,7 +14,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED
+from gateway.fidelity.deaths import death_of
 from gateway.message import Message, Properties, ReplyTo
+from gateway.notation.dead_letters import DeadLetter, dead_letter_json
 from gateway.notation.values import table_to_json, text_to_json
 
 SCALARS: Final = ("delivery_mode", "priority", "timestamp")
@@ -77,6 +79,8 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     headers: Any
     undecodable_properties: str | UnsetType = UNSET
     """Base64 of octets that the broker sent as properties and that are none."""
+    dead_letter: DeadLetter | UnsetType = UNSET
+    """Only of a dead letter: what its headers say of that. Anybody who may publish can write those headers."""
 
 
 def received(id: str, exchange: str, routing_key: str, message: Message) -> ReceivedMessage:
@@ -96,6 +100,8 @@ def received(id: str, exchange: str, routing_key: str, message: Message) -> Rece
         properties = Properties()
         undecodable = b64encode(message.raw.octets if message.raw is not None else b"").decode()
     headers = properties.headers or {}
+    death = death_of(headers) if headers else None
+    dead_letter = dead_letter_json(death) if death is not None else UNSET
     if RESERVED in headers:
         headers = {key: value for key, value in headers.items() if key != RESERVED}
     return ReceivedMessage(
@@ -107,6 +113,7 @@ def received(id: str, exchange: str, routing_key: str, message: Message) -> Rece
         properties=properties_to_json(properties),
         headers=table_to_json(headers) if headers else {},
         undecodable_properties=undecodable,
+        dead_letter=dead_letter,
     )
 
 

@@ -22,15 +22,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from gateway.errors import FrameSyntaxError
-from gateway.fidelity.copies import X_DEATH
-from gateway.fidelity.reserved import entry_of
+from gateway.fidelity.deaths import told_by_broker, told_by_gateway
 from gateway.ledger import Event, Timeline
 from gateway.message import Message
 from gateway.replays.requests import ReplayTarget, exchange_name
-from gateway.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +61,12 @@ def told_by_message(message: Message, broker: str) -> Place | None:
         return None
     if not headers:
         return None
-    entry = entry_of(headers)
-    queue, exchange = _text(entry.get("queue")), _text(entry.get("exchange"))
-    if queue or exchange is not None:
-        return Place(
-            _text(entry.get("broker")) or broker, exchange or "", _text(entry.get("routing_key")) or "", queue or ""
-        )
-    deaths = headers.get(X_DEATH)
-    death = deaths[0] if isinstance(deaths, list) and deaths else None
-    if not isinstance(death, dict):
-        return None
-    keys = _plain(death.get("routing-keys"))
-    routing_key = _text(keys[0]) if isinstance(keys, list) and keys else None
-    queue = _text(death.get("queue"))
-    if not queue:
-        return None
-    return Place(broker, _text(death.get("exchange")) or "", routing_key or "", queue)
+    ours, native = told_by_gateway(headers), told_by_broker(headers)
+    if ours is not None and (ours.queue or ours.exchange is not None):
+        return Place(ours.broker or broker, ours.exchange or "", ours.routing_key or "", ours.queue or "")
+    if native is not None and native.queue:
+        return Place(broker, native.exchange or "", native.routing_key or "", native.queue)
+    return None
 
 
 def was_at(timeline: Timeline | None, broker: str) -> bool:
@@ -115,14 +102,3 @@ def new_id(created_at: int, job: str, key: str) -> bytes:
     number = int.from_bytes(digest[:10], "big")
     high = (created_at // 1000) << 16 | 0x7 << 12 | (number >> 62) & 0xFFF
     return high.to_bytes(8, "big") + (0b10 << 62 | number & (1 << 62) - 1).to_bytes(8, "big")
-
-
-def _plain(value: Value) -> Any:
-    return getattr(value, "value", value)
-
-
-def _text(value: Any) -> str | None:
-    value = _plain(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    return value if isinstance(value, str) else None

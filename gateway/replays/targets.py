@@ -296,7 +296,9 @@ class Http(Recorded):
         if outcome.error is not None:
             ruling = SCHEDULE.after_error(attempt, outcome.error, random)
         else:
-            ruling = SCHEDULE.after_status(attempt, outcome.status or 0, outcome.retry_after, now, random)
+            ruling = SCHEDULE.after_status(
+                attempt, outcome.status or 0, outcome.retry_after, now, random, drop=outcome.drop
+            )
         error = outcome.error or OutboundFailed(ruling.why)
         if ruling.verdict in (Verdict.DISABLE, Verdict.PAUSE):
             stops.append(ruling)
@@ -311,7 +313,7 @@ class Http(Recorded):
             item.resent = item.resent or outcome.status is not None or error.outcome == "unknown"
             if ruling.verdict is Verdict.RETRY:
                 item.tries += 1
-            if ruling.verdict is Verdict.UNDELIVERABLE or item.tries >= TRIES:
+            if ruling.verdict in (Verdict.UNDELIVERABLE, Verdict.DROP) or item.tries >= TRIES:
                 item.error = error
             else:
                 again.add(item)

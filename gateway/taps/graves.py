@@ -92,7 +92,7 @@ class Graves:
         outcomes = await self._parts.dead_letters.bury(
             self.place,
             self._origins.name,
-            [self._origins.letter(arrival, reason) for arrival, reason in here],
+            [self._origins.letter(arrival, reason, "not_stored") for arrival, reason in here],
             BURY_WITHIN,
             kind=KIND,
         )
@@ -100,7 +100,7 @@ class Graves:
         buried = [arrival for (arrival, _), error in zip(here, outcomes, strict=True) if error is None]
         await self._record(
             [
-                self._origins.buried(arrival, at, self.place, reason)
+                self._origins.buried(arrival, at, self.place, reason, "not_stored")
                 for (arrival, reason), error in zip(here, outcomes, strict=True)
                 if error is None
             ]

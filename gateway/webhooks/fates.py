@@ -183,8 +183,11 @@ class Fates:
             except LedgerUnavailable:
                 await asyncio.sleep(ASK_PAUSE)
 
-    async def give_up(self, item: Item, outcome: Outcome | None, why: str, *, given_up: bool = False) -> None:
-        """There is no attempt any more: the dead-letter place gets it, or the ledger keeps it."""
+    async def give_up(
+        self, item: Item, outcome: Outcome | None, why: str, code: str, *, given_up: bool = False
+    ) -> None:
+        """There is no attempt any more: the dead-letter place gets it, or the ledger keeps it. ``code``: why, in one of
+        :data:`gateway.fidelity.deaths.CODES`."""
         at = now_us()
         place = self._place
         if place is not None:
@@ -196,6 +199,7 @@ class Fates:
                 queue_of(self._subscription, self._settings),
                 item.exchange,
                 item.routing_key,
+                code,
             )
             (error,) = await self._parts.dead_letters.bury(place, self._subscription, [letter])
             if error is None:
@@ -208,7 +212,7 @@ class Fates:
                     reason=why[:500],
                     trace_id=trace_of(item.message),
                 )
-                entries = self._notes.dead_lettered(item, at, why, place)
+                entries = self._notes.dead_lettered(item, at, why, place, code)
                 if outcome is not None:
                     failed = self._notes.detail(item, outcome, reason=short(why))
                     entries.insert(len(entries) - 1, self._notes.entry(item, Kind.ATTEMPT_FAILED, at, failed))
@@ -221,10 +225,11 @@ class Fates:
                 ):
                     self._shelf.expect(BURY_PAUSE)
             else:
-                await self.again(item, outcome, why, BURY_PAUSE, **{GIVEN_UP: True})
+                await self.again(item, outcome, why, BURY_PAUSE, **{GIVEN_UP: True, "code": code})
             return
-        detail = self._notes.detail(item, outcome, reason=short(why))
-        reason = reason_of(item, why, at)
+        died = self._notes.died(item, code)
+        detail = self._notes.detail(item, outcome, reason=short(why), **died)
+        reason = reason_of(item, why, at, **died)
         self._counts.message(self._settings.push, "dead")
         log(
             "push.dead", logging.WARNING,
@@ -244,8 +249,10 @@ class Fates:
         item.arrival, item.id, item.message_id, item.attempt = None, row.id, row.message_id, row.attempt
         item.lease, item.redelivered = row.lease, False
         at = now_us()
-        entry = self._notes.entry(item, Kind.DEAD, at, self._notes.detail(item, None, reason=short(why)))
-        await self._journal.settle(ended(item, Ending.DEAD, entry, reason=reason_of(item, why, at)))
+        entry = self._notes.entry(
+            item, Kind.DEAD, at, self._notes.detail(item, None, reason=short(why), code="damaged")
+        )
+        await self._journal.settle(ended(item, Ending.DEAD, entry, reason=reason_of(item, why, at, code="damaged")))
 
     def failed(self, why: str) -> None:
         """For the status."""

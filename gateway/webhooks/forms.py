@@ -18,6 +18,9 @@ header is the gateway's and does not go out. All together have :data:`HEAD_MAX` 
 be delivered in that form, and the reason says so.
 
 A message that came in as a CloudEvent goes out as the same event, whatever the mode it came in.
+
+A dead letter says so in every form: ``message.dead_letter``, the header :data:`DEAD_LETTER`, or the extension
+``amqpdeadletter``.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
@@ -41,6 +45,7 @@ from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED
 from gateway.message import Message, Properties, delivery_count
 from gateway.notation.cloudevents import BATCH, PREFIX, REQUIRED, STRUCTURED
+from gateway.notation.dead_letters import dead_letter_of
 from gateway.notation.fields import INTEGERS, TEXTS
 from gateway.notation.messages import ReceivedMessage, property_to_json, received
 from gateway.notation.values import table_to_json, text_to_json, value_to_json
@@ -52,6 +57,8 @@ BATCHED: Final = frozenset({"json", "cloudevents-batch"})
 """Forms that carry several messages in one request."""
 OCTETS: Final = b"application/octet-stream"
 JSON: Final = b"application/json"
+DEAD_LETTER: Final = "Amqp-Dead-Letter"
+"""Why the message is a dead letter, as JSON. It is left out where the headers would be too large with it."""
 MADE_TYPE: Final = "amqp.message"
 """``type`` of an event whose message says none, unless the endpoint says another."""
 
@@ -163,6 +170,8 @@ _PLAIN: Final = re.compile(r"[!#-z|}~](?:[ -~]*[!-~])?")
 """A value that stands for itself: printable ASCII, no space at either end, and not the beginning of JSON."""
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  # RFC 9110 section 5.6.2
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN}/{_TOKEN})[ \t]*(?:;[\t -~]*)?")
+_DEATH: Final = DEAD_LETTER.lower().encode()
+_EXTENSION: Final = DEAD_LETTER.lower().replace("-", "")
 _SAYS_ITSELF: Final = re.compile(rf"{_TOKEN}/{_TOKEN}(?:[ \t]*;(?:[\t -~]*[!-~])?)?")
 """A media type that arrives as it was sent: HTTP takes white space off the end of a value."""
 
@@ -176,6 +185,8 @@ def _raw(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[He
 
 def _bounded(form: str, headers: list[Header]) -> list[Header]:
     size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size > HEAD_MAX and any(name == _DEATH for name, _ in headers):
+        return _bounded(form, [header for header in headers if header[0] != _DEATH])
     if size > HEAD_MAX:
         raise TooLarge(
             f"head too large: the properties and headers of the message take {size} octets as headers of HTTP, "
@@ -243,9 +254,17 @@ def _fields(item: Outgoing, properties: Properties, but: Collection[str] = ()) -
     headers = properties.headers or {}
     if table := {key: value for key, value in headers.items() if key != RESERVED and key not in but}:
         fields.append(("Amqp-Headers", _ascii(table_to_json(table))))
+    if (death := _death(item)) is not None:
+        fields.append((DEAD_LETTER, death))
     if (raw := _undecodable(item.message)) is not None:
         fields.append(("Amqp-Undecodable-Properties", b64encode(raw)))
     return fields
+
+
+def _death(item: Outgoing) -> bytes | None:
+    """Why it is a dead letter, as JSON; None: it is none."""
+    found = dead_letter_of(item.message)
+    return _ascii(msgspec.to_builtins(found)) if found is not None else None
 
 
 def _undecodable(message: Message) -> bytes | None:
@@ -425,21 +444,32 @@ def _structured(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[
     """HTTP binding section 3.2."""
     (item,) = items
     headers = [(b"content-type", f"{STRUCTURED}; charset=utf-8".encode()), *_of_this_attempt(item)]
-    return headers, _event_json(settings, item)
+    event = event_of(settings, item, _properties(item.message))
+    if event.whole:
+        death = _death(item)
+        return headers if death is None else [*headers, (_DEATH, death)], event.whole
+    return headers, _event_json(settings, item, event)
 
 
 def _batch(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
     """HTTP binding section 3.3."""
-    body = b"[" + b",".join(_event_json(settings, item) for item in items) + b"]"
+    body = b"[" + b",".join(map(partial(_in_batch, settings), items)) + b"]"
     return [(b"content-type", f"{BATCH}; charset=utf-8".encode())], body
 
 
-def _event_json(settings: EndpointSettings, item: Outgoing) -> bytes:
-    """The JSON event format."""
-    properties = _properties(item.message)
-    event = event_of(settings, item, properties)
-    if event.whole:
+def _in_batch(settings: EndpointSettings, item: Outgoing) -> bytes:
+    event = event_of(settings, item, _properties(item.message))
+    if not event.whole:
+        return _event_json(settings, item, event)
+    death = _death(item)
+    if death is None or _EXTENSION in event.attributes:
         return event.whole
+    return event.whole.rstrip()[:-1] + b',"' + _EXTENSION.encode() + b'":' + _encode(death.decode()) + b"}"
+
+
+def _event_json(settings: EndpointSettings, item: Outgoing, event: Event) -> bytes:
+    """The JSON event format, of an event that did not come in it."""
+    properties = _properties(item.message)
     members: dict[str, Any] = dict(event.attributes)
     kind, data = event.content_type, event.data
     if kind is not None and _sound(kind):
@@ -452,6 +482,8 @@ def _event_json(settings: EndpointSettings, item: Outgoing) -> bytes:
         for name, said in (("amqpredelivered", item.redelivered), ("amqpresent", item.resent)):
             if said:
                 members[name] = True
+    elif (death := _death(item)) is not None:
+        members.setdefault(_EXTENSION, death.decode())
     if item.test:
         members["amqptest"] = True
     if not data:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from gateway.core.arrivals import Arrival, Arrivals, printable
-from gateway.core.dead_letters import Place
+from gateway.core.dead_letters import Place, died
 from gateway.ledger import Entry, Kind
 from gateway.ledger.owed import Ending, Owed, Settlement
 from gateway.webhooks.items import Item
@@ -35,6 +35,8 @@ class Notes:
             found["seconds"] = round(outcome.seconds, 3)
             if outcome.status is not None:
                 found["status"] = outcome.status
+            if outcome.excerpt:
+                found["response_body"] = outcome.excerpt
         if item.redelivered:
             found["redelivered"] = True
         return {**found, **more}
@@ -59,7 +61,12 @@ class Notes:
             return [entry]
         return [Entry(item.message_id, Kind.RECEIVED, at, entry.broker, entry.version, None, entry.message), entry]
 
-    def dead_lettered(self, item: Item, at: int, reason: str, place: Place) -> list[Entry]:
+    def died(self, item: Item, code: str) -> dict[str, Any]:
+        """What events and rows say of a message that is given up, beside the reason."""
+        arrivals = self._arrivals
+        return died(code, arrivals.broker, arrivals.queue, item.exchange, item.routing_key)
+
+    def dead_lettered(self, item: Item, at: int, reason: str, place: Place, code: str) -> list[Entry]:
         """The dead-letter place has it."""
         detail = self.detail(
             item,
@@ -68,6 +75,7 @@ class Notes:
             to=place.broker,
             exchange=printable(place.exchange),
             routing_key=printable(place.routing_key),
+            **self.died(item, code),
         )
         return self.entries(item, Kind.DEAD_LETTERED, at, detail)
 

@@ -36,6 +36,7 @@ from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.core.subscriptions import Subscription, discards_unmatched
 from gateway.errors import LeaseLost, LedgerUnavailable, NoSuchBroker, StateError
+from gateway.fidelity.deaths import code_of
 from gateway.ledger import Kind, id_text
 from gateway.ledger.owed import Delivery as Row
 from gateway.ledger.owed import Ending
@@ -444,7 +445,8 @@ class Pusher:
     async def _bury(self, item: Item) -> None:
         """Bring it to the dead-letter place that did not take it before."""
         try:
-            await self._fates.give_up(item, None, str(item.reason.get("reason", "")), given_up=True)
+            reason, code = (str(item.reason.get(name, "")) for name in ("reason", "code"))
+            await self._fates.give_up(item, None, reason, code_of(code), given_up=True)
         finally:
             self._burying -= 1
         self._refill()
@@ -549,7 +551,7 @@ class Pusher:
             await self._not_tried(item, ruling.wait or 1.0)
         elif ruling.dead:
             self._fates.failed(ruling.why)
-            await self._fates.give_up(item, outcome, ruling.why)
+            await self._fates.give_up(item, outcome, ruling.why, ruling.code)
         else:
             self._fates.failed(ruling.why)
             await self._fates.again(item, outcome, ruling.why, ruling.wait or 0.0)

@@ -60,6 +60,8 @@ class Verdict(StrEnum):
     """The same, and the endpoint gets nothing at all for a while."""
     DISABLE = "disable"
     """The endpoint wants nothing any more: it is disabled, and its messages wait for its owner."""
+    DROP = "drop"
+    """The receiver does not want this message: it is dead at once."""
     UNDELIVERABLE = "undeliverable"
     """This message can never be sent: it is dead at once."""
     NOT_TRIED = "not_tried"
@@ -74,10 +76,17 @@ class StatusRule:
     last: int
     verdict: Verdict
     why: str
+    asked: bool = False
+    """Only where the answer has the header :data:`DROP_HEADER` with the value :data:`DROP`."""
 
+
+DROP_HEADER: Final = "Webhook-Verdict"
+DROP: Final = "drop"
+"""Header of an answer, and its value, with which a receiver says that it wants the message never again."""
 
 STATUSES: Sequence[StatusRule] = (
     StatusRule(200, 299, Verdict.DELIVERED, "success"),
+    StatusRule(400, 499, Verdict.DROP, "the receiver asked to drop the message", asked=True),
     StatusRule(300, 399, Verdict.RETRY, "a redirect, which is never followed: correct the endpoint's URL"),
     StatusRule(410, 410, Verdict.DISABLE, "the endpoint is gone and says so"),
     StatusRule(429, 429, Verdict.PAUSE, "too many requests"),
@@ -104,6 +113,13 @@ ERRORS: Mapping[type[GatewayError], tuple[Verdict, str]] = {
 """By the nearest class; what is not listed is a fault of ours and is tried again."""
 
 
+DEAD_CODES: Final[Mapping[Verdict, str]] = {
+    Verdict.DROP: "dropped_by_receiver",
+    Verdict.UNDELIVERABLE: "undeliverable",
+}
+"""Verdict -> code of the dead letter; of any other verdict the schedule has no attempt left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """What follows from one attempt."""
@@ -119,6 +135,11 @@ class Ruling:
     def dead(self) -> bool:
         """Whether the message is given up: it can never be sent, or there is no attempt left."""
         return self.wait is None and self.verdict not in (Verdict.DELIVERED, Verdict.DISABLE)
+
+    @property
+    def code(self) -> str:
+        """Of a message that is given up, why: one of :data:`gateway.fidelity.deaths.CODES`."""
+        return DEAD_CODES.get(self.verdict, "attempts_exhausted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +164,14 @@ class Schedule:
             return None
         return self.delays[attempt - 1] * (1 + self.jitter * (2 * chance() - 1))
 
-    def after_status(self, attempt: int, status: int, retry_after: str | None, now: float, chance: Chance) -> Ruling:
+    def after_status(
+        self, attempt: int, status: int, retry_after: str | None, now: float, chance: Chance, *, drop: bool = False
+    ) -> Ruling:
         """What follows from an answer to this attempt (the first is 1). ``retry_after`` is the header, ``now`` is in
-        seconds since 1970."""
-        rule = rule_of(status)
+        seconds since 1970; ``drop``: the answer asks to drop the message."""
+        rule = rule_of(status, drop=drop)
         why = f"{status}: {rule.why}"
-        if rule.verdict in (Verdict.DELIVERED, Verdict.DISABLE):
+        if rule.verdict in (Verdict.DELIVERED, Verdict.DISABLE, Verdict.DROP):
             return Ruling(rule.verdict, why)
         asked = None if retry_after is None else parse_retry_after(retry_after, now)
         wait = self.before(attempt + 1, chance)
@@ -172,9 +195,15 @@ class Schedule:
 
 
 @lru_cache(1_000)
-def rule_of(status: int) -> StatusRule:
-    """The row that fits a status."""
-    return next((rule for rule in STATUSES if rule.first <= status <= rule.last), STATUSES[-1])
+def rule_of(status: int, *, drop: bool = False) -> StatusRule:
+    """The row that fits a status; ``drop``: the answer asks to drop the message."""
+    fits = (rule for rule in STATUSES if rule.first <= status <= rule.last and (drop or not rule.asked))
+    return next(fits, STATUSES[-1])
+
+
+def asks_to_drop(value: str | None) -> bool:
+    """Whether the value of the header :data:`DROP_HEADER` asks to drop the message."""
+    return value is not None and value.strip(" \t").lower() == DROP
 
 
 # ------------------------------------------------------------------------------------------------- Retry-After

@@ -23,7 +23,9 @@ from gateway.telemetry import log
 from gateway.webhooks import auth as authorization
 from gateway.webhooks.auth import Tokens
 from gateway.webhooks.endpoint import Endpoint
+from gateway.webhooks.excerpts import excerpt, secrets_of
 from gateway.webhooks.forms import Header, Outgoing, Written, write
+from gateway.webhooks.schedule import DROP_HEADER, STATUSES, asks_to_drop
 from gateway.webhooks.signing import ID, TIMESTAMP, sign
 from gateway.webhooks.traces import Push, Traces
 
@@ -31,6 +33,7 @@ __all__ = ["Outcome", "Outgoing", "Sender"]
 
 NO_TLS: Final = EndpointTls()
 UNAUTHORIZED: Final = 401
+SUCCESS: Final = STATUSES[0]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -43,10 +46,14 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Why there is no answer."""
     retry_after: str | None = None
     """The header, as it came."""
+    drop: bool = False
+    """The answer asks to drop the message (:data:`gateway.webhooks.schedule.DROP_HEADER`)."""
     body: bytes = b""
     """The first 16 kB of the answer's body."""
     truncated: bool = False
     """There was more."""
+    excerpt: str = ""
+    """Of an answer that is no success: what may be kept of its body (:mod:`gateway.webhooks.excerpts`)."""
     content_type: str | None = None
     content_encoding: str | None = None
     """Not asked for, and there all the same."""
@@ -89,7 +96,11 @@ class Sender:
             outcome.id, outcome.undeliverable = written.id, written.undeliverable
             if len(written.undeliverable) < len(items):
                 told = push.headers if push is not None else ()
-                self._note(outcome, await self._send(endpoint, written, timestamp, began, told, fresh))
+                sent: list[bytes] = []
+                answer = await self._send(endpoint, written, timestamp, began, told, fresh, sent)
+                self._note(outcome, answer)
+                if not SUCCESS.first <= answer.status <= SUCCESS.last:
+                    outcome.excerpt = excerpt(answer.body, outcome.content_encoding, secrets_of(endpoint, sent))
         except GatewayError as error:
             outcome.error = error.with_traceback(None)  # it holds this frame, which holds the outcome
         except Exception as error:  # a fault of ours: logged, and tried again
@@ -105,32 +116,39 @@ class Sender:
         outcome.status = answer.status
         outcome.body, outcome.truncated, outcome.resent = answer.body, answer.truncated, answer.resent
         outcome.retry_after = _value(answer, b"retry-after")
+        outcome.drop = asks_to_drop(_value(answer, DROP_HEADER.lower().encode()))
         outcome.content_type = _value(answer, b"content-type")
         outcome.content_encoding = _value(answer, b"content-encoding")
 
     async def _send(
-        self, endpoint: Endpoint, written: Written, timestamp: int, began: float, told: Sequence[Header], fresh: bool
+        self,
+        endpoint: Endpoint,
+        written: Written,
+        timestamp: int,
+        began: float,
+        told: Sequence[Header],
+        fresh: bool,
+        sent: list[bytes],
     ) -> Answer:
-        """``told``: headers that name the trace."""
+        """``told``: headers that name the trace; ``sent`` gets the values of ``Authorization`` that were sent."""
         settings = endpoint.settings
         headers = [*written.headers, *endpoint.headers, *told, *_signed(endpoint, written, timestamp)]
         auth = settings.auth
         if auth.kind != "oauth2":
             if (value := authorization.fixed(auth)) is not None:
+                sent.append(value)
                 headers.append((b"authorization", value))
             return await self._post(endpoint, headers, written.body, began, fresh)
         token = await self._tokens.get(auth, self._left(endpoint, began))
-        answer = await self._post(
-            endpoint, [*headers, (b"authorization", authorization.bearer(token))], written.body, began, fresh
-        )
+        sent.append(authorization.bearer(token))
+        answer = await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh)
         if answer.status != UNAUTHORIZED:
             return answer
         other = await self._tokens.get(auth, self._left(endpoint, began), refused=token)
         if other == token:
             return answer
-        return await self._post(
-            endpoint, [*headers, (b"authorization", authorization.bearer(other))], written.body, began, fresh
-        )
+        sent.append(authorization.bearer(other))
+        return await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh)
 
     async def _post(self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool) -> Answer:
         settings = endpoint.settings

@@ -416,7 +416,7 @@ class Target:
         if outcome.error is not None:
             return self.schedule.after_error(item.attempt, outcome.error, targets.chance)
         return self.schedule.after_status(
-            item.attempt, outcome.status or 0, outcome.retry_after, targets.clock(), targets.chance
+            item.attempt, outcome.status or 0, outcome.retry_after, targets.clock(), targets.chance, drop=outcome.drop
         )
 
     def _learn(self, rulings: Sequence[Ruling], outcome: Outcome, number: int, begun: float, now: float) -> None:
@@ -485,6 +485,7 @@ class Target:
 
 _GOOD: Final[dict[Verdict, bool | None]] = {
     Verdict.DELIVERED: True,
+    Verdict.DROP: True,
     Verdict.RETRY: False,
     Verdict.PAUSE: False,
     Verdict.DISABLE: False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -71,8 +72,8 @@ def test_every_kind_has_its_sentence_and_every_state_its_place() -> None:
          "An attempt to push it failed (attempt 4) with HTTP status 503. [subscription billing; endpoint shop; "
          "reason: busy]"),
         (event(Kind.DEAD_LETTERED, place={"broker": "new", "exchange": "", "routing_key": "dead"}, reason="r\x1b[m"),
-         "It was published to the dead-letter place at the default exchange of new, routing key 'dead' and confirmed "
-         "there. [reason: r\\x1b[m]"),
+         "It was published to the dead-letter destination at the default exchange of new, routing key 'dead' and "
+         "confirmed there. [reason: r\\x1b[m]"),
         (event(Kind.REPLAYED, url="https://hooks.example/x", replay="r-1"),
          "A replay sent it once more to https://hooks.example/x. [replay r-1]"),
         (event(Kind.EXTENDED, seconds=30), "The consumer asked for more time, 30 s from then."),
@@ -156,7 +157,10 @@ def test_a_body_that_is_kept_can_be_sent_again() -> None:
 
 
 def test_every_command_that_is_told_is_one() -> None:
-    words = {"id": id_text(ONE), "broker": "old", "subscription": "billing", "bridge": "east", "endpoint": "shop"}
+    words = {
+        "id": id_text(ONE), "broker": "old", "subscription": "billing", "bridge": "east", "endpoint": "shop",
+        "queue": "orders", "dead_broker": "old", "dead_queue": "dead",
+    }  # fmt: skip
     told = [step.command.format_map(words) for steps in ADVICE.values() for step in steps] + [
         step.command
         for dead in (True, False)
@@ -164,7 +168,7 @@ def test_every_command_that_is_told_is_one() -> None:
     ]
     assert len(told) > 8
     for command in filter(None, told):
-        program, *arguments = command.split()
+        program, *arguments = shlex.split(command)
         assert program == "gateway"
         context: click.Context = click.Context(cli)
         found: click.Command = cli
@@ -179,6 +183,38 @@ def test_every_command_that_is_told_is_one() -> None:
 
 def test_a_command_without_its_name_is_not_told() -> None:
     assert story.advice(message(State.RELEASED), [event(Kind.RELEASED)], Holding()) == []
+
+
+def test_a_dead_letter_says_where_its_copy_is_and_why() -> None:
+    place = {"broker": "new", "exchange": "", "routing_key": "dead letters"}
+    events = [event(Kind.DEAD_LETTERED, subscription="billing", place=place, reason="no such order", code="rejected")]
+    assert story.now(message(State.DEAD_LETTERED), events, Holding()) == (
+        "A copy is confirmed at the dead-letter destination at the default exchange of new, routing key "
+        "'dead letters'. Why: no such order."
+    )
+    assert [step.command for step in story.advice(message(State.DEAD_LETTERED), events, Holding())] == [
+        "gateway queues show new 'dead letters'",
+        "gateway dlq redrive --broker new --queue 'dead letters' --dry-run",
+    ]
+
+
+def test_a_rejection_that_names_its_destination_says_that_the_copy_is_there() -> None:
+    """As it was recorded where the copy was published by the gateway."""
+    told = {"subscription": "billing", "dead_letter_exchange": "x", "dead_letter_routing_key": "dead"}
+    rejected = event(Kind.REJECTED, reason="no such order", **told)
+    where = "a copy was confirmed at the dead-letter destination at exchange 'x' of old, routing key 'dead'."
+    assert where in story.sentence(message(), rejected)
+    assert story.now(message(State.REJECTED), [rejected], Holding()) == (
+        "A copy is confirmed at the dead-letter destination at exchange 'x' of old, routing key 'dead'. "
+        "Why: no such order."
+    )
+    assert "confirmed" not in story.now(message(State.REJECTED), [event(Kind.REJECTED, **told)], Holding())
+
+
+def test_advice_shows_the_queue_that_the_message_is_in() -> None:
+    steps = story.advice(message(routing_key="a b"), [event(Kind.CONFIRMED)], Holding())
+    assert [step.command for step in steps] == ["gateway queues show old 'a b'"]
+    assert story.advice(message(exchange="x"), [event(Kind.CONFIRMED)], Holding()) == []
 
 
 def test_other_messages_are_named_once() -> None:

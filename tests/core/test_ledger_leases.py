@@ -197,8 +197,10 @@ async def test_rejected_with_a_reason(gateway: Gateway, upstream: FakeUpstream, 
         assert headers["n"] == 1
         entry = dict(headers["x-gateway"])
         assert len(entry.pop("letter")) == 16
+        assert entry.pop("at").endswith("Z")
         assert entry == {
-            "id": id_text(item.id), "reason": "no such customer", "subscription": "billing", "expiration": "60000",
+            "id": id_text(item.id), "reason": "no such customer", "code": "rejected", "subscription": "billing",
+            "expiration": "60000",
             "broker": "fake", "queue": "orders", "exchange": "", "routing_key": "orders",
         }  # fmt: skip
         assert (await kinds(gateway, item))[-1] == "dead_lettered"
