@@ -271,11 +271,12 @@ def quoted(word: Any) -> str:
 
 
 def _copied_to(event: Event) -> str:
-    """Where the copy of a rejected message was confirmed; empty: the event names no such place. A rejection without a
-    reason may be the broker's, whatever destination the subscription has."""
+    """Where the copy of a rejected message was confirmed; empty: the event names no such place. The broker itself may
+    have dead-lettered it, whatever destination the subscription has."""
     detail = event.detail
     names = ("dead_letter_exchange", "dead_letter_routing_key")
-    if event.kind is not Kind.REJECTED or not detail.get("reason") or not any(detail.get(name) for name in names):
+    copied = detail.get("dead_letter_broker") or detail.get("reason")  # the latter: as earlier versions recorded it
+    if event.kind is not Kind.REJECTED or not copied or not any(detail.get(name) for name in names):
         return ""
     exchange, routing_key = (detail.get(name, "") for name in names)
     return f" at {_place(detail.get('dead_letter_broker') or event.broker, exchange, routing_key)}"

@@ -257,6 +257,7 @@ class BrokerLeases:
         leases = list(dict.fromkeys(lease for lease in found if isinstance(lease, Lease)))
         if place is not None and (reason or place.broker != subscription.settings.broker):
             outcomes = await self._copy(place, subscription.name, leases, reason)
+            detail["dead_letter_broker"] = place.broker  # which says that there is a copy, and that it is confirmed
         else:
             outcomes = [await self._reject(lease, place, native) for lease in leases]
         errors = dict(zip(leases, outcomes, strict=True))
