@@ -8,7 +8,6 @@ It answers as RabbitMQ does, over all three versions on one port, and forgets ev
 ``channels.py``     one channel: confirm mode, transaction, deliveries that are out
 ``vhost.py``        names of exchanges and queues, declare and bind, routing, dead letters
 ``exchanges.py``    how a routing key or headers choose destinations
-``topics.py``       the trie behind topic exchanges
 ``queues.py``       messages in order, limits, expiry, fair dispatch
 ``consumers.py``    who may have how many messages
 ``arguments.py``    the tables of arguments that are known

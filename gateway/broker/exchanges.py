@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 from gateway.broker.arguments import ExchangeArguments, plain, weight
 from gateway.broker.refusals import refusal
-from gateway.broker.topics import TopicTrie
 from gateway.message import SMALL, Message
 from gateway.selectors import Selector
+from gateway.topics import TopicTrie
 from gateway.values import Table, Typed, Value
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.broker.topics import CACHE_MAX, TopicTrie
+from gateway.topics import CACHE_MAX, TopicTrie
 
 
 @pytest.mark.parametrize(

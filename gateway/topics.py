@@ -1,4 +1,4 @@
-"""The trie behind topic exchanges (0-9-1 section 3.1.3.3).
+"""A trie of topic patterns (0-9-1 section 3.1.3.3), for topic exchanges and for scopes of routing keys.
 
 A pattern is words between dots; ``*`` stands for exactly one word, ``#`` for none or more. Patterns share their
 prefixes in a trie, and a key is matched by walking it with the *set* of nodes that are reachable so far, so the
