@@ -29,6 +29,7 @@ from gateway import commands, config, errors, fidelity, limits, telemetry
 from gateway.access.scopes import FORMS
 from gateway.api.app import ROUTES
 from gateway.api.problems import PROBLEMS
+from gateway.api.subscription_scopes import NEEDS, Need
 from gateway.broker import arguments
 from gateway.classic import client, client_channel, server, server_channel
 from gateway.classic import dialect as classic
@@ -591,6 +592,14 @@ def scopes() -> Iterator[str]:
     yield from table(("scope", "allows"), ((f"`{form.text}`", form.allows) for form in FORMS.values()))
 
 
+def subscription_scopes() -> Iterator[str]:
+    """What the settings of a subscription take of a caller without ``admin``."""
+    found: dict[Need, list[str]] = {}
+    for name, need in NEEDS.items():
+        found.setdefault(need, []).append(f"`{name}`")
+    yield from table(("setting", "scope besides `subscribe:`"), ((", ".join(found[need]), need.value) for need in Need))
+
+
 # ------------------------------------------------------------------------------------------------ translation
 
 TARGETS = {
@@ -902,6 +911,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "broker-arguments": broker_arguments,
     "routes": routes,
     "scopes": scopes,
+    "subscription-scopes": subscription_scopes,
     "translations": translations,
     "losses": losses,
     "denied-addresses": denied_addresses,

@@ -36,6 +36,7 @@ import msgspec
 import uvicorn
 
 from gateway import __version__, collector
+from gateway.access import configured
 from gateway.access.access import Access
 from gateway.access.tokens import SET_MAX
 from gateway.access.trail import Trail
@@ -259,6 +260,7 @@ async def running(
         LedgerUnavailable: the ledger cannot be opened.
     """
     check(config)
+    configured.warn(config)
     metrics = Metrics(__version__, config.ops.metrics_names)
     async with AsyncExitStack() as stack:
         http_socket = None
@@ -372,6 +374,7 @@ def check(config: Config) -> None:
     taken = sorted(LOCAL_BROKERS.keys() & config.brokers.keys()) if config.embedded.enabled else []
     if taken:
         raise ConfigurationError(f"brokers.{taken[0]}: the name belongs to the embedded broker")
+    configured.check(config)
 
 
 def _is_loopback(host: str) -> bool:

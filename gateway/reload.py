@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.access import configured
 from gateway.access.access import Access
 from gateway.api.app import Api
 from gateway.api.auth import Keys
@@ -259,6 +260,7 @@ class Reloads:
             lambda: running.gateway.set_bounds(config.http.confirm_timeout, config.http.leases_max),
             lambda: running.set_bounds(config.http),
             lambda: set_level(config.log_level),
+            lambda: configured.warn(config),
         ]
         if running.gateway.peers.shared:
             running_peers = running.gateway.peers

@@ -16,13 +16,13 @@ import hmac
 import logging
 import secrets
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from time import time
 from typing import TYPE_CHECKING, Final
 
-from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, parse_scope, principal_of
+from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, doubt, parse_scope, principal_of
 from gateway.config import JWT_CLIENT
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
 from gateway.ledger.api_keys import ApiKey
@@ -96,15 +96,17 @@ def digest_of(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
-def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
-    """The scopes, if they are some. Raises EncodeError."""
+def check_scopes(scopes: Sequence[str], brokers: Collection[str]) -> tuple[str, ...]:
+    """The scopes, if each can match something. Raises EncodeError."""
     if not 0 < len(scopes) <= SCOPES_MAX or any(len(scope) > SCOPE_MAX for scope in scopes):
         raise EncodeError(f"scopes: 1 to {SCOPES_MAX} are needed, each of at most {SCOPE_MAX} characters")
-    try:
-        for scope in scopes:
-            parse_scope(scope)
-    except ConfigurationError as error:
-        raise EncodeError(str(error)) from None
+    for index, scope in enumerate(scopes):
+        try:
+            why = doubt(scope, brokers)
+        except ConfigurationError as error:
+            raise EncodeError(f"scopes.{index}: {str(error).removeprefix('scopes: ')}") from None
+        if why:
+            raise EncodeError(f"scopes.{index}: {scope!r} can match nothing: {why}")
     return tuple(scopes)
 
 
@@ -142,13 +144,23 @@ class StoredKeys:
     # ----------------------------------------------------------------------------------------------- changing
 
     async def create(
-        self, client: str, scopes: Sequence[str], *, by: str, environment: str = "live", seconds: int = 0
+        self,
+        client: str,
+        scopes: Sequence[str],
+        *,
+        brokers: Collection[str],
+        by: str,
+        environment: str = "live",
+        seconds: int = 0,
     ) -> tuple[ApiKey, str]:
-        """A key for a client, and the key itself, which is told nobody again. ``seconds``: how long it lives; 0: for
-        ever.
+        """Make a key for a client. Returns it and the key itself, which nobody is shown again.
+
+        Args:
+            brokers: Those that scopes may name.
+            seconds: How long it lives; 0: for ever.
 
         Raises:
-            EncodeError: a value does not fit.
+            EncodeError: A value does not fit, or a scope can match nothing.
             StateError: the client has two live keys already.
         """
         if not 0 < len(client) <= CLIENT_MAX or not client.isprintable():
@@ -158,7 +170,7 @@ class StoredKeys:
         if client in self.configured:
             raise EncodeError(f"client: the keys of {client!r} are in the configuration file")
         now = self._now()
-        key, secret = self._new(client, check_scopes(scopes), environment, seconds, by, now)
+        key, secret = self._new(client, check_scopes(scopes, brokers), environment, seconds, by, now)
         await self._rows.add(key, now, _entry("keys.create", by, key.id, client=client, scopes=list(scopes)))
         await self.refresh(changed=True)
         return key, secret

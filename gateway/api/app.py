@@ -76,7 +76,7 @@ OPERATION: Final = "gateway.operation"
 """Keys of the ASGI scope: who calls which operation, once that is known."""
 TRACED: Final = "gateway.traced"
 """Key of the ASGI scope: the trace, or the id of the caller's where nothing is traced."""
-RECORDED: Final = frozenset({Scope.ADMIN, Scope.BROKER, Scope.ENDPOINT})
+RECORDED: Final = frozenset({Scope.ADMIN, Scope.BROKER, Scope.ENDPOINT, Scope.SUBSCRIBE})
 """What a route needs whose requests go into the audit log, if they change anything."""
 NOT_RECORDED: Final = frozenset(
     {"claim_log_cursor", "move_log_cursor", "release_log_cursor", "put_pipeline_run", "probe_broker", "compare_bridge"}

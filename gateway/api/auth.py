@@ -19,7 +19,16 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.access.access import Access
-from gateway.access.scopes import DEFAULT_EXCHANGE, DEVELOPER, ON_BROKERS, VISITOR, Principal, principal_of
+from gateway.access.scopes import (
+    CONSUMERS,
+    DEFAULT_EXCHANGE,
+    DEVELOPER,
+    ON_BROKERS,
+    PUBLISHERS,
+    VISITOR,
+    Principal,
+    principal_of,
+)
 from gateway.access.tokens import TokenRefused, looks_like_token
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Scope
@@ -218,7 +227,7 @@ Check = Callable[[Principal, Mapping[str, str]], bool]
 
 
 def _publish(principal: Principal, names: Mapping[str, str]) -> bool:
-    return principal.may("publish", names["broker"], names["exchange"])
+    return bool(principal.routing_keys(names["broker"], names["exchange"]))
 
 
 def _consume(principal: Principal, names: Mapping[str, str]) -> bool:
@@ -233,12 +242,14 @@ NEEDS: Final[Mapping[Scope, Check]] = {
     Scope.NONE: lambda _, names: True,
     Scope.BROKERS: lambda principal, _: principal.holds(ON_BROKERS),
     Scope.BROKER_SEEN: lambda principal, names: principal.sees(names["broker"]),
-    Scope.PUBLISHER: lambda principal, _: principal.holds(("publish",)),
-    Scope.CONSUMER: lambda principal, _: principal.holds(("consume",)),
+    Scope.PUBLISHER: lambda principal, _: principal.holds(PUBLISHERS),
+    Scope.CONSUMER: lambda principal, _: principal.holds(CONSUMERS),
     Scope.PUBLISH: _publish,
     Scope.EXCHANGE: lambda principal, names: _publish(principal, names) or _broker(principal, names),
     Scope.QUEUE: lambda principal, names: _consume(principal, names) or _broker(principal, names),
     Scope.SUBSCRIPTION: lambda principal, _: principal.holds(("consume",)),
+    Scope.SUBSCRIPTION_SEEN: lambda principal, _: principal.holds(CONSUMERS),
+    Scope.SUBSCRIBE: lambda principal, _: principal.holds(("subscribe",)),
     Scope.BROKER: _broker,
     Scope.ENDPOINTS: lambda principal, _: principal.holds(("endpoint",)),
     Scope.ENDPOINT: lambda principal, names: principal.may("endpoint", "", names["endpoint"]),
@@ -246,4 +257,4 @@ NEEDS: Final[Mapping[Scope, Check]] = {
     Scope.ADMIN: lambda principal, _: principal.admin,
 }
 """What a route needs -> whether a caller has it. Where an object is only known later, here is asked whether there can
-be any: a handler of ``SUBSCRIPTION`` asks again when it knows the queue."""
+be any: the handlers of subscriptions ask again when they know the queue."""

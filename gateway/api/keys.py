@@ -22,7 +22,7 @@ Life = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 
 Environment = Annotated[str, Meta(extra_json_schema={"pattern": f"^[a-z0-9]{{1,{ENVIRONMENT_MAX}}}$"})]
 _SCOPE: Final = (
-    r"^(admin(:\*)?|history|(publish|consume):[^/]+/.+|(broker|endpoint):.+)$"
+    r"^(admin(:\*)?|history|(publish|consume|subscribe):[^/]+/.+|route:[^/]+/[^/]+/[^/]+|(broker|endpoint):.+)$"
 )  # fmt: skip
 """Roughly; :func:`gateway.access.scopes.parse_scope` knows."""
 
@@ -99,8 +99,9 @@ async def create_key(call: Call) -> Response:
     body = await call.json(KeyBody)
     try:
         key, secret = await _all(call).create(
-            body.client, body.scopes, by=call.principal.name, environment=body.environment, seconds=body.expires_seconds
-        )
+            body.client, body.scopes, brokers=call.gateway.brokers.keys(), by=call.principal.name,
+            environment=body.environment, seconds=body.expires_seconds,
+        )  # fmt: skip
     except EncodeError as error:
         raise invalid_setting(error) from None
     return _made(key, secret)

@@ -16,6 +16,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from gateway.api import cloudevents, raw_body
+from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
@@ -60,6 +61,7 @@ async def publish(call: Call) -> Response:
     form = _form(call, media)
     octets = await call.body()
     batch, messages = form(call, octets)
+    messages = refuse_foreign_keys(call, messages, json=form is _json, alone=not batch)
     if call.trace is None:
         return await _publish(call, octets, batch, messages)
     with Publishing(call, [item for item in messages if isinstance(item, Outgoing)]) as span:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from gateway.api.allowed_keys import foreign_key
 from gateway.api.call import Call, answer, no_content, page_headers
 from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
@@ -50,6 +51,10 @@ async def cancel_scheduled(call: Call) -> Response:
 async def retry_scheduled(call: Call) -> Response:
     """Send one again that the broker would not take."""
     found = await _find(call)
+    if (row := found.row) is not None:
+        keys = call.principal.routing_keys(row.broker, row.exchange)
+        if not keys.allow(row.routing_key):
+            raise foreign_key(call.principal, row.broker, row.exchange, row.routing_key)
     await call.gateway.outbox.retry(found.id)
     return answer(_describe(await _find(call)))
 

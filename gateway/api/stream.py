@@ -17,6 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import LOOK_AGAIN, ONE_PIECE, Call, decode_json, invalid_value
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import prefers_later, publish_each
@@ -177,6 +178,7 @@ def _message(line: bytes, annotated: bool, batch_max: int) -> Outgoing | ApiProb
 
 
 async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str, later: bool) -> list[BatchResult]:
+    group = refuse_foreign_keys(call, group)
     messages = [item for item in group if isinstance(item, Outgoing)]
     if not messages:
         return batch_results(group, ()).results

@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.access.scopes import CONSUMERS, Principal
 from gateway.api.auth import lacks
 from gateway.api.brokers import moment
 from gateway.api.call import Call, JsonAnswer, answer, if_match, invalid_setting, no_content, page_headers
@@ -41,6 +42,7 @@ from gateway.api.schemas import (
     Subscriptions,
 )
 from gateway.api.streaming import StreamQuery, stream_answer
+from gateway.api.subscription_scopes import check_name, check_put, check_steer
 from gateway.api.traced import handed_out, now, settled
 from gateway.core import Gateway, Pulled, Settled
 from gateway.core import Subscription as Found
@@ -72,14 +74,14 @@ async def list_subscriptions(call: Call) -> Response:
 
 
 async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[Found], str | None]:
-    """Those whose queue the caller may consume, and the cursor behind them: the name of one of them. There is none
+    """Those whose queue the caller has a scope for, and the cursor behind them: the name of one of them. There is none
     where only those follow that the caller may not see."""
     found: list[Found] = []
     own: list[Found] = []
     following, first = cursor, True
     while (first or following is not None) and len(own) <= limit:
         page, following = await call.gateway.subscriptions.page(following, max(limit + 1, LOOKED_AT))
-        seen = [item for item in page if call.principal.may("consume", item.settings.broker, _queue(item))]
+        seen = [item for item in page if _may(call.principal, CONSUMERS, item)]
         found += [item for item in seen if item.read_only]
         own += [item for item in seen if not item.read_only]
         first = False
@@ -88,7 +90,7 @@ async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[Fou
 
 async def get_subscription(call: Call) -> Response:
     """One of them, with its ETag. Of one that another process pushes, that one knows more."""
-    found = await _find(call)
+    found = await _find(call, CONSUMERS)
     gateway = call.gateway
     if found.settings.push and gateway.peers.shared:
         owner = await gateway.ownership.owner(PUSH, found.name)
@@ -102,15 +104,16 @@ async def put_subscription(call: Call) -> Response:
     name = call.names["subscription"]
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise wrong_parameter("subscription", f"the name is not 1 to {NAME_MAX} printable characters")
+    await check_name(call, name)
     settings = await call.json(SubscriptionBody)
     for field in _NAMES:
         size = len(getattr(settings, field).encode())
         if size > SHORT_STRING_MAX:
             detail = f"{field} is not 0 to {SHORT_STRING_MAX} octets long"
             raise ApiProblem("invalid_value", detail, errors=[(f"/{field}", detail)])
+    match = await check_put(call, name, settings, if_match(call))
     if settings.push and call.endpoints is not None:
         await call.endpoints.get(settings.push)
-    match = if_match(call)
     try:
         found, created = await call.gateway.subscriptions.put(name, settings, match)
     except EtagMismatch as error:
@@ -124,33 +127,43 @@ async def put_subscription(call: Call) -> Response:
 
 async def delete_subscription(call: Call) -> Response:
     """Delete."""
-    await call.gateway.subscriptions.delete(call.names["subscription"], if_match(call))
+    match, etag = if_match(call), await check_steer(call, call.names["subscription"])
+    if etag is not None and match in (None, "*"):
+        match = etag  # what was looked at, and nothing else
+    await call.gateway.subscriptions.delete(call.names["subscription"], match)
     return no_content()
 
 
 async def pause(call: Call) -> Response:
     """Take and hand out nothing."""
+    await check_steer(call, call.names["subscription"])
     return await _answer(call, await call.gateway.subscriptions.pause(call.names["subscription"]))
 
 
 async def resume(call: Call) -> Response:
     """Go on."""
+    await check_steer(call, call.names["subscription"])
     return await _answer(call, await call.gateway.subscriptions.resume(call.names["subscription"]))
 
 
-async def _find(call: Call) -> Found:
-    """The subscription of the path, if the caller may consume its queue. Who may not is told the same of one that is
-    not there: a key learns of nothing that it has no scope for."""
+async def _find(call: Call, kinds: Sequence[str] = ("consume",)) -> Found:
+    """The subscription of the path, if the caller has a scope of one of these kinds for its queue. Who has not is told
+    the same of one that is not there: a key learns of nothing that it has no scope for."""
     principal, name = call.principal, call.names["subscription"]
     try:
         found = await call.gateway.subscriptions.get(name)
     except NoSuchSubscription:
-        if principal.may("consume", "*", "*"):
+        if any(principal.may(kind, "*", "*") for kind in kinds):
             raise
     else:
-        if principal.may("consume", found.settings.broker, _queue(found)):
+        if _may(principal, kinds, found):
             return found
-    raise lacks(principal, f"consume: for the queue of {name!r:.140}")
+    raise lacks(principal, f"{' or '.join(f'{kind}:' for kind in kinds)} for the queue of {name!r:.140}")
+
+
+def _may(principal: Principal, kinds: Sequence[str], found: Found) -> bool:
+    """Whether the caller has a scope of one of these kinds for the queue of a subscription."""
+    return any(principal.may(kind, found.settings.broker, _queue(found)) for kind in kinds)
 
 
 def _queue(found: Found) -> str:
@@ -315,26 +328,27 @@ _SETTLED: Final = {200: ("One result per ack id, in order.", AckResults)}
 ROUTES = (
     Route(
         "GET", "/v1/subscriptions", "list_subscriptions", "List subscriptions", list_subscriptions, Needs.CONSUMER,
-        {200: ("A page: those whose queue the key may consume.", Subscriptions)},
+        {200: ("A page: those whose queue the caller has a scope for.", Subscriptions)},
         query=PageQuery, codes=("invalid_parameter",), tag="subscriptions",
     ),
     Route(
-        "GET", _PATH, "get_subscription", "Read a subscription", get_subscription, Needs.SUBSCRIPTION,
+        "GET", _PATH, "get_subscription", "Read a subscription", get_subscription, Needs.SUBSCRIPTION_SEEN,
         {200: ("The subscription; its ETag is in the header.", Subscription)}, codes=_CODES, tag="subscriptions",
     ),
     Route(
-        "PUT", _PATH, "put_subscription", "Create or replace a subscription", put_subscription, Needs.ADMIN,
+        "PUT", _PATH, "put_subscription", "Create or replace a subscription", put_subscription, Needs.SUBSCRIBE,
         {200: ("It was there, and is now as asked.", Subscription), 201: ("Created.", Subscription)},
         body=SubscriptionBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
                "access_refused",
                "broker_unavailable", "ledger_unavailable", "read_only", "precondition_required", "etag_mismatch",
-               "invalid_parameter"),
-        description="Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not.",
+               "invalid_parameter", "state"),
+        description="Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. "
+        "Without `admin` some settings need further scopes: see docs/security.md.",
         tag="subscriptions",
     ),
     Route(
-        "DELETE", _PATH, "delete_subscription", "Delete a subscription", delete_subscription, Needs.ADMIN,
+        "DELETE", _PATH, "delete_subscription", "Delete a subscription", delete_subscription, Needs.SUBSCRIBE,
         {204: ("Deleted. Messages that are out stay out until their leases end.", None)}, headers=("If-Match",),
         codes=(*_CODES, "read_only", "etag_mismatch", "invalid_parameter"), tag="subscriptions",
     ),
@@ -404,7 +418,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:pause", "pause_subscription", "Pause a subscription", pause, Needs.ADMIN,
+        "POST", f"{_PATH}:pause", "pause_subscription", "Pause a subscription", pause, Needs.SUBSCRIBE,
         {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"),
         description=(
             "It takes and hands out nothing until it is resumed, also after a restart; what is out may be settled."
@@ -412,7 +426,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_subscription", "Let a subscription go on", resume, Needs.ADMIN,
+        "POST", f"{_PATH}:resume", "resume_subscription", "Let a subscription go on", resume, Needs.SUBSCRIBE,
         {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"), tag="subscriptions",
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -59,9 +59,11 @@ def create_key(
     """Make a key for CLIENT, and print it. It is told this once.
 
     \b
-    Scopes: publish:BROKER/EXCHANGE  consume:BROKER/QUEUE  broker:BROKER
+    Scopes: publish:BROKER/EXCHANGE  route:BROKER/EXCHANGE/PATTERN
+            consume:BROKER/QUEUE  subscribe:BROKER/QUEUE  broker:BROKER
             endpoint:NAME  history  admin
     Example: gateway keys create shop --scope publish:orders/* --scope history
+             gateway keys create till --scope "route:orders/sales/eu.#"
     """
     body = {"client": client, "scopes": list(scopes), "environment": environment, "expires_seconds": days * DAY}
     if not offline:
@@ -69,24 +71,29 @@ def create_key(
         return
     by = f"offline:{getpass.getuser()}"
 
-    async def make(stored: StoredKeys) -> dict[str, Any]:
-        key, secret = await stored.create(client, scopes, by=by, environment=environment, seconds=days * DAY)
+    async def make(stored: StoredKeys, brokers: Collection[str]) -> dict[str, Any]:
+        key, secret = await stored.create(
+            client, scopes, brokers=brokers, by=by, environment=environment, seconds=days * DAY
+        )
         return {"id": key.id, "client": key.client, "scopes": list(key.scopes), "hint": key.hint, "key": secret}
 
     _print_new(asyncio.run(_in_the_ledger(config, data_dir, make)), as_json)
 
 
-async def _in_the_ledger(config: str | None, data_dir: str | None, work: Callable[[StoredKeys], Awaitable[T]]) -> T:
+async def _in_the_ledger(
+    config: str | None, data_dir: str | None, work: Callable[[StoredKeys, Collection[str]], Awaitable[T]]
+) -> T:
     from gateway.access.keys import StoredKeys
     from gateway.app import ledger_url
-    from gateway.config import load
+    from gateway.config import broker_names, load
     from gateway.ledger import Ledger
 
     settings = load(config, overrides={"data_dir": data_dir})
     address = ledger_url(settings)
     ledger = await Ledger.open(address, settings.ledger, owner="gateway keys", migrate=address.startswith("sqlite"))
     try:
-        return await work(StoredKeys(ledger, frozenset(key.name for key in settings.api_keys)))
+        stored = StoredKeys(ledger, frozenset(key.name for key in settings.api_keys))
+        return await work(stored, broker_names(settings))
     finally:
         await ledger.close()
 

@@ -22,7 +22,7 @@ from gateway.config.brokers import (
 from gateway.config.document import Config, asks_for_credentials
 from gateway.config.endpoints import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.config.ledger import ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
-from gateway.config.loading import ENVIRONMENT, load
+from gateway.config.loading import ENVIRONMENT, broker_names, load
 from gateway.config.service import (
     EmbeddedSettings,
     EmbeddedTls,
@@ -77,6 +77,7 @@ __all__ = [
     "TokenSettings",
     "TracingSettings",
     "asks_for_credentials",
+    "broker_names",
     "check_bridge",
     "check_subscription",
     "check_tap",

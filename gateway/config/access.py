@@ -24,8 +24,9 @@ class ApiKeySettings(Settings, frozen=True):
     key_file: str = ""
     """File that holds the key."""
     scopes: tuple[str, ...] = ("admin",)
-    """``publish:BROKER/EXCHANGE``, ``consume:BROKER/QUEUE``, ``broker:BROKER``, ``endpoint:NAME``, ``history``,
-    ``admin``; ``*`` stands for any one part."""
+    """``publish:BROKER/EXCHANGE``, ``route:BROKER/EXCHANGE/PATTERN``, ``consume:BROKER/QUEUE``,
+    ``subscribe:BROKER/QUEUE``, ``broker:BROKER``, ``endpoint:NAME``, ``history``, ``admin``; ``*`` stands for any one
+    part."""
 
 
 class TokenSettings(Settings, frozen=True):

@@ -176,6 +176,11 @@ def _variable(environ: dict[str, str] | os._Environ[str], name: str) -> str | No
         raise ConfigurationError(f"{name}_FILE: {file}: not UTF-8") from None
 
 
+def broker_names(config: Config) -> frozenset[str]:
+    """The brokers that there are: those of the file, and the embedded one by its versions."""
+    return frozenset({*config.brokers, *(LOCAL_BROKERS if config.embedded.enabled else ())})
+
+
 def _known(broker: str, config: Config) -> bool:
     return broker in config.brokers or (config.embedded.enabled and broker in LOCAL_BROKERS)
 

@@ -21,10 +21,18 @@ METHODS = {"get", "put", "post", "delete", "patch", "head", "options", "trace"}
 NAMES = {"broker": "fake", "exchange": "ex", "queue": "orders", "endpoint": "mine", "asset": "start.js"}
 OPEN = {"root", "docs", "docs_asset", "openapi", "webhook_keys"}
 """What anybody may read. A new one is added here on purpose, or this fails."""
-FOREIGN = ("publish:else/ex", "consume:else/orders", "broker:else", "endpoint:else", "history")
+FOREIGN = (
+    "publish:else/ex", "route:else/ex/%23", "route:fake/else/%23", "consume:else/orders", "subscribe:else/orders",
+    "broker:else", "endpoint:else", "history",
+)  # fmt: skip
 """One scope of each kind, on objects that no path of this test names."""
-ANY_OF = {"any publish:": "publish", "any consume:": "consume", "any endpoint:": "endpoint", "history": "history"}
-"""Scopes of a route that any object of a kind satisfies -> that kind, which is then left out of the foreign ones."""
+ANY_OF = {
+    "any publish: or route:": ("publish", "route"),
+    "any consume: or subscribe:": ("consume", "subscribe"),
+    "any endpoint:": ("endpoint",),
+    "history": ("history",),
+}
+"""Scopes of a route that any object of a kind satisfies -> those kinds, which are then left out of the foreign ones."""
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
@@ -51,9 +59,9 @@ def foreign(scope: str) -> list[str]:
     """Scopes of every kind that do not make it for this route."""
     if scope == "any scope of a broker":
         return [text for text in FOREIGN if text.partition(":")[0] in ("endpoint", "history")]
-    if scope == "consume:{broker}/{queue} of the subscription":
-        return list(FOREIGN)
-    return [text for text in FOREIGN if text.partition(":")[0] != ANY_OF.get(scope)]
+    if scope == "any scope of {broker}":
+        return [text for text in FOREIGN if ":fake/" not in text]
+    return [text for text in FOREIGN if text.partition(":")[0] not in ANY_OF.get(scope, ())]
 
 
 def owned(scope: str) -> str:
@@ -61,11 +69,13 @@ def owned(scope: str) -> str:
     return {
         "any scope of a broker": "broker:else",
         "any scope of {broker}": "publish:fake/else",
-        "any publish:": "publish:else/ex",
-        "any consume:": "consume:else/orders",
+        "any publish: or route:": "publish:else/ex",
+        "any consume: or subscribe:": "consume:else/orders",
         "any endpoint:": "endpoint:else",
         "consume:{broker}/{queue} of the subscription": "consume:fake/orders",
-    }.get(scope, scope.partition(" or ")[0].format(**NAMES))
+        "consume:{broker}/{queue} or subscribe:{broker}/{queue} of the subscription": "subscribe:fake/orders",
+        "subscribe:{broker}/{queue} of the subscription": "subscribe:fake/orders",
+    }.get(scope, scope.partition(" or ")[0].partition(",")[0].format(**NAMES))
 
 
 def name_of(each: tuple[str, str, dict[str, Any]]) -> str:

@@ -83,7 +83,7 @@ def test_environments_that_are_none(environment: str) -> None:
 
 
 async def test_a_key_opens_what_its_scopes_say(stored: StoredKeys) -> None:
-    key, secret = await stored.create("shop", ["publish:b/x"], by="me")
+    key, secret = await stored.create("shop", ["publish:b/x"], brokers=("b",), by="me")
     found = stored.find(secret.encode())
     assert found is not None
     assert (found.name, found.admin, found.credential) == ("shop", False, f"key:{key.id}")
@@ -94,7 +94,7 @@ async def test_a_key_opens_what_its_scopes_say(stored: StoredKeys) -> None:
 
 
 async def test_the_ledger_has_no_key_but_its_digest(stored: StoredKeys, ledger: Ledger, tmp_path: Path) -> None:
-    key, secret = await stored.create("shop", ["admin"], by="me")
+    key, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     assert (await stored.get(key.id)).digest == digest_of(secret)
     await ledger.record([])
     for path in tmp_path.rglob("*"):
@@ -104,19 +104,19 @@ async def test_the_ledger_has_no_key_but_its_digest(stored: StoredKeys, ledger: 
 
 
 async def test_a_key_ends(stored: StoredKeys, clock: Clock) -> None:
-    _, secret = await stored.create("shop", ["admin"], by="me", seconds=10)
+    _, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me", seconds=10)
     clock.now += 9.99
     assert stored.find(secret.encode())
     clock.now += 0.01
     assert stored.find(secret.encode()) is None
-    _, again = await stored.create("shop", ["admin"], by="me")
-    _, second = await stored.create("shop", ["admin"], by="me")
+    _, again = await stored.create("shop", ["admin"], brokers=("b",), by="me")
+    _, second = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     assert stored.find(again.encode())
     assert stored.find(second.encode())
 
 
 async def test_a_client_that_the_configuration_comes_to_define_has_no_other_keys(stored: StoredKeys) -> None:
-    _, secret = await stored.create("shop", ["admin"], by="me")
+    _, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     stored.configured = frozenset({"shop"})  # as a reload does
     assert stored.find(secret.encode()) is None
     stored.configured = frozenset()
@@ -124,25 +124,27 @@ async def test_a_client_that_the_configuration_comes_to_define_has_no_other_keys
 
 
 async def test_a_client_has_two_live_keys_at_most(stored: StoredKeys) -> None:
-    first, one = await stored.create("shop", ["admin"], by="me")
-    await stored.create("shop", ["admin"], by="me")
+    first, one = await stored.create("shop", ["admin"], brokers=("b",), by="me")
+    await stored.create("shop", ["admin"], brokers=("b",), by="me")
     with pytest.raises(StateError, match="2 live keys"):
-        await stored.create("shop", ["admin"], by="me")
+        await stored.create("shop", ["admin"], brokers=("b",), by="me")
     with pytest.raises(StateError, match="2 live keys"):
         await stored.rotate(first.id, by="me")
-    await stored.create("other", ["admin"], by="me")
+    await stored.create("other", ["admin"], brokers=("b",), by="me")
     await stored.revoke(first.id, by="me")
     assert stored.find(one.encode()) is None
-    await stored.create("shop", ["admin"], by="me")
+    await stored.create("shop", ["admin"], brokers=("b",), by="me")
 
 
 async def test_many_at_once_are_still_two(stored: StoredKeys) -> None:
-    made = await asyncio.gather(*(stored.create("shop", ["admin"], by="me") for _ in range(10)), return_exceptions=True)
+    made = await asyncio.gather(
+        *(stored.create("shop", ["admin"], brokers=("b",), by="me") for _ in range(10)), return_exceptions=True
+    )
     assert sum(isinstance(each, StateError) for each in made) == 8
 
 
 async def test_rotation_keeps_client_and_scopes(stored: StoredKeys, clock: Clock) -> None:
-    old, secret = await stored.create("shop", ["publish:b/x"], by="me", seconds=100 * DAY)
+    old, secret = await stored.create("shop", ["publish:b/x"], brokers=("b",), by="me", seconds=100 * DAY)
     new, replaced = await stored.rotate(old.id, by="you", overlap=60)
     assert (new.client, new.scopes, new.created_by) == ("shop", ("publish:b/x",), "you")
     assert stored.find(secret.encode())
@@ -153,7 +155,7 @@ async def test_rotation_keeps_client_and_scopes(stored: StoredKeys, clock: Clock
 
 
 async def test_rotation_does_not_make_a_key_live_longer(stored: StoredKeys, clock: Clock) -> None:
-    old, _ = await stored.create("shop", ["admin"], by="me", seconds=10)
+    old, _ = await stored.create("shop", ["admin"], brokers=("b",), by="me", seconds=10)
     await stored.rotate(old.id, by="me", overlap=DAY)
     assert (await stored.get(old.id)).expires_at == int((clock.now + 10) * 1e6)
     clock.now += 10
@@ -177,19 +179,19 @@ async def test_what_is_not_there(stored: StoredKeys) -> None:
         ("jwt:shop", ["admin"], "client: jwt:"),
         ("a", [], "scopes"),
         ("a", ["root"], "scopes"),
-        ("a", ["history", "publish:b/"], "scopes: 'publish:b/' has nothing behind the slash"),
+        ("a", ["history", "publish:b/"], r"scopes\.1: 'publish:b/' has nothing behind the slash"),
         ("a", ["admin"] * 257, "scopes"),
         ("a", ["publish:b/" + "x" * 1_100], "scopes"),
     ],
 )
 async def test_what_does_not_fit(stored: StoredKeys, client: str, scopes: list[str], why: str) -> None:
     with pytest.raises(EncodeError, match=why):
-        await stored.create(client, scopes, by="me")
+        await stored.create(client, scopes, brokers=("b",), by="me")
 
 
 @pytest.mark.parametrize("credential", [b"", b"x", b"\xff\x00", b"amqpgw_live_", b"a" * 10_000])
 async def test_nothing_else_opens_anything(stored: StoredKeys, credential: bytes) -> None:
-    await stored.create("shop", ["admin"], by="me")
+    await stored.create("shop", ["admin"], brokers=("b",), by="me")
     assert stored.find(credential) is None
     assert stored.find(new_key().encode()) is None
 
@@ -197,7 +199,7 @@ async def test_nothing_else_opens_anything(stored: StoredKeys, credential: bytes
 async def test_another_process_hears_of_it(ledger: Ledger, stored: StoredKeys, clock: Clock) -> None:
     other = StoredKeys(ledger, clock=clock)
     await other.start()
-    key, secret = await stored.create("shop", ["admin"], by="me")
+    key, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     assert other.find(secret.encode()) is None
     await other.refresh()
     assert other.find(secret.encode())
@@ -211,8 +213,8 @@ async def test_another_process_hears_of_it(ledger: Ledger, stored: StoredKeys, c
 async def test_a_scope_that_is_none_any_more_allows_nothing(
     stored: StoredKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "check_scopes", tuple)
-    _, secret = await stored.create("shop", ["publish:b/", "publish:b/x"], by="me")
+    monkeypatch.setattr(module, "check_scopes", lambda scopes, brokers: tuple(scopes))
+    _, secret = await stored.create("shop", ["publish:b/", "publish:b/x"], brokers=("b",), by="me")
     found = stored.find(secret.encode())
     assert found is not None
     assert found.may("publish", "b", "x")
@@ -222,16 +224,16 @@ async def test_a_scope_that_is_none_any_more_allows_nothing(
 async def test_what_is_forgotten_hides_no_change(ledger: Ledger, stored: StoredKeys, clock: Clock) -> None:
     """A row that goes takes its part of what tells that keys have changed with it."""
     other = StoredKeys(ledger, clock=clock)
-    old, _ = await stored.create("old", ["admin"], by="me")
+    old, _ = await stored.create("old", ["admin"], brokers=("b",), by="me")
     await stored.revoke(old.id, by="me")
     clock.now += KEPT / 1e6 + 1
-    leaked, secret = await stored.create("shop", ["admin"], by="me")
-    await stored.revoke((await stored.create("gone", ["admin"], by="me"))[0].id, by="me")
+    leaked, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
+    await stored.revoke((await stored.create("gone", ["admin"], brokers=("b",), by="me"))[0].id, by="me")
     clock.now += KEPT / 1e6 + 1
     await other.start()
     assert other.find(secret.encode())
     await stored.revoke(leaked.id, by="me")
-    _, new = await stored.create("shop", ["admin"], by="me")  # the one of "gone" goes
+    _, new = await stored.create("shop", ["admin"], brokers=("b",), by="me")  # the one of "gone" goes
     await other.refresh()
     assert other.find(secret.encode()) is None
     assert other.find(new.encode())
@@ -246,7 +248,7 @@ async def test_what_was_changed_here_is_read_whatever_the_version(
 
     monkeypatch.setattr(stored._rows, "version", version)
     await stored.refresh()
-    key, secret = await stored.create("shop", ["admin"], by="me")
+    key, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     assert stored.find(secret.encode())
     new, replaced = await stored.rotate(key.id, by="me")
     assert stored.find(replaced.encode())
@@ -257,7 +259,7 @@ async def test_what_was_changed_here_is_read_whatever_the_version(
 async def test_what_was_read_before_a_change_does_not_replace_it(
     stored: StoredKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, secret = await stored.create("shop", ["admin"], by="me")
+    key, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     stored._version = None
     live, go_on = stored._rows.live, asyncio.Event()
 
@@ -291,7 +293,7 @@ async def test_it_is_asked_by_itself(ledger: Ledger, stored: StoredKeys, monkeyp
         await refresh()
 
     monkeypatch.setattr(other, "refresh", failing)
-    key, secret = await stored.create("shop", ["admin"], by="me")
+    key, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     while other.find(secret.encode()) is None:
         await asyncio.sleep(0.01)
     assert not failures
@@ -301,19 +303,19 @@ async def test_it_is_asked_by_itself(ledger: Ledger, stored: StoredKeys, monkeyp
 
 
 async def test_old_keys_are_forgotten(stored: StoredKeys, clock: Clock) -> None:
-    await stored.create("a", ["admin"], by="me", seconds=1)
-    two, _ = await stored.create("b", ["admin"], by="me")
+    await stored.create("a", ["admin"], brokers=("b",), by="me", seconds=1)
+    two, _ = await stored.create("b", ["admin"], brokers=("b",), by="me")
     await stored.revoke(two.id, by="me")
     again = await stored.revoke(two.id, by="somebody else")
     assert again.revoked_at == (await stored.get(two.id)).revoked_at
     clock.now += KEPT / 1e6 + 2
-    kept, _ = await stored.create("c", ["admin"], by="me")
+    kept, _ = await stored.create("c", ["admin"], brokers=("b",), by="me")
     page, cursor = await stored.page(None, 10)
     assert ([key.id for key in page], cursor) == ([kept.id], None)
 
 
 async def test_pages(stored: StoredKeys) -> None:
-    ids = sorted([(await stored.create(f"c{number}", ["admin"], by="me"))[0].id for number in range(5)])
+    ids = sorted([(await stored.create(f"c{number}", ["admin"], brokers=("b",), by="me"))[0].id for number in range(5)])
     first, cursor = await stored.page(None, 3)
     second, end = await stored.page(cursor, 3)
     assert ([key.id for key in (*first, *second)], end) == (ids, None)
@@ -322,7 +324,7 @@ async def test_pages(stored: StoredKeys) -> None:
 async def test_use_is_remembered_at_the_end(ledger: Ledger, clock: Clock) -> None:
     stored = StoredKeys(ledger, clock=clock)
     await stored.start()
-    key, secret = await stored.create("shop", ["admin"], by="me")
+    key, secret = await stored.create("shop", ["admin"], brokers=("b",), by="me")
     clock.now += 5
     stored.find(secret.encode())
     await stored.close()
@@ -358,10 +360,14 @@ async def test_a_life_over_http(ask: Callable[..., Any]) -> None:
 async def test_wrong_requests(ask: Callable[..., Any]) -> None:
     problem(await ask("POST", "/v1/keys", json={"client": "shop"}), 422, "invalid_request")
     problem(await ask("POST", "/v1/keys", json={"client": "shop", "scopes": ["root"]}), 422, "invalid_value")
-    for field, value in (("client", "jwt:shop"), ("scopes", ["root"]), ("environment", "Live")):
+    for field, pointer, value in (
+        ("client", "/client", "jwt:shop"),
+        ("scopes", "/scopes/0", ["root"]),
+        ("environment", "/environment", "Live"),
+    ):
         body = {"client": "shop", "scopes": ["history"], field: value}
         found = problem(await ask("POST", "/v1/keys", json=body), 422, "invalid_value")
-        assert [error["pointer"] for error in found["errors"]] == [f"/{field}"]
+        assert [error["pointer"] for error in found["errors"]] == [pointer]
     problem(await ask("GET", "/v1/keys/none"), 404, "no_such_resource")
 
 
@@ -370,3 +376,50 @@ async def test_the_keys_of_the_file_go_on(ask: Callable[..., Any], access: Acces
     problem(await ask("GET", "/v1/brokers", "wrong"), 401, "unauthorized")
     problem(await ask("GET", "/v1/brokers", ""), 401, "unauthorized")
     assert access.required
+
+
+@pytest.mark.parametrize(
+    ("scope", "why"),
+    [
+        ("publish:nobroker/x", "there is no broker 'nobroker'. The brokers are: fake."),
+        ("consume:nobroker/x", "there is no broker 'nobroker'"),
+        ("broker:nobroker", "there is no broker 'nobroker'"),
+        ("route:nobroker/x/#", "there is no broker 'nobroker'"),
+        ("subscribe:nobroker/x", "there is no broker 'nobroker'"),
+        ("publish:fake/orders.*", "for an exchange of that name write route:fake/orders.%2A/#"),
+        ("publish:fake/or*", "a * or # within a name is not a pattern"),
+        ("publish:fake/orders.#", "a * or # within a name is not a pattern"),
+        ("publish:fake/ex/orders.*", "write route:fake/ex%2Forders.%2A/#"),
+        ("consume:fake/or*", "it names the one queue that is called 'or*'"),
+        ("endpoint:shop-*", "it names the one endpoint that is called 'shop-*'"),
+        ("consume:fake/" + "q" * 256, "more than 255 bytes"),
+        ("route:fake/ex/or*", "the pattern has the word 'or*'"),
+        ("route:fake/ex/a.b#", "the pattern has the word 'b#'"),
+        ("route:fake/ex", "has 2 parts, not 3"),
+        ("route:fake/ex/a/b", "has 4 parts, not 3"),
+        ("route:fake//a", "has no EXCHANGE. Write amq.default for the default exchange."),
+        ("route:/ex/a", "has no BROKER"),
+        ("route:fake/ex/", "has no PATTERN. Write # for all routing keys."),
+        ("route:fake/or*/a", "'or*' is not a name. Only the third part is a pattern."),
+        ("route:fake/%2A/a", "'%2A' is not a name"),
+        ("route:fake/e%/a", "'e%' is not percent-encoded. Write %25 for a percent sign."),
+        ("route:fake/e%g1/a", "'e%g1' is not percent-encoded"),
+        ("route:fake/ex/" + "a" * 256, "has 256 bytes; a name has at most 255"),
+    ],
+)
+async def test_scopes_that_can_match_nothing_are_refused(ask: Callable[..., Any], scope: str, why: str) -> None:
+    body = {"client": "shop", "scopes": ["history", scope]}
+    found = problem(await ask("POST", "/v1/keys", json=body), 422, "invalid_value")
+    assert why in found["detail"]
+    assert repr(scope) in found["detail"]
+    assert [error["pointer"] for error in found["errors"]] == ["/scopes/1"]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    ["publish:*/*", "publish:fake/*", "publish:fake/not.there.yet", "publish:fake/a%2Fb", "consume:fake/queue#1",
+     "route:*/*/#", "route:fake/amq.default/orders", "route:fake/a%2Fb/eu.*.%23", "subscribe:fake/*", "endpoint:new",
+     "route:fake/orders.%2A/#"],
+)  # fmt: skip
+async def test_scopes_that_may_match_something_are_taken(ask: Callable[..., Any], scope: str) -> None:
+    assert (await ask("POST", "/v1/keys", json={"client": "shop", "scopes": [scope]})).status_code == 201

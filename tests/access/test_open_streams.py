@@ -132,7 +132,7 @@ def reason(opened: Open) -> str:
 @pytest.mark.parametrize("path", [PUBLISH, STREAM, EVENTS])
 async def test_a_key_that_is_revoked(gateway: Gateway, access: Access, opening: Opening, path: str) -> None:
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
-    key, secret = await access.keys.create("shop", SCOPES, by="me")
+    key, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me")
     stream = await begun(opening(api, path, secret))
     await asyncio.sleep(0.2)
     assert not stream.ended
@@ -144,7 +144,7 @@ async def test_a_key_that_is_revoked(gateway: Gateway, access: Access, opening: 
 @pytest.mark.usefixtures("_billing")
 async def test_server_sent_events_end_with_a_reason(gateway: Gateway, access: Access, opening: Opening) -> None:
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
-    key, secret = await access.keys.create("shop", SCOPES, by="me")
+    key, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me")
     opened = [await begun(opening(api, path, secret, accept="*/*")) for path in (STREAM, EVENTS)]
     await access.keys.revoke(key.id, by="me")
     for stream in opened:
@@ -158,7 +158,7 @@ async def test_a_line_after_the_end_of_a_key_is_not_published(
     """However short the wait between two lines is, and although the rest of a line was there before."""
     monkeypatch.setattr(publishing, "LOOK_AGAIN", 60.0)
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
-    key, secret = await access.keys.create("shop", SCOPES, by="me")
+    key, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me")
     stream = await begun(opening(api, PUBLISH, secret))
     await access.keys.revoke(key.id, by="me")
     stream.publish("late")
@@ -175,7 +175,7 @@ async def test_what_comes_after_the_end_of_a_key_is_not_handed_over(
     monkeypatch.setattr(streams, "ASK_EVERY", 60.0)
     monkeypatch.setattr("gateway.api.events.LOOK", 60.0)
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
-    key, secret = await access.keys.create("shop", SCOPES, by="me")
+    key, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me")
     stream = await begun(opening(api, path, secret))
     await asyncio.sleep(0.1)
     await access.keys.revoke(key.id, by="me")
@@ -192,7 +192,7 @@ async def test_what_comes_after_the_end_of_a_key_is_not_handed_over(
 
 async def test_a_key_that_expires(gateway: Gateway, access: Access, opening: Opening) -> None:
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
-    _, secret = await access.keys.create("shop", SCOPES, by="me", seconds=3600)
+    _, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me", seconds=3600)
     stream = await begun(opening(api, EVENTS, secret))
     access.keys._clock = lambda: time() + 3601
     await until(lambda: stream.ended)
@@ -254,7 +254,7 @@ async def test_nobody_asks_more_often_than_needed(
 ) -> None:
     monkeypatch.setattr(calls, "STILL_COUNTS", 60.0)
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
-    key, secret = await access.keys.create("shop", SCOPES, by="me")
+    key, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me")
     stream = await begun(opening(api, PUBLISH, secret))
     await access.keys.revoke(key.id, by="me")
     stream.publish("second")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access.scopes import DEVELOPER, FORMS, VISITOR, Grant, parse_scope, principal_of
+from gateway.access.scopes import DEVELOPER, FORMS, REMEMBERED, VISITOR, Grant, parse_scope, principal_of
 from gateway.errors import ConfigurationError
 
 
@@ -21,6 +21,15 @@ from gateway.errors import ConfigurationError
         ("consume:b/a/b:c", Grant("consume", "b", "a/b:c")),
         ("broker:b", Grant("broker", "b")),
         ("endpoint:shop/a:b", Grant("endpoint", "*", "shop/a:b")),
+        ("publish:b/a/b.*", Grant("publish", "b", "a/b.*")),
+        ("publish:b/a%2Fb", Grant("publish", "b", "a%2Fb")),
+        ("subscribe:b/a/b", Grant("subscribe", "b", "a/b")),
+        ("route:b/ex/a.*.#", Grant("route", "b", "ex", "a.*.#")),
+        ("route:*/*/#", Grant("route", "*", "*", "#")),
+        ("route:b/amq.default/orders", Grant("route", "b", "", "orders")),
+        ("route:b%2F1/a%2Fb/x%2Fy.%2A", Grant("route", "b/1", "a/b", "x/y.*")),
+        ("route:b/a%2Ab/x", Grant("route", "b", "a*b", "x")),
+        ("route:b/%FF/x", Grant("route", "b", "\udcff", "x")),
     ],
 )
 def test_scopes(text: str, grant: Grant) -> None:
@@ -30,7 +39,8 @@ def test_scopes(text: str, grant: Grant) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "root", "publish", "publish:b", "publish:/x", "read:b/q", "admin:", "admin:b", "broker", "broker:",
-     "endpoint:", "history:", "history:*", "Admin", " admin", "publish:b/ex\x00".partition("/")[0]],
+     "endpoint:", "route", "route:", "route:b", "route:b/x", "subscribe:b",
+     "route:b/\ud800/x", "history:", "history:*", "Admin", " admin", "publish:b/ex\x00".partition("/")[0]],
 )  # fmt: skip
 def test_what_is_none(text: str) -> None:
     with pytest.raises(ConfigurationError, match="scopes"):
@@ -64,6 +74,8 @@ def test_nothing_is_allowed_by_default() -> None:
         ("broker:b", ("broker", "b", ""), [("broker", "c", ""), ("publish", "b", "x"), ("consume", "b", "q")]),
         ("endpoint:e", ("endpoint", "", "e"), [("endpoint", "", "f"), ("history", "", "")]),
         ("history", ("history", "", ""), [("admin", "", ""), ("consume", "b", "q")]),
+        ("subscribe:b/q", ("subscribe", "b", "q"), [("subscribe", "b", "r"), ("consume", "b", "q")]),
+        ("route:b/x/#", ("route", "b", "x"), [("publish", "b", "x"), ("broker", "b", ""), ("route", "b", "y")]),
     ],
 )
 def test_one_scope_allows_one_thing(
@@ -72,6 +84,36 @@ def test_one_scope_allows_one_thing(
     principal = principal_of("caller", (scope,))
     assert principal.may(*allowed)
     assert not any(principal.may(*other) for other in refused)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "allowed", "refused"),
+    [
+        (["publish:b/x"], ["", "a", "a.b"], []),
+        (["admin"], ["", "a", "a.b"], []),
+        (["route:b/x/#"], ["", "a", "a.b", "k" * 255], ["k" * 256]),
+        (["route:b/x/orders"], ["orders"], ["", "orders.a", "order", "Orders"]),
+        (["route:b/x/eu.*"], ["eu.a", "eu.*", "eu."], ["eu", "eu.a.b", "us.a", "*"]),
+        (["route:b/x/eu.#"], ["eu", "eu.a", "eu.a.b"], ["us.a", "#", "a.eu"]),
+        (["route:b/x/a", "route:*/x/b", "route:b/*/c"], ["a", "b", "c"], ["d"]),
+        (["route:b/y/#", "route:c/x/#", "consume:b/x", "broker:b"], [], ["", "a"]),
+        ([], [], ["", "a"]),
+    ],
+)
+def test_routing_keys(scopes: list[str], allowed: list[str], refused: list[str]) -> None:
+    principal = principal_of("caller", scopes)
+    for _ in range(2):  # also from memory
+        keys = principal.routing_keys("b", "x")
+        assert bool(keys) is bool(allowed)
+        assert all(keys.allow(key) for key in allowed)
+        assert not any(keys.allow(key) for key in refused)
+
+
+def test_what_is_remembered_of_exchanges_is_bounded() -> None:
+    principal = principal_of("caller", ["route:b/*/a"])
+    for number in range(3 * REMEMBERED):
+        assert principal.routing_keys("b", f"x{number}").allow("a")
+        assert len(principal._keys) <= REMEMBERED
 
 
 def test_admin_may_everything() -> None:

@@ -24,12 +24,14 @@ def ask(run: Run, gateway: str, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 def test_a_life(ask: Callable[..., Result], unique_name: Callable[[str], str]) -> None:
     client = unique_name("shop")
-    made = ask("keys", "create", client, "--scope", "history", "--scope", "publish:b/x", "--environment", "test")
+    made = ask(
+        "keys", "create", client, "--scope", "history", "--scope", "publish:local-0-9-1/x", "--environment", "test"
+    )
     assert made.exit_code == 0, made.stderr
     secret = made.stdout.strip()
     assert is_key(secret)
     assert secret.startswith("amqpgw_test_")
-    assert f"for {client}, history, publish:b/x" in made.stderr
+    assert f"for {client}, history, publish:local-0-9-1/x" in made.stderr
     key_id = made.stderr.partition(":")[0]
 
     listed = ask("keys", "list").stdout
@@ -38,7 +40,7 @@ def test_a_life(ask: Callable[..., Result], unique_name: Callable[[str], str]) -
     assert secret not in listed
 
     new = json.loads(ask("keys", "rotate", key_id, "--days", "0", "--overlap", "1", "--json").stdout)
-    assert (new["client"], new["scopes"], new["expires_at"]) == (client, ["history", "publish:b/x"], None)
+    assert (new["client"], new["scopes"], new["expires_at"]) == (client, ["history", "publish:local-0-9-1/x"], None)
     full = ask("keys", "create", client, "--scope", "admin")
     assert full.exit_code == 4
     assert "2 live keys" in full.stderr

@@ -79,8 +79,10 @@ def test_keys_that_are_weak(look: Look, tmp_path: Path) -> None:
 def test_scopes_of_brokers_that_there_are_not(look: Look) -> None:
     text = '[brokers.orders]\nurl = "amqp://h"\n' + key(KEY + '\nscopes = ["publish:ordres/x", "consume:orders/q"]')
     finding = look(text, "access").one("access.keys")
-    assert finding.what == "the scope publish:ordres/x names a broker that there is not: ordres"
-    assert finding.do == "The brokers are: orders."
+    assert finding.what == (
+        "the scope publish:ordres/x can match nothing: there is no broker 'ordres'. The brokers are: orders."
+    )
+    assert finding.do == "Correct the scope, or take it out."
 
 
 def test_certificates_of_callers(look: Look) -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.access.scopes import ON_BROKERS, parse_scope, principal_of
+from gateway.access.configured import doubts
+from gateway.access.scopes import principal_of
 from gateway.access.tokens import FAMILIES, KEYS_MAX, SET_MAX, WITHIN, JwkSet
 from gateway.api.auth import Keys
 from gateway.app import check as check_whole
 from gateway.commands.doctor.files import owner_only
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.outbound import rules_of
-from gateway.config import LOCAL_BROKERS, Config, asks_for_credentials
+from gateway.config import Config, asks_for_credentials
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport
 from gateway.upstreams.keeper import is_loopback
@@ -88,7 +89,6 @@ def _keys(report: Report, config: Config) -> None:
                 )  # fmt: skip
         if key.key_file and Path(key.key_file).is_file():
             owner_only(report, f"{where}.key_file", Path(key.key_file))
-        _scopes(report, where, key.scopes, config)
     names: set[str] = set()
     for each in config.access.certificates:
         where = f"access.certificates {each.name}"
@@ -99,26 +99,16 @@ def _keys(report: Report, config: Config) -> None:
         if each.name in names:
             report.fail("access.keys", where, "the name is there twice", do="Take one of them out.")
         names.add(each.name)
-        _scopes(report, where, each.scopes, config)
+    for setting, scope, why in doubts(config):
+        report.warn(
+            "access.keys", setting, f"the scope {scope} can match nothing: {why}",
+            do="Correct the scope, or take it out.",
+        )  # fmt: skip
     if names and not config.http.tls.client_ca_file:
         report.fail(
             "access.keys", "access.certificates", "http.tls.client_ca_file does not say who may sign them",
             do="Set it to the authority of the callers' certificates.",
         )  # fmt: skip
-
-
-def _scopes(report: Report, where: str, scopes: tuple[str, ...], config: Config) -> None:
-    known = {"*", *config.brokers, *(LOCAL_BROKERS if config.embedded.enabled else ())}
-    for text in scopes:
-        try:
-            grant = parse_scope(text)
-        except ConfigurationError:
-            continue  # said already
-        if grant.kind in ON_BROKERS and grant.broker not in known:
-            report.warn(
-                "access.keys", where, f"the scope {text} names a broker that there is not: {grant.broker}",
-                do=f"The brokers are: {', '.join(sorted(known - {'*'})) or 'none'}.",
-            )  # fmt: skip
 
 
 def _endpoints(report: Report, config: Config) -> None:

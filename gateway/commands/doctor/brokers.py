@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.access.scopes import parse_scope
+from gateway.access.scopes import PUBLISHERS, parse_scope
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.network import Shown, Unreachable, addresses, connect, judge_dates, shown_by
 from gateway.commands.doctor.permissions import Around, Uses
@@ -66,7 +66,7 @@ def uses_of(config: Config) -> Mapping[str, Uses]:
         for text in key.scopes:
             with suppress(ConfigurationError):  # said elsewhere
                 grant = parse_scope(text)
-                if grant.kind == "publish" and grant.object != "*":
+                if grant.kind in PUBLISHERS and grant.object != "*":
                     want(grant.broker, "exchanges", grant.object, f"api_keys.{key.name}")
     return found
 
