@@ -19,7 +19,7 @@ from tests.api.conftest import problem
 
 METHODS = {"get", "put", "post", "delete", "patch", "head", "options", "trace"}
 NAMES = {"broker": "fake", "exchange": "ex", "queue": "orders", "endpoint": "mine", "asset": "start.js"}
-OPEN = {"root", "docs", "docs_asset", "openapi", "webhook_keys"}
+OPEN = {"root", "docs", "docs_folder", "docs_asset", "openapi", "webhook_keys"}
 """What anybody may read. A new one is added here on purpose, or this fails."""
 FOREIGN = (
     "publish:else/ex", "route:else/ex/%23", "route:fake/else/%23", "consume:else/orders", "subscribe:else/orders",
