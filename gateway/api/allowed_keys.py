@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gateway.access.routing_keys import RoutingKeys
 from gateway.access.scopes import DEFAULT_EXCHANGE, Principal
+from gateway.api.auth import forbidden
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Scope
 from gateway.core import Outgoing
@@ -68,7 +69,7 @@ def foreign_key(
         f"{principal.name!r} may not publish to exchange {exchange!r} of broker {broker!r} with {what}{where}. "
         f"It lacks the scope {scope} that matches."
     )
-    return ApiProblem("forbidden", detail, errors=[(ValueProblem("", *path).pointer, detail)] if json else ())
+    return forbidden(principal, detail, [(ValueProblem("", *path).pointer, detail)] if json else ())
 
 
 def _keys_of(item: Outgoing) -> Iterator[tuple[Sequence[str], Value]]:

@@ -19,7 +19,7 @@ from starlette.types import Scope as AsgiScope
 
 from gateway.access.access import Access
 from gateway.access.rates import address_of
-from gateway.access.scopes import VISITOR, Principal
+from gateway.access.scopes import Principal
 from gateway.access.trail import Trail
 from gateway.api import (
     auth,
@@ -84,6 +84,7 @@ NOT_RECORDED: Final = frozenset(
 """Operations that change nothing, or nothing but how far a reader has come."""
 REFUSALS: Final = frozenset({"unauthorized", "forbidden", "rate_limited"})
 """Problems that go into the audit log."""
+BASIC_ADVICE: Final = "Give an API key as the password, whatever the user; or send it as `Authorization: Bearer KEY`."
 HEADERS_MAX: Final = HEAD_MAX
 """Most octets of request headers, names and values."""
 HEADERS_MOST: Final = 100
@@ -328,18 +329,18 @@ class Api:
             route, names = self._router.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         except ApiProblem:
             scope[CALLER] = principal
-            if principal is VISITOR:
+            if not principal.name:
                 self._stranger(scope)
             self._rate(scope, principal)
             raise
         closed = route.tag == "documents" and self._access is not None and self._access.closed
-        if closed and principal is VISITOR:
+        if closed and not principal.name:
             principal = self._doorkeeper.reader(headers)
         scope[CALLER], scope[OPERATION] = principal, route.operation
-        if principal is VISITOR:
+        if not principal.name:
             self._stranger(scope)
             if closed:
-                raise unauthorized("this needs an API key", scheme="Basic")
+                raise unauthorized("this needs a credential", scheme="Basic", advice=BASIC_ADVICE)
         self._rate(scope, principal)
         auth.require(principal, route.scope, names)
         return Call(

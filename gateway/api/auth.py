@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -120,7 +120,7 @@ class Doorkeeper:
         try:
             return await self._tokens.identify(credential)
         except TokenRefused as refused:
-            raise unauthorized(str(refused), "invalid_token") from None
+            raise unauthorized(str(refused), "invalid_token", advice=ADVICE["token"]) from None
 
     def identify(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> Principal:
         """The caller, from the request's headers (names in lower case); without a credential there, from the names in
@@ -136,10 +136,15 @@ class Doorkeeper:
         key = credential_of(headers)
         if key is None:
             callers = {self._certificates[name] for name in certificate if name in self._certificates}
-            return callers.pop() if len(callers) == 1 else VISITOR  # two are nobody: which one is not for us to say
+            if len(callers) == 1:
+                return callers.pop()
+            # Two are nobody: which one is not for us to say.
+            return Principal("", admin=False, credential=BY_CERTIFICATE) if certificate else VISITOR
         principal = self._of(key)
+        if principal is None and looks_like_token(key):
+            raise unauthorized("this gateway takes no bearer tokens", advice=ADVICE["token, and none are taken"])
         if principal is None:
-            raise unauthorized("the API key is not valid")
+            raise unauthorized("the API key is not valid", advice=ADVICE["key"])
         return principal
 
     def reader(self, headers: Mapping[bytes, bytes]) -> Principal:
@@ -194,17 +199,40 @@ def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
     return key
 
 
-def unauthorized(detail: str, error: str = "", scheme: str = "Bearer") -> ApiProblem:
+BY_CERTIFICATE: Final = "certificate:"
+ADVICE: Final[Mapping[str, str]] = {
+    "key": "Check for a typing error. The key may also be revoked, expired, or of another gateway.",
+    "token": "Get a token from the issuer that access.tokens names, and send `Authorization: Bearer TOKEN`.",
+    "token, and none are taken": "Send an API key; or have access.tokens name the issuer.",
+    "certificate": "Have access.certificates name the certificate, or send an API key.",
+}
+"""Credential that does not count -> what to do about it."""
+SCOPE_ADVICE: Final[Mapping[str, str]] = {
+    "key": "Ask for an API key with the scope that detail names.",
+    "jwt": "Ask the issuer for a token with that scope, or have access.tokens.scopes translate one to it.",
+    "certificate": "Have access.certificates give the scope to this client.",
+}
+"""Kind of credential -> what to do where it lacks a scope."""
+
+
+def unauthorized(detail: str, error: str = "", scheme: str = "Bearer", advice: str = "") -> ApiProblem:
     """401, with the challenge that RFC 9110 section 11.6.1 asks for; ``error`` is that of RFC 6750 section 3.1."""
     challenge = f'{scheme} realm="gateway"' + (f', error="{error}"' if error else "")
-    return ApiProblem("unauthorized", detail, headers={"www-authenticate": challenge})
+    return ApiProblem("unauthorized", detail, headers={"www-authenticate": challenge}, advice=advice)
 
 
 def lacks(principal: Principal, scope: str) -> ApiProblem:
     """403 for a caller without that scope; 401 for one without a credential."""
-    if principal is VISITOR:
-        return unauthorized("this needs an API key")
-    return ApiProblem("forbidden", f"{principal.name!r} lacks the scope {scope}")
+    return forbidden(principal, f"{principal.name!r} lacks the scope {scope}")
+
+
+def forbidden(principal: Principal, detail: str, errors: Sequence[tuple[str, str]] = ()) -> ApiProblem:
+    """403 for a caller, with advice for its kind of credential; 401 for one without a credential that counts."""
+    if not principal.name and principal.credential == BY_CERTIFICATE:
+        return unauthorized("no client has this certificate, or several have", advice=ADVICE["certificate"])
+    if not principal.name:
+        return unauthorized("this needs a credential")
+    return ApiProblem("forbidden", detail, errors, advice=SCOPE_ADVICE.get(principal.credential.partition(":")[0], ""))
 
 
 def require(principal: Principal, scope: Scope, names: Mapping[str, str]) -> None:

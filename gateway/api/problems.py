@@ -41,8 +41,14 @@ PROBLEMS: Mapping[str, ProblemType] = {
         400, "The body is not JSON", "Send UTF-8 JSON (RFC 8259), not nested by the thousand."
     ),
     "malformed_request": ProblemType(400, "The request cannot be read", "See detail."),
-    "unauthorized": ProblemType(401, "No valid API key", "Send `Authorization: Bearer KEY` or `X-Api-Key: KEY`."),
-    "forbidden": ProblemType(403, "The API key lacks the scope", "Ask for a key with the scope that detail names."),
+    "unauthorized": ProblemType(
+        401,
+        "No valid credential",
+        "Send an API key (`Authorization: Bearer KEY`, `X-Api-Key: KEY`) or a bearer token.",
+    ),
+    "forbidden": ProblemType(
+        403, "The caller lacks the scope", "Ask for a credential with the scope that detail names."
+    ),
     "origin_refused": ProblemType(403, "The Origin is not allowed", "Add it to http.allowed_origins, or use API keys."),
     "route_not_found": ProblemType(404, "There is no such resource", "In names, write `:` as %3A and `/` as %2F."),
     "method_not_allowed": ProblemType(405, "The resource has no such method", "See the Allow header."),
@@ -202,14 +208,21 @@ class ApiProblem(GatewayError):
         detail: str,
         errors: Sequence[tuple[str, str] | ProblemError] = (),
         headers: Mapping[str, str] | None = None,
+        advice: str = "",
     ) -> None:
-        """``errors``: every culprit; one in the body may be given by its JSON pointer and a sentence."""
+        """Make a problem.
+
+        Args:
+            errors: Every culprit; one in the body may be given by its JSON pointer and a sentence.
+            advice: In place of the advice of the code.
+        """
         super().__init__(detail)
         self.problem_code = code
         self.errors = [
             each if isinstance(each, ProblemError) else ProblemError(pointer=each[0], detail=each[1]) for each in errors
         ]
         self.headers = headers or {}
+        self.advice = advice
 
 
 class ProblemError(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -278,7 +291,7 @@ def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem
         detail=printable(str(error)),
         retryable=error.retryable or kind.status in (408, 429),
         outcome=error.outcome,
-        advice=kind.advice,
+        advice=(error.advice if isinstance(error, ApiProblem) else "") or kind.advice,
         instance=instance,
         id=id,
         trace_id=trace_id(),

@@ -276,14 +276,22 @@ HINTS: Final = (
 """Part of what OpenSSL says, in small letters -> what to do about it."""
 
 
+ADVICE: Final = {
+    "unauthorized": "Name a valid API key: --api-key KEY, or GATEWAY_API_KEY. For a certificate: --cert and --key.",
+    "forbidden": "Name a key that has the scope: --api-key KEY, or GATEWAY_API_KEY.",
+}
+"""Code of a problem -> what to do about it here, in place of what it says to those who speak HTTP."""
+
+
 def problem_text(status: int, problem: Mapping[str, Any]) -> str:
     """A problem as a sentence and its culprits, for stderr."""
     said = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
     lines = [f"{said} [{problem['code']}]" if "code" in problem else str(said)]
     # The advice is for those who do not know where to look.
     lines += [f"  {each}" for each in culprits(problem)]
-    if problem.get("advice") and not problem.get("errors"):
-        lines.append(f"  {problem['advice']}")
+    advice = ADVICE.get(problem.get("code", "")) or problem.get("advice")
+    if advice and not problem.get("errors"):
+        lines.append(f"  {advice}")
     if problem.get("id"):
         lines.append(f"  The message is {problem['id']}.")
     return "\n".join(lines)

@@ -92,7 +92,9 @@ async def test_who_has_a_certificate_needs_no_key(serve: Serve, files: Files) ->
         assert (await ask(app, shop)).status_code == 200
         problem(await ask(app, shop, "/v1/bridges"), 403, "forbidden")
         assert (await ask(app, files.client("x.example", common_name="root"), "/v1/bridges")).status_code == 200
-        problem(await ask(app, files.client("other.example")), 401, "unauthorized")
+        found = problem(await ask(app, files.client("other.example")), 401, "unauthorized")
+        assert found["detail"] == "no client has this certificate, or several have"
+        assert found["advice"].startswith("Have access.certificates name the certificate")
         problem(await ask(app, files.client()), 401, "unauthorized")
         problem(await ask(app, shop, authorization="Bearer wrong"), 401, "unauthorized")
         assert (await ask(app, files.client(), "/openapi.json")).status_code == 200

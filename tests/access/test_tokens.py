@@ -376,9 +376,14 @@ async def test_over_http(gateway: Gateway, ledger: Ledger, issuer: Issuer, trans
             assert (await ask("/v1/messages", token())).status_code == 200
             found = problem(await ask("/v1/bridges", token()), 403, "forbidden")
             assert "'jwt:shop' lacks the scope admin" in found["detail"]
+            assert found["title"] == "The caller lacks the scope"
+            assert found["advice"].startswith("Ask the issuer for a token with that scope")
             refused = await ask("/v1/messages", token(exp=1))
-            assert "expired" in problem(refused, 401, "unauthorized")["detail"]
+            found = problem(refused, 401, "unauthorized")
+            assert "expired" in found["detail"]
+            assert (found["title"], found["advice"][:24]) == ("No valid credential", "Get a token from the iss")
             assert refused.headers["www-authenticate"] == 'Bearer realm="gateway", error="invalid_token"'
-            problem(await ask("/v1/messages", b"no-token"), 401, "unauthorized")
+            found = problem(await ask("/v1/messages", b"no-token"), 401, "unauthorized")
+            assert (found["detail"], found["advice"][:6]) == ("the API key is not valid", "Check ")
             problem(await client.get("/v1/messages"), 401, "unauthorized")
             assert (await ask("/openapi.json", token())).status_code == 200

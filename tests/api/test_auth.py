@@ -183,3 +183,18 @@ async def test_a_web_page_does_not_reach_a_development_gateway(gateway: Gateway)
         problem(await client.get("/v1/brokers"), 421, "misdirected_request")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         problem(await client.get("/v1/brokers", headers={"origin": "http://evil.example"}), 403, "origin_refused")
+
+
+async def test_a_problem_speaks_of_the_credential_that_was_used(client_with_keys: Callable[..., Any]) -> None:
+    client = client_with_keys("history")
+    found = problem(await client.get("/v1/bridges"), 403, "forbidden")
+    assert (found["title"], found["detail"]) == ("The caller lacks the scope", "'caller' lacks the scope admin")
+    assert found["advice"] == "Ask for an API key with the scope that detail names."
+    for headers, detail, advice in (
+        ({"authorization": ""}, "this needs a credential", "Send an API key (`Authorization: Bearer KEY`"),
+        ({"authorization": "Bearer wrong"}, "the API key is not valid", "Check for a typing error."),
+        ({"authorization": "Bearer eyJ0.eyJ0.x"}, "this gateway takes no bearer tokens", "Send an API key; or have"),
+    ):
+        found = problem(await client.get("/v1/bridges", headers=headers), 401, "unauthorized")
+        assert (found["title"], found["detail"]) == ("No valid credential", detail)
+        assert found["advice"].startswith(advice)

@@ -49,6 +49,14 @@ def test_without_a_culprit_there_is_advice(run: Run, canned: Canned) -> None:
     assert "\n  Bind a queue.\n" in run("brokers", "--url", canned.url).stderr
 
 
+@pytest.mark.parametrize("code", ["unauthorized", "forbidden"])
+def test_a_missing_key_is_told_in_words_of_the_command_line(run: Run, canned: Canned, code: str) -> None:
+    canned.answer(401, {"code": code, "detail": "no", "advice": "Send `Authorization: Bearer KEY`."})
+    told = run("brokers", "--url", canned.url).stderr
+    assert "--api-key KEY, or GATEWAY_API_KEY" in told
+    assert "Authorization" not in told
+
+
 def test_an_answer_that_is_no_problem_document(run: Run, canned: Canned) -> None:
     canned.answer(502, [])
     assert run("brokers", "--url", canned.url).stderr == "gateway: HTTP status 502\n"
