@@ -110,7 +110,6 @@ class Publisher:
         self._ids = ids
         self._metrics = metrics
         self._intent_always = intent_always
-        self._keeps_bodies = ledger.deliveries.keeps_bodies
         self._orders = 0
         self._counters: dict[tuple[str, Kind], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
@@ -211,7 +210,7 @@ class Publisher:
         results = await self.outcomes(upstream, exchange, messages, futures)
         try:
             recording = self._ledger.record([*accepted, *self.events(upstream, messages, results)])
-            if self._keeps_bodies:
+            if self._ledger.deliveries.keeps_bodies:
                 await gather(recording, self.keep(exchange, messages, results))
             else:
                 await recording
@@ -225,7 +224,7 @@ class Publisher:
     async def keep(self, exchange: str, messages: Sequence[Outgoing], results: Sequence[Published]) -> None:
         """Keep the bodies of what the broker took, where ``[retention]`` says so. One that cannot be kept is missed by
         nobody but a replay, which says so."""
-        if not self._keeps_bodies:
+        if not self._ledger.deliveries.keeps_bodies:
             return
         rows = [
             Kept(

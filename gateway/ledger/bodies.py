@@ -32,6 +32,7 @@ from gateway.ledger.states import Kind
 DEFAULTS = RetentionSettings()
 SETTLED = frozenset({Kind.ACKNOWLEDGED, Kind.REJECTED, Kind.DISCARDED, Kind.DEAD_LETTERED})
 """How a consumer is done with a message."""
+NONE: frozenset[Kind] = frozenset()
 CHUNK = 1_000
 """Most payloads that are forgotten in one transaction."""
 DIGEST = 16
@@ -48,12 +49,8 @@ class Bodies:
     """The statements on ``bodies``; they belong to the writer's thread."""
 
     def __init__(self, database: Database, retention: RetentionSettings = DEFAULTS) -> None:
-        self.body_max = retention.body_max
-        """Largest body that is kept beyond what is owed, in octets."""
-        self._policy = retention.bodies
-        self._keep_for = retention.body_days * DAY_MS * 1_000
-        self.until_consumed = SETTLED if retention.bodies == "until-settled" else frozenset()
-        """Kinds of event after which a body is not kept any more."""
+        self.retention = retention
+        """Which bodies are kept; may be replaced at any time, from any thread."""
         self._shared = database.shared
         self._prepare(database)
 
@@ -114,18 +111,30 @@ class Bodies:
         )
         self._unkeep = Prepared(database, sa.update(bodies).where(these.in_(named)).values(kept_until=0))
 
+    @property
+    def body_max(self) -> int:
+        """Largest body that is kept beyond what is owed, in bytes."""
+        return self.retention.body_max
+
+    @property
+    def until_consumed(self) -> frozenset[Kind]:
+        """Kinds of event after which a body is not kept any more."""
+        return SETTLED if self.retention.bodies == "until-settled" else NONE
+
     def kept_until(self, now: int) -> int:
         """Until when the body of what is owed is kept, whatever becomes of it; 0: it goes once nothing is owed."""
-        return now + self._keep_for if self._policy == "days" else 0
+        retention = self.retention
+        return _until(retention, now) if retention.bodies == "days" else 0
 
     def keep(self, connection: sa.Connection, calls: Sequence[Keep], now: int) -> None:
         """Keep bodies that nobody is owed."""
-        until = now + self._keep_for
+        retention = self.retention
+        until = _until(retention, now)
         rows = {
             (row.message_id, digest_of(row.payload)): (row.payload, 0, until)
             for call in calls
             for row in call.kept
-            if row.size <= self.body_max
+            if row.size <= retention.body_max
         }
         if rows:
             self.add(connection, rows)
@@ -215,3 +224,7 @@ def keys(wanted: Iterable[Key]) -> Batch:
 def digest_of(payload: bytes) -> bytes:
     """What tells payloads of one message id apart."""
     return hashlib.sha256(payload).digest()[:DIGEST]
+
+
+def _until(retention: RetentionSettings, now: int) -> int:
+    return now + retention.body_days * DAY_MS * 1_000

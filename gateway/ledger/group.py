@@ -158,7 +158,8 @@ class Group:
     ) -> None:
         """``injected``: the ledger's clock stands for the database's, too (tests). ``headers``: names of headers that
         are kept of each message."""
-        self._headers = headers
+        self.headers = headers
+        """May be replaced at any time, from any thread."""
         self._shards = shards
         self._keys = keys
         self._inbox = inbox
@@ -202,7 +203,7 @@ class Group:
             Fenced: the lease is gone; nothing may be committed.
             Exception: the database's, or that of a row that cannot be encoded.
         """
-        rows = Rows(self._events.rows(), self._messages.rows(), self._bodies.until_consumed, self._headers)
+        rows = Rows(self._events.rows(), self._messages.rows(), self._bodies.until_consumed, self.headers)
         by_kind: dict[type[Call], list[Any]] = {kind: [] for kind in KINDS}
         records: list[tuple[Record, int]] = []
         for call in calls:
@@ -268,7 +269,7 @@ class Group:
         Raises:
             Fenced: the lease is gone; nothing may be committed.
         """
-        rows = Rows(self._events.rows(), self._messages.rows(), headers=self._headers)
+        rows = Rows(self._events.rows(), self._messages.rows(), headers=self.headers)
         rows.add(entries)
         first, _ = self._shards.enter(connection, lease, len(rows.events))
         self._insert(connection, lease, rows, first)
@@ -276,7 +277,7 @@ class Group:
     def probe(self, connection: sa.Connection, lease: Lease, first: int, now: int) -> None:
         """Find out whether events and messages can be written, inside a transaction that has entered its shard; nothing
         of it stays."""
-        rows = Rows(self._events.rows(), self._messages.rows(), headers=self._headers)
+        rows = Rows(self._events.rows(), self._messages.rows(), headers=self.headers)
         message = NewMessage(broker="", version="", exchange="", routing_key="", size=0, sha256=bytes(32), origin="")
         milliseconds = (now // 1000).to_bytes(6, "big")  # ids are dates to the ledger
         for number in range(PROBED):

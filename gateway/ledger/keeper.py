@@ -72,9 +72,13 @@ class Keeper:
         self._settings = settings
         self._bodies = kept
         self._sweep = Sweep(database)
-        self._log = LogRetention(database, cursors, settings.log_days, settings.log_octets)
+        self._log = LogRetention(database, cursors, settings)
         self._engine = database.writer()
         self._task: asyncio.Task[None] | None = None
+
+    def reconfigure(self, settings: RetentionSettings) -> None:
+        """Go by other settings from the next sweep on."""
+        self._settings = self._log.settings = settings
 
     def start(self) -> None:
         """Work in the background."""

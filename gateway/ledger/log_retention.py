@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from gateway.config import RetentionSettings
 from gateway.ledger import log_cursors, log_reads
 from gateway.ledger.engine import Database
 from gateway.ledger.log_cursors import Cursors
@@ -56,10 +57,9 @@ class Raise(NamedTuple):
 class LogRetention:
     """The statements. They run in transactions of the caller's."""
 
-    def __init__(self, database: Database, cursors: Cursors, days: int, octets: int) -> None:
+    def __init__(self, database: Database, cursors: Cursors, settings: RetentionSettings) -> None:
         self._cursors = cursors
-        self._days = days
-        self._octets = octets
+        self.settings = settings
         insert = INSERT[database.dialect](log_floors)
         newer = insert.excluded.floor > log_floors.c.floor
         values = {name: insert.excluded[name] for name in ("floor", "reason", "at")}
@@ -87,7 +87,7 @@ class LogRetention:
         wanted: dict[int, tuple[int, str]] = {}
         for each in extents:
             read = min((position.get(str(each.shard), 0) for position in positions), default=0)
-            old = _first_since(connection, each, now - self._days * DAY_US)
+            old = _first_since(connection, each, now - self.settings.log_days * DAY_US)
             floor, reason = max((read + 1, CURSOR), (old, AGE))
             if floor > each.floor:
                 wanted[each.shard] = floor, reason
@@ -116,14 +116,14 @@ class LogRetention:
         def size(floors: Mapping[int, int]) -> int:
             return sum(log_reads.between(connection, each.shard, floors[each.shard] - 1, each.head) for each in extents)
 
-        if size({each.shard: each.floor for each in extents}) <= self._octets:
+        if size({each.shard: each.floor for each in extents}) <= self.settings.log_octets:
             return []
         oldest = [_at(connection, each) for each in extents if each.floor <= each.head]
         low, high = min(oldest, default=now), now + 1  # what is there from ``high`` on fits
         while high - low > EXACT:
             middle = (low + high) // 2
             floors = {each.shard: _first_since(connection, each, middle) for each in extents}
-            if size(floors) <= self._octets:
+            if size(floors) <= self.settings.log_octets:
                 high = middle
             else:
                 low = middle

@@ -220,6 +220,14 @@ class Ledger:
         """The feed, counts per hour, retention."""
         self._keeper = self._loop.create_task(self._keep(), name="ledger-keeper")
 
+    def reconfigure(self, headers: Sequence[str], retention: RetentionSettings) -> None:
+        """Keep other headers of the messages that come, and everything for another time. A body that is kept goes when
+        that was said."""
+        self.headers = self._group.headers = tuple(headers)
+        self._bodies.retention = retention
+        self.deliveries.keeps_bodies = retention.bodies != "never"
+        self.history.keeper.reconfigure(retention)
+
     async def close(self) -> None:
         """Write what still waits, give the shard back, close all connections. Verbs raise LedgerUnavailable
         afterwards."""

@@ -60,7 +60,7 @@ class Flow(Taker):
         counts: Counts,
         *,
         etag: str,
-        log_octets: int,
+        log_octets: Callable[[], int],
         on_change: Callable[[], None],
         on_done: Callable[[str], None],
     ) -> None:
@@ -193,7 +193,7 @@ class Flow(Taker):
         if self._loop.time() - self._asked >= HELD_EVERY:
             self._asked = self._loop.time()
             held = await self._parts.ledger.log.held()
-            most = self._log_octets
+            most = self._log_octets()
             self._log_left = most - held.octets
             if self._log_left > 0:
                 self._say_full("")

@@ -30,10 +30,13 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         super().__init__(gateway, configured)
         self._own_queues = OwnQueues(gateway.broker, KIND)
         self._retention = retention if retention is not None else RetentionSettings()
+        self._checked: RetentionSettings | None = None
         self._counts: dict[str, Counts] = {}
 
-    def reconfigure(self, configured: Mapping[str, TapSettings]) -> None:
-        """See :meth:`Supervisor.reconfigure`."""
+    def reconfigure(self, configured: Mapping[str, TapSettings], retention: RetentionSettings | None = None) -> None:
+        """See :meth:`Supervisor.reconfigure`. ``retention`` None: as it was."""
+        if retention is not None:
+            self._retention = retention
         super().reconfigure(configured)
         self._own_queues.forget_all()
 
@@ -42,7 +45,20 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         await self._own_queues.close()
 
     def check(self, name: str, settings: TapSettings, find: Callable[[str], object] | None = None) -> None:
-        check(settings, find or self._gateway.broker, self._retention)
+        check(settings, find or self._gateway.broker, self._checked or self._retention)
+
+    def check_all(
+        self,
+        configured: Mapping[str, TapSettings],
+        find: Callable[[str], object] | None = None,
+        retention: RetentionSettings | None = None,
+    ) -> None:
+        """See :meth:`Supervisor.check_all`. ``retention``: how long messages would be kept; None: as they are."""
+        self._checked = retention
+        try:
+            super().check_all(configured, find)
+        finally:
+            self._checked = None
 
     def build(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> Tap:
         counts = self._counts.get(name)
@@ -50,7 +66,7 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
             counts = self._counts[name] = Counts(name, self._gateway.metrics)
         return Tap(
             name, settings, self._gateway, self._own_queues, counts,
-            etag=etag, read_only=read_only, wish=wish, log_octets=self._retention.log_octets // 2,
+            etag=etag, read_only=read_only, wish=wish, log_octets=lambda: self._retention.log_octets // 2,
             on_finish=self._finished,
         )  # fmt: skip
 

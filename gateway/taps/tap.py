@@ -59,7 +59,7 @@ class Tap:
         etag: str,
         read_only: bool,
         wish: Wish,
-        log_octets: int,
+        log_octets: Callable[[], int],
         on_finish: Callable[[Tap, str], None],
     ) -> None:
         """``log_octets``: what they are unless the settings say so. ``on_finish`` is called when it is done by itself.
@@ -78,7 +78,7 @@ class Tap:
         self._own_queues = own_queues
         self._upstream = gateway.broker(settings.broker)
         self._on_finish = on_finish
-        self._log_octets = settings.log_octets or log_octets
+        self._log_octets = lambda: settings.log_octets or log_octets()
         self._flow: Flow | None = None
         self._depth: Depth | None = None
         """Of the last flow."""

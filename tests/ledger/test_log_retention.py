@@ -155,7 +155,9 @@ async def test_a_floor_is_never_lowered(past: Past) -> None:
     assert await past.trim() == (5, 5)
     await past.ledger.log.claim_cursor("b", Log.MESSAGES, "one", {"0": 1})  # a position from somewhere
     assert await past.trim() == (5, 5)
-    later = log_retention.LogRetention(past.ledger._database, past.ledger.log.cursors, 3, 1 << 20)
+    later = log_retention.LogRetention(
+        past.ledger._database, past.ledger.log.cursors, RetentionSettings(log_days=3, log_octets=1 << 20)
+    )
     wanted = {0: (2, "age")}
     await past.ledger.task(lambda connection, _: later._write(connection, Log.MESSAGES, wanted, 1))
     assert (await heads(past.ledger))[0] == (5, 5)
