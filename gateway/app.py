@@ -272,7 +272,9 @@ async def running(
         amqp_ports = await _start_embedded(config.embedded, stack)
         amqp = amqp_ports[0] if amqp_ports else None
         listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
-        tracer = await collector.start(config.tracing, metrics, stack, [each.getsockname()[:2] for each in listeners])
+        spans = collector.Collector(metrics, [each.getsockname()[:2] for each in listeners])
+        (await spans.prepare(config.tracing))()
+        stack.push_async_callback(spans.close)
         stack.enter_context(_settling_lines())
         stack.enter_context(given_back())
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
@@ -293,13 +295,13 @@ async def running(
             leases_max=config.http.leases_max,
             intent_always=config.ledger.intent == "always",
             takes_work=config.role != "api",
-            tracer=tracer,
+            tracer=spans.tracer,
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)
         rules, transport = _outbound(config, listeners, amqp_ports)
         stack.push_async_callback(transport.aclose)
-        sender = Sender(transport, traces=Traces(tracer, brokers) if tracer is not None else None)
+        sender = Sender(transport, traces=Traces(spans.tracer, brokers))
         stack.push_async_callback(sender.close)
         seals = await asyncio.to_thread(load_seals, config.ledger.secrets_file, data / "secrets.key")
         if peers.shared and not config.ledger.secrets_file:
@@ -341,7 +343,7 @@ async def running(
         if http_socket is not None:
             await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, config.http, bounds))
         live = Running(
-            gateway, bridges, taps, endpoints, pushes, access, api, rules, (transport, issuer), issuer,
+            gateway, bridges, taps, endpoints, pushes, access, api, spans, rules, (transport, issuer), issuer,
             set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check,
         )  # fmt: skip
         reloads = api.reloader = Reloads(config, live, read)

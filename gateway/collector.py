@@ -11,8 +11,7 @@ import asyncio
 import dataclasses
 import os
 import socket
-from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,50 +32,91 @@ FIXED: Final = frozenset({b"content-type"})
 """Headers that the file may not hold, besides those of the transport."""
 
 
-async def start(
-    settings: TracingSettings,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    own: Iterable[tuple[str, int]],
-) -> Tracer | None:
-    """What makes spans, until ``stack`` ends; None: nothing is traced. ``own``: where this process listens.
+class Collector:
+    """Where spans go, for as long as the process runs. Its tracer stays the same; where its spans go may change."""
 
-    Raises:
-        ConfigurationError: a setting is wrong.
-    """
-    if not settings.endpoint:
-        return None
-    site = check(settings)
-    headers = await asyncio.to_thread(read_headers, settings.headers_file)
-    rules = Rules((site.host if site.literal is None else str(site.literal),), own=tuple(own))
-    limits = dataclasses.replace(
-        DEFAULT_OUTBOUND_LIMITS, deadline=settings.timeout, connections=2, connections_per_site=2
-    )
-    transport = GuardedTransport(rules, limits, tls=TlsSettings(ca_file=settings.ca_file))
-    stack.push_async_callback(transport.aclose)
-    tracer = Tracer(
-        sample=settings.sample,
-        queue_max=settings.queue_max,
-        inject=settings.inject == "absent",
-        webhooks=settings.webhooks,
-    )
+    def __init__(self, metrics: Metrics, own: Iterable[tuple[str, int]]) -> None:
+        """``own``: where this process listens."""
+        self.tracer = Tracer(exports=False)
+        self._metrics = metrics
+        self._own = tuple(own)
+        self._settings: TracingSettings | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._current: tuple[Exporter, GuardedTransport] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
-    async def post(body: bytes, within: float) -> Answer:
-        return await transport.send("POST", settings.endpoint, headers, body, within=within, repeatable=True)
+    async def prepare(self, settings: TracingSettings) -> Callable[[], None]:
+        """Check settings, and read what they name; nothing counts until the result is called.
 
-    exporter = Exporter(
-        tracer,
-        Form(resource(settings), __version__),
-        post,
-        lambda outcome, count: metrics.trace_spans.labels(outcome).inc(count),
-        batch_max=settings.batch_max,
-        interval=settings.interval,
-        deadline=settings.timeout,
-    )
-    exporter.start()
-    stack.push_async_callback(exporter.close, FLUSH_WITHIN)
-    log("tracing.started", host=site.host, port=site.port, sample=settings.sample, inject=settings.inject)
-    return tracer
+        Raises:
+            ConfigurationError: a setting is wrong.
+        """
+        headers = await asyncio.to_thread(read_headers, settings.headers_file)
+        if settings == self._settings and headers == self._headers:
+            return lambda: None
+        if not settings.endpoint:
+            return lambda: self._use(settings, headers, None)
+        site = check(settings)
+        rules = Rules((site.host if site.literal is None else str(site.literal),), own=self._own)
+        limits = dataclasses.replace(
+            DEFAULT_OUTBOUND_LIMITS, deadline=settings.timeout, connections=2, connections_per_site=2
+        )
+        transport = GuardedTransport(rules, limits, tls=TlsSettings(ca_file=settings.ca_file))
+
+        async def post(body: bytes, within: float) -> Answer:
+            return await transport.send("POST", settings.endpoint, headers, body, within=within, repeatable=True)
+
+        def use() -> None:
+            exporter = Exporter(
+                self.tracer,
+                Form(resource(settings), __version__),
+                post,
+                lambda outcome, count: self._metrics.trace_spans.labels(outcome).inc(count),
+                batch_max=settings.batch_max,
+                interval=settings.interval,
+                deadline=settings.timeout,
+            )
+            self._use(settings, headers, (exporter, transport))
+            exporter.start()
+            log("tracing.started", host=site.host, port=site.port, sample=settings.sample, inject=settings.inject)
+
+        return use
+
+    def _use(
+        self,
+        settings: TracingSettings,
+        headers: list[tuple[bytes, bytes]],
+        following: tuple[Exporter, GuardedTransport] | None,
+    ) -> None:
+        before, self._current = self._current, following
+        self._settings, self._headers = settings, headers
+        self.tracer.configure(
+            exports=following is not None,
+            sample=settings.sample,
+            queue_max=settings.queue_max,
+            inject=settings.inject == "absent",
+            webhooks=settings.webhooks,
+        )
+        if before is not None:
+            before[0].stop()
+            task = asyncio.get_running_loop().create_task(_end(*before, drain=following is None))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            if following is None:
+                log("tracing.stopped")
+
+    async def close(self) -> None:
+        """Send the last spans."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+        if self._current is not None:
+            await _end(*self._current, drain=True)
+            self._current = None
+
+
+async def _end(exporter: Exporter, transport: GuardedTransport, *, drain: bool) -> None:
+    await exporter.close(FLUSH_WITHIN, drain=drain)
+    await transport.aclose()
 
 
 def check(settings: TracingSettings) -> Site:

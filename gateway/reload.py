@@ -26,6 +26,7 @@ from gateway.api.auth import Keys
 from gateway.api.reloads import BrokerThen, Change, Reload
 from gateway.bridges import Bridges
 from gateway.bridges.supervisor import KIND as BRIDGE
+from gateway.collector import Collector
 from gateway.config import (
     BridgeSettings,
     Config,
@@ -87,10 +88,11 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "ops": (RESTART, "the port is open"),
     "embedded": (RESTART, "it holds its messages in memory"),
     "ledger": (RESTART, "the database is open"),
+    "ledger.headers": ("live", "for the next message; those that are kept have the headers of their time"),
     "data_dir": (RESTART, "files in it are open"),
     "cluster": (RESTART, "other processes know this one by it"),
-    "tracing": (RESTART, "who is asked about spans is said to all parts at the start"),
-    "retention": (RESTART, "sweeps are under way by it"),
+    "tracing": ("live", "for the next span; what waits goes to the collector that there is then"),
+    "retention": ("live", "for the next message and the next sweep; a body that is kept goes when that was said"),
 }
 """Setting, or table of them -> ``live`` or ``restart``, and when it counts or why it does not. The longest that fits
 counts."""
@@ -140,6 +142,7 @@ class Running:
     pushes: Pushes
     access: Access
     api: Api
+    spans: Collector
     rules: Rules
     transports: Sequence[GuardedTransport]
     issuer: GuardedTransport
@@ -240,7 +243,7 @@ class Reloads:
         known = {*config.brokers, *(running.gateway.brokers.keys() - before.brokers.keys())}
         check_all(config.subscriptions)
         running.bridges.check_all(config.bridges, _finder(known))
-        running.taps.check_all(config.taps, _finder(known))
+        running.taps.check_all(config.taps, _finder(known), config.retention)
         guard = GuardedTransport(rules)  # calls nobody
         try:
             await running.endpoints.check_all(config.endpoints, guard.check)
@@ -255,12 +258,14 @@ class Reloads:
             lambda: self._endpoints.update(running.endpoints.reconfigure(endpoints)),
             lambda: running.pushes.configured(config.endpoints),
             lambda: running.bridges.reconfigure(config.bridges),
-            lambda: running.taps.reconfigure(config.taps),
+            lambda: running.taps.reconfigure(config.taps, config.retention),
             lambda: self._note(running.gateway.subscriptions.reconfigure(config.subscriptions)),
             lambda: running.gateway.set_bounds(config.http.confirm_timeout, config.http.leases_max),
             lambda: running.set_bounds(config.http),
             lambda: set_level(config.log_level),
             lambda: configured.warn(config),
+            lambda: running.gateway.ledger.reconfigure(config.ledger.headers, config.retention),
+            await running.spans.prepare(config.tracing),
         ]
         if running.gateway.peers.shared:
             running_peers = running.gateway.peers

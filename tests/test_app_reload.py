@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import msgspec
@@ -25,6 +26,7 @@ from gateway.errors import ReloadRefused
 from gateway.limits import Limits
 from gateway.reload import RESTART, RULES, changes, rule_of
 from tests.ledgers import sqlite_ledger
+from tests.tracing.collector import collecting
 from tests.upstreams.fake import until
 
 PUBLISH = "/v1/brokers/one/exchanges/amq.default:publish"
@@ -212,6 +214,67 @@ async def test_what_takes_a_restart_refuses_the_rest_with_it(files: Files) -> No
         assert app.reloads.config.bridges == {}
         files.write(ledger={}, http={"port": 0}, api_keys=[{"name": "x", "key": "secret"}])
         await refused(client, "access.required", "restart_needed")
+
+
+async def test_tracing_retention_and_kept_headers_count_at_once(files: Files) -> None:
+    caller = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    async with gateway(files) as (app, client), collecting() as one, collecting() as two:
+        ledger = app.gateway.ledger
+
+        async def sent(name: str) -> str:
+            body = {"routing_key": "q", "payload": "x", "headers": {"customer": name}}
+            answer = await client.post(PUBLISH, json=body, headers=caller)
+            assert answer.status_code == 200, answer.text
+            return str(answer.json()["id"])
+
+        async def found(name: str) -> list[Any]:
+            return list((await client.get("/v1/messages", params={"header": f"customer={name}"})).json()["messages"])
+
+        await put_queue(client, "q")
+        first = await sent("before")
+        refused_filter = await client.get("/v1/messages", params={"header": "customer=before"})
+        assert refused_filter.status_code == 422
+        files.write(
+            tracing={"endpoint": one.url, "interval": 0.02},
+            retention={"bodies": "days", "history_days": 5},
+            ledger={"headers": ["customer"]},
+        )
+        told = await reload(client)
+        assert [each["setting"] for each in told["changes"]] == [
+            "ledger.headers", "tracing.endpoint", "tracing.interval", "retention.history_days", "retention.bodies",
+        ]  # fmt: skip
+        second = await sent("after")
+        await one.until(lambda spans: any(span.name == "publish q" for span in spans))
+        assert [item["id"] for item in await found("after")] == [second]
+        assert await found("before") == [], "those that are kept have the headers of their time"
+        assert ledger.history.keeper._settings.history_days == 5
+        assert [await ledger.history.keeps(UUID(each).bytes) for each in (first, second)] == [
+            (False, False), (False, True),
+        ]  # fmt: skip
+        files.write(tracing={"endpoint": two.url, "interval": 0.02}, retention={}, ledger={})
+        await reload(client)
+        before = len(one.spans)
+        third = await sent("last")
+        await two.until(lambda spans: any(span.name == "publish q" for span in spans))
+        assert len(one.spans) == before
+        assert await ledger.history.keeps(UUID(third).bytes) == (False, False)
+        files.write(tracing={"endpoint": "http://collector/", "headers_file": "/nowhere"})
+        await refused(client, "tracing.headers_file: /nowhere")
+        files.write(tracing={})
+        await reload(client)
+        assert not app.gateway.tracer.exports
+
+
+async def test_taps_go_by_the_retention_of_the_same_file(files: Files) -> None:
+    async with gateway(files) as (_, client):
+        tap = {"broker": "one", "queue": "q", "log_octets": 64 << 20}
+        await put_queue(client, "q")
+        files.write(taps={"t": tap}, retention={"log_octets": 128 << 20})
+        assert (await reload(client))["status"] == "applied"
+        files.write(taps={"t": {**tap, "log_octets": 512 << 20}}, retention={"log_octets": 1 << 30})
+        assert (await reload(client))["status"] == "applied"
+        files.write(retention={"log_octets": 256 << 20})
+        await refused(client, "log_octets")
 
 
 async def test_a_dry_run_changes_nothing(files: Files) -> None:

@@ -168,7 +168,6 @@ class Api:
         self._takes_tokens = access is not None and access.tokens is not None
         self._doorkeeper = Doorkeeper(http, Keys(api_keys), access)
         self._router = Router(routes)
-        self._tracer = gateway.tracer
         self._access_log = AccessLog(http.access_log) if http.access_log else None
         self._running = 0
         self._room = Room()
@@ -199,8 +198,8 @@ class Api:
         call: Call | None = None
         status = 0
         try:
-            if self._tracer is not None:
-                scope[TRACED] = begin(self._tracer, scope, time_ns())
+            if (trace := begin(self._gateway.tracer, scope, time_ns())) is not None:
+                scope[TRACED] = trace
             try:
                 if self._takes_tokens and FORWARDED not in scope:
                     scope[SIGNED] = await self._doorkeeper.check_token(dict(scope["headers"]))

@@ -1,6 +1,7 @@
 """The spans of a request: the request itself, what it publishes, hands out and settles.
 
-Everything here is called only where there is a :class:`Trace`, which there is only with ``[tracing]``.
+Everything here is called only where there is a :class:`Trace`. With a collector every request has one, without one
+those that bring a ``traceparent``.
 """
 
 from __future__ import annotations
@@ -63,10 +64,12 @@ class Trace:
         span.end(str(status) if status >= FAILED_FROM else "")
 
 
-def begin(tracer: Tracer, scope: Scope, started: int) -> Trace:
+def begin(tracer: Tracer, scope: Scope, started: int) -> Trace | None:
     """The trace of a request that came at ``started`` (nanoseconds since 1970). Logs and problems name it from now
-    on."""
+    on. None: there is neither a collector nor a trace of the caller's."""
     caller = of_request(scope["headers"])
+    if caller is None and not tracer.exports:
+        return None
     span = tracer.begin("", names.REQUEST.kind, caller, started=started)
     if span is not None:
         raw: bytes = scope.get("raw_path") or b""
@@ -110,6 +113,15 @@ class Publishing:
         trace = call.trace
         if trace is None or not messages:
             return self
+        if trace.tracer.exports:
+            self._begin(trace, call, messages)
+        context = self._span.context if self._span is not None else trace.context
+        if context is not None and trace.tracer.inject:
+            for item in messages:
+                item.message = into(item.message, context)
+        return self
+
+    def _begin(self, trace: Trace, call: Call, messages: Sequence[Outgoing]) -> None:
         links = [own for item in messages if (own := of_message(item.message)) is not None]
         upstream = call.gateway.brokers.get(call.names["broker"])
         exchange = call.names["exchange"]
@@ -131,11 +143,6 @@ class Publishing:
             else:
                 span.attributes[names.BATCH_COUNT] = len(messages)
             self._span = span
-        context = span.context if span is not None else trace.context
-        if context is not None and trace.tracer.inject:
-            for item in messages:
-                item.message = into(item.message, context)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -161,7 +168,7 @@ def handed_out(call: Call, subscription: Subscription, pulled: Iterable[Pulled])
     """Messages go to a consumer: a span for each that is part of a trace, which is the message's and not the
     request's."""
     trace = call.trace
-    if trace is None:
+    if trace is None or not trace.tracer.exports:
         return
     links = (trace.context,) if trace.context is not None else ()
     upstream = call.gateway.brokers.get(subscription.settings.broker)
@@ -196,7 +203,7 @@ SETTLED_SAYS: Final = (
 def settled(call: Call, row: SpanRow, started: int, results: Iterable[Settled]) -> None:
     """Consumers have settled what was handed out."""
     trace = call.trace
-    if trace is None:
+    if trace is None or not trace.tracer.exports:
         return
     links = (trace.context,) if trace.context is not None else ()
     for item in results:

@@ -282,9 +282,8 @@ class Bridge:
             on_enough=self._enough,
             on_crash=self._crashed,
         )
-        if (tracer := self._gateway.tracer) is not None:
-            queue, exchange = self.route.queue, settings.target.exchange
-            flow.traces = Traces(tracer, self.name, queue, exchange, self._source, self._target)
+        queue, exchange = self.route.queue, settings.target.exchange
+        flow.traces = Traces(self._gateway.tracer, self.name, queue, exchange, self._source, self._target)
         if settings.acknowledge == "dtx":
             flow.redeliveries.trusts = True
             flow.two_phase = TwoPhase(

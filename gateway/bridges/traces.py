@@ -31,6 +31,8 @@ class Traces:
     def ended(self, items: Sequence[Item], error: str = "") -> None:
         """These are acknowledged at the source. ``error``: the target has not got them, for that reason."""
         tracer, row, publish = self._tracer, names.FORWARD, names.BRIDGE_PUBLISH
+        if not tracer.exports:
+            return
         now, clock = time_ns(), self._loop.time()
         for item in items:
             delivery = item.delivery

@@ -162,8 +162,8 @@ class TracingSettings(Settings, frozen=True):
     """``[tracing]``: what happens to a message, as spans of OpenTelemetry."""
 
     endpoint: str = ""
-    """Where spans are sent, by OTLP over HTTP in JSON: ``http://collector:4318/v1/traces``. Empty: there are none, and
-    no message is given a header."""
+    """Where spans are sent, by OTLP over HTTP in JSON: ``http://collector:4318/v1/traces``. Empty: there are no spans,
+    and the caller's ``traceparent`` passes through."""
     headers_file: str = ""
     """File with headers of these requests, ``NAME: VALUE`` a line: the key of the collector, say."""
     ca_file: str = ""

@@ -71,7 +71,7 @@ class Gateway:
         self.ledger = ledger
         self.brokers = dict(brokers)
         self.metrics = metrics
-        self.tracer = tracer
+        self.tracer = tracer if tracer is not None else Tracer(exports=False)
         self.confirm_timeout = confirm_timeout
         self.leaving = False
         self.draining = False

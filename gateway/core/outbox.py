@@ -514,7 +514,7 @@ class Outbox:
             items = [item for _, item in pairs]
             results = await self._publisher.outcomes(upstream, exchange, items, futures)
             await self._publisher.keep(exchange, items, results)
-            if self._tracer is not None:
+            if self._tracer is not None and self._tracer.exports:
                 published_later(self._tracer, upstream, exchange, began, items, results)
             for (row, item), result in zip(pairs, results, strict=True):
                 away = self._sort(work, upstream, row, item, result) or away

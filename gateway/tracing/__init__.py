@@ -6,7 +6,7 @@
 * :mod:`~gateway.tracing.otlp`      spans as octets
 * :mod:`~gateway.tracing.exporter`  and on their way to a collector
 
-Off unless ``[tracing] endpoint`` is set: then nobody has a :class:`Tracer`.
+Without ``[tracing] endpoint`` the :class:`Tracer` makes no spans, and contexts only pass through.
 """
 
 from gateway.tracing.context import Context, header_pairs, into, of_message, of_request, parse, trace_of

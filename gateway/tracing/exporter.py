@@ -69,7 +69,6 @@ class Exporter:
         self._batch_max = batch_max
         self._interval = interval
         self._deadline = deadline
-        self._dropped = 0
         self._sending: list[Span] = []
         """The batch that is under way."""
         self._wake = asyncio.Event()
@@ -80,20 +79,27 @@ class Exporter:
         """Begin to send."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="traces")
 
-    async def close(self, within: float) -> None:
-        """Send what is left, for at most ``within`` seconds."""
+    def stop(self) -> None:
+        """Fetch nothing more; :meth:`close` is still to come."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self, within: float, *, drain: bool = True) -> None:
+        """Send what is left, for at most ``within`` seconds. ``drain`` False: only the batch that is under way, since
+        another exporter fetches the rest."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        spans = self._sending or self._tracer.fetch(self._batch_max)
+        most = self._batch_max if drain else 0
+        spans = self._sending or self._tracer.fetch(most)
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while spans:
                     await self._send(spans, 1)
-                    spans = self._tracer.fetch(self._batch_max)
+                    spans = self._tracer.fetch(most)
         self._count_dropped()
-        if left := len(self._sending) + len(self._tracer.fetch(len(self._tracer))):
+        if left := len(self._sending) + len(self._tracer.fetch(len(self._tracer) if drain else 0)):
             self._count("dropped", left)
 
     async def _run(self) -> None:
@@ -116,9 +122,9 @@ class Exporter:
             self._count_dropped()
 
     def _count_dropped(self) -> None:
-        dropped = self._tracer.dropped - self._dropped
+        dropped = self._tracer.dropped - self._tracer.reported
         if dropped:
-            self._dropped += dropped
+            self._tracer.reported += dropped
             self._count("dropped", dropped)
             log("tracing.queue_full", logging.WARNING, spans=dropped)
 

@@ -1,8 +1,8 @@
 """Spans, and who makes them.
 
-A :class:`Tracer` is there only where ``[tracing]`` says so; everywhere else the field that would hold it is None, and
-that is all that tracing costs. What brings a context along is seen if its flag says so; what begins here, in the share
-that ``sample`` is. Nothing here waits or fails: a span that has no room in the queue is counted, and gone.
+A :class:`Tracer` that exports nothing makes no spans, and contexts only pass through. What brings a context along is
+seen if its flag says so; what begins here, in the share that ``sample`` is. Nothing here waits or fails: a span that
+has no room in the queue is counted, and gone.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Tracer:
     def __init__(
         self,
         *,
+        exports: bool = True,
         sample: float = 1.0,
         queue_max: int = 8_192,
         inject: bool = True,
@@ -84,23 +85,31 @@ class Tracer:
     ) -> None:
         """
         Args:
+            exports: whether somebody fetches spans; without it there are none.
             sample: share of the traces that begin here which are seen.
             queue_max: most spans that wait to be fetched.
             inject: whether messages that are published over HTTP get the context.
             webhooks: whether endpoints do.
             on_full: is called when half of the queue is used.
         """
-        self.inject = inject
-        self.webhooks = webhooks
+        self.configure(exports=exports, sample=sample, queue_max=queue_max, inject=inject, webhooks=webhooks)
         self.dropped = 0
         """Spans for which there was no room."""
-        self._sample = sample
-        self._max = queue_max
-        self._wake_at = max(1, queue_max // 2)
+        self.reported = 0
+        """How many of them are counted and logged."""
         self._on_full = on_full
         self._queue: deque[Span] = deque()
         self._random = random if random is not None else Random()  # noqa: S311  # ids, and no secrets
         self._out: OrderedDict[str, tuple[Context, dict[str, Any]]] = OrderedDict()
+
+    def configure(self, *, exports: bool, sample: float, queue_max: int, inject: bool, webhooks: bool) -> None:
+        """Go on with other settings; see :meth:`__init__`."""
+        self.exports = exports
+        self.inject = inject
+        self.webhooks = webhooks
+        self._sample = sample
+        self._max = queue_max
+        self._wake_at = max(1, queue_max // 2)
 
     def __len__(self) -> int:
         """How many spans wait."""
@@ -126,6 +135,8 @@ class Tracer:
     ) -> Span | None:
         """A span that begins now, or at ``started``; None: this one is not seen. Without a parent it begins a trace,
         if ``root`` allows that, and ``sample`` or ``always``."""
+        if not self.exports:
+            return None
         if parent is not None:
             if not parent.flags & SAMPLED:
                 return None

@@ -104,14 +104,15 @@ async def main(url: str, blocks: int, block: int) -> None:
             for number in range(-1, blocks):  # the first one warms
                 for way in WAYS if number % 2 == 0 else reversed(WAYS):
                     sample, calls = WAYS[way]
-                    tracer = gateway.tracer = None if sample is None else Tracer(sample=sample, queue_max=1_000_000)
+                    gateway.tracer = Tracer(exports=sample is not None, sample=sample or 0.0, queue_max=1_000_000)
+                    tracer = gateway.tracer
                     caller = Caller(Api(gateway, HttpSettings()), [CALLER] if calls else [])
                     costs = []
                     for body, status, count, each in ((one, 200, block, 1), (batch, 207, block // 10, BATCH)):
                         gc.collect()
                         before = process_time()
                         await caller.many(body, status, count)
-                        while tracer is not None and (spans := tracer.fetch(512)):
+                        while spans := tracer.fetch(512):
                             FORM.request(spans)
                         costs.append((process_time() - before) / (count // AT_ONCE * AT_ONCE * each) * 1e6)
                     if number >= 0:

@@ -150,17 +150,66 @@ async def test_what_a_message_is_given(
         assert found == traceparent
 
 
-async def test_without_a_collector_nothing_is_added_and_problems_still_name_the_callers_trace(tmp_path: Path) -> None:
-    async with estate(tmp_path, None, EMBEDDED) as (app, client, _):
-        assert app.gateway.tracer is None
+OWN = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+
+
+@pytest.mark.parametrize("broker", ["local-0-8", "local-0-9-1", "local-0-10"])
+@pytest.mark.parametrize(
+    ("settings", "caller", "own", "found"),
+    [
+        ({}, CALLER, {}, CALLER),
+        ({}, NOT_SEEN, {}, NOT_SEEN),
+        ({}, {}, {}, {}),
+        ({}, {"tracestate": "alone=1"}, {}, {}),
+        ({}, {"traceparent": "00-nonsense"}, {}, {}),
+        ({}, {"traceparent": f"00-{'0' * 32}-{SPAN}-01"}, {}, {}),
+        ({}, {"traceparent": f"ff-{TRACE}-{SPAN}-01"}, {}, {}),
+        ({}, CALLER, OWN, OWN),
+        ({"tracing.inject": "never"}, CALLER, {}, {}),
+    ],
+)
+async def test_without_a_collector_the_callers_context_passes_through(
+    tmp_path: Path, broker: str, settings: Any, caller: Any, own: Any, found: Any
+) -> None:
+    """Into the message, and from the message into the request of a webhook. There are no spans."""
+    async with estate(tmp_path, None, {**EMBEDDED, **settings}) as (app, client, hook):
+        await queue(client)
+        await subscribe(client, broker=broker)
+        for index in range(2):
+            await publish(client, caller, broker, headers={"n": index, **own})
+        items = await pull(client)
+        await settle(client, "acknowledge", *(item["ack_id"] for item in items))
+        await subscribe(client, "pushed", broker=broker, push="hook")
+        await publish(client, caller, broker, headers=own)
+        await until(lambda: hook.got)
+        assert not app.gateway.tracer.exports
+        assert len(app.gateway.tracer) == 0
+    assert [item["message"]["headers"] for item in items] == [{"n": 0, **own, **found}, {"n": 1, **own, **found}]
+    headers, _ = hook.got[0]
+    assert {name: headers[name] for name in ("traceparent", "tracestate") if name in headers} == found
+
+
+async def test_without_a_collector_batches_streams_and_scheduled_publishes_pass_it_on(tmp_path: Path) -> None:
+    async with estate(tmp_path, None, EMBEDDED) as (_, client, _):
         await queue(client)
         await subscribe(client)
-        await publish(client, CALLER)
-        (item,) = await pull(client)
-        assert item["message"]["headers"] == {}
+        path, line = PUBLISH.format("local-0-9-1"), {"routing_key": "q", "payload": "x"}
+        await client.post(path, json={"messages": [line, {**line, "headers": OWN}]}, headers=CALLER)
+        ndjson = {"content-type": "application/x-ndjson", **CALLER}
+        await client.post(path, content=json.dumps(line) + "\n", headers=ndjson)
+        later = await client.post(path, json=line, headers={"prefer": "respond-async", **CALLER})
+        assert later.status_code == 202
+        got = await until_pulled(client, 4)
+        await settle(client, "acknowledge", *(item["ack_id"] for item in got))
+    assert [item["message"]["headers"] for item in got].count(CALLER) == 3
+    assert [item["message"]["headers"] for item in got].count(OWN) == 1
+
+
+async def test_without_a_collector_problems_name_the_callers_trace(tmp_path: Path) -> None:
+    async with estate(tmp_path, None, EMBEDDED) as (_, client, _):
         path = PUBLISH.format("nowhere")
-        with_trace = (await client.post(path, json={}, headers=CALLER)).json()
-        without = (await client.post(path, json={})).json()
+        with_trace = (await client.post(path, json={"payload": "x"}, headers=CALLER)).json()
+        without = (await client.post(path, json={"payload": "x"})).json()
     assert (with_trace["code"], with_trace["trace_id"]) == ("broker_not_found", TRACE)
     assert "trace_id" not in without
 
@@ -416,10 +465,10 @@ async def test_but_for_the_two_headers_a_message_is_what_it_is_without_tracing(
             (item,) = await pull(client)
             found.append(item["message"])
     traced_message, bare = found
-    assert list(traced_message["headers"])[-2:] == ["traceparent", "tracestate"]
-    for name in ("traceparent", "tracestate"):
-        del traced_message["headers"][name]
     for message in found:
+        assert list(message["headers"])[-2:] == ["traceparent", "tracestate"]
+        for name in ("traceparent", "tracestate"):
+            del message["headers"][name]
         del message["id"]
     assert traced_message == bare
     assert list(traced_message["headers"]) == list(bare["headers"]) == list(RICH)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -195,9 +195,68 @@ def settings(collector: Collector, **more: Any) -> TracingSettings:
     return msgspec.convert({"endpoint": collector.url, "interval": 0.01, **more}, TracingSettings)
 
 
-async def test_without_an_endpoint_there_is_no_tracer() -> None:
-    async with AsyncExitStack() as stack:
-        assert await collectors.start(TracingSettings(), Metrics("1"), stack, ()) is None
+@asynccontextmanager
+async def tracing(
+    settings: TracingSettings, metrics: Metrics, own: Iterable[tuple[str, int]] = ()
+) -> AsyncIterator[collectors.Collector]:
+    """What the application has of it."""
+    made = collectors.Collector(metrics, own)
+    try:
+        (await made.prepare(settings))()
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_without_an_endpoint_there_are_no_spans() -> None:
+    async with tracing(TracingSettings(), Metrics("1")) as made:
+        assert not made.tracer.exports
+        assert made.tracer.begin("x", Kind.SERVER, None) is None
+
+
+async def test_spans_go_to_another_collector_and_to_none() -> None:
+    metrics = Metrics("1")
+    async with collecting() as one, collecting() as two, tracing(settings(one), metrics) as made:
+        tracer = made.tracer
+        spans(tracer, 3)
+        await one.until(lambda found: len(found) == 3)
+        use = await made.prepare(settings(two))
+        spans(tracer, 1)
+        await one.until(lambda found: len(found) == 4)
+        use()
+        spans(tracer, 2)
+        await two.until(lambda found: len(found) == 2)
+        (await made.prepare(settings(two, interval=60)))()
+        spans(tracer, 2)
+        (await made.prepare(TracingSettings(inject="never")))()
+        assert tracer.begin("x", Kind.SERVER, None) is None
+        assert not tracer.inject
+        await two.until(lambda found: len(found) == 4)
+        assert len(one.spans) == 4
+    assert b'amqpgw_trace_spans_total{outcome="exported"} 8.0' in metrics.render()
+
+
+async def test_a_collector_that_is_away_does_not_take_spans_along() -> None:
+    """What waits goes to the next one."""
+    metrics = Metrics("1")
+    async with collecting() as gone, collecting() as far, tracing(settings(gone, interval=60), metrics) as made:
+        spans(made.tracer, 5)
+        (await made.prepare(settings(far)))()
+        await far.until(lambda found: len(found) == 5)
+    assert gone.spans == []
+
+
+async def test_a_file_of_headers_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    headers = tmp_path / "headers"
+    headers.write_text("X-Api-Key: old\n")
+    async with collecting() as far, tracing(settings(far, headers_file=str(headers)), Metrics("1")) as made:
+        spans(made.tracer, 1)
+        await far.until(lambda found: len(found) == 1)
+        headers.write_text("X-Api-Key: new\n")
+        (await made.prepare(settings(far, headers_file=str(headers))))()
+        spans(made.tracer, 1)
+        await far.until(lambda found: len(found) == 2)
+    assert [sent["x-api-key"] for sent, _ in far.requests] == ["old", "new"]
 
 
 async def test_to_a_collector_in_a_private_network(tmp_path: Path) -> None:
@@ -205,13 +264,11 @@ async def test_to_a_collector_in_a_private_network(tmp_path: Path) -> None:
     headers.write_text("# the key\nX-Api-Key: canary\n\nAuthorization:  Bearer x \n")
     metrics = Metrics("1")
     async with collecting() as far:
-        async with AsyncExitStack() as stack:
-            more = {"headers_file": str(headers), "resource": {"deployment.environment.name": "test"}}
-            tracer = await collectors.start(settings(far, **more), metrics, stack, ())
-            assert tracer is not None
-            spans(tracer, 3)
+        more = {"headers_file": str(headers), "resource": {"deployment.environment.name": "test"}}
+        async with tracing(settings(far, **more), metrics) as made:
+            spans(made.tracer, 3)
             await far.until(lambda found: len(found) == 3)
-            spans(tracer, 2)
+            spans(made.tracer, 2)
         assert len(far.spans) == 5
     (sent, body), *_ = far.requests
     assert (sent["content-type"], sent["x-api-key"], sent["authorization"]) == (
@@ -226,11 +283,8 @@ async def test_to_a_collector_in_a_private_network(tmp_path: Path) -> None:
 
 
 async def test_a_port_of_our_own_is_no_collector(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
-    async with AsyncExitStack() as stack:
-        own = [("127.0.0.1", collector.port)]
-        tracer = await collectors.start(settings(collector), Metrics("1"), stack, own)
-        assert tracer is not None
-        spans(tracer, 1)
+    async with tracing(settings(collector), Metrics("1"), [("127.0.0.1", collector.port)]) as made:
+        spans(made.tracer, 1)
     assert collector.requests == []
     (told,) = [record for record in caplog.records if record.message == "tracing.not_exported"]
     assert "is this gateway itself" in told.gateway_fields["reason"]  # type: ignore[attr-defined]
