@@ -6,6 +6,7 @@
     ├── FrameSyntaxError          octets that no correct peer sends
     ├── LocalError                what we were asked to do cannot be done; nothing was sent
     │   ├── StateError            the state of the session or channel forbids it
+    │   ├── EndpointInUse         subscriptions push to the endpoint (names them)
     │   ├── EncodeError           a value does not fit the version (names field, value, limit)
     │   └── Unsupported           this version or broker has no such thing
     │       └── NoDeadLetterDestination  nothing says where the queue's rejected messages go
@@ -117,6 +118,12 @@ class StateError(LocalError):
     """The connection or channel is not in a state in which this may be sent."""
 
     code = "state"
+
+
+class EndpointInUse(LocalError):
+    """Subscriptions push to the endpoint, so it cannot be deleted. The text names them."""
+
+    code = "endpoint_in_use"
 
 
 class EncodeError(LocalError):
@@ -428,6 +435,11 @@ class AddressDenied(OutboundFailed):
 
     code = "address_denied"
     retryable = False
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        """``text`` names every rule that is broken, ``remedy`` the setting that allows the site."""
+        super().__init__(f"{text}. {remedy}" if remedy else text)
+        self.broken, self.remedy = text, remedy
 
 
 class ResolveFailed(OutboundFailed):

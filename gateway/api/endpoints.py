@@ -19,7 +19,7 @@ from gateway.api.call import Call, answer, if_match, invalid_setting, no_content
 from gateway.api.problems import ApiProblem, as_json, printable, problem_of, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Endpoint, EndpointBody, Endpoints, PageQuery, RotateRequest, SigningKey, TestResult
-from gateway.errors import EncodeError, EtagMismatch, NoSuchEndpoint, Unsupported
+from gateway.errors import EncodeError, EndpointInUse, EtagMismatch, NoSuchEndpoint, Unsupported
 from gateway.webhooks import checks, endpoints
 from gateway.webhooks.keys import HeldKey
 from gateway.webhooks.schedule import Ruling, Schedule, Verdict
@@ -27,6 +27,8 @@ from gateway.webhooks.sender import Outcome
 
 NAME_MAX: Final = 128
 """Longest name of an endpoint, in characters."""
+NAMED_MAX: Final = 10
+"""Most subscriptions that a refusal names."""
 
 
 def _all(call: Call) -> endpoints.Endpoints:
@@ -84,8 +86,17 @@ async def put_endpoint(call: Call) -> Response:
 
 
 async def delete_endpoint(call: Call) -> Response:
-    """Delete."""
-    await _all(call).delete(call.names["endpoint"], if_match(call))
+    """Delete, unless subscriptions push there."""
+    name, match = call.names["endpoint"], if_match(call)
+    if not (await _all(call).get(name)).read_only:
+        users = sorted(found.name for found in await call.gateway.subscriptions.all() if found.settings.push == name)
+        if users:
+            more = f" and {len(users) - NAMED_MAX} more" if len(users) > NAMED_MAX else ""
+            raise EndpointInUse(
+                f"the endpoint {name!r} is in use by the subscription{'s' * (len(users) > 1)} "
+                f"{', '.join(map(repr, users[:NAMED_MAX]))}{more}"
+            )
+    await _all(call).delete(name, match)
     return no_content()
 
 
@@ -232,8 +243,8 @@ ROUTES = (
     ),
     Route(
         "DELETE", _PATH, "delete_endpoint", "Delete an endpoint", delete_endpoint, Scope.ENDPOINT,
-        {204: ("Deleted, with its keys. What is owed to it waits.", None)}, headers=("If-Match",),
-        codes=(*_CODES, "read_only", "etag_mismatch", "invalid_parameter"), tag="endpoints",
+        {204: ("Deleted, with its keys.", None)}, headers=("If-Match",),
+        codes=(*_CODES, "endpoint_in_use", "read_only", "etag_mismatch", "invalid_parameter"), tag="endpoints",
     ),
     Route(
         "POST", f"{_PATH}:pause", "pause_endpoint", "Pause an endpoint", pause_endpoint, Scope.ENDPOINT, _STATE,

@@ -88,6 +88,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "run_not_found": ProblemType(404, "There is no such run", "List what there is."),
     "message_not_found": ProblemType(404, "The ledger knows no such message", "The id is the gateway's, a UUID."),
     "not_found": ProblemType(404, "The broker has no such queue or exchange", "Declare it first."),
+    "endpoint_in_use": ProblemType(
+        409, "Subscriptions push to the endpoint", "Delete the subscriptions that detail names, or change their `push`."
+    ),
     "read_only": ProblemType(409, "Defined by the configuration file", "Change it in the file."),
     "etag_mismatch": ProblemType(412, "The resource was changed in between", "Read it again; repeat with its ETag."),
     "reload_refused": ProblemType(422, "The new configuration is not taken", "See detail; nothing has changed."),
@@ -143,7 +146,11 @@ PROBLEMS: Mapping[str, ProblemType] = {
         503, "The process that has to do it did not answer", "Repeat after Retry-After; another process takes over."
     ),
     # a request of the gateway's own
-    "address_denied": ProblemType(422, "The gateway may not call that address", "See detail, and the outbound guard."),
+    "address_denied": ProblemType(
+        422,
+        "The gateway may not call that address",
+        "detail names each rule that it breaks, and the setting that allows it.",
+    ),
     "outbound_failed": ProblemType(502, "A request of ours came to no answer", "See detail."),
     "resolve_failed": ProblemType(502, "The host has no address", "Correct the URL, or the DNS."),
     "connect_failed": ProblemType(502, "Nobody took the connection", "See detail; repeat later."),

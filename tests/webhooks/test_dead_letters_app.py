@@ -20,8 +20,14 @@ __all__ = ["hook"]
 CLOUD = "application/cloudevents+json"
 
 
+class Client(httpx.AsyncClient):
+    """A client that knows the other port, too."""
+
+    ops_url = ""
+
+
 @asynccontextmanager
-async def service(path: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def service(path: Path) -> AsyncIterator[Client]:
     file = path / "gateway.toml"
     file.write_text(
         f"""
@@ -34,8 +40,9 @@ async def service(path: Path) -> AsyncIterator[httpx.AsyncClient]:
     )
     async with (
         running(load(file, {})) as app,
-        httpx.AsyncClient(base_url=app.url, headers={"host": "localhost"}, trust_env=False, timeout=30) as client,
+        Client(base_url=app.url, headers={"host": "localhost"}, trust_env=False, timeout=30) as client,
     ):
+        client.ops_url = app.ops_url
         yield client
 
 
@@ -228,3 +235,37 @@ async def test_a_failed_attempt_keeps_what_the_receiver_said_without_secrets(tmp
         assert kept[:40] in " ".join(timeline["story"])
         for word in (secret, key, path, "the-value-of-a-header"):
             assert word not in json.dumps(timeline)
+
+
+async def test_an_endpoint_that_is_in_use_cannot_be_deleted(tmp_path: Path, hook: Hook) -> None:
+    broker = "local-0-9-1"
+    async with service(tmp_path) as client:
+        await put(client, "/v1/endpoints/hook", url=f"http://127.0.0.1:{hook.port}/", format="raw")
+        for name in ("orders", "audit"):
+            await put(client, f"/v1/brokers/{broker}/queues/{name}")
+            await put(client, f"/v1/subscriptions/{name}", broker=broker, queue=name, push="hook")
+        refused = (await client.delete("/v1/endpoints/hook")).json()
+        assert (refused["status"], refused["code"]) == (409, "endpoint_in_use")
+        assert refused["detail"] == "the endpoint 'hook' is in use by the subscriptions 'audit', 'orders'"
+        assert (await client.get("/v1/endpoints/hook")).status_code == 200
+        assert (await client.delete("/v1/subscriptions/audit")).status_code == 204
+        detail = (await client.delete("/v1/endpoints/hook")).json()["detail"]
+        assert detail == "the endpoint 'hook' is in use by the subscription 'orders'"
+        assert (await client.delete("/v1/subscriptions/orders")).status_code == 204
+        assert (await client.delete("/v1/endpoints/hook")).status_code == 204
+        assert (await client.delete("/v1/endpoints/hook")).status_code == 404
+
+
+async def test_an_endpoint_made_over_http_has_its_own_name_in_the_metrics(tmp_path: Path, hook: Hook) -> None:
+    broker = "local-0-9-1"
+    async with service(tmp_path) as client:
+        await put(client, f"/v1/brokers/{broker}/queues/orders")
+        await put(client, "/v1/endpoints/hook", url=f"http://127.0.0.1:{hook.port}/", format="raw")
+        await put(client, "/v1/subscriptions/orders", broker=broker, queue="orders", push="hook")
+        await until_settled(client, await publish(client, broker, "orders"))
+        series = 'amqpgw_push_messages_total{endpoint="hook",event="delivered"} 1.0'
+        assert series in (await client.get(f"{client.ops_url}/metrics")).text
+        assert (await client.delete("/v1/subscriptions/orders")).status_code == 204
+        assert series in (await client.get(f"{client.ops_url}/metrics")).text
+        assert (await client.delete("/v1/endpoints/hook")).status_code == 204
+        assert 'endpoint="hook"' not in (await client.get(f"{client.ops_url}/metrics")).text
