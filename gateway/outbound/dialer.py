@@ -114,7 +114,7 @@ class Dialer:
         """Raises AddressDenied where the rules do not allow the address, or this process listens there itself."""
         self._rules.check_address(site, address)
         if site.port in self._rules.own_ports and is_ours(address):
-            raise AddressDenied(f"{site}: {address} port {site.port} is this gateway itself")
+            raise AddressDenied(f"{site}: {address} port {site.port} is this gateway itself, which no setting allows")
 
     async def _connect(self, site: Site, addresses: list[Address], until: float) -> socket.socket:
         """The first address that takes it; each has its share of the time that is left."""

@@ -215,40 +215,61 @@ class Rules:
         """Before anything is resolved: scheme, port, and what the host alone tells.
 
         Raises:
-            AddressDenied: it says why.
+            AddressDenied: it names every rule that is broken, and the setting that allows the site.
         """
+        if site.literal is not None and self._is_own(site, site.literal):
+            raise self._own_address(site, site.literal)
         if self.lists(site):
-            if site.literal is not None:
-                self.check_address(site, site.literal)
             return
+        broken = []
         if not site.secure and not self._plain:
-            raise AddressDenied(f"{site}: only https is allowed")
+            broken.append("only https is allowed")
         if site.port not in self._ports:
             ports = ", ".join(map(str, sorted(self._ports)))
-            raise AddressDenied(f"{site}: port {site.port} is not allowed, only {ports}")
+            broken.append(f"port {site.port} is not allowed, only {ports}")
         if site.literal is not None:
-            self.check_address(site, site.literal)
-            return
+            broken += self._denial(site.literal)
         for name, why in DENIED_NAMES:
             if site.host == name or site.host.endswith(f".{name}"):
-                raise AddressDenied(f"{site}: the name {name} is denied: {why}")
+                broken.append(f"the name {name} is denied: {why}")
+        if broken:
+            raise AddressDenied(f"{site}: {'; '.join(broken)}", remedy(site))
 
     def check_address(self, site: Site, address: Address) -> None:
         """One address that the host has.
 
         Raises:
-            AddressDenied: it names the range.
+            AddressDenied: it names the range, and the setting that allows the site.
         """
-        if (str(address), site.port) in self._own:
-            raise AddressDenied(f"{site}: {address} port {site.port} is this gateway itself")
+        if self._is_own(site, address):
+            raise self._own_address(site, address)
         if site.literal is None and self.lists(site):
             return
+        if broken := self._denial(address):
+            raise AddressDenied(f"{site}: {broken[0]}", remedy(site))
+
+    def _is_own(self, site: Site, address: Address) -> bool:
+        return (str(address), site.port) in self._own
+
+    @staticmethod
+    def _own_address(site: Site, address: Address) -> AddressDenied:
+        return AddressDenied(f"{site}: {address} port {site.port} is this gateway itself, which no setting allows")
+
+    def _denial(self, address: Address) -> list[str]:
+        """Why an address is denied: one rule or none."""
         row = denied(address)
-        if row is not None and not self._in_networks(address):
-            raise AddressDenied(f"{site}: {address} is denied: {row}")
+        return [f"{address} is denied: {row}"] if row is not None and not self._in_networks(address) else []
 
     def _in_networks(self, address: Address) -> bool:
         return any(address.version == network.version and address in network for network in self._networks)
+
+
+def remedy(site: Site) -> str:
+    """Return what the operator does to allow a site."""
+    return (
+        f'To allow it, add "{site.host}" to `allow` of [outbound] in the configuration file and run `gateway reload`; '
+        "no restart is needed"
+    )
 
 
 def _network(text: str) -> Network | None:

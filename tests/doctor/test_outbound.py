@@ -100,7 +100,8 @@ def test_an_endpoint_that_is_down(look: Look) -> None:
 def test_an_endpoint_that_is_the_gateway_itself(look: Look) -> None:
     port = free_port()
     found = look(f"[http]\nport = {port}\n" + LOOPBACK + endpoint(f"http://127.0.0.1:{port}/"), "outbound")
-    assert found.one("outbound.endpoint").what.endswith("is this gateway itself")
+    assert found.one("outbound.endpoint").what.endswith("is this gateway itself, which no setting allows")
+    assert found.one("outbound.endpoint").do == "Correct the URL."
 
 
 def test_where_tokens_come_from(look: Look) -> None:

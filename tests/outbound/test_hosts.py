@@ -103,6 +103,28 @@ def test_what_is_denied_by_the_url_alone(url: str, why: str) -> None:
         Rules().check_site(site(url))
 
 
+PLAIN_9055 = "only https is allowed; port 9055 is not allowed, only 443, 8443"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:9055/hook", f"{PLAIN_9055}; 127.0.0.1 is denied: 127.0.0.0/8 (loopback, RFC 1122)"),
+        ("http://localhost:9055/", f"{PLAIN_9055}; the name localhost is denied: this machine, RFC 6761"),
+        ("http://[::1]:9055/", f"{PLAIN_9055}; ::1 is denied: ::1/128 (loopback, RFC 4291)"),
+    ],
+)  # fmt: skip
+def test_every_rule_that_a_url_breaks_is_named_and_the_setting_that_allows_it(url: str, said: str) -> None:
+    with pytest.raises(AddressDenied) as refused:
+        Rules().check_site(site(url))
+    found = site(url)
+    assert str(refused.value) == (
+        f'{found}: {said}. To allow it, add "{found.host}" to `allow` of [outbound] in the configuration file and run '
+        "`gateway reload`; no restart is needed"
+    )
+    Rules(allow=[found.host]).check_site(found)
+
+
 def test_http_can_be_allowed() -> None:
     Rules(plain=True, ports=(80,)).check_site(site("http://example.com/"))
     with pytest.raises(AddressDenied):
@@ -157,12 +179,12 @@ def test_an_address_is_allowed_by_the_host_or_by_its_network() -> None:
 
 def test_the_gateway_does_not_call_itself() -> None:
     rules = Rules(allow=["127.0.0.0/8", "hooks.example"], own=[("127.0.0.1", 8080)])
-    with pytest.raises(AddressDenied, match="this gateway itself"):
+    with pytest.raises(AddressDenied, match=r"this gateway itself, which no setting allows$"):
         rules.check_site(site("http://127.0.0.1:8080/"))
     rules.check_site(site("http://127.0.0.1:8081/"))
     loopback = parse_address("127.0.0.1")
     assert loopback is not None
-    with pytest.raises(AddressDenied, match="this gateway itself"):
+    with pytest.raises(AddressDenied, match=r"this gateway itself, which no setting allows$"):
         rules.check_address(site("http://hooks.example:8080/"), loopback)
 
 

@@ -115,9 +115,9 @@ async def _endpoint(
         return  # a file: said already
     except AddressDenied as error:
         report.fail(
-            "outbound.endpoint", where, f"the guard denies it: {error}", status=4,
+            "outbound.endpoint", where, f"the guard denies it: {error.broken}", status=4,
             why="Endpoints must be public unless the operator lists them.",
-            do=f'Add "{site.host}" to outbound.allow, if it is one of yours.',
+            do=f'Add "{site.host}" to outbound.allow, if it is one of yours.' if error.remedy else "Correct the URL.",
         )  # fmt: skip
     except ResolveFailed as error:
         report.fail("outbound.endpoint", where, str(error), do="Correct the host, or look at the name servers.")
