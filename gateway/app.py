@@ -311,7 +311,7 @@ async def running(
             )  # fmt: skip
         endpoints = Endpoints(ledger, config.endpoints, sender, transport, seals, origin=config.outbound.origin)
         pushes = Pushes(
-            gateway, endpoints, sender, configured=config.endpoints, places=config.outbound.requests
+            gateway, endpoints, sender, places=config.outbound.requests
         )  # fmt: skip
         gateway.on_owed.append(pushes.wake)
         replays = Replays(gateway, endpoints, sender)

@@ -256,7 +256,6 @@ class Reloads:
         await self._check_use(config)
         plan.commit += [
             lambda: self._endpoints.update(running.endpoints.reconfigure(endpoints)),
-            lambda: running.pushes.configured(config.endpoints),
             lambda: running.bridges.reconfigure(config.bridges),
             lambda: running.taps.reconfigure(config.taps, config.retention),
             lambda: self._note(running.gateway.subscriptions.reconfigure(config.subscriptions)),

@@ -216,8 +216,7 @@ class Metrics:
         self.tap_octets = counter("tap_octets", "Octets of the bodies of spooled messages", ("tap",))
         self.push_messages = counter(
             "push_messages",
-            "Messages of pushed subscriptions, by what became of them; endpoints that the configuration does not name "
-            "are together `other`",
+            "Messages of pushed subscriptions, by what became of them",
             ("endpoint", "event"),
         )
         self.push_requests = counter(
@@ -229,7 +228,7 @@ class Metrics:
         self.push_in_flight = self._plain(Gauge, "push_in_flight", "Requests to endpoints under way")
         self.push_held = self._plain(Gauge, "push_endpoints_held", "Endpoints with messages that get none now")
         self.push_endpoint_up = gauge(
-            "push_endpoint_up", "1 while an endpoint of the configuration gets messages", ("endpoint",), min
+            "push_endpoint_up", "1 while an endpoint gets messages; of several together, the least", ("endpoint",), min
         )
         self.retries = counter(
             "retries",

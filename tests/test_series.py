@@ -43,7 +43,7 @@ def everything(metrics: Metrics, many: int) -> None:
         metrics.tap_up.labels(name).set(1)
         for event in TAPPED if number < 100 else TAPPED[:1]:
             tap.add(event)
-        push = PushCounts(metrics, {name})
+        push = PushCounts(metrics)
         push.up(name, True)
         for message in MESSAGES if number < 100 else MESSAGES[:1]:
             push.message(name, message)

@@ -1,13 +1,12 @@
 """What pushing has done, for ``/metrics``.
 
-Endpoints that the configuration names have a label of their own, all that are made over HTTP share one: anybody who may
-make endpoints could else make labels without end.
+An endpoint has a label of its own, as long as it exists and is one of the first so many (:mod:`gateway.series`); all
+others share one. Anybody who may make endpoints could else make labels without end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -16,8 +15,6 @@ from gateway.telemetry import Metrics
 from gateway.webhooks.schedule import Ruling
 from gateway.webhooks.sender import Outcome
 
-OTHER: Final = "other"
-"""The label of endpoints that the configuration does not name."""
 MESSAGES: Final = (
     "delivered", "retried", "dead", "dead_lettered", "replied", "duplicate_dropped", "filtered",
 )  # fmt: skip
@@ -29,40 +26,34 @@ TOLD: Final = frozenset({410, 429, 503})
 class Counts:
     """The numbers of all endpoints."""
 
-    def __init__(self, metrics: Metrics, configured: Collection[str]) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._configured = frozenset(configured)
-        self._messages: dict[tuple[str, str], Counter] = {}
-        self._requests: dict[tuple[str, str], Counter] = {}
+        self._messages: dict[str, dict[str, Counter]] = {}
+        """Endpoint -> event -> series."""
+        self._requests: dict[str, dict[str, Counter]] = {}
+        """Endpoint -> verdict -> series."""
         self._seconds: dict[str, Histogram] = {}
         self._held: set[str] = set()
 
-    def configured(self, endpoints: Collection[str]) -> None:
-        """The configuration names these from now on. Those that it named before keep what they have counted."""
-        for endpoint in self._configured - frozenset(endpoints):
-            with suppress(KeyError):
-                self._metrics.push_endpoint_up.remove(endpoint)
-        self._configured = frozenset(endpoints)
-
     def message(self, endpoint: str, event: str) -> None:
         """What became of a message."""
-        key = self._label(endpoint), event
-        counter = self._messages.get(key)
+        counters = self._messages.setdefault(endpoint, {})
+        counter = counters.get(event)
         if counter is None:
-            counter = self._messages[key] = self._metrics.push_messages.labels(*key)
+            counter = counters[event] = self._metrics.push_messages.labels(endpoint, event)
         counter.inc()
 
     def request(self, endpoint: str, rulings: Sequence[Ruling], seconds: float) -> None:
         """A request is over."""
-        label = self._label(endpoint)
-        key = label, rulings[0].verdict.value
-        counter = self._requests.get(key)
+        verdict = rulings[0].verdict.value
+        counters = self._requests.setdefault(endpoint, {})
+        counter = counters.get(verdict)
         if counter is None:
-            counter = self._requests[key] = self._metrics.push_requests.labels(*key)
+            counter = counters[verdict] = self._metrics.push_requests.labels(endpoint, verdict)
         counter.inc()
-        histogram = self._seconds.get(label)
+        histogram = self._seconds.get(endpoint)
         if histogram is None:
-            histogram = self._seconds[label] = self._metrics.push_seconds.labels(label)
+            histogram = self._seconds[endpoint] = self._metrics.push_seconds.labels(endpoint)
         histogram.observe(seconds)
 
     def retried(self, outcome: Outcome, count: int) -> None:
@@ -77,16 +68,22 @@ class Counts:
         else:
             self._held.add(endpoint)
         self._metrics.push_held.set(len(self._held))
-        if endpoint in self._configured:
-            self._metrics.push_endpoint_up.labels(endpoint).set(up)
+        self._metrics.push_endpoint_up.labels(endpoint).set(up)
 
-    def forget(self, endpoint: str) -> None:
-        """Nothing goes there any more."""
+    def idle(self, endpoint: str) -> None:
+        """Nothing goes there any more. What it has counted stays."""
         self._held.discard(endpoint)
         self._metrics.push_held.set(len(self._held))
+        self._metrics.push_endpoint_up.remove(endpoint)
 
-    def _label(self, endpoint: str) -> str:
-        return endpoint if endpoint in self._configured else OTHER
+    def gone(self, endpoint: str) -> None:
+        """There is no such endpoint any more: its series make room for others."""
+        for event in self._messages.pop(endpoint, ()):
+            self._metrics.push_messages.remove(endpoint, event)
+        for verdict in self._requests.pop(endpoint, ()):
+            self._metrics.push_requests.remove(endpoint, verdict)
+        if self._seconds.pop(endpoint, None) is not None:
+            self._metrics.push_seconds.remove(endpoint)
 
 
 def reason_of(outcome: Outcome) -> str:

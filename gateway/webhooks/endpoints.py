@@ -246,6 +246,10 @@ class Endpoints:
 
     # --------------------------------------------------------------------------------------------- looking
 
+    def __contains__(self, name: str) -> bool:
+        """Whether an endpoint of that name is known here."""
+        return name in self._held
+
     async def get(self, name: str) -> Endpoint:
         """An endpoint by name. Raises NoSuchEndpoint, LedgerUnavailable."""
         held = self._held.get(name)

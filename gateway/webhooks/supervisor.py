@@ -50,21 +50,19 @@ class Pushes:
         endpoints: Endpoints,
         sender: Send,
         *,
-        configured: Collection[str] = (),
         places: int = PLACES,
         chance: Chance | None = None,
         clock: Callable[[], float] = time,
     ) -> None:
         """
         Args:
-            configured: names of the endpoints that the configuration file defines, for the metrics.
             places: most requests at once.
             chance: from 0 to 1, for jitter.
             clock: seconds since 1970, for time stamps and ``Retry-After``.
         """
         self._gateway = gateway
         self._endpoints = endpoints
-        self._counts = Counts(gateway.metrics, configured)
+        self._counts = Counts(gateway.metrics)
         self._journal = Journal(gateway.ledger, self._look)
         self._replies = Replies(gateway.ids)
         self.targets = Targets(
@@ -83,7 +81,7 @@ class Pushes:
         self._closing = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         gateway.metrics.push_in_flight.set_function(lambda: self.targets.slots.in_flight)
-        endpoints.on_change.append(self.targets.changed)
+        endpoints.on_change += [self.targets.changed, self._endpoint_changed]
 
     # ---------------------------------------------------------------------------------------- start, close
 
@@ -209,10 +207,6 @@ class Pushes:
         else:
             self._gateway.ownership.changed(KIND, name)
 
-    def configured(self, endpoints: Collection[str]) -> None:
-        """Endpoints of these names are in the configuration file."""
-        self._counts.configured(endpoints)
-
     def recheck(self, endpoint: str) -> None:
         """Somebody says that an endpoint is well again: do not wait for its breaker."""
         target = self.targets.get(endpoint)
@@ -250,6 +244,10 @@ class Pushes:
         """The ledger is away, or back."""
         for pusher in self._pushers.values():
             pusher.look()
+
+    def _endpoint_changed(self, name: str) -> None:
+        if name not in self._endpoints:
+            self._counts.gone(name)
 
     async def _disable(self, name: str, reason: str) -> Endpoint | None:
         log("push.endpoint_disabled", logging.WARNING, endpoint=name, reason=reason[:500])

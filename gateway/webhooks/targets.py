@@ -115,6 +115,7 @@ class Targets:
         if not target.lines and self._targets.get(target.name) is target:
             del self._targets[target.name]
             target.close()
+            self.counts.idle(target.name)
 
     def changed(self, name: str) -> None:
         """An endpoint has other settings, or another state."""

@@ -76,6 +76,9 @@ class Receivers:
         for call in self.on_change:
             call(name)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.endpoints
+
     async def get(self, name: str) -> Endpoint:
         if name not in self.endpoints:
             raise NoSuchEndpoint(f"no endpoint {name!r}")

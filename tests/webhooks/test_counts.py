@@ -7,6 +7,7 @@ import pytest
 from gateway.errors import ConnectFailed, OutboundTimeout
 from gateway.telemetry import Metrics
 from gateway.webhooks.counts import Counts, reason_of
+from gateway.webhooks.schedule import Ruling, Verdict
 from gateway.webhooks.sender import Outcome
 
 
@@ -27,7 +28,7 @@ from gateway.webhooks.sender import Outcome
 )
 def test_the_reason_in_few_words(outcome: Outcome, reason: str) -> None:
     metrics = Metrics("test")
-    counts = Counts(metrics, ())
+    counts = Counts(metrics)
     counts.retried(outcome, 0)
     assert b"amqpgw_retries_total{" not in metrics.render()
     counts.retried(outcome, 2)
@@ -39,3 +40,41 @@ def test_the_reason_in_few_words(outcome: Outcome, reason: str) -> None:
 
 def test_there_are_few_of_them() -> None:
     assert len({reason_of(Outcome(status=status)) for status in range(1_000)}) == 8
+
+
+def shown(metrics: Metrics) -> set[str]:
+    """The endpoints that have series of their own, and ``other``."""
+    return {
+        str(sample.labels["endpoint"])
+        for metric in metrics.registry.collect()
+        for sample in metric.samples
+        if "endpoint" in sample.labels
+    }
+
+
+def test_an_endpoint_has_its_name_as_a_label_as_long_as_it_exists() -> None:
+    metrics = Metrics("test", names=2)
+    counts = Counts(metrics)
+
+    def use(name: str) -> None:
+        counts.up(name, up=True)
+        counts.message(name, "delivered")
+        counts.request(name, [Ruling(Verdict.DELIVERED, "200: success")], 0.1)
+
+    for number in range(4):
+        use(f"e{number}")
+    assert shown(metrics) == {"e0", "e1", "other"}
+    use("e3")
+    labels = {"endpoint": "other", "event": "delivered"}
+    assert metrics.registry.get_sample_value("amqpgw_push_messages_total", labels) == 3
+    counts.idle("e0")  # its last subscription is gone: what it has counted stays
+    assert shown(metrics) == {"e0", "e1", "other"}
+    counts.gone("e0")
+    assert shown(metrics) == {"e1", "other"}
+    use("e4")
+    assert shown(metrics) == {"e1", "e4", "other"}
+    for name in ("e1", "e2", "e3", "e4"):
+        counts.idle(name)
+        counts.gone(name)
+    use("e5")
+    assert "e5" in shown(metrics)

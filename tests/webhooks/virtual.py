@@ -377,7 +377,7 @@ class World:
             DeadLetters(lambda name: self.broker),  # type: ignore[arg-type,return-value]
             SimpleNamespace(ensure=self._ensure, forget=lambda name: None),  # type: ignore[arg-type]
         )
-        counts = Counts(self.metrics, ())
+        counts = Counts(self.metrics)
         self.journal = Journal(self.ledger, self._look)  # type: ignore[arg-type]
         self.targets = Targets(
             self.receivers.get,
