@@ -41,6 +41,7 @@ from gateway.access.access import Access
 from gateway.access.tokens import SET_MAX
 from gateway.access.trail import Trail
 from gateway.api.app import Api
+from gateway.api.browsers import LOCAL_HOSTS, Sites
 from gateway.api.guard import Bounds, guarded
 from gateway.api.ops import Ops
 from gateway.api.peers import PeerPort
@@ -267,7 +268,7 @@ async def running(
         if config.role != "worker":
             http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))
         ops_socket = stack.enter_context(contextlib.closing(_listen(config.ops.host, config.ops.port, "ops")))
-        ops = Ops()
+        ops = Ops(sites=Sites(config.http, *LOCAL_HOSTS), is_local=_literal(config.ops.host) in LOCAL_HOSTS)
         await stack.enter_async_context(_serving(ops, ops_socket, 1.0))
         amqp_ports = await _start_embedded(config.embedded, stack)
         amqp = amqp_ports[0] if amqp_ports else None

@@ -49,6 +49,7 @@ from gateway.api.access_log import AccessLog
 from gateway.api.auth import Doorkeeper, Keys, unauthorized
 from gateway.api.call import Call, Room, problem_response
 from gateway.api.guard import CERTIFICATE, HEAD_MAX
+from gateway.api.heads import TARGET_MAX
 from gateway.api.peers import FORWARDED
 from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
 from gateway.api.routing import Route, Router, Scope
@@ -317,6 +318,8 @@ class Api:
         trace: Trace | None = scope.get(TRACED)
         if trace is None and b"traceparent" in headers:
             _follow(scope)
+        if (length := len(scope.get("raw_path") or b"") + len(scope["query_string"])) > TARGET_MAX:
+            raise ApiProblem("target_too_long", f"path and query have {length:,} bytes, the limit is {TARGET_MAX:,}")
         if len(pairs) > HEADERS_MOST:
             raise ApiProblem("headers_too_large", f"{len(pairs)} headers, the limit is {HEADERS_MOST}")
         if sum([len(name) + len(value) for name, value in pairs]) > HEADERS_MAX:
@@ -332,6 +335,8 @@ class Api:
                 self._stranger(scope)
             self._rate(scope, principal)
             raise
+        if route.tag != "documents" and FORWARDED not in scope:  # a link on a page may open a document
+            self._doorkeeper.check_site(headers, scope.get(CERTIFICATE, ()))
         closed = route.tag == "documents" and self._access is not None and self._access.closed
         if closed and not principal.name:
             principal = self._doorkeeper.reader(headers)

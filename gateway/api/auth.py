@@ -4,8 +4,8 @@ With ``[[api_keys]]`` every route but the documents needs a key, as ``Authorizat
 and a scope for the very object; nothing is allowed by default. Only SHA-256 digests of the keys are held (a random
 key needs no slow hash), compared in constant time, all of them each time.
 
-Without keys the gateway is a development tool on loopback: it checks ``Host`` and ``Origin`` against lists, so that
-a web page that the developer visits cannot reach it by DNS rebinding or by a cross-site request.
+Without keys the gateway is a development tool on loopback. It checks where a request comes from, so that a web page
+that the developer visits cannot reach it by DNS rebinding or by a cross-site request: :mod:`gateway.api.browsers`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from gateway.access.access import Access
 from gateway.access.scopes import (
@@ -30,6 +29,7 @@ from gateway.access.scopes import (
     principal_of,
 )
 from gateway.access.tokens import TokenRefused, looks_like_token
+from gateway.api.browsers import Sites
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Scope
 from gateway.config import ApiKeySettings, HttpSettings
@@ -101,8 +101,7 @@ class Doorkeeper:
         self._tokens = access.tokens if access is not None else None
         self._certificates = access.certificates if access is not None else {}
         self._asks = bool(keys) or (access is not None and access.required)
-        self._hosts = frozenset(host.lower() for host in http.allowed_hosts)
-        self._origins = frozenset(origin.lower() for origin in http.allowed_origins)
+        self._sites = Sites(http)
 
     async def caller(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> Principal:
         """The caller, by whatever credential the request has. Raises as :meth:`check_token` and :meth:`identify`."""
@@ -127,11 +126,10 @@ class Doorkeeper:
         its certificate.
 
         Raises:
-            ApiProblem: unauthorized (a wrong key), misdirected_request, origin_refused.
+            ApiProblem: unauthorized (a wrong key), misdirected_request.
         """
         if not self._asks:
-            self._check_host(headers.get(b"host", b""))
-            self._check_origin(headers.get(b"origin"))
+            self._sites.check_host(headers.get(b"host", b""))
             return DEVELOPER
         key = credential_of(headers)
         if key is None:
@@ -146,6 +144,18 @@ class Doorkeeper:
         if principal is None:
             raise unauthorized("the API key is not valid", advice=ADVICE["key"])
         return principal
+
+    def check_site(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> None:
+        """Refuse what a page of another site has a browser send, where a browser could be the caller: no credential is
+        asked for, or it is a client certificate. Keys and tokens are sent by programs that were given them.
+
+        Raises:
+            ApiProblem: origin_refused.
+        """
+        if not self._asks:
+            self._sites.check_site(headers)
+        elif certificate and credential_of(headers) is None:
+            self._sites.check_site(headers, headers.get(b"host", b""))
 
     def reader(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Whose key is the password of HTTP Basic (RFC 7617), which a browser asks its user for; a visitor where there
@@ -163,31 +173,6 @@ class Doorkeeper:
         if principal is None and self._stored is not None:
             principal = self._stored.find(key)
         return principal
-
-    def _check_host(self, host: bytes) -> None:
-        name = host.decode("latin-1").lower()
-        if name not in self._hosts and name.rpartition(":")[0] not in self._hosts:
-            raise ApiProblem("misdirected_request", f"Host {name!r} is not one of http.allowed_hosts")
-
-    def _check_origin(self, origin: bytes | None) -> None:
-        if origin is None:
-            return
-        text = origin.decode("latin-1").lower()
-        if text in self._origins:
-            return
-        try:
-            parts = urlsplit(text)
-            name = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
-        except ValueError:
-            name = None
-        if parts_are_web(text) and name in self._hosts:
-            return
-        raise ApiProblem("origin_refused", f"Origin {text!r} is not allowed")
-
-
-def parts_are_web(origin: str) -> bool:
-    """Whether the origin has a scheme under which a page of ours can be served."""
-    return origin.startswith(("http://", "https://"))
 
 
 def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:

@@ -24,10 +24,11 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.access.rates import address_of
 from gateway.api.cycle import WRITE_BUFFER_MAX, Cycle
+from gateway.api.heads import Refusal, refusal_of
 
 HEAD_MAX: Final = 16_384
 """Most octets of request line and headers."""
@@ -110,7 +111,10 @@ class GuardedProtocol(HttpToolsProtocol):
     _send_timer: asyncio.TimerHandle | None = None
     _head = True
     _octets = 0
-    _refusal = ""
+    _wrong: Refusal | None = None
+    """Why the head that came last is refused, besides what the parser says."""
+    _refusal: Refusal | None = None
+    """What is said behind the answers that are due."""
     _small = 0
     _unparsed = memoryview(b"")
     _pause: asyncio.TimerHandle | None = None
@@ -162,8 +166,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head = False
         self._idle_since = None
         self._rest()
+        version = self.parser.get_http_version()
+        if (refusal := refusal_of(self.headers, version)) is not None:
+            self._wrong = refusal
+            raise ValueError(refusal.text)  # the parser ends, and the protocol refuses the request
         match = _PLAIN.fullmatch(self.url)
-        if match is None or self.parser.should_upgrade() or self.parser.get_http_version() != "1.1" or self.root_path:
+        if match is None or self.parser.should_upgrade() or version != "1.1" or self.root_path:
             super().on_headers_complete()
             return
         raw_path, query = match.groups()
@@ -262,6 +270,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what came last, and close; answers that are due to requests before it are written first."""
+        refusal = self._wrong or Refusal(400, msg)
         cycle = self.cycle
         due = self._due()
         if due and cycle.more_body:  # it is the body of the last of them that is wrong
@@ -269,10 +278,18 @@ class GuardedProtocol(HttpToolsProtocol):
             if due:
                 self.pipeline.popleft()
         if due:
-            self._refusal = msg
+            self._refusal = refusal
             self._rest()
         else:
-            super().send_400_response(msg)
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Write the refusal, and close."""
+        parts = [STATUS_LINE[refusal.status], *(b"%b: %b\r\n" % pair for pair in self.server_state.default_headers)]
+        parts.append(b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n" % len(refusal.text))
+        parts += (b"connection: close\r\n\r\n", refusal.text.encode("ascii"))
+        self.transport.write(b"".join(parts))
+        self.transport.close()
 
     def _due(self) -> bool:
         """Whether an answer is due to a request that is there."""
@@ -321,8 +338,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._flow.resume_reading()
             return
         self._flow.resume_reading()
-        if self._refusal:
-            super().send_400_response(self._refusal)
+        if self._refusal is not None:
+            self._refuse(self._refusal)
             return
         if not self._whole and not self._head and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.bounds.rest, self.transport.close)

@@ -25,7 +25,7 @@ from gateway.api.routing import Route, Scope
 REF: Final = "#/components/schemas/{name}"
 EVERYWHERE: Final = (
     "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited", "headers_too_large",
-    "overloaded", "internal",
+    "target_too_long", "overloaded", "internal",
 )  # fmt: skip
 """Codes that any route but the documents may answer. ``invalid_parameter`` is the answer of all routes to a query
 parameter that they do not declare."""

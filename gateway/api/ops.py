@@ -11,15 +11,23 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.browsers import Sites
+from gateway.api.problems import PROBLEMS, ApiProblem
 from gateway.core import Gateway
 
 
 class Ops:
     """The application on the operations port."""
 
-    def __init__(self, gateway: Gateway | None = None) -> None:
-        """``gateway`` None: it is about to start."""
+    def __init__(self, gateway: Gateway | None = None, sites: Sites | None = None, *, is_local: bool = False) -> None:
+        """Args:
+        gateway: None while it is about to start.
+        sites: which hosts and sites requests may name; None: any.
+        is_local: the port listens on loopback only, so its callers name an allowed host.
+        """
         self._gateway = gateway
+        self._sites = sites
+        self._is_local = is_local
         self.waits_for = "its turn"
         """What the start is at."""
 
@@ -32,6 +40,8 @@ class Ops:
         response: Response
         if scope["type"] != "http":
             response = Response(status_code=404)
+        elif (refused := self._refused(dict(scope["headers"]))) is not None:
+            response = refused
         elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD") and self._gateway is not None:
             self._gateway.measure()
             # In a thread: a page of thousands of series takes some tens of milliseconds, in which requests go on.
@@ -40,6 +50,18 @@ class Ops:
         else:
             response = self._answer(scope["method"], scope["path"])
         await response(scope, receive, send)
+
+    def _refused(self, headers: dict[bytes, bytes]) -> Response | None:
+        """The answer to a request that a web page has a browser send; None: no page has."""
+        if self._sites is None:
+            return None
+        try:
+            if self._is_local:
+                self._sites.check_host(headers.get(b"host", b""))
+            self._sites.check_site(headers, headers.get(b"host", b""))
+        except ApiProblem as problem:
+            return PlainTextResponse(f"{problem}\n", PROBLEMS[problem.problem_code].status)
+        return None
 
     def _answer(self, method: str, path: str) -> Response:
         if method not in ("GET", "HEAD"):

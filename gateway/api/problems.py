@@ -49,11 +49,18 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "forbidden": ProblemType(
         403, "The caller lacks the scope", "Ask for a credential with the scope that detail names."
     ),
-    "origin_refused": ProblemType(403, "The Origin is not allowed", "Add it to http.allowed_origins, or use API keys."),
+    "origin_refused": ProblemType(
+        403,
+        "A web page of another site sent the request",
+        "Add its origin to http.allowed_origins, or send a key.",
+    ),
     "route_not_found": ProblemType(404, "There is no such resource", "In names, write `:` as %3A and `/` as %2F."),
     "method_not_allowed": ProblemType(405, "The resource has no such method", "See the Allow header."),
     "request_timeout": ProblemType(408, "The body came too slowly", "Send it again, without long pauses."),
     "body_too_large": ProblemType(413, "The body is over the limit", "See http.body_max; or send NDJSON."),
+    "target_too_long": ProblemType(
+        414, "The request target is too long", "Ask for less at once: fewer or shorter query parameters."
+    ),
     "unsupported_media_type": ProblemType(415, "The Content-Type is not accepted", "See detail."),
     "misdirected_request": ProblemType(
         421, "The Host is not allowed", "Add it to http.allowed_hosts, or use API keys."

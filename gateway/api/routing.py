@@ -174,7 +174,7 @@ class Router:
                 raw_names.append((node.parameter_name, segment))
                 child = node.parameter
             node = child
-        methods = node.leaves.get(verb)
+        methods = node.leaves.get(verb) if verb or not colon else None
         if methods is None:
             if colon and node.leaves:
                 raise ApiProblem(

@@ -170,10 +170,10 @@ def test_origins_of_development(origin: str, allowed: bool) -> None:
     doorkeeper = Doorkeeper(HttpSettings(allowed_origins=("https://console.example",)), Keys([]))
     headers = {b"host": b"localhost", b"origin": origin.encode()}
     if allowed:
-        assert doorkeeper.identify(headers).admin
+        doorkeeper.check_site(headers)
     else:
         with pytest.raises(ApiProblem) as caught:
-            doorkeeper.identify(headers)
+            doorkeeper.check_site(headers)
         assert caught.value.problem_code == "origin_refused"
 
 
@@ -198,3 +198,46 @@ async def test_a_problem_speaks_of_the_credential_that_was_used(client_with_keys
         found = problem(await client.get("/v1/bridges", headers=headers), 401, "unauthorized")
         assert (found["title"], found["detail"]) == ("No valid credential", detail)
         assert found["advice"].startswith(advice)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+async def test_a_page_of_another_site_gets_nothing(gateway: Gateway, site: str, method: str) -> None:
+    """``<img src="http://127.0.0.1:8080/v1/subscriptions/s:stream">`` has no ``Origin``, and leased every message."""
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings()))
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+        path = "/v1/subscriptions/s:pull" if method == "POST" else "/v1/subscriptions/s"
+        problem(await client.request(method, path), 403, "origin_refused")
+        assert (await client.get("/openapi.json")).status_code == 200, "a link may open a document"
+    headers["sec-fetch-site"] = "same-origin"
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+        assert (await client.get("/v1/brokers")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "allowed"),
+    [
+        ({"sec-fetch-site": "cross-site", "origin": "https://evil.example"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "https://gateway.example:8443", "sec-fetch-site": "same-origin"}, True),
+        ({"origin": "https://gateway.example", "sec-fetch-site": "same-site"}, False),
+        ({"origin": "https://console.example", "sec-fetch-site": "cross-site"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({}, True),
+        ({"origin": "https://evil.example", "sec-fetch-site": "cross-site", "x-api-key": "given"}, True),
+    ],
+)
+def test_a_certificate_does_not_act_for_other_sites(sent: dict[str, str], allowed: bool) -> None:
+    """A browser shows the user's certificate to whichever page asks; a key it has to be given."""
+    http = HttpSettings(allowed_origins=("https://console.example",))
+    doorkeeper = Doorkeeper(http, Keys([ApiKeySettings(name="a", key="given", scopes=("admin",))]))
+    headers = {name.encode(): value.encode() for name, value in sent.items()} | {b"host": b"gateway.example:8443"}
+    if allowed:
+        doorkeeper.check_site(headers, {"CN:ann"})
+    else:
+        with pytest.raises(ApiProblem) as caught:
+            doorkeeper.check_site(headers, {"CN:ann"})
+        assert caught.value.problem_code == "origin_refused"

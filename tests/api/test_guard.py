@@ -529,3 +529,28 @@ async def test_a_large_answer_is_written_as_it_is_read(connection: Connection) -
         written = now
         connection.protocol.resume_writing()
     assert (await answering).endswith(b"\r\n\r\n" + body)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a/b@c\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nauthorization: Bearer y\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"GET / HTTP/1.0\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", 200),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n", 200),
+    ],
+)
+async def test_heads_that_others_may_read_in_another_way(connection: Connection, head: bytes, status: int) -> None:
+    answers = await connection.ask(request(), head)
+    first, _, second = answers.partition(b"HTTP/1.1 200 OK\r\n")[2].partition(b"HTTP/1.1 ")
+    assert b"content-length: 0" in first, "the answer that is due comes first"
+    assert second.startswith(b"%d " % status)
+    assert connection.transport.closing == (status != 200 or b"HTTP/1.0" in head)
+    assert len(connection.scopes) == (2 if status == 200 else 1)

@@ -27,6 +27,8 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
 
 async def test_octets_and_number_of_headers(client: httpx.AsyncClient) -> None:
     problem(await client.get("/v1/brokers", headers={"x": "y" * 17_000}), 431, "headers_too_large")
+    problem(await client.get("/v1/brokers/" + "x" * 9_000), 414, "target_too_long")
+    problem(await client.get("/v1/messages", params={"cursor": "x" * 9_000}), 414, "target_too_long")
     assert (await client.get("/v1/brokers", headers={"x": "y" * 15_000})).status_code == 200
     many = [(f"x-{number}", "y") for number in range(HEADERS_MOST + 1)]
     found = problem(await client.get("/v1/brokers", headers=many), 431, "headers_too_large")

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from gateway.api.browsers import LOCAL_HOSTS, Sites
 from gateway.api.ops import Ops
+from gateway.config import HttpSettings
 from gateway.core import Gateway
 
 
@@ -60,3 +62,22 @@ async def test_metrics(ops: httpx.AsyncClient) -> None:
 async def test_nothing_else(ops: httpx.AsyncClient) -> None:
     assert (await ops.get("/v1/brokers")).status_code == 404
     assert (await ops.post("/livez")).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_local", "status"),
+    [
+        ({"host": "rebound.example"}, True, 421),
+        ({"host": "127.0.0.1:8081"}, True, 200),
+        ({"host": "[::1]:8081"}, True, 200),
+        ({"host": "10.1.2.3:8081"}, False, 200),
+        ({"host": "127.0.0.1:8081", "sec-fetch-site": "cross-site"}, True, 403),
+        ({"host": "10.1.2.3:8081", "sec-fetch-site": "same-site"}, False, 403),
+        ({"host": "10.1.2.3:8081", "origin": "http://evil.example"}, False, 403),
+        ({"host": "10.1.2.3:8081", "origin": "http://10.1.2.3:8081", "sec-fetch-site": "same-origin"}, False, 200),
+    ],
+)
+async def test_no_web_page_reads_it(headers: dict[str, str], is_local: bool, status: int) -> None:
+    app = Ops(sites=Sites(HttpSettings(allowed_hosts=("gateway.example",)), *LOCAL_HOSTS), is_local=is_local)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.get("/livez", headers=headers)).status_code == status
