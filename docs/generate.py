@@ -132,7 +132,11 @@ def settings() -> Iterator[str]:
             words = [f"`{word}`" for word in words_in(field.type) if word]
             if words:
                 text += f" Words: {', '.join(words)}."
-            rows.append((f"`{field.name}`", default(field), text + (f" Variable `{variable}`." if variable else "")))
+            old = next((old for old, new in getattr(struct, "RENAMED", {}).items() if new == field.name), None)
+            shown = default(next(each for each in msgspec.structs.fields(struct) if each.name == (old or field.name)))
+            if field.name in getattr(struct, "OTHER_NAMES", {}):
+                shown = ""
+            rows.append((f"`{field.name}`", shown, text + (f" Variable `{variable}`." if variable else "")))
         yield from table(("setting", "default", "meaning"), rows)
         yield ""
 

@@ -8,11 +8,9 @@ shown, not sent.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -23,8 +21,6 @@ WIDTH = 120
 """Columns of a terminal that does not tell."""
 BAR = 30
 """Columns of the bar."""
-AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def print_json(value: Any) -> None:
@@ -57,14 +53,6 @@ def printable(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
-
-
-def ago(text: str, now: datetime | None = None) -> datetime | None:
-    """The time so long ago: ``90s``, ``5m``, ``2h``, ``1.5d``; None for any other text."""
-    found = AGO.fullmatch(text)
-    if found is None:
-        return None
-    return (now or datetime.now(UTC)) - timedelta(**{UNITS[found[2]]: float(found[1])})
 
 
 def note(text: str) -> None:

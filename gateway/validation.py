@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -17,6 +18,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 SHOWN_MAX: Final = 60
 """Most characters of a value or name that a sentence repeats."""
@@ -24,6 +26,18 @@ BODY: Final = "the body"
 """What a whole document is called where nothing else is known of it."""
 
 Path = tuple[str | int, ...]
+
+Moment = Annotated[
+    datetime,
+    Meta(
+        tz=True, description="RFC 3339, with an offset; or how long ago: `90s`, `10m`, `2h`, `1d`.",
+        extra_json_schema={"x-ago": True}, extra={"ago": True},
+    ),
+]  # fmt: skip
+"""A time that a caller gives; :func:`resolve_ages` reads the second form."""
+AGO: Final = r"(\d{1,5}(?:\.\d{1,3})?)([smhd])"
+_AGO = re.compile(AGO)
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 _AT = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>.*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -40,6 +54,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "object": "an object",
     "null": "null",
     "datetime": "a time of RFC 3339 with an offset",
+    "moment": "a time of RFC 3339 with an offset, or how long ago (90s, 10m, 2h, 1d)",
 }
 """What msgspec calls a type -> what a reader calls it."""
 
@@ -195,13 +210,58 @@ def explain(
         return Misfit((*path, _cut(surplus[1])), sentence, expected)
     if detail.startswith(("Invalid enum value", "Invalid value")) and (words := _words(kinds)):
         return Misfit(path, one_of(value, words), words)
-    if detail.startswith("Invalid RFC3339"):
-        return Misfit(path, f"expected {_KINDS['datetime']}, got {shown(value)}")
-    if detail == "Expected `datetime` with a timezone component":
-        return Misfit(path, f"expected {_KINDS['datetime']}, got {shown(value)}")
+    if detail.startswith(("Invalid RFC3339", "Expected `datetime`")):
+        return Misfit(path, f"expected {_KINDS['moment' if _is_moment(kinds) else 'datetime']}, got {shown(value)}")
     if not strict and isinstance(value, str):
         return Misfit(path, f"{_sentence(detail.partition(', got ')[0])}, got {shown(value)}")
     return Misfit(path, _sentence(detail) + _size(detail, value))
+
+
+def ago(text: str, now: datetime | None = None) -> datetime | None:
+    """The time so long ago: ``90s``, ``5m``, ``2h``, ``1.5d``; None for any other text."""
+    found = _AGO.fullmatch(text)
+    if found is None:
+        return None
+    return (now or datetime.now(UTC)) - timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+@cache
+def moments_in(kind: Any) -> Mapping[str, Any]:
+    """Fields of a struct that are a :data:`Moment`, as None, or that hold a struct with such fields."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else ():
+        if _is_moment([field.type]):
+            found[field.encode_name] = None
+        else:
+            inner = [each for each in _structs([field.type]) if moments_in(each)]
+            if inner:
+                found[field.encode_name] = inner[0]
+    return found
+
+
+def resolve_ages(document: Any, kind: Any) -> Any:
+    """The document with times of RFC 3339 in place of what says how long ago."""
+    if not isinstance(document, dict):
+        return document
+    found = dict(document)
+    for name, inner in moments_in(kind).items():
+        value = found.get(name)
+        if inner is not None and name in found:
+            found[name] = resolve_ages(value, inner)
+        elif isinstance(value, str) and (at := ago(value)) is not None:
+            found[name] = at.isoformat()
+    return found
+
+
+def _is_moment(kinds: Iterable[Any]) -> bool:
+    for kind in kinds:
+        if get_origin(kind) is Annotated:
+            inner, *more = get_args(kind)
+            if any(isinstance(each, Meta) and each.extra == {"ago": True} for each in more) or _is_moment([inner]):
+                return True
+        elif get_origin(kind) in (Union, UnionType) and _is_moment(get_args(kind)):
+            return True
+    return False
 
 
 def _cut(name: str) -> str:

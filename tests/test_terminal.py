@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway import terminal
-from gateway.terminal import Progress, ago, bar, table_lines
+from gateway.terminal import Progress, bar, table_lines
+from gateway.validation import ago
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

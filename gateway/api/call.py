@@ -43,7 +43,7 @@ from gateway.errors import EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
 from gateway.taps import Taps
-from gateway.validation import SHOWN_MAX, Misfit, explain, fields_of, unknown
+from gateway.validation import SHOWN_MAX, Misfit, explain, fields_of, moments_in, resolve_ages, unknown
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.supervisor import Pushes
 
@@ -314,7 +314,7 @@ def parse_query(raw: bytes, kind: type | None) -> Any:
     if kind is None:
         return pairs
     try:
-        return msgspec.convert(pairs, kind, strict=False)
+        return msgspec.convert(resolve_ages(pairs, kind), kind, strict=False)
     except msgspec.ValidationError as error:
         misfit = explain(error, pairs, kind, strict=False, what="query parameter")
         raise wrong_parameter(misfit.place, misfit.detail, misfit.expected) from None
@@ -328,6 +328,8 @@ def parse_query(raw: bytes, kind: type | None) -> Any:
 def decode_json(octets: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
     """Decode and check JSON. Raises ApiProblem (malformed_json, invalid_request)."""
     try:
+        if moments_in(cast("Any", kind)):
+            return msgspec.convert(resolve_ages(msgspec.json.decode(octets), kind), kind)
         return msgspec.json.decode(octets, type=kind)
     except msgspec.ValidationError as error:
         raise invalid_request(error, octets, kind) from None

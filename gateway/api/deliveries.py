@@ -15,10 +15,10 @@ from starlette.responses import Response
 
 from gateway.api.call import Call, answer, invalid_setting, no_content, page_headers
 from gateway.api.dead_letters import of_delivery
-from gateway.api.problems import ApiProblem, wrong_parameter
+from gateway.api.problems import wrong_parameter
 from gateway.api.replays import Replay, describe, the_replays
 from gateway.api.routing import Route, Scope
-from gateway.api.schemas import Input, Moment, Output, PageQuery
+from gateway.api.schemas import Input, Output, PageQuery
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.outbox import moment
 from gateway.core.stored import open_envelope
@@ -38,7 +38,7 @@ from gateway.notation.dead_letters import DeadLetter
 from gateway.notation.messages import ReceivedMessage, received
 from gateway.replays.requests import DeliveriesSource, JobId, ReplayRequest, ReplaySource, ReplayTarget, microseconds
 from gateway.replays.targets import revivals
-from gateway.validation import shown
+from gateway.validation import Moment, shown
 
 BULK_MAX: Final = 10_000
 """Most deliveries that one request changes."""
@@ -92,8 +92,8 @@ class DeliveriesQuery(PageQuery):
     subscription: Annotated[str, Meta(description="Only of this subscription.")] = ""
     state: Annotated[Literal["", "dead", "alive"], Meta(description="Only dead ones, or only the others.")] = ""
     message: Annotated[str, Meta(description="Only of this message, by its id.")] = ""
-    since: Annotated[str, Meta(description="Arrived at or after this time, RFC 3339.")] = ""
-    until: Annotated[str, Meta(description="Arrived before this time, RFC 3339.")] = ""
+    since: Annotated[Moment | None, Meta(description="Arrived at or after this time.")] = None
+    until: Annotated[Moment | None, Meta(description="Arrived before this time.")] = None
     newest: Annotated[bool, Meta(description="The newest first; else the oldest.")] = False
 
 
@@ -148,8 +148,8 @@ async def list_deliveries(call: Call) -> Response:
         subscription=query.subscription or None,
         message_id=_parsed(query.message, "message") if query.message else None,
         dead=None if not query.state else query.state == "dead",
-        since=_time(query.since, "since"),
-        until=_time(query.until, "until"),
+        since=microseconds(query.since),
+        until=microseconds(query.until),
     )
     try:
         page, cursor = await call.gateway.ledger.deliveries.page(
@@ -157,7 +157,8 @@ async def list_deliveries(call: Call) -> Response:
         )
     except ValueError as error:
         raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
-    given = {name: getattr(query, name) for name in ("subscription", "state", "message", "since", "until")}
+    given = {name: getattr(query, name) for name in ("subscription", "state", "message")}
+    given |= {name: time.isoformat() for name in ("since", "until") if (time := getattr(query, name)) is not None}
     if query.newest:
         given["newest"] = "true"
     return answer(
@@ -344,15 +345,6 @@ def _parsed(text: str, name: str) -> bytes:
         return parse_id(text)
     except ValueError:
         raise wrong_parameter(name, f"{shown(text)} is not an id, a UUID") from None
-
-
-def _time(text: str, name: str) -> int | None:
-    if not text:
-        return None
-    try:
-        return microseconds(msgspec.convert(text, Moment))
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        raise ApiProblem("invalid_parameter", f"{name}: {text!r:.40} is no time of RFC 3339 with an offset") from None
 
 
 _PATH: Final = "/v1/deliveries/{delivery}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from gateway.api.schemas import Input, MessageEvent, MessageSummary, Output, PageQuery
 from gateway.notation.dead_letters import DeadLetter
-
-Time = Annotated[datetime, Meta(tz=True)]
-"""RFC 3339, with its offset."""
+from gateway.validation import Moment
 
 
 class MessagesQuery(PageQuery):
@@ -26,8 +23,8 @@ class MessagesQuery(PageQuery):
     subscription: Annotated[str, Meta(description="Only what this subscription had to do with.")] = ""
     endpoint: Annotated[str, Meta(description="Only what this endpoint had to do with.")] = ""
     bridge: Annotated[str, Meta(description="Only what this bridge had to do with.")] = ""
-    since: Annotated[Time | None, Meta(description="Only messages made then or later (RFC 3339).")] = None
-    until: Annotated[Time | None, Meta(description="Only messages made before that.")] = None
+    since: Annotated[Moment | None, Meta(description="Only messages made then or later.")] = None
+    until: Annotated[Moment | None, Meta(description="Only messages made before that.")] = None
     message_id: Annotated[str, Meta(description="Only with this `message_id`, the publisher's.")] = ""
     correlation_id: Annotated[str, Meta(description="Only with this `correlation_id`.")] = ""
     type: Annotated[str, Meta(description="Only with this `type`.")] = ""
@@ -102,7 +99,7 @@ class EventsQuery(Input):
             "Without any: what happens from now on.",
         ),
     ] = ""
-    since: Annotated[Time | None, Meta(description="Begin with what happened then or later.")] = None
+    since: Annotated[Moment | None, Meta(description="Begin with what happened then or later.")] = None
     follow: Annotated[bool, Meta(description="Go on with what comes. Else it ends with what there is.")] = True
 
 
@@ -131,8 +128,8 @@ class StatisticsQuery(PageQuery):
             "`endpoint`, `bridge`; empty: nothing."
         ),
     ] = "kind,broker"
-    since: Annotated[Time | None, Meta(description="Only this hour and later ones.")] = None
-    until: Annotated[Time | None, Meta(description="Only hours before that.")] = None
+    since: Annotated[Moment | None, Meta(description="Only this hour and later ones.")] = None
+    until: Annotated[Moment | None, Meta(description="Only hours before that.")] = None
     kind: Annotated[str, Meta(description="Only these kinds of event, with commas between them.")] = ""
     broker: Annotated[str, Meta(description="Only events at this broker.")] = ""
     subscription: Annotated[str, Meta(description="Only of this subscription.")] = ""

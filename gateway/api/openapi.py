@@ -21,6 +21,7 @@ from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.links import links, names_of
 from gateway.api.problems import PROBLEM_JSON, PROBLEMS, Problem
 from gateway.api.routing import Route, Scope
+from gateway.validation import AGO
 
 REF: Final = "#/components/schemas/{name}"
 EVERYWHERE: Final = (
@@ -189,6 +190,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         for field, text in field_descriptions(kind).items():
             if field in properties:
                 properties[field] = _described(properties[field], text)
+    for schema in components.values():
+        _write_moments(schema)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -214,6 +217,19 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _write_moments(schema: Any) -> None:
+    """Write both forms of a :data:`~gateway.validation.Moment` within a schema."""
+    if isinstance(schema, list):
+        for each in schema:
+            _write_moments(each)
+    elif isinstance(schema, dict):
+        if schema.pop("x-ago", False):
+            del schema["type"], schema["format"]
+            schema["anyOf"] = [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": f"^{AGO}$"}]
+        for each in schema.values():
+            _write_moments(each)
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -275,9 +291,10 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
         field = dict(field)
         description = field.pop("description", "") or texts.get(name, "").replace("``", "`")
         kinds = field.get("anyOf", [field])
-        if any(kind.get("format") == "date-time" for kind in kinds):
-            field = {"anyOf": [*({**kind} for kind in kinds), {"type": "number"}]}
-            description = description or "RFC 3339, with an offset; or seconds since 1970."
+        if any(kind.get("x-ago") for kind in kinds):
+            _write_moments(kinds)
+            field = {"anyOf": [*kinds, {"type": "number"}]}
+            description = f"{description} RFC 3339 with an offset, seconds since 1970, or how long ago (`10m`).".strip()
         parameters.append(
             {"name": name, "in": "query", "required": name in required, "description": description, "schema": field}
         )

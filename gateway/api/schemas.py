@@ -13,8 +13,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config import BridgeSettings, EndpointSettings, SubscriptionSettings, TapSettings
+from gateway.config.base import OLD_NAME
 from gateway.notation.logged import Logged
 from gateway.notation.messages import Binary, MessageProperties, ReceivedMessage
+from gateway.validation import Moment, WrongField
 
 EXCHANGE_TYPE: Final = "^(direct|fanout|topic|headers|xml|system|x-.+)$"
 """Types of exchanges (0-9-1 section 3.1.3). Any other is refused here: a broker that does not know one closes the
@@ -25,6 +27,12 @@ KEY_MAX: Final = 255
 
 class Input(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Base of what is sent to us."""
+
+
+def only_one(given: msgspec.Struct, old: str, name: str) -> None:
+    """Refuse a field that is given under both of its names. Raises WrongField."""
+    if getattr(given, old) is not UNSET and getattr(given, name) is not UNSET:
+        raise WrongField(old, f"this is another name of {name}, which is given too; give {name} alone")
 
 
 class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -204,6 +212,8 @@ class Subscription(SubscriptionSettings, frozen=True, kw_only=True):
     """What the ledger owes it; ``null`` where the broker holds its leases, and in lists."""
     push_status: Push | None
     """``null`` where it is not pushed, and in lists."""
+    settings: SubscriptionSettings
+    """The settings alone, as a `PUT` and the configuration file have them. They also stand beside it."""
 
 
 class Subscriptions(Output, omit_defaults=False):
@@ -216,10 +226,21 @@ class PullRequest(Input):
     """How much to pull, and how long to wait for it."""
 
     max_messages: Annotated[int, Meta(ge=1, le=1000)] = 10
-    wait: Annotated[float, Meta(ge=0, le=60)] = 0
-    """Seconds to wait for the first message (long poll)."""
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] | UnsetType = UNSET
+    """How long to wait for the first message (long poll). Unless given: 0, not at all."""
+    wait: Annotated[float, Meta(ge=0, le=60), OLD_NAME] | UnsetType = UNSET
+    """Old name of ``wait_seconds``."""
     ack_deadline_seconds: Annotated[int, Meta(ge=10, le=600)] | None = None
     """How long each message is leased; unless given, as the subscription says."""
+
+    def __post_init__(self) -> None:
+        """Only one of the names may be given."""
+        only_one(self, "wait", "wait_seconds")
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait."""
+        return (self.wait_seconds or 0) if self.wait is UNSET else self.wait
 
 
 class PulledMessage(Output, omit_defaults=False):
@@ -406,9 +427,6 @@ class Bridges(Output, omit_defaults=False):
     bridges: list[Bridge]
 
 
-Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
-
-
 class CompareRequest(Input):
     """What to compare."""
 
@@ -592,6 +610,8 @@ class Queue(Output, omit_defaults=False):
     messages: int
     consumers: int
     arguments: Any
+    settings: Any
+    """`durable`, `auto_delete` and `arguments` once more, as the list of queues and a `PUT` have them."""
 
 
 class ExchangeSettings(Input):
@@ -616,6 +636,9 @@ class Exchange(Output, omit_defaults=False):
     auto_delete: bool | None
     internal: bool | None
     arguments: Any
+    settings: Any
+    """`type`, `durable`, `auto_delete`, `internal` and `arguments` once more, as the list of exchanges and a `PUT` have
+    them."""
 
 
 class BindingSettings(Input):
@@ -624,8 +647,22 @@ class BindingSettings(Input):
     exchange: str
     queue: str | None = None
     destination: str | None = None
-    routing_key: str | Binary = ""
+    binding_key: str | Binary | UnsetType = UNSET
+    """The key that the binding matches. Unless given: the empty one."""
+    routing_key: Annotated[str | Binary, OLD_NAME] | UnsetType = UNSET
+    """Old name of ``binding_key``."""
     arguments: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        """Only one of the names may be given."""
+        only_one(self, "routing_key", "binding_key")
+
+    @property
+    def key(self) -> tuple[str, str | Binary]:
+        """The name that was given, and the key."""
+        if self.routing_key is not UNSET:
+            return "routing_key", self.routing_key
+        return "binding_key", "" if self.binding_key is UNSET else self.binding_key
 
 
 class Binding(Output, omit_defaults=False):
@@ -635,7 +672,10 @@ class Binding(Output, omit_defaults=False):
     exchange: Any
     queue: Any
     destination: Any
+    binding_key: Any
+    """The key that the binding matches."""
     routing_key: Any
+    """The same, by its old name."""
     arguments: Any
 
 
@@ -761,8 +801,16 @@ class BindingQuery(Input):
     exchange: Annotated[str, Meta(description="`amq.default` is the default exchange.")]
     queue: Annotated[str, Meta(description="The queue it ends at.")] = ""
     destination: Annotated[str, Meta(description="Or the exchange it ends at.")] = ""
-    routing_key: str = ""
+    binding_key: (
+        Annotated[str, Meta(description="The key it was made with. Unless given: the empty one.")] | UnsetType
+    ) = UNSET
+    routing_key: Annotated[str, OLD_NAME] | UnsetType = UNSET
+    """Old name of ``binding_key``."""
     arguments: Annotated[str, Meta(description="The arguments it was made with, as a JSON object.")] = "{}"
+
+    def __post_init__(self) -> None:
+        """Only one of the names may be given."""
+        only_one(self, "routing_key", "binding_key")
 
 
 SubscriptionBody = SubscriptionSettings

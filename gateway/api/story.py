@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.ledger import Delivery, Event, Kind, Promised, State, StoredMessage, id_text, parse_id
 
 
@@ -324,7 +325,7 @@ def _target(event: Event) -> str:
 
 def _place(broker: Any, exchange: Any, routing_key: Any) -> str:
     """A place of a broker."""
-    where = f"exchange {printable(exchange)!r}" if exchange else "the default exchange"
+    where = f"exchange {printable(exchange or DEFAULT_EXCHANGE)!r}"
     return f"{where} of {printable(broker)}, routing key {printable(routing_key)!r}"
 
 

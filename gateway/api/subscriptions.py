@@ -201,6 +201,7 @@ def _describe(call: Call, found: Found, backlog: Backlog | None = None, push: Pu
         leases=call.gateway.consuming.lease_count(found.name),
         backlog=backlog,
         push_status=push,
+        settings=found.settings,
         **msgspec.structs.asdict(found.settings),
     )
 
@@ -213,11 +214,11 @@ async def pull(call: Call) -> Response:
     found = await _find(call)
     request = await call.json(PullRequest)
     gone = None
-    if request.wait:
+    if request.seconds:
         gone = asyncio.get_running_loop().create_task(_disconnected(call.receive), name="disconnect")
     try:
         pulled = await call.gateway.consuming.pull(
-            found, request.max_messages, request.wait, request.ack_deadline_seconds, gone
+            found, request.max_messages, request.seconds, request.ack_deadline_seconds, gone
         )
     finally:
         if gone is not None:

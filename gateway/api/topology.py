@@ -96,14 +96,18 @@ async def list_queues(call: Call) -> Response:
 async def _queue(call: Call) -> Queue:
     broker, queue = call.names["broker"], call.names["queue"]
     info, declared = await call.gateway.topology.queue(broker, queue)
+    settings = {
+        "durable": info.durable if info.durable is not None else declared.get("durable"),
+        "auto_delete": declared.get("auto_delete"),
+        "arguments": table_to_json(info.arguments) if info.arguments is not None else declared.get("arguments"),
+    }
     return Queue(
         broker=broker,
         name=text_to_json(queue),
-        durable=info.durable if info.durable is not None else declared.get("durable"),
-        auto_delete=declared.get("auto_delete"),
         messages=info.message_count,
         consumers=info.consumer_count,
-        arguments=table_to_json(info.arguments) if info.arguments is not None else declared.get("arguments"),
+        settings=settings,
+        **settings,
     )
 
 
@@ -157,19 +161,19 @@ async def _exchange(call: Call) -> Exchange:
     broker, exchange = call.names["broker"], call.names["exchange"]
     if not exchange:
         call.gateway.broker(broker)
-        return Exchange(
-            broker=broker, name="", type="direct", durable=True, auto_delete=False, internal=False, arguments={}
-        )
+        settings: dict[str, Any] = {
+            "type": "direct", "durable": True, "auto_delete": False, "internal": False, "arguments": {},
+        }  # fmt: skip
+        return Exchange(broker=broker, name="", settings=settings, **settings)
     found, declared = await call.gateway.topology.exchange(broker, exchange)
-    return Exchange(
-        broker=broker,
-        name=text_to_json(exchange),
-        type=found.type if found.type is not None else declared.get("type"),
-        durable=found.durable if found.durable is not None else declared.get("durable"),
-        auto_delete=declared.get("auto_delete"),
-        internal=declared.get("internal"),
-        arguments=table_to_json(found.arguments) if found.arguments is not None else declared.get("arguments"),
-    )
+    settings = {
+        "type": found.type if found.type is not None else declared.get("type"),
+        "durable": found.durable if found.durable is not None else declared.get("durable"),
+        "auto_delete": declared.get("auto_delete"),
+        "internal": declared.get("internal"),
+        "arguments": table_to_json(found.arguments) if found.arguments is not None else declared.get("arguments"),
+    }
+    return Exchange(broker=broker, name=text_to_json(exchange), settings=settings, **settings)
 
 
 def _refuse_default(exchange: str) -> None:
@@ -186,7 +190,7 @@ async def post_binding(call: Call) -> Response:
     call.gateway.broker(broker)
     place = _place(await call.json(BindingSettings))
     binding = _binding(broker, place)
-    made = await call.gateway.topology.bind(broker, place, msgspec.to_builtins(binding))
+    made = await call.gateway.topology.bind(broker, place, _kept(binding))
     return answer(binding, 201 if made.created else 200)
 
 
@@ -202,12 +206,13 @@ async def delete_binding(call: Call) -> Response:
             exchange=query.exchange,
             queue=query.queue or None,
             destination=query.destination or None,
+            binding_key=query.binding_key,
             routing_key=query.routing_key,
             arguments=arguments,
         )
     )
     broker = call.names["broker"]
-    await call.gateway.topology.unbind(broker, place, msgspec.to_builtins(_binding(broker, place)))
+    await call.gateway.topology.unbind(broker, place, _kept(_binding(broker, place)))
     return no_content()
 
 
@@ -215,7 +220,8 @@ async def list_bindings(call: Call) -> Response:
     """What is known."""
     query = call.query(PageQuery)
     page, cursor = await call.gateway.topology.known(BINDING, call.names["broker"], query.cursor or None, query.limit)
-    body = Bindings(bindings=[msgspec.convert(item.spec["binding"], Binding) for item in page])
+    kept = [item.spec["binding"] for item in page]
+    body = Bindings(bindings=[msgspec.convert({**each, "binding_key": each["routing_key"]}, Binding) for each in kept])
     return answer(body, headers=page_headers(call, cursor, limit=query.limit))
 
 
@@ -223,12 +229,13 @@ def _place(settings: BindingSettings) -> BindingPlace:
     if (settings.queue is None) == (settings.destination is None):
         detail = "exactly one of queue and destination must be there"
         raise ApiProblem("invalid_request", f"queue: {detail}", errors=[("/queue", detail), ("/destination", detail)])
+    field, key = settings.key
     try:
         return BindingPlace(
             _name(settings.exchange, "exchange") if settings.exchange != DEFAULT_EXCHANGE else "",
             _name(settings.queue, "queue") if settings.queue is not None else None,
             _name(settings.destination, "destination") if settings.destination is not None else None,
-            _name(settings.routing_key, "routing_key"),
+            _name(key, field),
             _arguments(settings.arguments),
         )
     except ValueProblem as problem:
@@ -254,9 +261,17 @@ def _binding(broker: str, place: BindingPlace) -> Binding:
         exchange=text_to_json(place.exchange),
         queue=text_to_json(place.queue) if place.queue is not None else None,
         destination=text_to_json(place.destination) if place.destination is not None else None,
+        binding_key=text_to_json(place.routing_key),
         routing_key=text_to_json(place.routing_key),
         arguments=table_to_json(place.arguments),
     )
+
+
+def _kept(binding: Binding) -> dict[str, Any]:
+    """A binding as it is remembered: its key has the old name there."""
+    spec: dict[str, Any] = msgspec.to_builtins(binding)
+    del spec["binding_key"]
+    return spec
 
 
 async def _known(call: Call, kind: str, page_of: Any) -> Response:

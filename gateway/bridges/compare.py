@@ -28,6 +28,7 @@ from gateway.bridges.routes import Fate, Route
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
 from gateway.core.consuming import own_id, printable
+from gateway.core.outbox import moment
 from gateway.errors import BrokerUnavailable, EncodeError, FrameSyntaxError, Overloaded
 from gateway.fidelity import digest, forward, raw_annotations
 from gateway.ledger import Happened, Kind, id_text
@@ -110,8 +111,10 @@ class Report(msgspec.Struct, kw_only=True):
 
     bridge: str
     mode: str
-    at: int
-    """When it was made, in microseconds since 1970."""
+    at: str
+    """When it was made (RFC 3339)."""
+    at_microseconds: int
+    """The same, in microseconds since 1970."""
     ledger: Sides
     """What the bridge took, to be forwarded, and what it forwarded."""
     reduced: int
@@ -294,7 +297,8 @@ class Comparer:
         return Report(
             bridge=route.name,
             mode=settings.mode,
-            at=now,
+            at=moment(now),
+            at_microseconds=now,
             ledger=ledger,
             reduced=counts[Kind.REDUCED],
             dead_lettered=counts[Kind.DEAD_LETTERED],

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import DIFFERENT, Failure
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import pages, put, read_settings
-from gateway.terminal import ago
+from gateway.validation import ago
 
 COMPARE_WAIT = 600.0
 """How long a comparison may take, in seconds."""
@@ -204,7 +205,7 @@ def source_text(source: Mapping[str, Any]) -> str:
 def target_text(target: Mapping[str, Any]) -> str:
     """Where a bridge publishes to."""
     key = "" if target["routing_key"] is None else f" {target['routing_key']}"
-    return f"{target['broker']} {target['exchange'] or '(default)'}{key}"
+    return f"{target['broker']} {target['exchange'] or DEFAULT_EXCHANGE}{key}"
 
 
 def lag_text(lag: float | None) -> str:

@@ -99,7 +99,7 @@ def main_job(client: Client, source: str, target: str, quiet: bool) -> dict[str,
     say(quiet, f"   published  {payload!r}: confirmed, {published['id']}")
 
     client.ask("PUT", here, body={"broker": f"local-{target}", "queue": queue})
-    pulled = client.ask("POST", f"{here}:pull", body={"max_messages": 10, "wait": 5}, wait=5)["messages"]
+    pulled = client.ask("POST", f"{here}:pull", body={"max_messages": 10, "wait_seconds": 5}, wait=5)["messages"]
     expect("how many messages came", len(pulled), 1)
     message = pulled[0]["message"]
     expect("the id", message["id"], published["id"])

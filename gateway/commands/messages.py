@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable
 
@@ -73,7 +74,7 @@ def messages(limit: int, url: str, api_key: str | None, as_json: bool, **filters
                 row["at"],
                 row["state"],
                 row["broker"],
-                row["exchange"] or "(default)",
+                row["exchange"] or DEFAULT_EXCHANGE,
                 row["routing_key"],
                 row["size"],
             )

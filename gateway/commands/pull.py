@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.client import Client, client_options, note, print_json, printable, segment
 from gateway.commands.follow import follow as follow_stream
@@ -71,7 +72,7 @@ def pull(
                 maximum if given else None,
             )  # fmt: skip
             return
-        answer = client.ask("POST", f"{path}:pull", body={"max_messages": maximum, "wait": wait}, wait=wait)
+        answer = client.ask("POST", f"{path}:pull", body={"max_messages": maximum, "wait_seconds": wait}, wait=wait)
         pulled = answer["messages"]
         if as_json:
             print_json(answer)
@@ -126,7 +127,7 @@ def print_message(item: Mapping[str, Any]) -> None:
     """One message: a line about it, and its payload."""
     message = item["message"]
     again = ", redelivered" if item["redelivered"] else ""
-    where = printable(message["exchange"]) or "default exchange"
+    where = printable(message["exchange"] or DEFAULT_EXCHANGE)
     click.echo(click.style(f"{message['id']}  {where}, {printable(message['routing_key'])}{again}", bold=True))
     if message["payload_encoding"] == "string":
         click.echo(message["payload"])

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
@@ -248,7 +249,7 @@ def print_preview(answer: Mapping[str, Any], as_json: bool) -> None:
     print_table(
         ("ID", "CAME FROM", "EXCHANGE", "ROUTING KEY", "OCTETS"),
         (
-            (row["id"], row["came_from"] or "-", row["exchange"] or "(default)", row["routing_key"], row["octets"])
+            (row["id"], row["came_from"] or "-", row["exchange"] or DEFAULT_EXCHANGE, row["routing_key"], row["octets"])
             for row in answer["sample"]
         ),
     )

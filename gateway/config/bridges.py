@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config.base import Settings, too_long
 
 
 class BridgeSource(Settings, frozen=True):
     """``source`` of a bridge: a queue, or an exchange and a binding key with a queue of the bridge's own."""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"routing_key": "binding_key"}
 
     broker: str
     """A broker's name."""
@@ -20,6 +23,8 @@ class BridgeSource(Settings, frozen=True):
     """An exchange: the bridge declares a durable queue of its own and binds it there."""
     binding_key: str = ""
     """Routing key of that binding."""
+    routing_key: str | UnsetType = UNSET
+    """Another name of ``binding_key``, which is what it is shown as."""
     arguments: dict[str, str | int | bool] = {}
     """Arguments of that binding (a headers exchange)."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from gateway.config.base import Seconds, Settings
+from gateway.config.base import OLD_NAME, Seconds, Settings
 from gateway.errors import ConfigurationError
 
 LOCAL_BROKERS = {"local-0-8": "0-8", "local-0-9-1": "0-9-1", "local-0-10": "0-10"}
@@ -34,6 +35,8 @@ class TlsSettings(Settings, frozen=True):
 
 class BrokerSettings(Settings, frozen=True):
     """``[brokers.NAME]``: one virtual host of one broker."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"lease_max": "lease_max_seconds"}
 
     url: str
     """``amqp[s]://user:password@host:port/vhost?version=0-8|0-9-1|0-10|auto``, with ``&dialect=transitional`` for the
@@ -76,8 +79,10 @@ class BrokerSettings(Settings, frozen=True):
     """Most channels that hold leases."""
     consume_connections: Annotated[int, Meta(ge=1, le=64)] = 8
     """Most connections for consumers: a further one is opened when those that there are have no channels left."""
-    lease_max: Annotated[float, Meta(ge=10, le=1_500)] = 1_500.0
+    lease_max_seconds: Annotated[float, Meta(ge=10, le=1_500)] | UnsetType = UNSET
     """Longest broker lease, extensions included, in seconds; stays below the broker's own delivery time-out."""
+    lease_max: Annotated[float, Meta(ge=10, le=1_500), OLD_NAME] = 1_500.0
+    """Old name of ``lease_max_seconds``."""
     message_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 16 << 20
     """Largest message body, in octets, in both directions."""
     annotate: bool = True

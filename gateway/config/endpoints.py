@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from gateway.config.base import Settings
+from gateway.config.base import OLD_NAME, Settings
 
 
 class EndpointAuth(Settings, frozen=True):
@@ -48,6 +49,12 @@ class EndpointTls(Settings, frozen=True):
 class EndpointSettings(Settings, frozen=True):
     """``[endpoints.NAME]``, and the body of ``PUT /v1/endpoints/{name}``: where messages are pushed to."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "batch_wait": "batch_wait_seconds",
+        "deadline": "deadline_seconds",
+        "breaker_open_max": "breaker_open_max_seconds",
+    }
+
     url: str
     """``https://…``; what may be called is said in ``[outbound]``."""
     format: Literal["json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch"] = "json"
@@ -55,16 +62,20 @@ class EndpointSettings(Settings, frozen=True):
     in their three forms."""
     batch_max: Annotated[int, Meta(ge=1, le=1_000)] = 1
     """Most messages of one request (``json`` and ``cloudevents-batch``)."""
-    batch_wait: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    batch_wait_seconds: Annotated[float, Meta(ge=0, le=10)] | UnsetType = UNSET
     """How long a batch waits to be full, in seconds."""
+    batch_wait: Annotated[float, Meta(ge=0, le=10), OLD_NAME] = 0.0
+    """Old name of ``batch_wait_seconds``."""
     headers: dict[str, str] = {}
     """Headers of each request. Their values are kept and shown like secrets, but for a few that are none."""
     signing: tuple[Literal["v1", "v1a"], ...] = ("v1",)
     """Signatures of Standard Webhooks; the keys are made by the gateway. Empty: none."""
     auth: EndpointAuth = EndpointAuth()
     tls: EndpointTls = EndpointTls()
-    deadline: Annotated[float, Meta(gt=0, le=300)] = 15.0
+    deadline_seconds: Annotated[float, Meta(gt=0, le=300)] | UnsetType = UNSET
     """For a request: connecting, head and body of the answer together, in seconds."""
+    deadline: Annotated[float, Meta(gt=0, le=300), OLD_NAME] = 15.0
+    """Old name of ``deadline_seconds``."""
     schedule: tuple[Annotated[float, Meta(ge=0, le=30 * 86_400)], ...] = ()
     """Pause before each attempt, in seconds, the first included; empty: 0, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h,
     20 h, 24 h."""
@@ -74,8 +85,10 @@ class EndpointSettings(Settings, frozen=True):
     """Most requests a second; 0: no limit."""
     breaker_failures: Annotated[int, Meta(ge=1)] = 5
     """Failures in a row that open the circuit breaker."""
-    breaker_open_max: Annotated[float, Meta(ge=1)] = 600.0
+    breaker_open_max_seconds: Annotated[float, Meta(ge=1)] | UnsetType = UNSET
     """How long it is open at most, in seconds."""
+    breaker_open_max: Annotated[float, Meta(ge=1), OLD_NAME] = 600.0
+    """Old name of ``breaker_open_max_seconds``."""
     handshake: bool = False
     """Whether the endpoint must first allow us to call it, by the ``OPTIONS`` request of CloudEvents web hooks."""
     reply: bool = False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config.base import Settings, too_long
 
@@ -22,6 +23,8 @@ class SubscriptionFilter(Settings, frozen=True):
 class SubscriptionSettings(Settings, frozen=True):
     """``[subscriptions.NAME]``, and the body of ``PUT /v1/subscriptions/{name}``."""
 
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"routing_key": "binding_key"}
+
     broker: str
     """A broker's name."""
     queue: str = ""
@@ -30,6 +33,8 @@ class SubscriptionSettings(Settings, frozen=True):
     """An exchange: the subscription declares a durable queue of its own and binds it there."""
     binding_key: str = ""
     """Routing key of that binding."""
+    routing_key: str | UnsetType = UNSET
+    """Another name of ``binding_key``, which is what it is shown as."""
     arguments: dict[str, str | int | bool] = {}
     """Arguments of that binding (a headers exchange)."""
     lease: Literal["broker", "ledger"] = "broker"

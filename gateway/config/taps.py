@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config.base import Settings, too_long
 from gateway.config.ledger import RetentionSettings
@@ -12,6 +13,8 @@ from gateway.config.ledger import RetentionSettings
 
 class TapSettings(Settings, frozen=True):
     """``[taps.NAME]``, and the body of ``PUT /v1/taps/{name}``: a queue whose messages go into the message log."""
+
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"routing_key": "binding_key"}
 
     broker: str
     """A broker's name."""
@@ -21,6 +24,8 @@ class TapSettings(Settings, frozen=True):
     """An exchange: the tap declares a durable queue of its own and binds it there."""
     binding_key: str = ""
     """Routing key of that binding."""
+    routing_key: str | UnsetType = UNSET
+    """Another name of ``binding_key``, which is what it is shown as."""
     arguments: dict[str, str | int | bool] = {}
     """Arguments of that binding (a headers exchange)."""
     prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 1_000

@@ -20,7 +20,8 @@ import click
 
 from gateway.exits import DONE, EXIT_STATUS
 from gateway.pipeline.jobs.base import JOBS, Option
-from gateway.terminal import ago, note, print_json, print_table
+from gateway.terminal import note, print_json, print_table
+from gateway.validation import ago
 
 if TYPE_CHECKING:
     from gateway.pipeline.jobs.runs import Ended

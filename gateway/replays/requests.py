@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from gateway.errors import EncodeError
 from gateway.ledger import State
+from gateway.validation import Moment
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 """How the exchange without a name is written."""
@@ -21,7 +22,6 @@ IDS_MAX: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
 Ids = Annotated[tuple[str, ...], Meta(min_length=1, max_length=IDS_MAX)]
 """A list that is there and empty is refused: it would mean all."""
 JobId = Annotated[str, Meta(max_length=128, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$(?!\n)")]

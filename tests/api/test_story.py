@@ -57,7 +57,7 @@ def test_every_kind_has_its_sentence_and_every_state_its_place() -> None:
     ("happened", "said"),
     [
         (event(Kind.ACCEPTED),
-         "The gateway took it, to publish it to the default exchange of old, routing key 'orders', from shop."),
+         "The gateway took it, to publish it to exchange 'amq.default' of old, routing key 'orders', from shop."),
         (event(Kind.CONFIRMED), "The broker old (0-8) confirmed it: it is safe there."),
         (event(Kind.REFUSED, text="ACCESS_REFUSED"), "The broker old (0-8) refused it. [ACCESS_REFUSED]"),
         (event(Kind.DELIVERED, subscription="billing", queue="q", attempt=2, redelivered=True),
@@ -72,14 +72,14 @@ def test_every_kind_has_its_sentence_and_every_state_its_place() -> None:
          "An attempt to push it failed (attempt 4) with HTTP status 503. [subscription billing; endpoint shop; "
          "reason: busy]"),
         (event(Kind.DEAD_LETTERED, place={"broker": "new", "exchange": "", "routing_key": "dead"}, reason="r\x1b[m"),
-         "It was published to the dead-letter destination at the default exchange of new, routing key 'dead' and "
+         "It was published to the dead-letter destination at exchange 'amq.default' of new, routing key 'dead' and "
          "confirmed there. [reason: r\\x1b[m]"),
         (event(Kind.REPLAYED, url="https://hooks.example/x", replay="r-1"),
          "A replay sent it once more to https://hooks.example/x. [replay r-1]"),
         (event(Kind.EXTENDED, seconds=30), "The consumer asked for more time, 30 s from then."),
         (event(Kind.SCHEDULED, not_before="2027-01-15T08:00:00Z"),
-         "The ledger took it, to publish it later to the default exchange of old, routing key 'orders', from shop, not "
-         "before 2027-01-15T08:00:00Z."),
+         "The ledger took it, to publish it later to exchange 'amq.default' of old, routing key 'orders', from shop, "
+         "not before 2027-01-15T08:00:00Z."),
     ],
 )  # fmt: skip
 def test_sentences(happened: Event, said: str) -> None:
@@ -189,7 +189,7 @@ def test_a_dead_letter_says_where_its_copy_is_and_why() -> None:
     place = {"broker": "new", "exchange": "", "routing_key": "dead letters"}
     events = [event(Kind.DEAD_LETTERED, subscription="billing", place=place, reason="no such order", code="rejected")]
     assert story.now(message(State.DEAD_LETTERED), events, Holding()) == (
-        "A copy is confirmed at the dead-letter destination at the default exchange of new, routing key "
+        "A copy is confirmed at the dead-letter destination at exchange 'amq.default' of new, routing key "
         "'dead letters'. Why: no such order."
     )
     assert [step.command for step in story.advice(message(State.DEAD_LETTERED), events, Holding())] == [

@@ -62,7 +62,8 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
         "name": "billing", "read_only": False, "state": "active", "reason": "", "leases": 0, "backlog": None,
         "push_status": None,
     }  # fmt: skip
-    assert body == msgspec.to_builtins(SubscriptionSettings(**ORDERS))
+    assert body == {**body["settings"], "settings": body["settings"]}
+    assert body["settings"] == msgspec.to_builtins(SubscriptionSettings(**ORDERS))
     etag = created.headers["etag"]
     assert (await client.get(BILLING)).headers["etag"] == etag
     assert (await client.put(BILLING, json=ORDERS)).status_code == 200

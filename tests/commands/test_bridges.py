@@ -53,7 +53,7 @@ def forward(ask: Gateway, name: str, count: int) -> None:
 def test_put_get_list_and_delete(ask: Gateway, orders: str) -> None:
     again = ask("bridges", "put", orders, "-", input=TOML.format(orders))
     assert again.exit_code == 0, again.stderr
-    assert again.stderr == f"{orders}: from local-0-8 {orders}-in to local-0-10 (default) {orders}-out\n"
+    assert again.stderr == f"{orders}: from local-0-8 {orders}-in to local-0-10 amq.default {orders}-out\n"
     shown = ask("bridges", "get", orders)
     fields = dict(line.split(maxsplit=1) for line in shown.stdout.splitlines() if not line.startswith(("{", " ", "}")))
     assert fields["name"] == orders
@@ -64,7 +64,7 @@ def test_put_get_list_and_delete(ask: Gateway, orders: str) -> None:
     assert listed[0].split()[:4] == ["NAME", "STATE", "FROM", "TO"]
     (line,) = [line for line in listed if line.startswith(orders)]
     assert f"local-0-8 {orders}-in" in line
-    assert f"local-0-10 (default) {orders}-out" in line
+    assert f"local-0-10 amq.default {orders}-out" in line
     assert orders in [each["name"] for each in json.loads(ask("bridges", "list", "--json").stdout)["bridges"]]
     assert ask("bridges", "delete", orders, "--yes").stderr == "deleted\n"
     for verb in ("get", "pause", "resume", "drain", "compare"):

@@ -31,7 +31,7 @@ def test_every_filter_is_asked_for(run: Run, canned: Canned) -> None:
     assert set(query.values()) == {"2h"}
     assert {name.replace("_", "-") for name in query} == set(messages.FILTERS) - {"since", "until", "header"}
     assert result.stdout.splitlines()[1].split() == [
-        ROW["id"], ROW["at"], "dead", "rabbit", "(default)", "k\\x1b", "3",
+        ROW["id"], ROW["at"], "dead", "rabbit", "amq.default", "k\\x1b", "3",
     ]  # fmt: skip
 
 

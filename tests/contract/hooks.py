@@ -26,9 +26,11 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     body = case.body
     if not isinstance(body, dict):
         return
-    wait, kind = body.get("wait"), body.get("type")
-    if isinstance(wait, int | float) and not isinstance(wait, bool) and WAIT_MAX < wait <= 60:
-        case.body = {**body, "wait": WAIT_MAX}
+    for name in ("wait", "wait_seconds"):
+        wait = body.get(name)
+        if isinstance(wait, int | float) and not isinstance(wait, bool) and WAIT_MAX < wait <= 60:
+            case.body = {**body, name: WAIT_MAX}
+    kind = body.get("type")
     if isinstance(kind, str) and kind not in TYPES and re.search(EXCHANGE_TYPE, kind):
         case.body = {**body, "type": TYPES[len(kind) % len(TYPES)]}
 
