@@ -22,9 +22,10 @@ class Replay(Output, omit_defaults=False):
 
     id: str
     state: str
-    """``pending``, ``running``, ``paused``, ``done``, ``failed`` or ``cancelled``."""
+    """``pending``, ``running``, ``paused``, ``done``, ``failed`` or ``cancelled``. ``failed`` also where it found
+    messages and none of them was sent."""
     reason: str
-    """What stands in its way, or why it failed."""
+    """What stands in its way, why it failed, or how many messages were not sent."""
     client: str
     """The name of the API key that asked for it."""
     created_at: str
@@ -42,6 +43,9 @@ class Replay(Output, omit_defaults=False):
     """Sent by an earlier run of the same id."""
     refused: dict[str, int]
     """Not sent, by the code of the reason; ``no_body`` where the ledger does not keep the body."""
+    signed: bool | None
+    """Whether requests to the endpoint are signed, as it was asked for. Those to a ``url`` are not. ``null``: the
+    messages go to brokers."""
     resent: int
     """Of those sent: how many may have been sent before a crash, too; each is marked."""
     request: Any
@@ -148,6 +152,7 @@ def describe(job: Job) -> Replay:
         sent=job.sent,
         skipped=job.skipped,
         refused=job.refused,
+        signed=job.signed,
         resent=job.resent,
         request=msgspec.to_builtins(job.request),
     )

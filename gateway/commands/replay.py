@@ -255,5 +255,11 @@ def print_preview(answer: Mapping[str, Any], as_json: bool) -> None:
     )
     for refusal in answer["refused"]:
         note(f"{refusal['id']} cannot be sent: {refusal['detail']}")
+    for code, number in sorted(answer.get("refused_count", {}).items()):
+        note(f"{number:,} cannot be sent: {code}")
+    if answer.get("advice"):
+        note(answer["advice"])
+    if answer.get("signed") is False:
+        note("Requests to the target are not signed. Name an endpoint with signing keys to have them signed.")
     count = answer["count"]
     note(f"{'' if answer['complete'] else 'more than '}{count:,} message{'s' * (count != 1)}; nothing was sent")

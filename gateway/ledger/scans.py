@@ -60,6 +60,11 @@ class Scans:
         found: dict[bytes, bytes] = await self._ledger.read(lambda connection: payloads(connection, ids))
         return found
 
+    async def with_payload(self, ids: Sequence[bytes]) -> set[bytes]:
+        """Those of the messages whose payloads the ledger has. Raises LedgerUnavailable."""
+        found: set[bytes] = await self._ledger.read(lambda connection: with_payload(connection, ids))
+        return found
+
 
 def scan(
     connection: sa.Connection, where: MessageFilter, after: bytes, limit: int
@@ -98,6 +103,13 @@ def payloads(connection: sa.Connection, ids: Sequence[bytes]) -> dict[bytes, byt
     named, _ = select_rows(connection.dialect.name, (bodies.c.message_id,))
     query = sa.select(bodies.c.message_id, bodies.c.payload).where(bodies.c.message_id.in_(named))
     return {row.message_id: row.payload for row in connection.execute(query, _batch(ids).parameters())}
+
+
+def with_payload(connection: sa.Connection, ids: Sequence[bytes]) -> set[bytes]:
+    """See :meth:`Scans.with_payload`."""
+    named, _ = select_rows(connection.dialect.name, (bodies.c.message_id,))
+    query = sa.select(bodies.c.message_id).where(bodies.c.message_id.in_(named))
+    return {row.message_id for row in connection.execute(query, _batch(ids).parameters())}
 
 
 def _batch(ids: Sequence[bytes]) -> Batch:

@@ -34,9 +34,10 @@ class JobState(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
     DONE = "done"
-    """Everything that was found was sent, or is named as refused."""
+    """Everything that was found was sent, or is named as refused: then the reason says how many were."""
     FAILED = "failed"
-    """It cannot go on; the reason says why. Asked for again, it sends what is left."""
+    """It cannot go on, or none of what it found was sent; the reason says why. Asked for again, it sends what is
+    left."""
     CANCELLED = "cancelled"
 
 
@@ -95,6 +96,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Sent by an earlier run of the same id."""
     refused: dict[str, int] = {}
     """Not sent: code -> how many."""
+    signed: bool | None = None
+    """Whether its requests are signed, as it was asked for; None: it goes to brokers."""
     resent: int = 0
     """Sent although they may have been sent before a crash; marked."""
     total: int | None = None

@@ -31,7 +31,7 @@ from gateway.operations import Settlement
 from gateway.replays.items import Item, nameless
 from gateway.replays.places import Place, told_by_ledger, told_by_message, was_at
 from gateway.replays.requests import QueueSource
-from gateway.replays.sources import Chunk
+from gateway.replays.sources import Chunk, Survey
 from gateway.session import Capabilities
 from gateway.upstreams import Delivery
 
@@ -51,6 +51,7 @@ class Queue:
         self._gateway = gateway
         self._ledger = gateway.ledger
         self._upstream = gateway.broker(source.broker)
+        self._source = source
         self._queue = source.queue
         self._limit = source.limit
         self._job = job
@@ -62,6 +63,12 @@ class Queue:
     async def total(self) -> tuple[int, bool]:
         depth = (await self._upstream.query_queue(self._queue)).message_count
         return depth if self._limit is None else min(depth, self._limit), True
+
+    async def survey(self, most: int) -> Survey:
+        """The first messages stay where they are: they are taken and given back, which marks them as redelivered."""
+        count, complete = await self.total()
+        found = await sample(self._gateway, self._source, most)
+        return Survey(count, complete, [await self.item(delivery) for delivery in found])
 
     def begin(self, count: int) -> str:
         return str(count)

@@ -96,7 +96,8 @@ class ReplayTarget(Request, frozen=True):
     endpoint: str = ""
     """Name of an endpoint."""
     url: Annotated[str, Meta(max_length=2048)] = ""
-    """Called as an endpoint without settings would be."""
+    """Called as an endpoint without settings would be, and not signed: there is no key for it. Name an endpoint to have
+    requests signed."""
 
     @property
     def same_place(self) -> bool:
@@ -119,7 +120,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(ge=0)] = 0.0
     """Most messages a second; 0: no limit."""
     dry_run: bool = False
-    """Only say what there is: how many, and ten of them."""
+    """Only say what would be sent, how many messages and ten of them, and what cannot be, by reason."""
 
 
 def check(request: ReplayRequest) -> None:

@@ -26,9 +26,9 @@ from gateway.core.consuming import printable
 from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
 from gateway.ledger import Ledger, id_text
 from gateway.replays.items import Item, name_of
-from gateway.replays.jobs import ENDED, JobState, Refusal, Wish
+from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
 from gateway.replays.shelf import Kept, Shelf
-from gateway.replays.sources import Chunk, Source
+from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, Source
 from gateway.replays.targets import Later, Target
 from gateway.telemetry import log
 
@@ -163,7 +163,7 @@ class Runner:
             await self._patiently(self._resume)
             while await self._chunk():
                 pass
-            await self._insist(lambda: self._end(JobState.DONE, ""))
+            await self._insist(lambda: self._end(*_outcome(self._kept.job)))
         except Interrupted:
             await self._insist(self._save)
         except GatewayError as error:
@@ -221,7 +221,7 @@ class Runner:
                 raise
             sent = sum(item.error is None for item in fresh)
             resent = sum(item.error is None and item.resent for item in items)
-        refusals = [*chunk.refused, *(_refusal(item) for item in items if item.error is not None)]
+        refusals = [*chunk.refused, *(refusal_of(item, item.error) for item in items if item.error is not None)]
         if refusals:
             await self._patiently(lambda: self._shelf.name(job.id, job.pages, refusals))
             job.pages += 1
@@ -405,12 +405,23 @@ class Runner:
         await self._shelf.reread(self._kept)
 
 
+def _outcome(job: Job) -> tuple[JobState, str]:
+    """How a replay ends that came to the end of its source, and why."""
+    if not job.refused:
+        return JobState.DONE, ""
+    codes = ", ".join(f"{code} {count}" for code, count in sorted(job.refused.items()))
+    hint = f" {KEEP_BODIES}" if NO_BODY in job.refused else ""
+    if job.sent or job.skipped:
+        return JobState.DONE, f"{job.refusals} of {job.found} messages were not sent: {codes}.{hint}"
+    return JobState.FAILED, f"none of the {job.found} messages was sent: {codes}.{hint}"
+
+
 def _remembered(names: Counter[str]) -> tuple[str, ...]:
     """As the job keeps them."""
     return tuple(names.elements())[-REMEMBERED_MAX:]
 
 
-def _refusal(item: Item) -> Refusal:
-    assert item.error is not None
+def refusal_of(item: Item, error: GatewayError) -> Refusal:
+    """A message that is not sent, as it is named."""
     text = item.key if item.row is not None else id_text(item.id)
-    return Refusal(text, item.error.code, printable(str(item.error))[:300])
+    return Refusal(text, error.code, printable(str(error))[:300])

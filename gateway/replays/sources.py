@@ -30,6 +30,11 @@ BEGIN: Final = "0"
 """A position before everything."""
 NO_BODY: Final = "no_body"
 """Code of a refusal: the ledger does not keep the message's body."""
+KEEP_BODIES: Final = (
+    'retention.bodies = "days" keeps the bodies of messages from then on, up to retention.body_max bytes each, for '
+    "retention.body_days days."
+)
+"""What would have kept a body that is not there."""
 OCTETS_MAX: Final = 32 << 20
 """Most octets of the bodies of a chunk, unless it is only one."""
 COUNT_STEPS: Final = 20
@@ -52,8 +57,34 @@ class Chunk:
     """The names of those that came though they were counted as sent."""
 
 
+@dataclass(slots=True)
+class Survey:
+    """What a source has, without anything being sent."""
+
+    count: int = 0
+    """Messages that can be sent, as far as the source can tell."""
+    complete: bool = True
+    """Whether these are all; else there are more."""
+    items: list[Item] = field(default_factory=list)
+    """The first of them."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Messages that cannot be sent, by the code of the reason."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """The first of those."""
+
+    def refuse(self, refusal: Refusal, most: int) -> None:
+        """Count a message that cannot be sent, and name it among the first ``most``."""
+        self.refused[refusal.code] += 1
+        if len(self.refusals) < most:
+            self.refusals.append(refusal)
+
+
 class Source(Protocol):
     """Where messages come from."""
+
+    async def survey(self, most: int) -> Survey:
+        """What there is, with the first ``most`` messages. Raises GatewayError."""
+        ...
 
     async def total(self) -> tuple[int, bool]:
         """How many there are, and whether that is all of them."""
@@ -163,17 +194,57 @@ class Messages(LedgerSource):
             after = following
         return count, False
 
+    async def survey(self, most: int) -> Survey:
+        """Bodies are not read to count messages: the ledger says which it has."""
+        survey, first = Survey(), list[StoredMessage]()
+        if self._ids:
+            known = await self._ledger.scans.by_id(self._ids)
+            for message_id in self._ids:
+                if message_id not in known:
+                    survey.refuse(_no_message(message_id), most)
+            await self._surveyed(list(known.values()), survey, first, most)
+        else:
+            after, following = b"", None
+            for _ in range(COUNT_STEPS):
+                page, following = await self._ledger.scans.step(self._where, after, 1_000)
+                found = [message for message in page if message.origin != ORIGIN]
+                await self._surveyed(found, survey, first, most)
+                if following is None:
+                    break
+                after = following
+            survey.complete = following is None
+        payloads = await self._ledger.scans.payloads([message.id for message in first])
+        chunk = Chunk()
+        for message in first:
+            stored = _opened(payloads.get(message.id), id_text(message.id), chunk)
+            if stored is not None:
+                survey.items.append(_item(message, stored))
+        survey.count -= len(chunk.refused)
+        for refusal in chunk.refused:
+            survey.refuse(refusal, most)
+        return survey
+
+    async def _surveyed(
+        self, found: Sequence[StoredMessage], survey: Survey, first: list[StoredMessage], most: int
+    ) -> None:
+        """Count messages by whether the ledger has their bodies. The first that it has go to ``first``, as far as their
+        bodies are read at once."""
+        kept = await self._ledger.scans.with_payload([message.id for message in found])
+        for message in found:
+            if message.id not in kept:
+                survey.refuse(_no_body(id_text(message.id)), most)
+                continue
+            survey.count += 1
+            if len(first) < most and (not first or sum(each.size for each in first) + message.size <= OCTETS_MAX):
+                first.append(message)
+
     async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
         after = b"" if position == BEGIN else bytes.fromhex(position)
         chunk = Chunk()
         if self._ids:
             wanted = [message_id for message_id in self._ids if message_id > after][:most]
             known = await self._ledger.scans.by_id(wanted)
-            chunk.refused = [
-                Refusal(id_text(message_id), NoSuchMessage.code, "the ledger knows no such message")
-                for message_id in wanted
-                if message_id not in known
-            ]
+            chunk.refused = [_no_message(message_id) for message_id in wanted if message_id not in known]
             found = [known[message_id] for message_id in wanted if message_id in known]
             following = wanted[-1] if wanted and wanted[-1] != self._ids[-1] else None
         else:
@@ -216,6 +287,19 @@ class Deliveries(LedgerSource):
             return len(self._ids), True
         count = await self._ledger.deliveries.count(self._where, COUNT_MAX)
         return count, count < COUNT_MAX
+
+    async def survey(self, most: int) -> Survey:
+        """The ledger has the bodies of dead messages. So only named ones need a look each."""
+        survey, position, last = Survey(), BEGIN, False
+        survey.count, survey.complete = await self.total()
+        while not last and (self._ids or len(survey.items) + len(survey.refusals) < most):
+            chunk = await self.take(position, most, Counter())
+            survey.items += chunk.items[: most - len(survey.items)]
+            survey.count -= len(chunk.refused)
+            for refusal in chunk.refused:
+                survey.refuse(refusal, most)
+            position, last = chunk.position, chunk.last
+        return survey
 
     async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
         chunk = Chunk()
@@ -324,13 +408,21 @@ def _ids(texts: Sequence[str], setting: str) -> set[bytes]:
 def _opened(payload: bytes | None, text: str, chunk: Chunk) -> Stored | None:
     """The message of a payload; where there is none the chunk says so."""
     if payload is None:
-        chunk.refused.append(Refusal(text, NO_BODY, "the ledger does not keep its body (retention.bodies)"))
+        chunk.refused.append(_no_body(text))
         return None
     try:
         return open_envelope(payload)
     except EnvelopeError as error:
         chunk.refused.append(Refusal(text, "internal", str(error)))
         return None
+
+
+def _no_body(text: str) -> Refusal:
+    return Refusal(text, NO_BODY, "the ledger does not keep its body (retention.bodies)")
+
+
+def _no_message(message_id: bytes) -> Refusal:
+    return Refusal(id_text(message_id), NoSuchMessage.code, "the ledger knows no such message")
 
 
 def _item(message: StoredMessage, stored: Stored) -> Item:

@@ -6,7 +6,7 @@ A replay is work of the kind ``replay``: one process does it, and another one go
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from contextlib import suppress
 from functools import partial
 from time import time_ns
 from typing import Final
@@ -15,15 +15,15 @@ import msgspec
 
 from gateway.core import Gateway
 from gateway.core.consuming import printable
-from gateway.errors import EtagMismatch, LimitExceeded, NoSuchReplay, StateError
+from gateway.errors import BrokerUnavailable, EtagMismatch, LimitExceeded, NoSuchReplay, StateError
 from gateway.ledger import id_text
 from gateway.replays.items import Item
 from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
-from gateway.replays.queues import Queue, sample
+from gateway.replays.queues import Queue
 from gateway.replays.requests import ReplayRequest, check
-from gateway.replays.runner import Runner
+from gateway.replays.runner import Runner, refusal_of
 from gateway.replays.shelf import KEPT_DAYS, Shelf
-from gateway.replays.sources import Deliveries, Messages, Source
+from gateway.replays.sources import KEEP_BODIES, NO_BODY, Deliveries, Messages, Source
 from gateway.replays.targets import Brokers, Http, Subscriptions, Target
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.sender import Sender
@@ -56,13 +56,21 @@ class Preview(msgspec.Struct, kw_only=True):
     """What a replay would do."""
 
     count: int
-    """How many messages there are."""
+    """How many messages would be sent, as far as that can be told before."""
     complete: bool
-    """Whether these are all; else there are more."""
+    """Whether ``count`` and ``refused_count`` are for all messages; else there are more."""
     sample: list[Shown]
     """The first ones."""
     refused: list[Refusal]
-    """Of the first ones, those that cannot be sent, and why."""
+    """The first that cannot be sent, and why."""
+    refused_count: dict[str, int]
+    """How many cannot be sent, by the code of the reason; ``no_body`` where the ledger does not keep the body. They are
+    not in ``count``."""
+    advice: str
+    """Which setting would have kept what is missing; empty: nothing is."""
+    signed: bool | None
+    """Whether requests to the endpoint are signed. Those to a ``url`` are not: there is no key for it. ``null``: the
+    messages go to brokers."""
 
 
 class Replays:
@@ -100,26 +108,24 @@ class Replays:
         """
         check(request)
         job = Job(id="", request=request, asked_at=time_ns() // 1000, created_at=time_ns() // 1000)
-        await self._target(job).check()
-        source = self._source(job)
-        count, complete = await source.total()
-        if request.source.queue is not None:
-            assert isinstance(source, Queue)
-            found = await sample(self._gateway, request.source.queue, SAMPLE)
-            first = [_shown(await source.item(delivery)) for delivery in found]
-            return Preview(count=count, complete=complete, sample=first, refused=[])
-        items: list[Item] = []
-        refused: list[Refusal] = []
-        position = source.begin(count)
-        while len(items) + len(refused) < SAMPLE:
-            chunk = await source.take(position, SAMPLE, Counter())
-            items += chunk.items
-            refused += chunk.refused
-            position = chunk.position
-            if chunk.last:
-                break
+        target = self._target(job)
+        await target.check()
+        survey = await self._source(job).survey(SAMPLE)
+        items = []
+        for item in survey.items:
+            if (error := target.refuses(item)) is None:
+                items.append(item)
+            else:
+                survey.count -= 1
+                survey.refuse(refusal_of(item, error), SAMPLE)
         return Preview(
-            count=count, complete=complete, sample=[_shown(item) for item in items[:SAMPLE]], refused=refused[:SAMPLE]
+            count=max(0, survey.count),
+            complete=survey.complete,
+            sample=[_shown(item) for item in items],
+            refused=survey.refusals,
+            refused_count=dict(survey.refused),
+            advice=KEEP_BODIES if NO_BODY in survey.refused else "",
+            signed=await target.signed(),
         )
 
     async def ask(self, request: ReplayRequest, client: str) -> tuple[Job, bool]:
@@ -136,7 +142,10 @@ class Replays:
         now = time_ns() // 1000
         request = msgspec.structs.replace(request, id=request.id or id_text(self._gateway.ids()), dry_run=False)
         job = Job(id=request.id, request=request, client=printable(client), created_at=now, asked_at=now)
-        await self._target(job).check()
+        target = self._target(job)
+        with suppress(BrokerUnavailable):  # it is waited for
+            await target.check()
+        job.signed = await target.signed()
         source = self._source(job)
         if request.source.queue is not None:
             await source.total()  # there is such a queue

@@ -26,8 +26,10 @@ from gateway.errors import (
     NoSuchBroker,
     NoSuchEndpoint,
     NoSuchSubscription,
+    NotFound,
     OutboundFailed,
     OutcomeUnknown,
+    RemoteError,
     StateError,
     Unroutable,
     Unsupported,
@@ -37,6 +39,7 @@ from gateway.ledger import Delivery, Ending, Entry, InboxRow, Kind, Settlement, 
 from gateway.replays.items import Item
 from gateway.replays.jobs import Job
 from gateway.replays.places import Place
+from gateway.replays.requests import exchange_name
 from gateway.upstreams import PublishReceipt, Upstream
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.endpoints import Endpoints
@@ -72,6 +75,14 @@ class Target(Protocol):
 
     async def check(self) -> None:
         """Whether it is there at all. Raises GatewayError."""
+        ...
+
+    async def signed(self) -> bool | None:
+        """Whether requests are signed; None: it sends none."""
+        ...
+
+    def refuses(self, item: Item) -> GatewayError | None:
+        """Why it would not take a message, as far as that can be told before; None: it would."""
         ...
 
     async def send(self, items: Sequence[Item]) -> list[Item]:
@@ -149,28 +160,51 @@ class Brokers(Recorded):
         self._target = job.request.target
 
     async def check(self) -> None:
-        """Whether there is such a broker."""
-        if self._target.broker:
-            self._gateway.broker(self._target.broker)
+        """Whether there is such a broker, and the exchange, or the queue behind the default exchange."""
+        target, source = self._target, self._job.request.source
+        if target.broker:
+            self._gateway.broker(target.broker)
+        given = source.messages or source.queue
+        broker = target.broker or (given.broker if given is not None else "")
+        if target.exchange is None or broker not in self._gateway.brokers:
+            return
+        upstream, exchange = self._gateway.broker(broker), exchange_name(target.exchange)
+        try:
+            if exchange:
+                await upstream.query_exchange(exchange)
+            elif target.routing_key:
+                await upstream.query_queue(target.routing_key)
+        except NotFound as error:
+            setting, name = ("exchange", exchange) if exchange else ("routing_key: the queue", target.routing_key)
+            text = f"target.{setting} {name!r} is not there on broker {broker!r}. Declare it first, or name another."
+            raise NotFound(error.reply_code, text) from None
+        except (RemoteError, Unsupported):  # it cannot be asked; each message will tell
+            pass
+
+    async def signed(self) -> bool | None:
+        return None
+
+    def refuses(self, item: Item) -> GatewayError | None:
+        place = self._place(item)
+        if place is None:
+            return Unsupported("it does not say where it came from; name a target")
+        if place.unsure:
+            text = f"it says that it came from broker {place.broker!r}, of which the ledger knows nothing"
+            return Unsupported(f"{text}; name the target's broker")
+        try:
+            self._gateway.broker(place.broker)
+        except NoSuchBroker as error:
+            return error
+        return None
 
     async def send(self, items: Sequence[Item]) -> list[Item]:
         sent: list[tuple[Item, asyncio.Future[PublishReceipt]]] = []
         for item in items:
+            item.error = self.refuses(item)
             place = self._place(item)
-            if place is None:
-                item.error = Unsupported("it does not say where it came from; name a target")
-                continue
-            if place.unsure:
-                text = f"it says that it came from broker {place.broker!r}, of which the ledger knows nothing"
-                item.error = Unsupported(f"{text}; name the target's broker")
-                continue
-            try:
-                upstream = self._gateway.broker(place.broker)
-            except NoSuchBroker as error:
-                item.error = error
-                continue
-            item.to = place
-            sent.append((item, self._publish(upstream, place, item)))
+            if item.error is None and place is not None:
+                item.to = place
+                sent.append((item, self._publish(self._gateway.broker(place.broker), place, item)))
         again: list[Item] = []
         away: BrokerUnavailable | None = None
         for item, future in sent:
@@ -251,6 +285,14 @@ class Http(Recorded):
             self._endpoints.check_url(target.url)
         else:
             await self._endpoints.get(target.endpoint)
+
+    async def signed(self) -> bool | None:
+        """A URL has no signing keys."""
+        target = self._job.request.target
+        return not target.url and bool((await self._endpoints.get(target.endpoint)).keys)
+
+    def refuses(self, item: Item) -> GatewayError | None:
+        return None
 
     async def _endpoint(self) -> Endpoint:
         """Where it goes now. Raises Hopeless, Later."""
@@ -349,6 +391,12 @@ class Subscriptions:
 
     async def check(self) -> None:
         """They are there."""
+
+    async def signed(self) -> bool | None:
+        return None
+
+    def refuses(self, item: Item) -> GatewayError | None:
+        return None
 
     async def send(self, items: Sequence[Item]) -> list[Item]:
         """There is nothing to send."""

@@ -72,10 +72,14 @@ def test_a_dead_letter_queue_is_shown_and_driven_to_another_queue(
 
 def test_what_is_not_sent_is_named(ask: Gateway, queues: tuple[str, str]) -> None:
     _, dead = queues
-    to = ("--to-exchange", "amq.default", "--to-routing-key", "no-such-queue")
+    nowhere = ("--to-exchange", "amq.default", "--to-routing-key", "no-such-queue")
+    result = ask("replay", "queue", "local-0-9-1", dead, *nowhere, "--id", dead)
+    assert result.exit_code == commands.NOT_FOUND
+    assert "target.routing_key: the queue 'no-such-queue' is not there" in result.stderr
+    to = ("--to-exchange", "amq.direct", "--to-routing-key", "no-such-queue")
     result = ask("replay", "queue", "local-0-9-1", dead, *to, "--id", dead)
-    assert result.exit_code == commands.PARTLY_DONE
-    assert "5 messages were not sent" in result.stderr
+    assert result.exit_code == commands.FAILED
+    assert "is failed: none of the 5 messages was sent: unroutable 5." in result.stderr
     refused = ask("replay", "show", dead, "--refused")
     assert refused.stdout.count("unroutable") == 5
     assert len(json.loads(ask("replay", "show", dead, "--refused", "--json").stdout)["refused"]) == 5
@@ -86,7 +90,9 @@ def test_messages_without_bodies(ask: Gateway, queues: tuple[str, str]) -> None:
     result = ask("replay", "messages", "--broker", "local-0-9-1", "--routing-key", name, "--dry-run")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("the ledger does not keep its body") == 5
-    assert result.stderr.splitlines()[-1] == "5 messages; nothing was sent"
+    *_, count, advice, last = result.stderr.splitlines()
+    assert (count, last) == ("5 cannot be sent: no_body", "0 messages; nothing was sent")
+    assert advice.startswith('retention.bodies = "days"')
 
 
 def test_nothing_of_that_name(ask: Gateway) -> None:

@@ -46,6 +46,7 @@ class Receiver(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[int] = []
         self.got: list[tuple[str, dict[str, Any]]] = []
+        self.signatures: list[str | None] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -54,6 +55,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         status = self.server.answers.pop(0) if self.server.answers else 204
+        self.server.signatures.append(self.headers["webhook-signature"])
         self.server.got.append((self.headers["webhook-id"], json.loads(body)))
         self.send_response(status)
         self.send_header("content-length", "0")
@@ -170,6 +172,23 @@ async def test_messages_to_a_url(client: httpx.AsyncClient, receiver: Receiver) 
     denied = {**body, "id": "r2", "target": {"url": "http://10.0.0.1/hook"}}
     answer = await client.post("/v1/replays", json=denied)
     assert (answer.status_code, answer.json()["code"]) == (422, "address_denied")
+
+
+async def test_what_goes_to_an_endpoint_is_signed_and_what_goes_to_a_url_is_not(
+    client: httpx.AsyncClient, receiver: Receiver
+) -> None:
+    await client.put("/v1/brokers/local-0-9-1/queues/orders", json={})
+    await publish(client, "local-0-9-1", "orders", 1)
+    url = f"http://127.0.0.1:{receiver.server_address[1]}/hook"
+    await client.put("/v1/endpoints/hook", json={"url": url})
+    await client.put("/v1/endpoints/plain", json={"url": url, "signing": []})
+    for number, (target, signed) in enumerate([({"endpoint": "hook"}, True), ({"endpoint": "plain"}, False),
+                                               ({"url": url}, False)]):  # fmt: skip
+        body = {"id": f"r{number}", "source": {"messages": {}}, "target": target}
+        assert (await client.post("/v1/replays", json=body | {"dry_run": True})).json()["signed"] is signed
+        assert (await client.post("/v1/replays", json=body)).json()["signed"] is signed
+        assert (await ended(client, f"r{number}"))["sent"] == 1
+        assert bool(receiver.signatures.pop()) is signed
 
 
 async def test_an_endpoint_that_is_gone_ends_it(client: httpx.AsyncClient, receiver: Receiver) -> None:

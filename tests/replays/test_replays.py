@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, StateError
-from gateway.ledger import Kind, id_text
+from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, StateError
+from gateway.ledger import Kept, Kind, id_text
 from gateway.message import Message, Properties
 from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
 from gateway.replays import queues as queues_module
 from gateway.replays.requests import DeliveriesSource, MessagesSource, QueueSource
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
-from tests.replays.conftest import House
+from tests.replays.conftest import House, payload
 
 
 def request(
@@ -75,6 +75,7 @@ async def test_without_a_body_is_counted_and_named(house: House) -> None:
     await house.replays.ask(request(messages=ALL), "")
     job = await house.ended("r1")
     assert (job.state, job.found, job.sent, job.refused) == (JobState.DONE, 5, 2, {"no_body": 3})
+    assert job.reason.startswith('3 of 5 messages were not sent: no_body 3. retention.bodies = "days" keeps')
     refusals, following = await house.replays.refusals("r1", 0)
     assert [each.id for each in refusals] == [id_text(each) for each in without]
     assert following is None
@@ -443,7 +444,8 @@ async def test_what_is_refused_stays_in_the_queue(house: House) -> None:
     await house.fake.delete_queue("orders")
     await house.replays.ask(request(queue=dead_queue()), "")
     job = await house.ended("r1")
-    assert (job.state, job.sent, job.refused) == (JobState.DONE, 0, {"unroutable": 3})
+    assert (job.state, job.sent, job.refused) == (JobState.FAILED, 0, {"unroutable": 3})
+    assert job.reason == "none of the 3 messages was sent: unroutable 3."
     assert [item[0].body for item in house.fake.queues["dead"].ready] == [b"dead 0", b"dead 1", b"dead 2"]
 
 
@@ -721,6 +723,86 @@ async def test_a_dry_run_counts_and_shows_ten_and_does_nothing(house: House) -> 
     assert [item[0].body for item in house.fake.queues["dead"].ready][:3] == [b"dead 0", b"dead 1", b"dead 2"]
     assert not house.fake.published
     assert (await house.replays.page(None, 10))[0] == []
+
+
+async def test_a_dry_run_counts_apart_what_cannot_be_sent(house: House) -> None:
+    without = await house.known(12, kept=False)
+    await house.known(3)
+    found = await house.replays.preview(request(messages=ALL))
+    assert (found.count, found.complete, found.refused_count) == (3, True, {"no_body": 12})
+    assert [each.octets for each in found.sample] == [9, 9, 9]
+    assert [each.id for each in found.refused] == [id_text(each) for each in without[:10]]
+    assert found.advice.startswith('retention.bodies = "days" keeps the bodies of messages from then on')
+    assert found.signed is None
+    wanted = (id_text(without[0]), id_text(house.gateway.ids()))
+    found = await house.replays.preview(request(messages=MessagesSource(ids=wanted)))
+    assert (found.count, found.refused_count) == (0, {"message_not_found": 1, "no_body": 1})
+    (dead,), gone = await house.dead(1), house.gateway.ids()
+    found = await house.replays.preview(request(deliveries=DeliveriesSource(ids=(id_text(dead), id_text(gone)))))
+    assert (found.count, len(found.sample), found.refused_count) == (1, 1, {"delivery_not_found": 1})
+    assert (found.refused[0].id, found.advice) == (id_text(gone), "")
+
+
+async def test_a_dry_run_of_more_than_is_counted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.replays.sources.COUNT_STEPS", 1)
+    await house.known(1_200, kept=False)
+    found = await house.replays.preview(request(messages=ALL))
+    assert (found.count, found.complete, found.refused_count, len(found.refused)) == (0, False, {"no_body": 1_000}, 10)
+
+
+async def test_the_target_must_be_there(house: House) -> None:
+    await house.known(1)
+    for target, what in (
+        ({"broker": "other", "exchange": "nowhere"}, "target.exchange 'nowhere' is not there on broker 'other'"),
+        ({"broker": "other", "exchange": "", "routing_key": "no"}, "target.routing_key: the queue 'no' is not there"),
+    ):
+        asked = request(messages=ALL, **target)
+        with pytest.raises(NotFound, match=what):
+            await house.replays.preview(asked)
+        with pytest.raises(NotFound, match=what):
+            await house.replays.ask(asked, "")
+    with pytest.raises(NotFound, match=r"on broker 'fake'\. Declare it first"):
+        await house.replays.preview(request(messages=MessagesSource(broker="fake"), exchange="nowhere"))
+    assert (await house.replays.page(None, 10))[0] == []
+    await house.other.declare_exchange("shop")
+    found = await house.replays.preview(request(messages=ALL, broker="other", exchange="shop"))
+    assert found.count == 1
+
+
+async def test_a_target_whose_broker_is_away_is_waited_for(house: House) -> None:
+    await house.known(1)
+    await house.other.declare_exchange("shop")
+    await house.other.bind_queue("orders", "shop", "orders")
+    house.other.state = UpstreamState.DOWN
+    asked = request(messages=ALL, broker="other", exchange="shop")
+    with pytest.raises(BrokerUnavailable):
+        await house.replays.preview(asked)
+    await house.replays.ask(asked, "")
+    await house.until("r1", lambda job: bool(job.reason))
+    house.other.state = UpstreamState.UP
+    job = await house.ended("r1")
+    assert (job.state, job.sent) == (JobState.DONE, 1)
+
+
+async def test_a_dry_run_names_what_the_target_would_not_take(house: House) -> None:
+    await house.fake.declare_queue("dead")
+    house.fake.queues["dead"].ready.append((Message(b"x", Properties()), "", "dead", False))
+    found = await house.replays.preview(request(queue=dead_queue()))
+    assert (found.count, found.sample, found.refused_count) == (0, [], {"unsupported": 1})
+    assert found.refused[0].detail == "it does not say where it came from; name a target"
+
+
+async def test_nothing_sent_is_failed_and_can_be_asked_for_again(house: House) -> None:
+    without = await house.known(2, kept=False)
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.refused) == (JobState.FAILED, 0, {"no_body": 2})
+    assert job.reason.startswith("none of the 2 messages was sent: no_body 2. retention.bodies")
+    rows = [Kept(each, payload(b"message %d" % number), 9) for number, each in enumerate(without)]
+    await house.ledger.deliveries.keep_bodies(rows)
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.until("r1", lambda job: job.runs == 2 and job.state is JobState.DONE)
+    assert (job.sent, job.refused, job.reason) == (2, {}, "")
 
 
 async def test_old_ones_are_forgotten(house: House) -> None:
