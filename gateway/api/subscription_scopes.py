@@ -40,6 +40,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     "queue": Need.NOTHING,
     "exchange": Need.DECLARE,
     "binding_key": Need.DECLARE,
+    "routing_key": Need.DECLARE,
     "arguments": Need.DECLARE,
     "lease": Need.NOTHING,
     "push": Need.PUSH,
