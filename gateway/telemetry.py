@@ -166,8 +166,14 @@ class Metrics:
         )
         self.outbox_messages = gauge(
             "outbox_messages",
-            "Publishes that the ledger owes: due, later, or dead (refused for good and kept). One process tells",
+            "Publishes that the ledger holds: due, later, or refused for good (kept until somebody retries or deletes "
+            "them). One process tells",
             ("state",),
+        )
+        self.outbox_refused = counter(
+            "outbox_refused",
+            "Publishes answered with 202 that a broker refused for good, by the code of the problem; each is kept",
+            ("broker", "reason"),
         )
         self.outbox_overdue = self._plain(
             Gauge, "outbox_overdue_seconds", "For how long the oldest publish of later has been due; 0: none is"

@@ -160,13 +160,18 @@ MESSAGES: tuple[Panel, ...] = (
         (("sum(amqpgw_leases)", "messages"), ("max(amqpgw_leases_oldest_seconds)", "oldest, in seconds")),
     ),
     (
-        "Publishes that the ledger owes",
+        "Publishes that the ledger holds",
         "short",
         (
             ("max by (state) (amqpgw_outbox_messages)", "{{state}}"),
             ("max by (state) (amqpgw_in_doubt)", "in doubt, {{state}}"),
             ("max(amqpgw_outbox_overdue_seconds)", "overdue, in seconds"),
         ),
+    ),
+    (
+        "Answered with 202 and refused, by reason",
+        "short",
+        (("sum by (broker, reason) (rate(amqpgw_outbox_refused_total[5m]))", "{{broker}} {{reason}}"),),
     ),
     (
         "Tried again, by reason",

@@ -70,7 +70,7 @@ class Observer:
         owner, _ = await self._ledger.promises.survey()
         if owner != self._ledger.shard:
             self._show({})
-            for state in ("due", "later", "dead"):
+            for state in ("due", "later", "refused"):
                 self._metrics.outbox_messages.remove(state)
             for state in ("pending", "parked"):
                 self._metrics.in_doubt.remove(state)
@@ -81,7 +81,7 @@ class Observer:
 
     def _stand(self, found: Standing) -> None:
         metrics = self._metrics
-        for state, number in (("due", found.due), ("later", found.later), ("dead", found.dead)):
+        for state, number in (("due", found.due), ("later", found.later), ("refused", found.dead)):
             metrics.outbox_messages.labels(state).set(number)
         metrics.outbox_overdue.set(found.overdue)
         metrics.in_doubt.labels("pending").set(found.pending)

@@ -104,7 +104,9 @@ CASES: dict[str, list[Case]] = {
     ],
     "AmqpGatewayOutboxStuck": [
         summed(gauge("amqpgw_outbox_overdue_seconds", "400", "100", "8m", "3m")),
-        summed(gauge("amqpgw_outbox_messages", "1", "0", "8m", "3m", state="dead"), without="state"),
+    ],
+    "AmqpGatewayPublishesRefused": [
+        summed(gauge("amqpgw_outbox_messages", "1", "0", "8m", "3m", state="refused"), without="state"),
     ],
     "AmqpGatewayDown": [
         Case({}, "6m", {f'amqpgw_build_info{{{MINE},version="1"}}': "1x20"}, before="4m", by=()),
