@@ -105,10 +105,11 @@ async def test_published_in_one_version_and_pulled_in_another(
 
 @pytest.mark.parametrize("broker", BROKERS)
 async def test_what_a_broker_says_no_to(client: httpx.AsyncClient, broker: str) -> None:
-    response = await client.post(publish_path(broker), json={"routing_key": "nowhere", "mandatory": True})
+    response = await client.post(publish_path(broker), json={"routing_key": "nowhere"})
     assert (response.status_code, response.json()["code"]) == (422, "unroutable")
-    assert (await client.post(publish_path(broker), json={"routing_key": "nowhere"})).json()["routed"] is False
-    response = await client.post(publish_path(broker, "missing"), json={})
+    answer = (await client.post(publish_path(broker), json={"routing_key": "nowhere", "mandatory": False})).json()
+    assert (answer["status"], answer["routed"]) == ("unroutable", False)
+    response = await client.post(publish_path(broker, "missing"), json={"payload": "x"})
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
     assert (await client.get(queue_path(broker, "missing"))).status_code == 404
     path = await subscribe(client, broker, "missing")
@@ -211,7 +212,7 @@ async def test_a_stream_is_answered_while_it_is_sent(app: App) -> None:
     )
     writer.write(head.encode())
     for number in range(3):
-        line = msgspec.json.encode({"payload": str(number)}) + b"\n"
+        line = msgspec.json.encode({"payload": str(number), "mandatory": False}) + b"\n"
         writer.write(b"%x\r\n%b\r\n" % (len(line), line))
         async with asyncio.timeout(20):
             while b'"status":200' not in await reader.readline():
@@ -277,7 +278,7 @@ async def test_the_operations_port(app: App, client: httpx.AsyncClient) -> None:
     async with httpx.AsyncClient(base_url=app.ops_url) as ops:
         assert (await ops.get("/livez")).status_code == 200
         assert (await ops.get("/readyz")).json() == {"ready": True, "reasons": []}
-        await client.post(publish_path("local-0-10"), json={})
+        await client.post(publish_path("local-0-10"), json={"routing_key": "nowhere"})
         assert (
             'amqpgw_publishes_total{broker="local-0-10",outcome="unroutable"} 1.0' in (await ops.get("/metrics")).text
         )
@@ -292,7 +293,7 @@ async def test_the_operations_port(app: App, client: httpx.AsyncClient) -> None:
 async def test_a_second_start_finds_what_the_first_wrote(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     async with running(config) as app, httpx.AsyncClient(base_url=app.url) as client:
-        identity = (await client.post(publish_path("local-0-8"), json={})).json()["id"]
+        identity = (await client.post(publish_path("local-0-8"), json={"routing_key": "nowhere"})).json()["id"]
         await subscribe(client, "local-0-8", "q")
         await client.put(queue_path("local-0-8", "q"))
         await client.post(publish_path("local-0-8"), json={"routing_key": "q"})
@@ -335,7 +336,7 @@ async def test_brokers_of_the_configuration(tmp_path: Path) -> None:
     async with running(config) as app, httpx.AsyncClient(base_url=app.url) as client:
         assert app.ports.amqp is None
         assert "amqp" not in app.ports.as_dict()
-        response = await client.post(publish_path("away"), json={})
+        response = await client.post(publish_path("away"), json={"routing_key": "q"})
         assert (response.status_code, response.json()["code"]) == (503, "broker_unavailable")
         async with httpx.AsyncClient(base_url=app.ops_url) as ops:
             assert (await ops.get("/readyz")).status_code == 503
@@ -398,7 +399,8 @@ async def test_serve_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Sig
             assert line.startswith(f"ready: http http://127.0.0.1:{ports['http']} ")
             assert str(ports["amqp"]) in line
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports['http']}") as client:
-                assert (await client.post(publish_path("local-0-9-1"), json={})).status_code == 200
+                body = {"payload": "x", "mandatory": False}
+                assert (await client.post(publish_path("local-0-9-1"), json=body)).status_code == 200
             process.send_signal(number)
             errors = await process.stderr.read()
             assert await process.wait() == 0, errors

@@ -73,9 +73,10 @@ async def test_the_main_job(client: httpx.AsyncClient, unique_name: Callable[[st
     assert {(item["status"], item["routed"], item["durable"]) for item in response.json()["results"]} == {
         (200, True, True)
     }
-    unroutable = await client.post(publish, json={"routing_key": f"{queue}-missing", "mandatory": True})
+    unroutable = await client.post(publish, json={"routing_key": f"{queue}-missing"})
     assert (unroutable.status_code, unroutable.json()["code"]) == (422, "unroutable")
-    assert (await client.post(publish, json={"routing_key": f"{queue}-missing"})).json()["routed"] is False
+    allowed = await client.post(publish, json={"routing_key": f"{queue}-missing", "mandatory": False})
+    assert (allowed.json()["status"], allowed.json()["routed"]) == ("unroutable", False)
     unknown = await client.post(f"/v1/brokers/peer/exchanges/{queue}:publish", json={"routing_key": queue})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
 

@@ -1,7 +1,7 @@
-"""Publishes that are asked for later: ``Prefer: respond-async``, and ``not_before``.
+"""Publishes that are asked for later: ``Prefer: respond-async``, ``not_before`` and ``delay_seconds``.
 
 Both are answered with 202 as soon as the ledger holds the message (:mod:`gateway.core.outbox`). The preference
-(RFC 7240) is for the whole request, ``not_before`` for a message; a batch may have some with it and some without.
+(RFC 7240) is for the whole request, a time for a message; a batch may have some with it and some without.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def prefers_later(call: Call) -> bool:
     )
 
 
-def not_before(given: datetime | float | str) -> int:
+def moment_of(given: datetime | float | str) -> int:
     """A time as a message names it, in microseconds since 1970.
 
     Raises:
@@ -53,6 +53,22 @@ def not_before(given: datetime | float | str) -> int:
     if given > time() + YEAR:
         raise ValueProblem(f"more than a year ({YEAR // 86_400} days) ahead", "not_before")
     return int(given * 1_000_000)
+
+
+def due_at(not_before: datetime | float | str | None, delay_seconds: float | None) -> int:
+    """Return the time that one of the two names, in microseconds since 1970.
+
+    Raises:
+        ValueProblem: both are there, or it is none, or more than a year ahead.
+    """
+    if delay_seconds is None:
+        assert not_before is not None
+        return moment_of(not_before)
+    if not_before is not None:
+        raise ValueProblem("give not_before or delay_seconds, not both", "delay_seconds")
+    if not 0 <= delay_seconds <= YEAR:
+        raise ValueProblem(f"{delay_seconds} is not a number of seconds from 0 to {YEAR}", "delay_seconds")
+    return int((time() + delay_seconds) * 1_000_000)
 
 
 async def publish_each(
@@ -96,6 +112,6 @@ def all_or_none(messages: Sequence[Any], later: bool) -> bool:
         return True
     raise ApiProblem(
         "invalid_parameter",
-        f"{delayed} of {len(messages)} messages have not_before; with an Idempotency-Key all or none may, or send "
-        "`Prefer: respond-async`",
+        f"{delayed} of {len(messages)} messages have not_before or delay_seconds; with an Idempotency-Key all or none "
+        "may, or send `Prefer: respond-async`",
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
-from gateway.api.later import not_before
+from gateway.api.later import due_at
+from gateway.api.payloads import body_of
 from gateway.api.problems import ApiProblem
 from gateway.api.schemas import PublishMessage
 from gateway.core import Outgoing
@@ -24,13 +25,25 @@ from gateway.notation.values import ValueProblem, headers_from_json, octets_from
 from gateway.values import UINT64_MAX, Table
 
 PERSISTENT: Final = 2
+JSON: Final = "application/json"
 _PLAIN: Final = frozenset({str, type(None)})
 _BINARY_KEPT: Final = frozenset({"correlation_id", "user_id", "app_id"})
 """0-10 carries these as octets; the others are short strings in every version."""
 
 
+def to_publish(item: PublishMessage, annotated: bool = True) -> Outgoing:
+    """Return the message to publish, of JSON that must say at least something of it. Raises as :func:`outgoing`."""
+    if item.routing_key is item.payload is item.properties is item.logged is UNSET and not item.headers:
+        raise ApiProblem(
+            "invalid_request",
+            "the message is empty: give a routing_key, a payload, properties or headers",
+            errors=[("", "routing_key, payload, properties and headers are missing")],
+        )
+    return outgoing(item, annotated)
+
+
 def outgoing(item: PublishMessage, annotated: bool = True) -> Outgoing:
-    """The message to publish.
+    """Return the message to publish.
 
     Args:
         annotated: whether what is published there gets the gateway's own header.
@@ -39,28 +52,29 @@ def outgoing(item: PublishMessage, annotated: bool = True) -> Outgoing:
         ApiProblem: invalid_header for the reserved header.
         ValueProblem: a value that is none, with its place in ``item``.
     """
-    payload = item.payload
-    if item.payload_encoding == "base64":
-        try:
-            body = octets_from_json(payload)
-        except ValueProblem as problem:
-            raise problem.under("payload") from None
-    else:
-        body = payload.encode()
+    body, is_json = body_of(item.payload, item.payload_encoding)
     if isinstance(item.logged, UnsetType):
-        message = _message(item, body)
+        message = _message(item, body, is_json)
+    elif is_json:
+        raise ValueProblem("beside logged it must be a string", "payload")
     else:
         message = _logged(item, item.logged, body, annotated)
     routing_key = item.routing_key
     if type(routing_key) is not str:
-        routing_key = _text(routing_key, "routing_key")
-    result = Outgoing(routing_key, message, item.mandatory)
+        routing_key = "" if isinstance(routing_key, UnsetType) else _text(routing_key, "routing_key")
+    result = Outgoing(routing_key, message)
+    if isinstance(item.mandatory, UnsetType):
+        result.is_mandatory_given = False
+    else:
+        result.mandatory = item.mandatory
     if not isinstance(item.key, UnsetType):
         result.key = item.key
-    if item.not_before is not None:
+    if item.not_before is not None or item.delay_seconds is not None:
         if result.key:
-            raise ValueProblem("a message with a key is published at once", "not_before")
-        result.not_before = not_before(item.not_before)
+            name = "delay_seconds" if item.not_before is None else "not_before"
+            raise ValueProblem("a message with a key is published at once", name)
+        result.not_before = due_at(item.not_before, item.delay_seconds)
+        result.delay_seconds = item.delay_seconds
     return result
 
 
@@ -80,7 +94,7 @@ def _logged(item: PublishMessage, logged: Logged, body: bytes, annotated: bool) 
     return copy_of(message, RESENT if twice else {}, annotated=annotated)
 
 
-def _message(item: PublishMessage, body: bytes) -> Message:
+def _message(item: PublishMessage, body: bytes, is_json: bool) -> Message:
     headers = None
     if item.headers:
         try:
@@ -93,7 +107,10 @@ def _message(item: PublishMessage, body: bytes) -> Message:
                 f"the header {RESERVED} belongs to the gateway",
                 errors=[(f"/headers/{RESERVED}", "reserved")],
             )
-    return Message(body, _properties(item.properties, headers))
+    properties = _properties(item.properties, headers)
+    if is_json and properties.content_type is None:
+        properties.content_type = JSON
+    return Message(body, properties)
 
 
 def _properties(given: MessageProperties | UnsetType, headers: Table | None) -> Properties:

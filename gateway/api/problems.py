@@ -116,7 +116,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "idempotency_key_reused": ProblemType(422, "The Idempotency-Key belongs to another request", "Use a new key."),
     "idempotency_key_running": ProblemType(409, "The first request is still under way", "Repeat after Retry-After."),
     # what became of it
-    "unroutable": ProblemType(422, "No queue took the message", "Bind a queue, or publish without `mandatory`."),
+    "unroutable": ProblemType(
+        422, "No queue took the message", 'Bind a queue, or say `"mandatory": false` to let it go.'
+    ),
     "publish_refused": ProblemType(503, "The broker refused the message", "Its queue may be full; repeat later."),
     "outcome_unknown": ProblemType(
         504, "It is not known whether the message is safe", "Repeat with the same Idempotency-Key."

@@ -1,8 +1,8 @@
 """``POST …/exchanges/{exchange}:publish``: one message, a batch, a stream, a raw body, CloudEvents.
 
-What the body is, the Content-Type says (:data:`FORMS`); a JSON body with any ``Amqp-*`` header is a raw body. One
-message is answered with its own status; a batch with 207 and one result each, in order; NDJSON with NDJSON
-(:mod:`gateway.api.stream`).
+What the body is, the Content-Type says (:data:`FORMS`). JSON is a message or a batch; a raw body, with ``raw=true``
+in the query, and beside an ``Amqp-*`` header where it is no message. One message is answered with its own status; a
+batch with 207 and one result each, in order; NDJSON with NDJSON (:mod:`gateway.api.stream`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
-from gateway.api.messages_json import outgoing
-from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of
+from gateway.api.messages_json import to_publish
+from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of, wrong_parameter
 from gateway.api.results import batch_results
 from gateway.api.routing import Media, Route, Scope
 from gateway.api.schemas import (
@@ -38,6 +38,7 @@ from gateway.api.stream import NDJSON, publish_stream
 from gateway.api.traced import Publishing
 from gateway.core import Answer, KeyedRequest, Outgoing
 from gateway.core import Published as Result
+from gateway.core.fingerprints import of_request
 from gateway.core.outbox import moment
 from gateway.notation.cloudevents import BATCH, STRUCTURED
 from gateway.notation.values import ValueProblem
@@ -51,14 +52,15 @@ async def publish(call: Call) -> Response:
     """Take the body apart by what it is, publish, answer."""
     raw_body.check(call)
     media = media_type(call.headers)
-    if media in NDJSON:
+    is_raw = bool(call.scope["query_string"]) and call.query(PublishQuery).raw
+    if media in NDJSON and not is_raw:
         if b"idempotency-key" in call.headers:
             raise ApiProblem("invalid_parameter", "a stream has no Idempotency-Key; give each message a key")
         if raw_body.is_raw(call.headers):
             raise ApiProblem("invalid_parameter", "Amqp-* headers are for other bodies: a stream says it in its lines")
         _no_query(call)
         return publish_stream(call)
-    form = _form(call, media)
+    form = _raw if is_raw and b"ce-specversion" not in call.headers else _form(call, media)
     octets = await call.body()
     batch, messages = form(call, octets)
     messages = refuse_foreign_keys(call, messages, json=form is _json, alone=not batch)
@@ -73,8 +75,8 @@ async def publish(call: Call) -> Response:
 def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]:
     if b"ce-specversion" in call.headers:
         return _cloudevent_binary
-    if media in ("", JSON) and not raw_body.is_raw(call.headers):
-        return _json
+    if media in ("", JSON):
+        return _raw_json if raw_body.is_raw(call.headers) else _json
     form = FORMS.get(media)
     if form is not None:
         return form
@@ -105,8 +107,13 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]
 
 
 def _no_query(call: Call) -> None:
-    if call.scope["query_string"] and call.query(PublishQuery) != PublishQuery():
-        raise ApiProblem("invalid_parameter", "the query is for other bodies: JSON says it in the message")
+    if call.scope["query_string"] and (query := call.query(PublishQuery)) != PublishQuery():
+        given = [name for name in query.__struct_fields__ if getattr(query, name) != getattr(PublishQuery(), name)]
+        raise wrong_parameter(
+            given[0],
+            "this query parameter is for a raw body or a CloudEvent. In JSON, say it in the message; or add raw=true, "
+            "if the body is the payload itself",
+        )
 
 
 def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
@@ -140,12 +147,17 @@ def _check_batch(call: Call, count: int) -> None:
 def _convert(call: Call, item: PublishMessage) -> Outgoing | ApiProblem:
     try:
         if item.logged is UNSET:
-            return outgoing(item)
-        return outgoing(item, call.gateway.broker(call.names["broker"]).settings.annotate)
+            return to_publish(item)
+        return to_publish(item, call.gateway.broker(call.names["broker"]).settings.annotate)
     except ValueProblem as problem:
         return invalid_value(problem)
     except ApiProblem as problem:
         return problem
+
+
+def _raw_json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+    raw_body.check_no_envelope(call, octets)
+    return _raw(call, octets)
 
 
 def _raw(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
@@ -199,7 +211,10 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
     key = _check_key(key)
     if any(item.key for item in messages):
         raise ApiProblem("invalid_parameter", "a request has an Idempotency-Key, or its messages have keys, not both")
-    request = KeyedRequest(client, key, _fingerprint(call, octets))
+    meant = [item if isinstance(item, Outgoing) else item.problem_code for item in items]
+    fingerprint = of_request(broker, exchange, meant, batch=batch, later=later)
+    older = _fingerprint_of_octets(call, octets)
+    request = KeyedRequest(client, key, fingerprint, lambda: (older,))
     upstream = call.gateway.broker(broker)
     if not messages:
         return answer(batch_results(items, ()), 207)
@@ -239,8 +254,8 @@ def _check_key(key: str) -> str:
 _MEANINGFUL: Final = ("content-type", "content-encoding", "prefer")
 
 
-def _fingerprint(call: Call, octets: bytes) -> bytes:
-    """Digest of everything in the request that decides what is published."""
+def _fingerprint_of_octets(call: Call, octets: bytes) -> bytes:
+    """What an earlier release kept for the request (:mod:`gateway.core.fingerprints`)."""
     digest = hashlib.sha256(octets)
     digest.update(call.scope["raw_path"] + b"\n" + call.scope["query_string"] + b"\n")
     for name, value in sorted(call.headers.items()):
@@ -251,7 +266,11 @@ def _fingerprint(call: Call, octets: bytes) -> bytes:
 
 def _published(result: Result) -> Published:
     return Published(
-        id=result.id, status="confirmed", routed=result.routed, durable=result.durable, resent=result.resent
+        id=result.id,
+        status="confirmed" if result.routed else "unroutable",
+        routed=result.routed,
+        durable=result.durable,
+        resent=result.resent,
     )
 
 
@@ -275,7 +294,10 @@ ROUTES = (
         publish,
         Scope.PUBLISH,
         {
-            200: ("The broker confirmed the message. For NDJSON: one result per line.", Published),
+            200: (
+                "The broker confirmed the message, or it may be `unroutable`. NDJSON: one result per line.",
+                Published,
+            ),
             202: ("The ledger holds the message, and publishes it later, as was asked.", Scheduled),
             207: ("A batch: one result per message, in order.", BatchResults),
         },
@@ -312,7 +334,9 @@ ROUTES = (
         ),
         description=(
             "`amq.default` names the default exchange. 200 means that the broker confirmed the message and the ledger "
-            "holds what happened. `delivery_mode` is 2 unless given."
+            "holds what happened. A message that no queue takes is 422 `unroutable`; with `mandatory` false it is 200 "
+            "with the status `unroutable`. `delivery_mode` is 2 unless given. An `Amqp-*` header beside a message in "
+            "JSON is 422."
         ),
         tag="publish",
     ),

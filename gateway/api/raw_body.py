@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway.api.call import invalid_value
-from gateway.api.later import not_before
+from gateway.api.later import due_at
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem, wrong_header
-from gateway.api.schemas import PublishMessage, PublishQuery
+from gateway.api.schemas import PublishMessage, PublishQuery, PublishRequest
 from gateway.core import Outgoing
 from gateway.message import Message, with_headers
 from gateway.notation.fields import INTEGERS, OF_A_DELIVERY, TEXTS
@@ -38,6 +39,44 @@ _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 def is_raw(headers: Mapping[bytes, bytes]) -> bool:
     """Whether any ``Amqp-*`` header is there."""
     return not _NAMES.isdisjoint(headers)
+
+
+class _Envelope(msgspec.Struct):
+    """What tells a message in JSON from a payload that is JSON."""
+
+    routing_key: msgspec.Raw | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    messages: msgspec.Raw | UnsetType = UNSET
+
+
+_Members = msgspec.defstruct(
+    "_Members",
+    [(name, msgspec.Raw | UnsetType, UNSET) for name in PublishRequest.__struct_fields__],
+    forbid_unknown_fields=True,
+)
+"""An object with members of a message in JSON and no others."""
+
+
+def check_no_envelope(call: Call, octets: bytes) -> None:
+    """Raise ApiProblem (invalid_parameter) for a message in JSON beside ``Amqp-*`` headers, which would be published
+    as the payload."""
+    try:
+        found = msgspec.json.decode(octets, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return  # a payload that is no object
+    if found == _Envelope():
+        try:
+            if msgspec.json.decode(octets, type=_Members) == _Members():
+                return
+        except msgspec.ValidationError:
+            return
+    names = [name.decode("latin-1") for name, _ in call.scope["headers"] if name in _NAMES]
+    raise wrong_header(
+        names[0],
+        "this header is for a raw body, and the body is a message in JSON. Say it in the JSON (routing_key, mandatory, "
+        "properties, headers) and leave the header out; or, if the body is the payload itself, add the query parameter "
+        "raw=true",
+    )
 
 
 def check(call: Call) -> None:
@@ -85,6 +124,8 @@ def with_body(
     if text is not None:
         if text.lower() not in _BOOLEANS:
             return wrong_header("Amqp-Mandatory", f"{shown(text)} is not one of true, false", ["true", "false"])
+        if mandatory is not UNSET and mandatory != _BOOLEANS[text.lower()]:
+            return wrong_header("Amqp-Mandatory", "the header and the query parameter mandatory differ")
         mandatory = _BOOLEANS[text.lower()]
     item = PublishMessage(
         routing_key=routing_key if routing_key is not None else query.routing_key,
@@ -94,8 +135,9 @@ def with_body(
     )
     try:
         result = outgoing(item)
-        if query.not_before:
-            result.not_before = not_before(query.not_before)
+        if query.not_before or query.delay_seconds is not None:
+            result.not_before = due_at(query.not_before or None, query.delay_seconds)
+            result.delay_seconds = query.delay_seconds
     except ValueProblem as problem:
         return invalid_value(problem)
     result.message.body = octets

@@ -28,10 +28,11 @@ def batch_result(result: Result) -> BatchResult:
         problem = problem_of(result.error, id=result.id)
         return BatchResult(status=problem.status, id=result.id, key=_key(result), problem=as_json(problem))
     if result.scheduled:
-        return BatchResult(status=202, id=result.id)
+        return BatchResult(status=202, id=result.id, state="scheduled")
     return BatchResult(
         status=200,
         id=result.id,
+        state="confirmed" if result.routed else "unroutable",
         routed=result.routed,
         durable=result.durable,
         resent=result.resent,

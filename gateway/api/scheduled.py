@@ -81,7 +81,7 @@ def _describe(found: Scheduled) -> ScheduledMessage:
         return _row(found.row, found.waits_for, id_text(found.id))
     assert found.timeline is not None
     message = found.timeline.message
-    state, reason = _ended(found.timeline)
+    state, reason, not_before = _ended(found.timeline)
     return ScheduledMessage(
         id=id_text(found.id),
         state=state.value,
@@ -90,6 +90,7 @@ def _describe(found: Scheduled) -> ScheduledMessage:
         routing_key=text_to_json(message.routing_key),
         at=moment(message.at),
         client=message.client,
+        not_before=not_before,
         reason=reason,
     )
 
@@ -103,21 +104,23 @@ def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
         routing_key=text_to_json(row.routing_key),
         at=moment(row.at),
         client=row.client,
-        not_before=None if row.dead else row.reason.get("not_before"),
+        not_before=row.reason.get("not_before"),
         attempts=row.attempt,
         sending=row.claimed,
         reason=printable(waits_for or str(row.reason.get("text", ""))),
     )
 
 
-def _ended(timeline: Timeline) -> tuple[State, str]:
-    """The outcome of the publish, whatever consumers did since; and why, where it is none to be glad of."""
-    state, reason = State.SCHEDULED, ""
+def _ended(timeline: Timeline) -> tuple[State, str, str | None]:
+    """The outcome of the publish, whatever consumers did since; why, where it was not delivered; and the time that was
+    asked for."""
+    state, reason, not_before = State.SCHEDULED, "", None
     for event in timeline.events:
         found = OUTCOMES.get(event.kind)
         if found is not None:
             state, reason = found, str(event.detail.get("text", ""))
-    return state, reason
+            not_before = event.detail.get("not_before", not_before)
+    return state, reason, not_before
 
 
 OUTCOMES = {
@@ -147,7 +150,7 @@ ROUTES = (
     Route(
         "DELETE", _PATH, "cancel_scheduled", "Take back a message that is to be published later", cancel_scheduled,
         Scope.PUBLISHER, {204: ("It is not published.", None)}, codes=(*_CODES, "state"),
-        description="409 `state` where it is on its way to the broker, or there.", tag="publish",
+        description="409 `state` where it is on its way to the broker, or there. A repeat is 204, too.", tag="publish",
     ),
     Route(
         "POST", f"{_PATH}:retry", "retry_scheduled", "Send again what the broker did not take", retry_scheduled,

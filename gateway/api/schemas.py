@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config import BridgeSettings, EndpointSettings, SubscriptionSettings, TapSettings
 from gateway.config.base import OLD_NAME
+from gateway.core.outbox import YEAR
 from gateway.notation.logged import Logged
 from gateway.notation.messages import Binary, MessageProperties, ReceivedMessage
 from gateway.validation import Moment, WrongField
@@ -23,6 +24,8 @@ EXCHANGE_TYPE: Final = "^(direct|fanout|topic|headers|xml|system|x-.+)$"
 connection, and with it what others have under way."""
 KEY_MAX: Final = 255
 """Longest idempotency key, in characters."""
+Delay = Annotated[float, Meta(ge=0, le=YEAR)]
+"""Seconds from now, at most as far ahead as a publish may be scheduled."""
 
 
 class Input(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -43,10 +46,14 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PublishMessage(Input):
-    """One message to publish."""
+    """One message to publish. At least one of ``routing_key``, ``payload``, ``properties``, ``headers`` and ``logged``
+    must be there."""
 
-    routing_key: str | Binary = ""
-    payload: str = ""
+    routing_key: str | Binary | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    """Any JSON value. A string is published as it is, or decoded (``payload_encoding``). Any other value, ``null`` too,
+    is published as compact JSON, its numbers as they are written, and ``content_type`` is ``application/json`` unless
+    given. Without ``payload`` the body is empty."""
     payload_encoding: Literal["string", "base64"] = "string"
     properties: MessageProperties | UnsetType = UNSET
     headers: dict[str, Any] = {}
@@ -55,11 +62,14 @@ class PublishMessage(Input):
     logged: Logged | UnsetType = UNSET
     """Properties and headers as the column ``properties`` of the message log has them, in place of ``properties`` and
     ``headers``: the message is published once more, exactly as it was. What is not in them is not set."""
-    mandatory: bool = False
-    """Whether a message that no queue takes is an error (422 ``unroutable``)."""
+    mandatory: Annotated[bool, Meta(extra_json_schema={"default": True})] | UnsetType = UNSET
+    """Whether a message that no queue takes is an error (422 ``unroutable``). With ``false`` it is answered with 200
+    and the status ``unroutable``, and the message is gone."""
     not_before: datetime | Annotated[float, Meta(ge=0)] | None = None
     """Publish it then, and not now: RFC 3339 with an offset, or seconds since 1970; at most a year ahead. Answered with
     202."""
+    delay_seconds: Delay | None = None
+    """Publish it so many seconds from now, in place of ``not_before``. Answered with 202."""
     key: Annotated[str, Meta(min_length=1, max_length=KEY_MAX, pattern="^[ -~]*$")] | UnsetType = UNSET
     """An idempotency key of its own, for the lines of a stream and the messages of a batch: however often it is sent
     under this key, it is published once. Printable ASCII."""
@@ -78,11 +88,12 @@ class RawBatch(Input):
 
 
 class Published(Output):
-    """The broker confirmed the message."""
+    """The broker took the message; or no queue did, and the caller allows that."""
 
     id: str
     """The gateway's id of the message."""
-    status: Literal["confirmed"]
+    status: Literal["confirmed", "unroutable"]
+    """``unroutable``: no queue took it, and it was published with ``"mandatory": false``."""
     routed: bool
     """Whether a queue took it."""
     durable: bool
@@ -107,6 +118,8 @@ class BatchResult(Output):
     status: int
     """The status that the message alone would have been answered with."""
     id: str = ""
+    state: Literal["confirmed", "unroutable", "scheduled"] | UnsetType = UNSET
+    """The ``status`` that the message alone would have been answered with, where there is no problem."""
     routed: bool | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
     resent: bool = False
@@ -131,7 +144,7 @@ class ScheduledMessage(Output, omit_defaults=False):
     client: str
     """The name of the API key that published it."""
     not_before: str | None = None
-    """When it is due; ``null``: now, or it is not to be sent any more."""
+    """The time that was asked for; ``null``: none was."""
     attempts: int = 0
     """How often it was handed to the broker, or was about to be."""
     sending: bool = False
@@ -778,8 +791,25 @@ class PublishQuery(Input):
     """For a raw body and CloudEvents."""
 
     routing_key: Annotated[str, Meta(description="Routing key, for a raw body and CloudEvents.")] = ""
-    mandatory: Annotated[bool, Meta(description="As `mandatory` of a message, for a raw body and CloudEvents.")] = False
+    mandatory: (
+        Annotated[
+            bool,
+            Meta(
+                description="As `mandatory` of a message, for a raw body and CloudEvents.",
+                extra_json_schema={"default": True},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     not_before: Annotated[str, Meta(description="As `not_before` of a message, for a raw body and CloudEvents.")] = ""
+    delay_seconds: (
+        Annotated[
+            float,
+            Meta(ge=0, le=YEAR, description="As `delay_seconds` of a message, for a raw body and CloudEvents."),
+        ]
+        | None
+    ) = None
+    raw: Annotated[bool, Meta(description="The body is the payload, although its Content-Type is JSON.")] = False
 
 
 class DeleteQueueQuery(Input):

@@ -123,7 +123,7 @@ ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
     State.CONFIRMED: (Step("See how many messages its queue holds, and who consumes it.", SHOW_QUEUE),),
     State.UNROUTABLE: (
         Step("Declare its queue if it is missing, and publish it again.", "gateway queues declare {broker} {queue}"),
-        Step("Publish with `mandatory` to be told at once."),
+        Step("Leave `mandatory` true, as it is unless given, to get 422 in such a case."),
     ),
     State.REFUSED: (Step("See what the broker said above; publish it again when that is mended."),),
     State.NOT_SENT: (Step("See whether the broker is there, and publish it again.", "gateway brokers {broker}"),),

@@ -21,7 +21,7 @@ from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import LOOK_AGAIN, ONE_PIECE, Call, decode_json, invalid_value
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import prefers_later, publish_each
-from gateway.api.messages_json import outgoing
+from gateway.api.messages_json import to_publish
 from gateway.api.problems import ApiProblem
 from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
@@ -164,7 +164,7 @@ def _message(line: bytes, annotated: bool, batch_max: int) -> Outgoing | ApiProb
     try:
         if len(line) > FREE:
             check_size(line, batch_max)
-        return outgoing(_decode(line), annotated)
+        return to_publish(_decode(line), annotated)
     except ValueProblem as problem:
         return invalid_value(problem)
     except ApiProblem as problem:

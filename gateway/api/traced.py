@@ -118,7 +118,7 @@ class Publishing:
         context = self._span.context if self._span is not None else trace.context
         if context is not None and trace.tracer.inject:
             for item in messages:
-                item.message = into(item.message, context)
+                item.given, item.message = item.message, into(item.message, context)
         return self
 
     def _begin(self, trace: Trace, call: Call, messages: Sequence[Outgoing]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from time import time
 from typing import Annotated, Any, Final, Literal
 
@@ -153,8 +154,9 @@ def _field(item: FieldReceipt) -> FieldResult:
 
 def _message(message: Message, sent: PublishMessage) -> TranslatedMessage:
     properties = message.properties
+    encoded = sent.payload_encoding == "base64"
     return TranslatedMessage(
-        payload=sent.payload,
+        payload=(b64encode(message.body) if encoded else message.body).decode(),
         payload_encoding=sent.payload_encoding,
         properties=properties_to_json(properties),
         headers=table_to_json(properties.headers or {}),

@@ -32,6 +32,10 @@ NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 )
 @click.option("--base64", "is_base64", is_flag=True, help="PAYLOAD is base64.")
 @click.option("--mandatory/--no-mandatory", default=True, show_default=True, help="Fail if no queue takes it.")
+@click.option(
+    "--not-before", metavar="TIME", help="Publish at this time: RFC 3339 with an offset, or seconds since 1970."
+)
+@click.option("--delay", metavar="SECONDS", type=click.FloatRange(min=0), help="Publish so many seconds from now.")
 @click.option("--idempotency-key", metavar="KEY", help="A repeat with the same key publishes nothing twice.")
 @client_options
 def publish(
@@ -43,6 +47,8 @@ def publish(
     headers: tuple[str, ...],
     is_base64: bool,
     mandatory: bool,
+    not_before: str | None,
+    delay: float | None,
     idempotency_key: str | None,
     url: str,
     api_key: str | None,
@@ -58,7 +64,12 @@ def publish(
       gateway publish local-0-9-1 amq.default orders hello
       gateway publish local-0-10 amq.topic eu.orders - --property content_type=text/csv < orders.csv
       gateway publish local-0-8 amq.headers "" hello --header region=eu --header n:=3
+      gateway publish local-0-9-1 amq.default orders hello --delay 60
+
+    With --not-before or --delay the command ends as soon as the ledger holds the message.
     """
+    if not_before is not None and delay is not None:
+        raise click.UsageError("give --not-before or --delay, not both")
     body: dict[str, Any] = {
         "routing_key": routing_key,
         **payload_members(payload, is_base64),
@@ -66,6 +77,10 @@ def publish(
         "properties": dict(parse_property(text) for text in properties),
         "headers": dict(parse_headers(headers)),
     }
+    if not_before is not None:
+        body["not_before"] = float(not_before) if not_before.replace(".", "", 1).isdecimal() else not_before
+    if delay is not None:
+        body["delay_seconds"] = delay
     answer = Client(url, api_key).ask(
         "POST",
         f"/v1/brokers/{segment(broker)}/exchanges/{segment(exchange)}:publish",
@@ -76,8 +91,10 @@ def publish(
         print_json(answer)
         return
     click.echo(answer["id"])
-    if not answer["routed"]:
-        note("confirmed, but no queue took it")
+    if answer["status"] == "scheduled":
+        note(f"scheduled for {answer['not_before']}; the ledger holds it")
+    elif not answer["routed"]:
+        note("unroutable: no queue took it, and it is gone")
     elif answer["durable"]:
         note("confirmed")
     else:

@@ -8,6 +8,7 @@ not UTF-8 is kept as its octets.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,28 @@ def encode(message: Message, mandatory: bool) -> bytes:
     if message.relayed:
         parts.append([None if message.left_out is None else [_pack(name) for name in message.left_out]])
     return msgspec.msgpack.encode(parts)
+
+
+def meaning(message: Message, mandatory: bool) -> bytes:
+    """Everything of an envelope but the body, with the members of tables in the order of their names: two messages that
+    differ in nothing but that order have the same meaning."""
+    properties = message.properties
+    if properties.headers:
+        properties = replace(properties, headers=_in_order(properties.headers))
+    left_out = None if message.left_out is None else [_pack(name) for name in message.left_out]
+    return msgspec.msgpack.encode([pack(properties), mandatory, message.relayed, left_out])
+
+
+def _in_order(value: Any) -> Any:
+    """The value, with the members of each table in it in the order of their names."""
+    kind = type(value)
+    if kind is dict:
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    if kind is list:
+        return [_in_order(item) for item in value]
+    if kind is Typed:
+        return Typed(value.type, _in_order(value.value))
+    return value
 
 
 def decode(octets: bytes) -> tuple[Message, bool]:

@@ -25,14 +25,13 @@ import logging
 from asyncio import Future, Task
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from itertools import groupby
 from time import time_ns
 from typing import Final, TypeAlias
 
 import msgspec
 
-from gateway.core import envelopes
+from gateway.core import envelopes, fingerprints
 from gateway.core.endings import LATE_CONFIRM, finality, insist, known, stay_unknown
 from gateway.core.publishing import DONE, REPEATED, Outgoing, Published, Publisher, describe, version_name
 from gateway.errors import (
@@ -176,7 +175,7 @@ class KeyedMessages:
         if not item.key:
             return line
         line.payload = envelopes.encode(item.message, item.mandatory)
-        line.fingerprint = fingerprint(broker, exchange, item.routing_key, line.payload)
+        line.fingerprint = fingerprints.of_message(broker, exchange, item)
         first = self._under_way.setdefault(line.name, line)
         if first is not line:
             line.first, line.payload = first, b""
@@ -313,7 +312,8 @@ class _Work:
                 at=at,
                 message=describe(name, version, self.exchange, item, self.client, "http"),
             )
-            wanted.append(Wanted(item.key, line.fingerprint, (intent,)))
+            older = fingerprints.older_of_message(name, self.exchange, item, line.payload)
+            wanted.append(Wanted(item.key, line.fingerprint, (intent,), older))
         error: GatewayError
         try:
             async with asyncio.timeout(self.within):
@@ -428,17 +428,6 @@ class _Work:
         for line in self.lines:
             if not line.outcome.done():
                 self.ended(line, _refused(line.item, error))
-
-
-def fingerprint(broker: str, exchange: str, routing_key: str, payload: bytes) -> bytes:
-    """What tells one message from another: where it goes, and its envelope. The JSON that it came in does not count."""
-    digest = sha256()
-    for text in (broker, exchange, routing_key):
-        octets = text.encode("utf-8", "surrogateescape")
-        digest.update(len(octets).to_bytes(4, "big"))
-        digest.update(octets)
-    digest.update(payload)
-    return digest.digest()
 
 
 def _has_key(line: _Line) -> bool:

@@ -7,7 +7,7 @@ The intent, the messages included, is in the ledger before the broker is asked. 
     a repeat while it runs   409 ``idempotency_key_running``
     ... after a 504          joins: waits for the publish that is still pending
     ... after an answer      that answer again, with ``Idempotent-Replayed: true``
-    ... with another body    422 ``idempotency_key_reused``
+    ... of another meaning   422 ``idempotency_key_reused``
     503, nothing was sent    the key is free again
     no outcome at all        not final: a repeat sends the same messages again, with the same ids, marked ``resent``
 
@@ -31,6 +31,7 @@ from typing import Final, TypeAlias
 
 from gateway.core import envelopes
 from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, PAUSE_MIN, finality, known, outgoing_of, stay_unknown
+from gateway.core.fingerprints import Older
 from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
 from gateway.errors import (
     EntriesRefused,
@@ -79,7 +80,9 @@ class KeyedRequest:
     client: str
     key: str
     fingerprint: bytes
-    """Digest of everything in the request that matters."""
+    """Digest of everything in the request that matters (:mod:`gateway.core.fingerprints`)."""
+    older: Older = tuple
+    """Makes those that an earlier release kept for it."""
 
 
 @dataclass(slots=True)
@@ -197,7 +200,7 @@ class KeyedPublisher:
             )
             for item in messages
         ]
-        claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents)
+        claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents, request.older)
         match claim:
             case Replay(status, headers, body):
                 return Answer(status, body, headers, replayed=True)

@@ -10,8 +10,8 @@ The caller's answer is as good as a confirm: the message is in the ledger, and g
                           └─ the broker is away: nothing was sent; again, at its old place, when it is back
 
 A row goes in the commit that records its outcome. What the broker will never take (there is no such exchange, it is
-too large, no queue took it although that was asked for) ends with its event and the reason, and is *kept*: it can be
-retried when what was wrong is put right, or cancelled.
+too large, no queue took it) ends with its event and the reason, and is *kept*: it can be retried when what was wrong is
+put right, or cancelled. Only of a message with ``mandatory`` false its caller has said that no queue need take it.
 
 One process sends for a broker (work of the kind ``outbox``), a batch at a time, so that the messages of one request
 reach the broker in their order. Nothing waits for a broker that is away: it is asked for work only while it is up, and
@@ -103,6 +103,11 @@ class Scheduled:
     """Where it has its outcome: that."""
     waits_for: str
     """What stands in its way although it is due; empty: nothing, or it is not due."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """It was taken back."""
+        return self.timeline is not None and any(event.kind is Kind.CANCELLED for event in self.timeline.events)
 
     @property
     def client(self) -> str:
@@ -216,6 +221,7 @@ class Outbox:
             status=answer.status,
             headers=answer.headers,
             body=answer.body,
+            older=request.older,
         )
         match claim:
             case Replay(status, headers, body):
@@ -297,17 +303,22 @@ class Outbox:
         return f"broker {row.broker}: {upstream.state.value} {upstream.reason}".rstrip()
 
     async def cancel(self, message_id: bytes, client: str) -> None:
-        """Take one back.
+        """Take one back. One that was taken back before stays so.
 
         Raises:
             NoSuchMessage: it was never put here.
             StateError: it is on its way, or has its outcome.
         """
-        row = (await self.get(message_id)).row
+        found = await self.get(message_id)
+        row = found.row
+        if found.is_cancelled:
+            return
         if row is not None:
             entry = Entry(message_id, Kind.CANCELLED, time_ns() // 1000, row.broker, "", {"client": printable(client)})
             if await self._ledger.outbox.cancel(message_id, entry):
                 self._metrics.publishes.labels(row.broker, Kind.CANCELLED.value).inc()
+                return
+            if (await self.get(message_id)).is_cancelled:  # by somebody else meanwhile
                 return
         raise StateError("it is on its way to the broker, or has its outcome")
 
@@ -498,6 +509,7 @@ class Outbox:
                 told = {"code": error.code, "text": str(error)}
                 entry = Entry(row.message_id, Kind.NOT_SENT, time_ns() // 1000, broker, "", told)
                 work.kept.append((row.message_id, [entry], row.reason | told))
+                self._metrics.outbox_refused.labels(broker, error.code).inc()
             else:
                 text = id_text(row.message_id)
                 resent = row.doubtful or row.reason.get("resent") is True
@@ -545,6 +557,7 @@ class Outbox:
                 work.retry.append((row.message_id, min(PAUSE_MIN * 2.0 ** min(row.attempt, 20), REFUSED_MAX), reason))
             case _:
                 work.kept.append((row.message_id, self._publisher.events(upstream, [item], [result]), reason))
+                self._metrics.outbox_refused.labels(upstream.name, error.code).inc()
         return False
 
     async def _settle(self, work: Work) -> None:

@@ -54,6 +54,11 @@ REPEATED: Final = "repeated"
 """An earlier message with the same key had this outcome, and nothing was published now."""
 RESENT: Final[Mapping[str, str]] = {"resent": "1"}
 """The entry of the reserved header that says that the message may be there twice."""
+UNROUTABLE: Final[dict[str, Any]] = {
+    "mandatory": False,
+    "text": "no queue took the message, which was published with mandatory = false",
+}
+"""Detail of the event where the caller allows that no queue takes the message."""
 
 OUTCOMES: Mapping[type[GatewayError], Kind] = {
     Unroutable: Kind.UNROUTABLE,
@@ -73,7 +78,8 @@ class Outgoing:
 
     routing_key: str
     message: Message
-    mandatory: bool = False
+    mandatory: bool = True
+    """Whether it is an error that no queue takes it."""
     id: bytes = b""
     """The gateway's id; empty: not given yet."""
     text: str = ""
@@ -84,6 +90,12 @@ class Outgoing:
     """When it is to be published, in microseconds since 1970; None: now."""
     key: str = ""
     """Its Idempotency-Key; empty: it has none of its own."""
+    delay_seconds: float | None = None
+    """The delay that was asked for, where that is how ``not_before`` came to be."""
+    given: Message | None = None
+    """The message as its caller gave it, where the context of a trace was put into ``message`` since."""
+    is_mandatory_given: bool = True
+    """False: the caller left it out, and it has the default."""
 
 
 @dataclass(slots=True)
@@ -428,7 +440,7 @@ def outcome_of(result: Published) -> tuple[Kind, dict[str, Any] | None]:
     """The event that a result is recorded as."""
     error = result.error
     if error is None:
-        return (Kind.CONFIRMED, None) if result.routed else (Kind.UNROUTABLE, {"mandatory": False})
+        return (Kind.CONFIRMED, None) if result.routed else (Kind.UNROUTABLE, UNROUTABLE)
     for kind in type(error).__mro__:
         if kind in OUTCOMES:
             text = str(error).encode("utf-8", "backslashreplace").decode()

@@ -82,10 +82,16 @@ class Record(Call):
 class Claim(Call):
     """``claim_key``."""
 
-    __slots__ = ("client", "fingerprint", "intents", "key", "key_id")
+    __slots__ = ("client", "fingerprint", "intents", "key", "key_id", "older")
 
     def __init__(
-        self, future: Future[Any], client: str, key: str, fingerprint: bytes, intents: Sequence[Intent]
+        self,
+        future: Future[Any],
+        client: str,
+        key: str,
+        fingerprint: bytes,
+        intents: Sequence[Intent],
+        older: Callable[[], Collection[bytes]] = tuple,
     ) -> None:
         super().__init__(future)
         self.client = client
@@ -93,6 +99,8 @@ class Claim(Call):
         self.key_id = key_digest(client, key)
         self.fingerprint = fingerprint
         self.intents = intents
+        self.older = older
+        """Makes other fingerprints that stand for the same; only asked where ``fingerprint`` is not the one kept."""
 
     @property
     def rows(self) -> int:

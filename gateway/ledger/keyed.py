@@ -6,7 +6,7 @@ moment at which a crash could leave one without the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -59,6 +59,7 @@ class KeyedOutbox:
         status: int,
         headers: Mapping[str, str],
         body: bytes,
+        older: Callable[[], Collection[bytes]] = tuple,
     ) -> KeyClaim:
         """Owe publishes from now on, and keep the answer under the key. New: that is done. Replay, Mismatch, Running:
         nothing was written.
@@ -71,7 +72,7 @@ class KeyedOutbox:
         def run(connection: sa.Connection, lease: Lease) -> KeyClaim:
             now = self._now()
             while True:
-                claim = Claim(_future(), client, key, fingerprint, ())
+                claim = Claim(_future(), client, key, fingerprint, (), older)
                 _, deferred = self._keys.claim(connection, lease, [claim], now)
                 if not deferred:
                     break

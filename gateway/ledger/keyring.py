@@ -9,7 +9,7 @@ said of that one.
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import GatewayError
@@ -31,6 +31,8 @@ class Wanted(NamedTuple):
     fingerprint: bytes
     """A digest of what it stands for; another one under the same key is a Mismatch."""
     intents: Sequence[Intent]
+    older: Callable[[], Collection[bytes]] = tuple
+    """Makes other digests that stand for the same."""
 
 
 class Ended(NamedTuple):
@@ -60,7 +62,10 @@ class Keyring:
         """
         loop = get_running_loop()
         return await self._ledger.submit_all(
-            [Claim(loop.create_future(), client, each.key, each.fingerprint, each.intents) for each in wanted]
+            [
+                Claim(loop.create_future(), client, each.key, each.fingerprint, each.intents, each.older)
+                for each in wanted
+            ]
         )
 
     async def end(self, client: str, ended: Sequence[Ended]) -> list[GatewayError | None]:

@@ -283,7 +283,7 @@ class Keys:
 
 def _settled(lease: Lease, claim: Claim, row: Any) -> KeyClaim | None:
     """What is to be said of a key that is there; None: it has no outcome, and nobody works on it."""
-    if row.fingerprint != claim.fingerprint:
+    if row.fingerprint != claim.fingerprint and row.fingerprint not in claim.older():
         return Mismatch()
     if row.status == DONE:
         return Replay(row.answer_status, parse(row.answer_headers), row.answer_body)

@@ -318,7 +318,14 @@ class Ledger:
         """
         return await self._read(self._inbox.seen, scope, keys, self._now()) if keys else {}
 
-    async def claim_key(self, client: str, key: str, fingerprint: bytes, intents: Sequence[Intent]) -> KeyClaim:
+    async def claim_key(
+        self,
+        client: str,
+        key: str,
+        fingerprint: bytes,
+        intents: Sequence[Intent],
+        older: Callable[[], Collection[bytes]] = tuple,
+    ) -> KeyClaim:
         """Claim an Idempotency-Key, and with it promise ``intents``: messages, ``accepted`` events and
         obligations are durable when the answer is New. Whatever else the answer is, nothing was written but, for
         Unknown, who the key and its intents belong to now. A caller that is cancelled while it waits leaves
@@ -326,12 +333,13 @@ class Ledger:
 
         Args:
             fingerprint: a digest of the request; another one under the same key is a Mismatch.
+            older: makes other digests that stand for the same request.
 
         Raises:
             LedgerUnavailable, EntriesRefused: nothing was written; do not publish.
         """
         claim: KeyClaim = await self._writer.submit(
-            Claim(self._loop.create_future(), client, key, fingerprint, intents)
+            Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
         )
         return claim
 

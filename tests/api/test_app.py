@@ -32,7 +32,7 @@ async def test_an_unexpected_error_says_nothing_of_itself(
         raise RuntimeError("secret")
 
     monkeypatch.setattr(Publisher, "publish", fail)
-    response = await client.post(PUBLISH, json={})
+    response = await client.post(PUBLISH, json={"routing_key": "k"})
     problem(response, 500, "internal")
     assert "secret" not in response.text
 

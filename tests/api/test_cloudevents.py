@@ -84,7 +84,13 @@ GIVEN = {
 
 
 async def test_amqp_headers_beside_a_binary_event(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
-    headers = {**BINARY, **GIVEN, "content-type": "text/plain", "content-encoding": "gzip"}
+    headers = {
+        **BINARY,
+        **GIVEN,
+        "content-type": "text/plain",
+        "content-encoding": "gzip",
+        "amqp-routing-key": "orders",
+    }
     assert (await client.post(PATH, content=b"\x1f\x8b", headers=headers)).status_code == 200
     properties = sent(upstream)
     assert (properties.content_type, properties.content_encoding) == ("text/plain", "gzip")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from time import time
@@ -72,8 +73,10 @@ async def test_not_before(client: httpx.AsyncClient, upstream: FakeUpstream, for
     assert (found["state"], found["not_before"], found["sending"]) == ("scheduled", body["not_before"], False)
     assert (await client.get("/v1/scheduled")).json()["scheduled"] == [found]
     assert (await client.delete(f"/v1/scheduled/{body['id']}")).status_code == 204
-    problem(await client.delete(f"/v1/scheduled/{body['id']}"), 409, "state")
-    assert (await client.get(f"/v1/scheduled/{body['id']}")).json()["state"] == "cancelled"
+    assert (await client.delete(f"/v1/scheduled/{body['id']}")).status_code == 204, "it is taken back already"
+    found = (await client.get(f"/v1/scheduled/{body['id']}")).json()
+    assert (found["state"], found["not_before"]) == ("cancelled", body["not_before"])
+    problem(await client.post(f"/v1/scheduled/{body['id']}:retry"), 409, "state")
     assert not upstream.published
 
 
@@ -154,7 +157,9 @@ async def test_a_broker_that_is_away_is_no_error(client: httpx.AsyncClient, upst
     assert answer.status_code == 202
     found = (await client.get(answer.headers["location"])).json()
     assert (found["state"], found["reason"]) == ("scheduled", "broker fake: down")
-    problem(await client.post("/v1/brokers/none/exchanges/x:publish", json={}, headers=ASYNC), 404, "broker_not_found")
+    body = {"routing_key": "k"}
+    answer = await client.post("/v1/brokers/none/exchanges/x:publish", json=body, headers=ASYNC)
+    problem(answer, 404, "broker_not_found")
 
 
 async def test_refused_is_shown_and_can_be_retried(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
@@ -167,8 +172,92 @@ async def test_refused_is_shown_and_can_be_retried(client: httpx.AsyncClient, up
     assert (await client.get(f"/v1/messages/{found['id']}")).json()["state"] == "refused"
     await upstream.declare_exchange("shop")
     assert (await client.post(f"{path}:retry")).status_code == 200
-    await ended(client, found["id"], "unroutable")
+    async with asyncio.timeout(60):
+        while (found := await ended(client, found["id"], "refused"))[
+            "reason"
+        ] != "no queue took the message: 312 NO_ROUTE":
+            await asyncio.sleep(0.01)
+    await upstream.bind_queue("orders", "shop", "k")
+    assert (await client.post(f"{path}:retry")).status_code == 200
+    await ended(client, found["id"])
     problem(await client.post(f"{path}:retry"), 409, "state")
+    problem(await client.delete(path), 409, "state")
+
+
+async def test_what_no_queue_takes_is_kept(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    answer = await client.post(PUBLISH, json={"routing_key": "nowhere", "payload": "x"}, headers=ASYNC)
+    path = answer.headers["location"]
+    found = await ended(client, answer.json()["id"], "refused")
+    assert found["reason"] == "no queue took the message: 312 NO_ROUTE"
+    assert (await client.get("/v1/scheduled?state=refused")).json()["scheduled"] == [found]
+    await upstream.declare_queue("nowhere")
+    assert (await client.post(f"{path}:retry")).status_code == 200
+    await ended(client, found["id"])
+
+
+async def test_the_caller_may_allow_that_no_queue_takes_it(client: httpx.AsyncClient) -> None:
+    body = {"routing_key": "nowhere", "payload": "x", "mandatory": False}
+    answer = await client.post(PUBLISH, json=body, headers=ASYNC)
+    found = await ended(client, answer.json()["id"], "unroutable")
+    assert found["reason"] == "no queue took the message, which was published with mandatory = false"
+    assert (await client.get("/v1/scheduled")).json()["scheduled"] == []
+
+
+@pytest.mark.parametrize("form", ["json", "batch", "stream", "query"])
+async def test_a_delay(client: httpx.AsyncClient, upstream: FakeUpstream, form: str) -> None:
+    body: dict[str, Any] = {"routing_key": "orders", "payload": "x", "delay_seconds": 0.5}
+    began = time()
+    if form == "query":
+        answer = await client.post(
+            PUBLISH,
+            params={"routing_key": "orders", "delay_seconds": "0.5"},
+            content=b"x",
+            headers={"content-type": "text/plain"},
+        )
+    elif form == "stream":
+        lines = json.dumps(body)
+        answer = await client.post(PUBLISH, content=lines, headers={"content-type": "application/x-ndjson"})
+    else:
+        answer = await client.post(PUBLISH, json=body if form == "json" else {"messages": [body]})
+    result = answer.json()["results"][0] if form == "batch" else answer.json()
+    assert {202, "scheduled"} <= {answer.status_code, *result.values()}
+    due = (await ended(client, result["id"]))["not_before"]
+    assert began + 0.5 <= datetime.fromisoformat(due).timestamp() <= time()
+    assert time() >= began + 0.5
+    assert [message.body for _, _, message in upstream.published] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "pointer"),
+    [
+        ({"delay_seconds": -1}, "invalid_request", "/delay_seconds"),
+        ({"delay_seconds": YEAR + 1}, "invalid_request", "/delay_seconds"),
+        ({"delay_seconds": "5"}, "invalid_request", "/delay_seconds"),
+        ({"delay_seconds": 5, "not_before": time() + 60}, "invalid_value", "/delay_seconds"),
+    ],
+)
+async def test_a_wrong_delay(
+    client: httpx.AsyncClient, upstream: FakeUpstream, more: dict[str, Any], code: str, pointer: str
+) -> None:
+    found = problem(await client.post(PUBLISH, json={"routing_key": "orders", **more}), 422, code)
+    assert found["errors"][0]["pointer"] == pointer
+    assert not upstream.published
+
+
+@pytest.mark.parametrize(
+    "query", ["delay_seconds=nan", "delay_seconds=inf", "delay_seconds=1&not_before=9", "delay_seconds=x"]
+)
+async def test_a_wrong_delay_in_the_query(client: httpx.AsyncClient, upstream: FakeUpstream, query: str) -> None:
+    path = f"{PUBLISH}?routing_key=orders&{query}"
+    answer = await client.post(path, content=b"x", headers={"content-type": "text/plain"})
+    assert (answer.status_code, "delay_seconds" in answer.json()["detail"]) == (422, True)
+    assert not upstream.published
+
+
+async def test_a_key_of_its_own_and_a_delay(client: httpx.AsyncClient) -> None:
+    body = {"messages": [{"routing_key": "orders", "key": "k", "delay_seconds": 5}]}
+    (result,) = (await client.post(PUBLISH, json=body)).json()["results"]
+    assert (result["status"], result["problem"]["errors"][0]["pointer"]) == (422, "/delay_seconds")
 
 
 async def test_unknown_ids(client: httpx.AsyncClient) -> None:

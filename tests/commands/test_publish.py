@@ -80,9 +80,33 @@ def test_what_cannot_be_meant_is_wrong_usage(run: Run, options: list[str], said:
     ("answer", "said"),
     [
         ({**CONFIRMED, "durable": False}, "confirmed; a restart of the broker may lose it\n"),
-        ({**CONFIRMED, "routed": False}, "confirmed, but no queue took it\n"),
+        ({**CONFIRMED, "status": "unroutable", "routed": False}, "unroutable: no queue took it, and it is gone\n"),
     ],
 )
 def test_what_is_less_than_safe_is_said(run: Run, canned: Canned, answer: dict[str, Any], said: str) -> None:
     canned.answer(200, answer)
     assert run("publish", "--url", canned.url, "b", "e", "k").stderr == said
+
+
+@pytest.mark.parametrize(
+    ("options", "member"),
+    [
+        (["--not-before", "2030-01-01T00:00:00Z"], {"not_before": "2030-01-01T00:00:00Z"}),
+        (["--not-before", "1893456000.5"], {"not_before": 1893456000.5}),
+        (["--delay", "90"], {"delay_seconds": 90.0}),
+    ],
+)
+def test_a_message_for_later(run: Run, canned: Canned, options: list[str], member: dict[str, Any]) -> None:
+    canned.answer(202, {"id": "0197", "status": "scheduled", "not_before": "2030-01-01T00:00:00.000000Z"})
+    result = run("publish", "--url", canned.url, "b", "e", "k", *options)
+    assert result.exit_code == 0
+    assert result.stdout == "0197\n"
+    assert result.stderr == "scheduled for 2030-01-01T00:00:00.000000Z; the ledger holds it\n"
+    ((_, _, _, body),) = canned.asked
+    assert {name: body[name] for name in ("not_before", "delay_seconds") if name in body} == member
+
+
+def test_two_times_are_wrong_usage(run: Run) -> None:
+    result = run("publish", "b", "e", "k", "--not-before", "2030-01-01T00:00:00Z", "--delay", "1")
+    assert result.exit_code == commands.USAGE
+    assert "--not-before or --delay, not both" in result.stderr

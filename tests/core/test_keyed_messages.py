@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from time import time_ns
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.config import LedgerSettings
 from gateway.core import Gateway, Outgoing, Published, envelopes, keyed_messages
-from gateway.core.keyed_messages import fingerprint
+from gateway.core.fingerprints import of_message
 from gateway.core.publishing import describe
 from gateway.errors import (
     BrokerUnavailable,
@@ -25,8 +27,10 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import Intent, KeyLost, Ledger, MessageIds, New, Wanted, parse_id
+from gateway.ledger import Ended, Intent, KeyLost, Ledger, MessageIds, New, Wanted, parse_id
 from gateway.ledger.keyring import Keyring
+from gateway.ledger.keys import DONE
+from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.audited import ON_PURPOSE
@@ -110,18 +114,57 @@ async def test_another_message_under_the_same_key(gateway: Gateway, upstream: Fa
 
 def test_what_tells_messages_apart() -> None:
     """Where it goes, and what it is; nothing can be moved from one to the other."""
-    payload = envelopes.encode(plain().message, False)
-    same = fingerprint("fake", "e", "k", payload)
-    assert same == fingerprint("fake", "e", "k", envelopes.encode(plain().message, False))
+    same = of_message("fake", "e", plain(key="k"))
+    assert same == of_message("fake", "e", plain(key="k"))
     others = {
-        fingerprint("fake2", "e", "k", payload),
-        fingerprint("fake", "ek", "", payload),
-        fingerprint("fake", "e", "k2", payload),
-        fingerprint("fake", "e", "k", envelopes.encode(plain().message, True)),
-        fingerprint("fake", "\udcff", "k", payload),
+        of_message("fake2", "e", plain(key="k")),
+        of_message("fake", "ek", plain(key="")),
+        of_message("fake", "e", plain(key="k2")),
+        of_message("fake", "e", plain(b"hello2", key="k")),
+        of_message("fake", "e", plain(key="k", mandatory=False)),
+        of_message("fake", "\udcff", plain(key="k")),
     }
-    assert len(others) == 5
+    assert len(others) == 6
     assert same not in others
+
+
+def test_the_order_of_headers_tells_nothing_apart() -> None:
+    def digest(headers: dict[str, Any]) -> bytes:
+        return of_message("fake", "e", Outgoing("k", Message(b"", Properties(headers=headers))))
+
+    assert digest({"a": 1, "b": {"c": [{"x": 1, "y": 2}], "d": 2}}) == digest(
+        {"b": {"d": 2, "c": [{"y": 2, "x": 1}]}, "a": 1}
+    )
+    assert digest({"a": [1, 2]}) != digest({"a": [2, 1]})
+
+
+@pytest.mark.parametrize("mandatory", [None, True, False])
+async def test_a_key_of_an_earlier_release(
+    gateway: Gateway, upstream: FakeUpstream, ledger: Ledger, mandatory: bool | None
+) -> None:
+    """It holds a digest of the envelope, with ``mandatory`` false unless given."""
+
+    def repeat(given: bool | None, body: bytes = b"hello") -> Outgoing:
+        item = message("k", body)
+        item.message.properties.headers = {"b": 1, "a": 2}
+        item.is_mandatory_given = given is not None
+        item.mandatory = given is not False
+        return item
+
+    item = repeat(mandatory)
+    digest = sha256()
+    for octets in (b"fake", b"", b"orders"):
+        digest.update(len(octets).to_bytes(4, "big") + octets)
+    digest.update(envelopes.encode(item.message, mandatory is True))
+    (claimed,) = await ledger.keyring.claim("alice", [Wanted("k", digest.digest(), [])])
+    assert claimed == New()
+    body = msgspec.json.encode(["01a1fdfb-a830-7000-9cc7-b7a64e53b1b6", True, True, False, "", ""])
+    assert await ledger.keyring.end("alice", [Ended("k", DONE, (), 1, body)]) == [None]
+    (result,) = await publish(gateway, item)
+    assert (result.key, result.id) == ("repeated", "01a1fdfb-a830-7000-9cc7-b7a64e53b1b6")
+    assert errors(await publish(gateway, repeat(mandatory, b"other"))) == [KeyReused]
+    assert errors(await publish(gateway, repeat(mandatory is not True))) == [KeyReused]
+    assert not upstream.published
 
 
 async def test_fifty_at_once_publish_once(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -332,8 +375,7 @@ async def test_a_fault_while_it_is_sent_lets_the_keys_go(
 
 async def test_a_key_that_another_process_works_on(gateway: Gateway, upstream: FakeUpstream, ledger: Ledger) -> None:
     item = message("k")
-    payload = envelopes.encode(item.message, False)
-    wanted = Wanted("k", fingerprint("fake", "", item.routing_key, payload), [_intent(item)])
+    wanted = Wanted("k", of_message("fake", "", item), [_intent(item)])
     assert await ledger.keyring.claim("alice", [wanted]) == [New()]
     assert errors(await publish(gateway, message("k"))) == [KeyRunning]
     assert not upstream.published
@@ -362,7 +404,7 @@ async def test_what_a_dead_process_left_is_sent_again_and_told(tmp_path: Any) ->
     wanted = [
         Wanted(
             item.key,
-            fingerprint("fake", "", item.routing_key, envelopes.encode(item.message, False)),
+            of_message("fake", "", item),
             [_intent(item)],
         )
         for item in items

@@ -71,7 +71,7 @@ async def test_a_batch_keeps_its_order(gateway: Gateway, upstream: FakeUpstream)
 
 
 async def test_not_routed(gateway: Gateway) -> None:
-    results = await gateway.publish("fake", "", [message(key="nowhere"), message(key="nowhere", mandatory=True)])
+    results = await gateway.publish("fake", "", [message(key="nowhere", mandatory=False), message(key="nowhere")])
     assert (results[0].error, results[0].routed, results[0].durable) == (None, False, False)
     assert isinstance(results[1].error, Unroutable)
     assert await kinds(gateway, results[0]) == ["accepted", "unroutable"]

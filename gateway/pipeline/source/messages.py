@@ -60,11 +60,11 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
 
     payload: str
     key: str
+    mandatory: bool
     routing_key: Any = ""
     payload_encoding: str = "string"
     logged: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Properties and headers, as the log has them (:mod:`gateway.notation.logged`)."""
-    mandatory: bool = False
 
 
 class _Result(msgspec.Struct):

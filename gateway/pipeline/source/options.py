@@ -136,8 +136,8 @@ class WriteOptions(Connection, frozen=True, kw_only=True):
     """The exchange, for rows that name none; empty: the default exchange."""
     routing_key: str = ""
     """The routing key, for rows that have none."""
-    mandatory: bool = False
-    """Whether a message that no queue takes is an error."""
+    mandatory: bool = True
+    """Whether a message that no queue takes is refused; with ``false`` it is gone."""
     id: str = ""
     """What the keys of this write begin with. A row's key is its column ``key``; else this and its ``message_id``; else
     this and its place and digest. Empty: the query's id and batch in a stream, a new one for each batch write."""
