@@ -105,6 +105,21 @@ def test_a_file_on_a_network(look: Look, monkeypatch: pytest.MonkeyPatch) -> Non
     assert look("", "ledger").one("ledger.write").what == "it is on a network filesystem (nfs4)"
 
 
+def test_scopes_of_stored_keys_that_match_nothing(look: Look, file: Path) -> None:
+    scopes = ["history", "publish:gone/x", "route:gone/x/#", "publish:*/x"]
+    for number, (revoked, expires) in enumerate([(0, 0), (1, 0), (0, 1)]):
+        execute(
+            file, "INSERT INTO api_keys VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, 0, ?)", f"k{number}", "shop",
+            bytes([number] * 32), "h", json.dumps(scopes).encode(), "me", expires, revoked, number,
+        )  # fmt: skip
+    found = [each for each in look("", "ledger").report.findings if each.check == "access.keys"]
+    assert [(each.where, each.severity.value) for each in found] == [("key k0 of shop", "warn")] * 2
+    assert found[0].what.startswith("the scope publish:gone/x can match nothing: there is no broker 'gone'.")
+    execute(file, "UPDATE api_keys SET scopes = ?", json.dumps(["publish:gone/x"] * 30).encode())
+    found = [each for each in look("", "ledger").report.findings if each.check == "access.keys"]
+    assert (len(found), found[-1].what) == (21, "30 scopes in all can match nothing")
+
+
 def test_secrets_that_no_key_opens(look: Look, file: Path, tmp_path: Path) -> None:
     ours, other = Seals([b"a" * 32]), Seals([b"b" * 32])
     keys = [{"scheme": "v1", "id": "1", "sealed": ours.seal("x", "y")}]

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from gateway.access.scopes import doubt
 from gateway.commands.doctor.files import database_of, nearest, who, writable
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.network import Unreachable, addresses
-from gateway.config import Config
+from gateway.config import Config, broker_names
 from gateway.errors import ConfigurationError
 from gateway.exits import DAMAGED, USAGE
 from gateway.ledger.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
@@ -55,6 +56,13 @@ STATES: Final[dict[str, tuple[str, str]]] = {
 """SQLSTATE -> what it means, what to do."""
 SEALED: Final = "SELECT spec FROM resources WHERE kind IN ('endpoint', 'endpoint-state') LIMIT 20000"
 """Documents with secrets in them."""
+KEYS: Final = (
+    "SELECT id, client, scopes FROM api_keys WHERE revoked_at = 0 AND (expires_at = 0 OR expires_at > ?)"
+    " ORDER BY client, id LIMIT 20000"
+)
+"""Live keys of callers."""
+STORED_SCOPES_MAX: Final = 20
+"""Most scopes of theirs that are named."""
 TEXTS: Final = (
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
@@ -134,6 +142,32 @@ def _sealed(report: Report, config: Config, specs: Iterable[bytes]) -> None:
         report.ok("files.secret", f"ledger.secrets_file {file}", f"it opens all {found.total()} secrets of the ledger")
 
 
+def _stored_scopes(report: Report, config: Config, rows: Iterable[tuple[object, ...]]) -> None:
+    """Scopes of live keys of the ledger that can match nothing, a few of them by name. A broker may have gone since."""
+    brokers, found = broker_names(config), list[tuple[str, str, str]]()
+    for key, client, scopes in rows:
+        with suppress(ValueError, TypeError):
+            for scope in json.loads(bytes(scopes)):  # type: ignore[call-overload]
+                try:
+                    why = doubt(str(scope), brokers)
+                except ConfigurationError as error:
+                    why = str(error).removeprefix("scopes: ")
+                if why:
+                    found.append((f"key {key} of {client}", str(scope), why))
+    for where, scope, why in found[:STORED_SCOPES_MAX]:
+        report.warn(
+            "access.keys", where, f"the scope {scope} can match nothing: {why}",
+            do="Make a key with other scopes, and revoke this one: gateway keys create --help.",
+        )  # fmt: skip
+    if len(found) > STORED_SCOPES_MAX:
+        report.warn(
+            "access.keys",
+            "keys of the ledger",
+            f"{len(found)} scopes in all can match nothing",
+            do="See gateway keys list.",
+        )
+
+
 # -------------------------------------------------------------------------------------------------- SQLite
 
 
@@ -172,6 +206,7 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
                 "alembic_version" in tables
             ) else []  # fmt: skip
             specs = connection.execute(SEALED).fetchall() if "resources" in tables else []
+            keys = connection.execute(KEYS, (int(time.time() * 1e6),)).fetchall() if "api_keys" in tables else []
     except sqlite3.Error as error:
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
         report.fail(
@@ -182,6 +217,7 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
     report.ok("ledger.reach", where, "it can be read")
     _revision(report, where, int(rows[0][0]) if rows else 0, by_itself=True)
     _sealed(report, config, (bytes(spec) for (spec,) in specs))
+    _stored_scopes(report, config, keys)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -380,6 +416,8 @@ def _rights(report: Report, config: Config, connection: psycopg.Connection[Any],
     if not barred:
         specs = connection.execute(SEALED).fetchall()
         _sealed(report, config, (bytes(spec) for (spec,) in specs))
+        keys = connection.execute(KEYS.replace("?", "%s").encode(), (int(time.time() * 1e6),)).fetchall()
+        _stored_scopes(report, config, keys)
         holders = connection.execute(
             "SELECT owner FROM shards WHERE owner IS NOT NULL"
             " AND expires_at > extract(epoch FROM clock_timestamp()) * 1000000 ORDER BY owner"
