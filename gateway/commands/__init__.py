@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -45,7 +46,10 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "probe": ("gateway.commands.probe:probe", "Say which AMQP versions a broker speaks."),
     "brokers": ("gateway.commands.resources:brokers", "Show the brokers of a running gateway."),
     "queues": ("gateway.commands.resources:queues", "Declare, show, purge and delete a broker's queues."),
+    "exchanges": ("gateway.commands.exchanges:exchanges", "Declare, show and delete a broker's exchanges."),
+    "bindings": ("gateway.commands.exchanges:bindings", "Show, add and remove a broker's bindings."),
     "publish": ("gateway.commands.publish:publish", "Publish one message, and wait until it is safe."),
+    "scheduled": ("gateway.commands.scheduled:scheduled", "Show, cancel and retry scheduled publishes."),
     "pull": ("gateway.commands.pull:pull", "Take messages from a subscription or a queue."),
     "subscriptions": ("gateway.commands.subscriptions:subscriptions", "Show, put, pause and delete subscriptions."),
     "explain": ("gateway.commands.explain:explain", "Say what a message becomes in another version."),
@@ -61,6 +65,8 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "messages": ("gateway.commands.messages:messages", "Show what the ledger knows, newest first."),
     "why": ("gateway.commands.why:why", "Say what happened to one message, and what can be done."),
     "tail": ("gateway.commands.tail:tail", "Follow what happens to all messages."),
+    "statistics": ("gateway.commands.statistics:statistics", "Count events per hour."),
+    "completion": ("gateway.commands.completion:completion", "Print the completion script of a shell."),
     "pipeline": (
         "gateway.pipeline.cli:pipeline",
         "Archive, count, compare and replay messages, on Spark.",
@@ -95,6 +101,19 @@ class Verbs(click.Group):
         module, _, name = VERBS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb. Raises UsageError, with the verb that is meant where one is close: click knows only those that
+        are imported."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], self.list_commands(ctx), 1, 0.6) if args else []
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without importing any verb."""

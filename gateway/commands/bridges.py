@@ -11,7 +11,7 @@ import click
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import DIFFERENT, Failure
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
-from gateway.commands.settings import pages, put, read_settings
+from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
 from gateway.validation import ago
 
 COMPARE_WAIT = 600.0
@@ -99,11 +99,13 @@ def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | Non
 
 @bridges.command("delete")
 @click.argument("name")
-@click.confirmation_option("--yes", prompt="Delete it?", help="Do not ask.")
+@yes_option
 @client_options
-def delete_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+def delete_bridge(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the bridge NAME. What it has not forwarded stays at its source."""
-    Client(url, api_key).ask("DELETE", bridge_path(name))
+    client = Client(url, api_key)
+    confirm(client, bridge_path(name), "Delete it?", yes)
+    client.ask("DELETE", bridge_path(name))
     if as_json:
         print_json({})
     else:

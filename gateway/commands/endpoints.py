@@ -10,7 +10,7 @@ import click
 
 from gateway.commands import REFUSED, Failure
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
-from gateway.commands.settings import exists, pages, read_settings
+from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
 
 TEST_WAIT = 300.0
 """How long a test may take, in seconds: the longest deadline of an endpoint."""
@@ -95,11 +95,13 @@ def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | N
 
 @endpoints.command("delete")
 @click.argument("name")
-@click.confirmation_option("--yes", prompt="Delete it?", help="Do not ask.")
+@yes_option
 @client_options
-def delete_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+def delete_endpoint(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the endpoint NAME with its keys. What is owed to it waits until there is one of this name again."""
-    Client(url, api_key).ask("DELETE", endpoint_path(name))
+    client = Client(url, api_key)
+    confirm(client, endpoint_path(name), "Delete it?", yes)
+    client.ask("DELETE", endpoint_path(name))
     if as_json:
         print_json({})
     else:

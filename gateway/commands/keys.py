@@ -11,7 +11,7 @@ import click
 
 from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
 from gateway.commands.options import config_option, data_dir_option
-from gateway.commands.settings import PAGE
+from gateway.commands.settings import PAGE, confirm, yes_option
 
 if TYPE_CHECKING:
     from gateway.access.keys import StoredKeys
@@ -155,11 +155,13 @@ def rotate_key(
 
 @keys.command("revoke")
 @click.argument("key")
-@click.confirmation_option("--yes", prompt="Revoke it?", help="Do not ask.")
+@yes_option
 @client_options
-def revoke_key(key: str, url: str, api_key: str | None, as_json: bool) -> None:
+def revoke_key(key: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Revoke the key of the id KEY: it opens nothing any more."""
-    found = Client(url, api_key).ask("POST", f"/v1/keys/{segment(key)}:revoke", body={})
+    client = Client(url, api_key)
+    confirm(client, f"/v1/keys/{segment(key)}", "Revoke it?", yes)
+    found = client.ask("POST", f"/v1/keys/{segment(key)}:revoke", body={})
     if as_json:
         print_json(found)
     else:

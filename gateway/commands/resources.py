@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.settings import confirm, yes_option
 
 
 @click.command(short_help="Show the brokers of a running gateway.")
@@ -96,11 +97,13 @@ def declare_queue(
 @queues.command("purge")
 @click.argument("broker")
 @click.argument("queue")
-@click.confirmation_option("--yes", prompt="Throw its messages away?", help="Do not ask.")
+@yes_option
 @client_options
-def purge_queue(broker: str, queue: str, url: str, api_key: str | None, as_json: bool) -> None:
+def purge_queue(broker: str, queue: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Throw away every message that waits in QUEUE of BROKER."""
-    print_removed(Client(url, api_key).ask("POST", queue_path(broker, queue) + ":purge"), as_json)
+    client = Client(url, api_key)
+    confirm(client, queue_path(broker, queue), "Throw its messages away?", yes)
+    print_removed(client.ask("POST", queue_path(broker, queue) + ":purge"), as_json)
 
 
 @queues.command("delete")
@@ -108,14 +111,16 @@ def purge_queue(broker: str, queue: str, url: str, api_key: str | None, as_json:
 @click.argument("queue")
 @click.option("--if-unused", is_flag=True, help="Only without consumers.")
 @click.option("--if-empty", is_flag=True, help="Only without messages.")
-@click.confirmation_option("--yes", prompt="Delete it, with its messages?", help="Do not ask.")
+@yes_option
 @client_options
 def delete_queue(
-    broker: str, queue: str, if_unused: bool, if_empty: bool, url: str, api_key: str | None, as_json: bool
+    broker: str, queue: str, if_unused: bool, if_empty: bool, yes: bool, url: str, api_key: str | None, as_json: bool
 ) -> None:
     """Delete QUEUE of BROKER, with the messages in it."""
     query = {name: "true" for name, given in (("if_unused", if_unused), ("if_empty", if_empty)) if given}
-    print_removed(Client(url, api_key).ask("DELETE", queue_path(broker, queue), query=query), as_json)
+    client = Client(url, api_key)
+    confirm(client, queue_path(broker, queue), "Delete it, with its messages?", yes)
+    print_removed(client.ask("DELETE", queue_path(broker, queue), query=query), as_json)
 
 
 def parse_arguments(text: str) -> dict[str, Any]:

@@ -12,6 +12,15 @@ from gateway.commands import NOT_FOUND, Failure
 from gateway.commands.client import Client
 
 PAGE = 100
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+"""For verbs that call :func:`confirm`."""
+
+
+def confirm(client: Client, path: str, question: str, yes: bool) -> None:
+    """Ask before something ends, once it is known to be there. Raises Failure where it is not, Abort for a no."""
+    if not yes:
+        client.ask("GET", path)
+        click.confirm(question, abort=True)
 
 
 def read_settings(octets: bytes, name: str, table: str = "bridges") -> dict[str, Any]:

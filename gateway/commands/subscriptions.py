@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
-from gateway.commands.settings import exists, pages, read_settings
+from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
 
 
 @click.group(short_help="Show, put, pause and delete subscriptions.")
@@ -89,11 +89,13 @@ def put_subscription(name: str, file: Any, replace: bool, url: str, api_key: str
 
 @subscriptions.command("delete")
 @click.argument("name")
-@click.confirmation_option("--yes", prompt="Delete it?", help="Do not ask.")
+@yes_option
 @client_options
-def delete_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+def delete_subscription(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the subscription NAME. What the ledger owes it waits until there is one of this name again."""
-    Client(url, api_key).ask("DELETE", subscription_path(name))
+    client = Client(url, api_key)
+    confirm(client, subscription_path(name), "Delete it?", yes)
+    client.ask("DELETE", subscription_path(name))
     if as_json:
         print_json({})
     else:
@@ -131,6 +133,8 @@ def print_subscription(found: Mapping[str, Any], as_json: bool) -> None:
         return
     rows = []
     for field, value in found.items():
+        if field == "settings":  # each stands for itself, too
+            continue
         if isinstance(value, dict):
             rows += [(f"{field} {name}".replace("_", " "), inner) for name, inner in value.items()]
         else:

@@ -8,7 +8,7 @@ import click
 
 from gateway.commands.bridges import print_state, source_text
 from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
-from gateway.commands.settings import pages, put, read_settings
+from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
 
 
 @click.group(short_help="Show, put, pause and delete taps into the message log.")
@@ -92,11 +92,13 @@ def put_tap(name: str, file: Any, replace: bool, url: str, api_key: str | None, 
 
 @taps.command("delete")
 @click.argument("name")
-@click.confirmation_option("--yes", prompt="Delete it?", help="Do not ask.")
+@yes_option
 @client_options
-def delete_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
+def delete_tap(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the tap NAME. What it has spooled stays in the log, and the rest in its queue."""
-    Client(url, api_key).ask("DELETE", tap_path(name))
+    client = Client(url, api_key)
+    confirm(client, tap_path(name), "Delete it?", yes)
+    client.ask("DELETE", tap_path(name))
     if as_json:
         print_json({})
     else:
