@@ -188,8 +188,22 @@ class MethodNotImplemented(RemoteError):
 
 
 def remote_error(reply_code: int, reply_text: str) -> RemoteError:
-    """The :class:`RemoteError` for an AMQP reply code."""
+    """Return the :class:`RemoteError` for an AMQP reply code. A few texts say more than their code does."""
+    for words, kind, meaning in _BY_REPLY_TEXT:
+        if words in reply_text:
+            return kind(reply_code, meaning)
     return _BY_REPLY_CODE.get(reply_code, RemoteError)(reply_code, reply_text)
+
+
+_BY_REPLY_TEXT: tuple[tuple[str, type[RemoteError], str], ...] = (
+    (
+        "`transient_nonexcl_queues`",
+        PreconditionFailed,
+        "this RabbitMQ denies transient queues that are not exclusive. Declare the queue with durable = true.",
+    ),
+)
+"""Words in a reply text, what they stand for, and the sentence that replaces them. RabbitMQ 4 closes the whole
+connection with 541 (internal error) for a queue that its settings deny."""
 
 
 _BY_REPLY_CODE: dict[int, type[RemoteError]] = {

@@ -19,7 +19,19 @@ import pytest
 
 from tests import canary
 from tests.ledgers import PostgresqlLedgers
-from tests.servers import KINDS, PRIVATE_KINDS, VARIABLE, BrokerJ, PostgreSQL, RabbitMQ, RabbitMQ40, RabbitMQ43, Server
+from tests.servers import (
+    PRIVATE_KINDS,
+    VARIABLE,
+    BrokerJ,
+    MainRabbitMQ,
+    PostgreSQL,
+    RabbitMQ,
+    RabbitMQ40,
+    RabbitMQ43,
+    RabbitMQ310,
+    Server,
+    serving,
+)
 from tests.servers.process import State
 
 hypothesis.settings.register_profile("busy machines", deadline=None)  # what a neighbour takes is no fault of the code
@@ -63,41 +75,75 @@ def _no_secret_is_told() -> Iterator[None]:
     assert not canary.taken(), "a planted secret was seen"
 
 
-def _shared(kind: str) -> Iterator[Server]:
+def _shared(name: str) -> Iterator[Server]:
     """The one that the environment names for its kind, else one of those that run for all, else one for this
     process."""
-    if (state := KINDS[kind].elsewhere()) is not None:
-        yield KINDS[kind](state)
+    kind = PRIVATE_KINDS[name]
+    if (state := kind.elsewhere()) is not None:
+        yield kind(state)
         return
     path = os.environ.get(VARIABLE)
     if path:
         running = json.loads(Path(path).read_text())
-        if kind in running:
-            yield KINDS[kind](State.from_json(running[kind]))
+        if kind.kind in running:
+            yield kind(State.from_json(running[kind.kind]))
             return
-    server = KINDS[kind]()
+    server = kind()
     try:
         yield server.start()
     finally:
         server.stop()
 
 
-@pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQ]:
-    """RabbitMQ, shared: 0-8 and 0-9-1."""
-    yield from _shared("rabbitmq")  # type: ignore[misc]
+@pytest.fixture(scope="session", name="rabbitmq-3.10")
+def _rabbitmq310() -> Iterator[Server]:
+    yield from _shared("rabbitmq-3.10")
+
+
+@pytest.fixture(scope="session", name="rabbitmq-4.0")
+def _rabbitmq40() -> Iterator[Server]:
+    yield from _shared("rabbitmq-4.0")
+
+
+@pytest.fixture(scope="session", name="rabbitmq-4.3")
+def _rabbitmq43() -> Iterator[Server]:
+    yield from _shared("rabbitmq-4.3")
 
 
 @pytest.fixture(scope="session")
-def rabbitmq40() -> Iterator[RabbitMQ40]:
+def rabbitmq(request: pytest.FixtureRequest) -> RabbitMQ:
+    """The main RabbitMQ, shared: 0-9-1."""
+    found: RabbitMQ = request.getfixturevalue(MainRabbitMQ.kind)
+    return found
+
+
+@pytest.fixture(scope="session")
+def rabbitmq310(request: pytest.FixtureRequest) -> RabbitMQ310:
+    """RabbitMQ 3.10, shared: 0-8 and 0-9-1."""
+    found: RabbitMQ310 = request.getfixturevalue("rabbitmq-3.10")
+    return found
+
+
+@pytest.fixture(scope="session")
+def rabbitmq40(request: pytest.FixtureRequest) -> RabbitMQ40:
     """RabbitMQ 4.0, shared: 0-9-1."""
-    yield from _shared("rabbitmq-4.0")  # type: ignore[misc]
+    found: RabbitMQ40 = request.getfixturevalue("rabbitmq-4.0")
+    return found
 
 
 @pytest.fixture(scope="session")
-def rabbitmq43() -> Iterator[RabbitMQ43]:
+def rabbitmq43(request: pytest.FixtureRequest) -> RabbitMQ43:
     """RabbitMQ 4.3 or later, shared: 0-9-1."""
-    yield from _shared("rabbitmq-4.3")  # type: ignore[misc]
+    found: RabbitMQ43 = request.getfixturevalue("rabbitmq-4.3")
+    return found
+
+
+@pytest.fixture
+def rabbitmq_of_version(request: pytest.FixtureRequest) -> RabbitMQ:
+    """The shared RabbitMQ that speaks the ``version`` of the test; the main one unless the test has a version."""
+    version = request.getfixturevalue("version") if "version" in request.fixturenames else "0-9-1"
+    found: RabbitMQ = request.getfixturevalue(serving(MainRabbitMQ.kind if version != "0-8" else "rabbitmq", version))
+    return found
 
 
 @pytest.fixture(scope="session")

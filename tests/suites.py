@@ -36,7 +36,7 @@ from tests import canary  # noqa: E402  # this file is a program too, and then s
 BIN = Path(sys.executable).parent
 SERVERS_START = 180
 """How long the real servers may take to start, in seconds."""
-SHARED = ("brokerj", "postgresql", "rabbitmq")
+SHARED = ("brokerj", "postgresql", "rabbitmq-3.10", "rabbitmq-4.0")
 """The real servers that all suites share."""
 TESTS_FAILED = 1
 """pytest's exit status where tests failed; any other says that something else went wrong."""

@@ -13,7 +13,7 @@ import pytest
 from gateway.app import running
 from gateway.config import load
 from tests.ledgers import sqlite_ledger
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import serving
 
 PEERS = [
     ("rabbitmq", "0-8"),
@@ -27,12 +27,10 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(params=PEERS, ids=lambda peer: " ".join(peer))
-async def client(
-    request: pytest.FixtureRequest, rabbitmq: RabbitMQ, brokerj: BrokerJ, tmp_path: Path
-) -> AsyncIterator[httpx.AsyncClient]:
+async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway with one broker, ``peer``, in one version."""
     kind, version = request.param
-    server: Any = {"rabbitmq": rabbitmq, "brokerj": brokerj}[kind]
+    server: Any = request.getfixturevalue(serving(kind, version))
     settings = {"http.port": 0, "ops.port": 0, "data_dir": str(tmp_path), "brokers.peer.url": server.url(version)}
     sqlite_ledger(tmp_path)
     async with running(load(None, {}, settings)) as app, httpx.AsyncClient(base_url=app.url, timeout=30) as client:
@@ -137,8 +135,22 @@ async def test_declaring_with_other_settings(client: httpx.AsyncClient, unique_n
         assert (await client.put(place, json={"durable": True})).status_code == 200
         assert (await client.get(place)).json()["durable"] is True
         assert (await client.delete(place)).status_code in (200, 204)
-        assert (await client.put(place, json={"durable": False})).status_code == 201
-        assert (await client.delete(place)).status_code in (200, 204)
+    assert (await client.put(exchange, json={"durable": False})).status_code == 201
+    assert (await client.delete(exchange)).status_code in (200, 204)
+
+
+async def test_a_transient_queue(client: httpx.AsyncClient, unique_name: Callable[[str], str]) -> None:
+    """RabbitMQ 4 denies those that are not exclusive, and closes the connection. The answer says what to do."""
+    queue = f"/v1/brokers/peer/queues/{unique_name('q')}"
+    peer = (await client.get("/v1/brokers/peer")).json()
+    made = await client.put(queue, json={"durable": False})
+    if peer["product"] == "RabbitMQ" and int(peer["product_version"].partition(".")[0]) >= 4:
+        assert (made.status_code, made.json()["code"]) == (409, "precondition_failed"), made.text
+        assert "Declare the queue with durable = true." in made.json()["detail"]
+        assert (await client.get(queue)).status_code == 404
+    else:
+        assert made.status_code == 201, made.text
+        assert (await client.delete(queue)).status_code in (200, 204)
 
 
 async def test_what_ends_a_channel_costs_nobody_else(

@@ -16,6 +16,7 @@ import pytest
 from gateway.app import App, running
 from gateway.config import load
 from tests.ledgers import sqlite_ledger
+from tests.servers import serving
 
 PEERS = [
     ("embedded", "0-8"),
@@ -91,7 +92,7 @@ async def peer(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         settings["embedded.enabled"] = True
     else:
         broker = "peer"
-        settings["brokers.peer.url"] = request.getfixturevalue(kind).url(version)
+        settings["brokers.peer.url"] = request.getfixturevalue(serving(kind, version)).url(version)
     sqlite_ledger(tmp_path)
     async with running(load(None, {}, settings)) as app, httpx.AsyncClient(base_url=app.url, timeout=30) as client:
         assert await app.gateway.brokers[broker].wait_up(20)

@@ -1,8 +1,9 @@
 """One digest for a message wherever it is: equal at both ends means unchanged.
 
-Version, dialect and transport leave no trace in it. It covers the body and every property, header values with type and
-order; not the reserved header (what that carries counts as what it was), not the redelivered flag, not the time at
-which a broker took the message.
+Version, dialect and transport leave no trace in it. It covers the body and every property, header values with their
+types, and the order inside of them. Two things do not count, for RabbitMQ 4 changes them: the order of the headers
+themselves, and zeros at the beginning of an expiration. Left out are the reserved header (what that carries counts as
+what it was), the redelivered flag, and the time at which a broker took the message.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from gateway.fidelity.reserved import RESERVED, entry_of
 from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.values import Typed, Value, type_of
 
+_DIGITS_MAX: Final = 20
+"""No duration in milliseconds has more digits."""
 _U32 = struct.Struct(">I").pack
 _DOUBLE = struct.Struct(">d").pack
 _NAMES: Final = tuple(name for name in PROPERTY_NAMES if name != "headers")
@@ -47,14 +50,20 @@ def canonical(properties: Properties) -> bytes:
             value = _claimed_user(entry)
         if value is None or isinstance(value, ArrivalTime):
             continue
+        if name == "expiration" and type(value) is str and value.isdecimal():
+            value = str(int(value)) if len(value) <= _DIGITS_MAX else value
         out.append(_sized(name.encode()))
         out.append(_property(value))
     held, places = held_in(entry)
     rest = {key: value for key, value in headers.items() if key != RESERVED}
     if held:
         rest = put_back(rest, held, places, list(held))
-    out.append(_table(rest))
+    out.append(_table(dict(sorted(rest.items(), key=_name))))
     return b"".join(out)
+
+
+def _name(entry: tuple[str, Value]) -> bytes:
+    return _octets(entry[0])
 
 
 def _claimed_user(entry: Mapping[str, Value]) -> Any:

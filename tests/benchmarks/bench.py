@@ -19,7 +19,7 @@ import psycopg
 from gateway.commands.demo import wait_for_ports
 from tests.benchmarks.programs import ROOT, environment
 from tests.benchmarks.rows import say
-from tests.servers import KINDS, BrokerJ, PostgreSQL, RabbitMQ, Server, started
+from tests.servers import KINDS, BrokerJ, PostgreSQL, RabbitMQ, RabbitMQ310, Server, started
 from tests.servers.process import State
 
 _S = TypeVar("_S", bound=Server)
@@ -76,7 +76,7 @@ class Bench:
     @cached_property
     def rabbitmq(self) -> RabbitMQ:
         """The RabbitMQ of the run, with its management API."""
-        return self._server(RabbitMQ)
+        return self._server(RabbitMQ310)
 
     @cached_property
     def brokerj(self) -> BrokerJ:

@@ -33,14 +33,14 @@ from tests.benchmarks.rows import Row, say
 from tests.benchmarks.sections import SECTIONS
 
 SERVERS = {
-    "link": ("rabbitmq",),
-    "versions": ("rabbitmq", "brokerj"),
-    "publish": ("rabbitmq",),
-    "pull": ("rabbitmq",),
+    "link": ("rabbitmq-3.10",),
+    "versions": ("rabbitmq-3.10", "brokerj"),
+    "publish": ("rabbitmq-3.10",),
+    "pull": ("rabbitmq-3.10",),
     "ledger": ("postgresql",),
-    "memory": ("rabbitmq",),
-    "growth": ("rabbitmq",),
-    "cost": ("rabbitmq",),
+    "memory": ("rabbitmq-3.10",),
+    "growth": ("rabbitmq-3.10",),
+    "cost": ("rabbitmq-3.10",),
 }
 """Section -> the servers that both sides share."""
 WORK_TREE = "work tree"

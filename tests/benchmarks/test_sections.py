@@ -15,7 +15,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.programs import ROOT
 from tests.benchmarks.rows import OURS, ClientFailed, Row, Sample
 from tests.benchmarks.sections import SECTIONS, bridge, codec, cost, link, outbound
-from tests.servers import BrokerJ, PostgreSQL, RabbitMQ
+from tests.servers import BrokerJ, PostgreSQL, RabbitMQ310
 
 
 @pytest.fixture
@@ -84,31 +84,31 @@ def test_outbound_beside_httpx(bench: Bench) -> None:
 
 @pytest.mark.broker
 def test_a_message_that_is_left_over_is_no_success(
-    bench: Bench, rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, rabbitmq310: RabbitMQ310, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "PATIENCE", 0.1)
     publishes = lambda job: link.program(OURS, {**job, "works": ["publish"]})  # noqa: E731
     with pytest.raises(ClientFailed, match="300 messages were left in the queue, of 300"):
-        link.turn(bench, rabbitmq.url("0-9-1"), publishes)()
+        link.turn(bench, rabbitmq310.url("0-9-1"), publishes)()
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("section", ["versions", "publish", "pull", "push", "ledger", "memory", "growth", "cost"])
 def test_sections_on_real_servers(
-    section: str, bench: Bench, rabbitmq: RabbitMQ, brokerj: BrokerJ, postgresql: PostgreSQL
+    section: str, bench: Bench, rabbitmq310: RabbitMQ310, brokerj: BrokerJ, postgresql: PostgreSQL
 ) -> None:
-    bench.rabbitmq, bench.brokerj, bench.postgresql = rabbitmq, brokerj, postgresql
-    before = rabbitmq.queues()
+    bench.rabbitmq, bench.brokerj, bench.postgresql = rabbitmq310, brokerj, postgresql
+    before = rabbitmq310.queues()
     found = works(SECTIONS[section](bench))
     assert found
-    assert not {queue for queue in rabbitmq.queues() - before if queue.startswith("bench-")}
+    assert not {queue for queue in rabbitmq310.queues() - before if queue.startswith("bench-")}
     assert len(bench.versions()) == 3
 
 
 @pytest.mark.broker
-def test_bridges_beside_shovel_and_across_versions(bench: Bench, rabbitmq: RabbitMQ, brokerj: BrokerJ) -> None:
-    bench.rabbitmq, bench.brokerj = rabbitmq, brokerj
-    before = rabbitmq.queues()
+def test_bridges_beside_shovel_and_across_versions(bench: Bench, rabbitmq310: RabbitMQ310, brokerj: BrokerJ) -> None:
+    bench.rabbitmq, bench.brokerj = rabbitmq310, brokerj
+    before = rabbitmq310.queues()
     found = works(bridge.run(bench))
     clients = [OURS, bridge.SHOVEL, bridge.SHOVEL_TCP]
     assert found == {
@@ -118,24 +118,24 @@ def test_bridges_beside_shovel_and_across_versions(bench: Bench, rabbitmq: Rabbi
         **{bridge.TO_0_10.format(version): [OURS] for version in ("0-8", "0-9-1")},
         **{bridge.queued(number): [OURS] for number in bridge.QUICK_QUEUED},
     }
-    assert not {queue for queue in rabbitmq.queues() - before if queue.startswith(bridge.PREFIX)}
-    assert not rabbitmq.api("GET", "parameters/shovel")
-    assert not [policy for policy in rabbitmq.api("GET", "policies") if policy["name"].startswith(bridge.PREFIX)]
+    assert not {queue for queue in rabbitmq310.queues() - before if queue.startswith(bridge.PREFIX)}
+    assert not rabbitmq310.api("GET", "parameters/shovel")
+    assert not [policy for policy in rabbitmq310.api("GET", "policies") if policy["name"].startswith(bridge.PREFIX)]
 
 
 @pytest.mark.broker
 def test_a_bridge_that_moves_nothing_is_no_success(
-    bench: Bench, rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, rabbitmq310: RabbitMQ310, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge, "STALLED", 0.1)
     monkeypatch.setattr(bridge, "PATIENCE", 0.1)
-    url = rabbitmq.url("0-9-1")
+    url = rabbitmq310.url("0-9-1")
     with bridge.queues(url, url, 3) as (source, target):
         with pytest.raises(ClientFailed, match="0 of 3 messages came, and no more"):
             bridge.moved(url, target, 3)
         with pytest.raises(ClientFailed, match="3 messages were left at the source"):
             bridge.emptied(url, source)
-    assert not {source, target} & rabbitmq.queues()
+    assert not {source, target} & rabbitmq310.queues()
 
 
 def test_the_cpu_of_a_bridge_is_split() -> None:

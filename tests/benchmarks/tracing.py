@@ -29,7 +29,7 @@ from gateway.api.app import Api
 from gateway.app import COLLECTOR, running
 from gateway.config import HttpSettings, load
 from gateway.tracing import Form, Tracer
-from tests.servers import KINDS, RabbitMQ, started
+from tests.servers import KINDS, RabbitMQ310, started
 from tests.servers.process import State
 
 CALLER: Final = (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -137,8 +137,10 @@ if __name__ == "__main__":
     given = parser.parse_args()
     server: Any
     if given.servers is not None:
-        server = nullcontext(KINDS["rabbitmq"](State.from_json(json.loads(given.servers.read_text())["rabbitmq"])))
+        server = nullcontext(
+            KINDS["rabbitmq-3.10"](State.from_json(json.loads(given.servers.read_text())["rabbitmq-3.10"]))
+        )
     else:
-        server = started(RabbitMQ())
+        server = started(RabbitMQ310())
     with server as rabbitmq:
         uvloop.run(main(rabbitmq.url("0-9-1"), given.blocks, given.requests))

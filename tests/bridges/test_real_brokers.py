@@ -14,7 +14,7 @@ from gateway.errors import GatewayError
 from gateway.upstreams import Upstream
 from tests.bridges.conftest import Estate, entry, until
 from tests.bridges.points import POINTS, Hold, branches, crash, prepared, until_async
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310, serving
 
 pytestmark = pytest.mark.broker
 
@@ -61,13 +61,18 @@ class Real(Estate):
 async def real(
     tmp_path: Path,
     rabbitmq: RabbitMQ,
+    rabbitmq310: RabbitMQ310,
     brokerj: BrokerJ,
     unique_name: Callable[[str], str],
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Real]:
     """Between two brokers, named as ``("rabbitmq", "0-8")``; Broker-J's virtual host in memory."""
-    servers = {"rabbitmq": rabbitmq.url, "brokerj": lambda version: brokerj.url(version, "memory")}
-    old, new = (servers[kind](version) for kind, version in request.param)
+    servers = {
+        "rabbitmq": rabbitmq.url,
+        "rabbitmq-3.10": rabbitmq310.url,
+        "brokerj": lambda version: brokerj.url(version, "memory"),
+    }
+    old, new = (servers[serving(kind, version)](version) for kind, version in request.param)
     real = Real(tmp_path, old, new, unique_name)
     yield await real.begin()
     await real.end()

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.chaos.parts import Context
 from tests.conformance.conftest import FarEnd
+from tests.servers import serving
 
 PAIRS: Final = (
     ("rabbitmq", "0-8"),
@@ -20,7 +21,7 @@ PAIRS: Final = (
 def far_ends(context: Context) -> list[FarEnd]:
     """All of them that are asked for; the servers run."""
     return [
-        FarEnd(kind, version, context.server(kind).port, "memory" if kind == "brokerj" else "/")
+        FarEnd(kind, version, context.server(serving(kind, version)).port, "memory" if kind == "brokerj" else "/")
         for kind, version in PAIRS
         if context.wants(f"{kind} {version}")
     ]

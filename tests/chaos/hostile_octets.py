@@ -53,7 +53,7 @@ def fuzz(context: Context) -> list[Figures]:
 
 def mapping(context: Context) -> list[Figures]:
     """There and back over real bridges, each pair of brokers and versions that is asked for."""
-    servers = Servers(context.server("rabbitmq"), context.server("brokerj"))
+    servers = Servers(*map(context.server, ("rabbitmq", "rabbitmq-3.10", "brokerj")))
     found = []
     for source, target in PAIRS:
         if not context.full and (source.id, target.id) not in QUICK:

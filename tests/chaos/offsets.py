@@ -11,10 +11,11 @@ from uuid import uuid4
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.faults.test_offsets import TARGETS, Line, cut_deliveries, cut_publishes, over_all
+from tests.servers import serving
 
 
 def _line(context: Context, kind: str, version: str) -> Line:
-    return Line(context.server(kind), version, f"offsets-{uuid4().hex[:12]}")
+    return Line(context.server(serving(kind, version)), version, f"offsets-{uuid4().hex[:12]}")
 
 
 def offsets(context: Context) -> list[Figures]:

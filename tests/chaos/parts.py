@@ -26,7 +26,7 @@ from tests.faults import rows as fault_rows
 from tests.faults.bridges import rows as bridge_rows
 from tests.faults.consumers import rows as consumer_rows
 from tests.faults.consumers.lanes import LANES, STREAMS
-from tests.servers import PRIVATE_KINDS, Server
+from tests.servers import PRIVATE_KINDS, Server, serving
 from tests.servers.process import ROOT
 
 TESTS_LIMIT: Final = 900
@@ -174,7 +174,7 @@ class FaultRow(Part):
         messages = context.messages or (round(20_000 * row.portion) if context.full else row.messages)
         times = context.times or row.times[context.full]
         run = asyncio.run(
-            fault_rows.perform(row, context.server(kind), version, messages, times, context.seed),
+            fault_rows.perform(row, context.server(serving(kind, version)), version, messages, times, context.seed),
         )
         return [_judged(f"{self.name}, {run.broker}", run.verdict, run.seconds, run.notes)]
 

@@ -15,7 +15,7 @@ import traceback
 from tests.cluster.harness import COLUMNS
 from tests.cluster.rows import ROWS, perform
 from tests.faults.checker import table
-from tests.servers import PostgreSQL, RabbitMQ, started
+from tests.servers import MainRabbitMQ, PostgreSQL, started
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
     lines: list[tuple[str, ...]] = []
     notes: list[str] = []
     failed: list[str] = []
-    with started(RabbitMQ()) as broker, started(PostgreSQL()) as database:
+    with started(MainRabbitMQ()) as broker, started(PostgreSQL()) as database:
         for row in wanted:
             try:
                 cluster = asyncio.run(

@@ -19,6 +19,7 @@ from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.link import Link
 from gateway.upstreams import Upstream
 from gateway.upstreams.keeper import Dialer
+from tests.servers import serving
 
 PAIRS = (
     ("rabbitmq", "0-8"),
@@ -45,6 +46,11 @@ class FarEnd:
     """``transitional``: the draft of 0-10."""
     started: list[Upstream] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+
+    @property
+    def keeps_header_order(self) -> bool:
+        """False: it hands out the entries of the headers sorted by name (RabbitMQ 4; docs/brokers.md)."""
+        return (self.kind, self.version) != ("rabbitmq", "0-9-1")
 
     def name(self, stem: str = "t") -> str:
         """A name that nothing else has."""
@@ -101,7 +107,7 @@ async def far_end(request: pytest.FixtureRequest) -> AsyncIterator[FarEnd]:
         await end.close()
         await embedded.stop()
     else:
-        server = request.getfixturevalue(kind)
+        server = request.getfixturevalue(serving(kind, version))
         end = FarEnd(kind, version, server.port, "memory" if kind == "brokerj" else "/")
         yield end
         await end.close()

@@ -11,10 +11,12 @@ from gateway.link import RESTING, Channel
 from gateway.session import Version
 from gateway.upstreams import Upstream, UpstreamState, probe
 from tests.conformance.conftest import FarEnd
+from tests.servers import serving
 from tests.upstreams.fake import until
 
 SPOKEN = {
-    "rabbitmq": {Version.V0_8, Version.V0_9_1},
+    "rabbitmq-3.10": {Version.V0_8, Version.V0_9_1},
+    "rabbitmq": {Version.V0_9_1},
     "brokerj": set(Version),
     "embedded": set(Version),
 }
@@ -52,10 +54,11 @@ async def test_an_unknown_virtual_host(far_end: FarEnd) -> None:
 
 async def test_auto_and_probe(far_end: FarEnd) -> None:
     upstream = await far_end.upstream(version="auto")
-    assert upstream.version in SPOKEN[far_end.kind]
+    spoken = SPOKEN[serving(far_end.kind, far_end.version)]
+    assert upstream.version in spoken
     assert upstream.status().found.startswith("found ")
     result = await probe(far_end.settings())
-    assert set(result.versions) == SPOKEN[far_end.kind]
+    assert set(result.versions) == spoken
     for attempt in result.attempts:
         assert attempt.product if attempt.speaks else attempt.reason
 

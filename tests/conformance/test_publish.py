@@ -115,7 +115,10 @@ async def test_a_thousand_confirmed_messages_with_everything(far_end: FarEnd, up
         assert delivery.message.body == message.body, index
         got_properties = as_sent(delivery.message.properties, message.properties)
         assert got_properties == message.properties, index
-        assert exact(got_properties.headers) == exact(message.properties.headers), index
+        wanted = message.properties.headers
+        if wanted and not far_end.keeps_header_order:
+            wanted = dict(sorted(wanted.items(), key=lambda entry: entry[0].encode("utf-8", "surrogateescape")))
+        assert exact(got_properties.headers) == exact(wanted), index
         assert not delivery.redelivered
         assert (delivery.exchange, delivery.routing_key) == ("", queue)
 

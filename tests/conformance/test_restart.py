@@ -15,6 +15,7 @@ from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import ConsumerState, Delivery, Upstream, UpstreamState
 from tests.conformance.conftest import FarEnd
+from tests.servers import serving
 from tests.upstreams.fake import until
 
 REAL = [
@@ -29,7 +30,7 @@ REAL = [
 @pytest.mark.broker
 @pytest.mark.parametrize(("kind", "version"), REAL, ids=lambda value: value)
 async def test_killed_and_back(kind: str, version: str, private_server: Callable[[str], Any]) -> None:
-    server = private_server(kind)
+    server = private_server(serving(kind, version))
     end = FarEnd(kind, version, server.port, "/" if kind == "rabbitmq" else "default")
     upstream = await end.upstream()
     queue, exchange = end.name("queue"), end.name("exchange")
@@ -103,7 +104,7 @@ async def test_the_embedded_broker_restarted(version: str) -> None:
 @pytest.mark.broker
 async def test_a_memory_alarm_blocks_publishers_and_nobody_else(private_server: Callable[[str], Any]) -> None:
     """RabbitMQ stops reading the connection that publishes. In 0-9-1 it says so, in 0-8 it says nothing."""
-    server = private_server("rabbitmq")
+    server = private_server("rabbitmq-3.10")
     ends = [FarEnd("rabbitmq", version, server.port) for version in ("0-8", "0-9-1")]
     upstreams: list[Upstream] = [await end.upstream() for end in ends]
     queue = ends[0].name("queue")

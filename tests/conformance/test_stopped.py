@@ -65,14 +65,14 @@ async def take_all(upstream: Upstream, queue: str) -> set[bytes]:
 @pytest.mark.broker
 @pytest.mark.parametrize(
     ("kind", "versions"),
-    [("brokerj", ("0-8", "0-9-1", "0-10")), ("rabbitmq", ("0-8", "0-9-1"))],
-    ids=["brokerj", "rabbitmq"],
+    [("brokerj", ("0-8", "0-9-1", "0-10")), ("rabbitmq", ("0-9-1",)), ("rabbitmq-3.10", ("0-8",))],
+    ids=["brokerj", "rabbitmq", "rabbitmq-3.10"],
 )
 async def test_what_was_confirmed_while_it_stopped_is_there(
     kind: str, versions: tuple[str, ...], private_server: Callable[[str], Any]
 ) -> None:
     server = private_server(kind)
-    ends = [FarEnd(kind, version, server.port, "/" if kind == "rabbitmq" else "default") for version in versions]
+    ends = [FarEnd(kind, version, server.port, "default" if kind == "brokerj" else "/") for version in versions]
     upstreams = [await end.upstream() for end in ends]
     queues = [end.name("queue") for end in ends]
     for upstream, queue in zip(upstreams, queues, strict=True):

@@ -14,7 +14,7 @@ from gateway.errors import BrokerUnavailable
 from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.upstreams import Upstream, UpstreamState, probe
-from tests.servers import BrokerJWithTls, RabbitMQWithTls
+from tests.servers import BrokerJWithTls, RabbitMQWithTls, serving
 from tests.servers.certificates import EXPIRED, MUTUAL, NAMES
 from tests.upstreams.fake import until
 
@@ -28,8 +28,10 @@ Name = Callable[[str], str]
 
 
 @pytest.fixture
-def rabbit(private_server: Callable[[str], RabbitMQWithTls]) -> RabbitMQWithTls:
-    return private_server("rabbitmq-tls")
+def rabbit(private_server: Callable[[str], RabbitMQWithTls], request: pytest.FixtureRequest) -> RabbitMQWithTls:
+    """The one that speaks the version of the test."""
+    version = request.getfixturevalue("version") if "version" in request.fixturenames else "0-9-1"
+    return private_server(serving("rabbitmq-tls", version))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ async def test_declaring_again(far_end: FarEnd, upstream: Upstream, queue: str) 
 
 
 async def test_a_name_chosen_by_the_broker(upstream: Upstream) -> None:
-    found = await upstream.declare_queue("", durable=False)
+    found = await upstream.declare_queue("")
     assert found.queue
     assert (await upstream.publish("", found.queue, Message(b"x"))).routed
     await upstream.delete_queue(found.queue)

@@ -32,7 +32,7 @@ async def test_commit_and_rollback(far_end: FarEnd) -> None:
     link = await far_end.link()
     tx, plain = await opened(link), await opened(link)
     name = far_end.name("queue")
-    await plain.request(DeclareQueue(plain.number, name))
+    await plain.request(DeclareQueue(plain.number, name, durable=True))
     await tx.request(TxSelect(tx.number))
 
     tx.send(Publish(tx.number, "", name, Message(b"undone")))

@@ -14,7 +14,7 @@ from gateway.config import BrokerSettings
 from gateway.exits import NOT_FOUND, REFUSED, UNREACHABLE, USAGE
 from gateway.upstreams import Upstream
 from tests.doctor.conftest import Look
-from tests.servers import BrokerJ, RabbitMQ, Server
+from tests.servers import BrokerJ, RabbitMQ, Server, serving
 from tests.servers.certificates import EXPIRED, MUTUAL
 from tests.servers.process import HOST, free_port, wait_until
 
@@ -22,6 +22,12 @@ pytestmark = pytest.mark.broker
 
 SPOKEN = [("rabbitmq", "0-8"), ("rabbitmq", "0-9-1"), ("brokerj", "0-8"), ("brokerj", "0-9-1"), ("brokerj", "0-10")]
 Name = Callable[[str], str]
+
+
+@pytest.fixture
+def rabbitmq(rabbitmq_of_version: RabbitMQ) -> RabbitMQ:
+    """The one that speaks the version of the test."""
+    return rabbitmq_of_version
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def test_a_port_that_speaks_something_else(look: Look, rabbitmq: RabbitMQ) -> No
 def test_another_version_than_the_configuration_says(look: Look, rabbitmq: RabbitMQ) -> None:
     found = look(broker(url_of(rabbitmq, "0-10")), "brokers")
     finding = found.one("broker.protocol")
-    assert finding.what == "this port speaks AMQP 0-8, 0-9-1; the configuration says 0-10"
+    assert finding.what == "this port speaks AMQP 0-9-1; the configuration says 0-10"
     assert finding.do == "Write ?version=0-9-1 in brokers.orders.url, or version=auto."
     assert found.exit == UNREACHABLE
 
@@ -338,18 +344,19 @@ def test_a_login_without_rights_in_the_virtual_host(look: Look, rabbitmq: Rabbit
         rabbitmq.delete_user(name)
 
 
-def test_an_alarm(look: Look, tls: Any) -> None:
-    tls.memory_alarm(True)
+@pytest.mark.parametrize(("version", "said"), [("0-9-1", "low on memory"), ("0-8", "and says nothing")])
+def test_an_alarm(look: Look, private_server: Callable[[str], Any], version: str, said: str) -> None:
+    server = private_server(serving("rabbitmq-tls", version))
+    server.memory_alarm(True)
     try:
-        assert wait_until(lambda: bool(tls.api("GET", "nodes")[0].get("mem_alarm")), 20)
-        for version, said in (("0-9-1", "low on memory"), ("0-8", "and says nothing")):
-            found = look(broker(tls.url(version)), "brokers", within=2.0)
-            finding = found.one("broker.blocked")
-            assert finding.what.startswith("it takes no publishes now")
-            assert said in finding.what
-            assert (found.failed, found.exit) == (["broker.blocked"], UNREACHABLE)
+        assert wait_until(lambda: bool(server.api("GET", "nodes")[0].get("mem_alarm")), 20)
+        found = look(broker(server.url(version)), "brokers", within=2.0)
+        finding = found.one("broker.blocked")
+        assert finding.what.startswith("it takes no publishes now")
+        assert said in finding.what
+        assert (found.failed, found.exit) == (["broker.blocked"], UNREACHABLE)
     finally:
-        tls.memory_alarm(False)
+        server.memory_alarm(False)
 
 
 def test_a_broker_that_hangs(look: Look, tls: Any) -> None:

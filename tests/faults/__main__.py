@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from tests.faults import checker
 from tests.faults.rows import ROWS, perform
-from tests.servers import PRIVATE_KINDS, Server
+from tests.servers import PRIVATE_KINDS, Server, serving
 
 
 def main() -> int:
@@ -44,9 +44,10 @@ def main() -> int:
             for kind, version in row.quick if options.quick else row.full:
                 if options.on not in f"{kind} {version}":
                     continue
-                server = servers.get(kind)
+                wanted_kind = serving(kind, version)
+                server = servers.get(wanted_kind)
                 if server is None:
-                    server = servers[kind] = PRIVATE_KINDS[kind]().start()
+                    server = servers[wanted_kind] = PRIVATE_KINDS[wanted_kind]().start()
                 elif not server.running:
                     server.restart()
                 name = f"{row.name}, {kind} {version}"

@@ -21,7 +21,7 @@ from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.faults.proxy import Direction, LimitData, Proxy
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, serving
 
 pytestmark = pytest.mark.broker
 
@@ -87,7 +87,7 @@ class Line:
 
 @pytest.fixture
 def line(request: pytest.FixtureRequest, unique_name: Callable[[str], str]) -> Callable[[str, str], Line]:
-    return lambda kind, version: Line(request.getfixturevalue(kind), version, unique_name("offsets"))
+    return lambda kind, version: Line(request.getfixturevalue(serving(kind, version)), version, unique_name("offsets"))
 
 
 async def over_all(

@@ -31,7 +31,7 @@ from gateway.message import Message, Properties
 from gateway.upstreams import PublishReceipt, Upstream, UpstreamState
 from tests.faults.poison import DENIED_KEY, PEERS, Denied, bound, check, drain, messages
 from tests.ledgers import sqlite_ledger
-from tests.servers import RabbitMQ
+from tests.servers import serving
 from tests.upstreams.fake import until
 
 pytestmark = pytest.mark.broker
@@ -63,7 +63,7 @@ class Peer:
 @pytest.fixture(params=PEERS, ids="-".join)
 async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
     kind, version = request.param
-    peer = Peer(kind, version, request.getfixturevalue(kind))
+    peer = Peer(kind, version, request.getfixturevalue(serving(kind, version)))
     await asyncio.to_thread(peer.denied.create)
     yield peer
     for upstream in peer.upstreams:
@@ -185,9 +185,9 @@ async def test_an_exchange_that_went_away_a_moment_ago(peer: Peer, unique_name: 
 
 
 @pytest.mark.parametrize("version", ["0-8", "0-9-1"])
-async def test_a_full_queue_among_others(rabbitmq: RabbitMQ, version: str) -> None:
+async def test_a_full_queue_among_others(request: pytest.FixtureRequest, version: str) -> None:
     """Without confirms RabbitMQ refuses a whole transaction for it, after it has stored the others."""
-    peer = Peer("rabbitmq", version, rabbitmq)
+    peer = Peer("rabbitmq", version, request.getfixturevalue(serving("rabbitmq", version)))
     await asyncio.to_thread(peer.denied.create)
     upstream = await peer.upstream()
     async with bound(upstream, "amq.topic", "good") as queue:
@@ -213,9 +213,9 @@ async def test_a_full_queue_among_others(rabbitmq: RabbitMQ, version: str) -> No
 
 async def test_a_body_over_the_brokers_own_limit(private_server: Callable[[str], Any]) -> None:
     """RabbitMQ's ``max_message_size`` is smaller than our ``message_max``: one channel dies, then it is known."""
-    private = private_server("rabbitmq")
-    await asyncio.to_thread(private.ctl, "eval", "application:set_env(rabbit, max_message_size, 2000).")
     for version in ("0-8", "0-9-1"):
+        private = private_server(serving("rabbitmq", version))
+        await asyncio.to_thread(private.ctl, "eval", "application:set_env(rabbit, max_message_size, 2000).")
         peer = Peer("rabbitmq", version, private)
         await asyncio.to_thread(peer.denied.create)
         upstream = await peer.upstream()

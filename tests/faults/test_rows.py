@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.rows import ROWS, BrokenFrames, Row, perform
-from tests.servers import Server
+from tests.servers import Server, serving
 
 pytestmark = pytest.mark.broker
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.broker
 async def test_nothing_is_lost(
     row: Row, kind: str, version: str, request: pytest.FixtureRequest, private_server: Callable[[str], Any]
 ) -> None:
-    server: Server = private_server(kind) if row.private else request.getfixturevalue(kind)
+    server: Server = (private_server if row.private else request.getfixturevalue)(serving(kind, version))
     run = await perform(row, server, version, row.messages, row.times[0], seed=1)
     print(run.summary())
 

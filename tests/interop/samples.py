@@ -107,6 +107,13 @@ ON_THE_WIRE: dict[str, Any] = {
     "user_id": "guest",
     "app_id": "interop",
 }
+
+
+def on_the_wire(in_order: bool) -> dict[str, Any]:
+    """The sample as a broker hands it out: with the headers in order, or sorted by name as RabbitMQ 4 does."""
+    return ON_THE_WIRE if in_order else {**ON_THE_WIRE, "headers": sorted(ENTRIES, key=lambda entry: entry[0].encode())}
+
+
 """What :func:`tests.interop.octets.properties` makes the property list of."""
 
 AS_PYTHON: dict[str, Any] = {

@@ -286,7 +286,7 @@ def test_exclusive_and_auto_delete_queues_go(connect: Open, channel: BlockingCha
     first = connect()
     one = first.channel()
     exclusive = one.queue_declare("", exclusive=True).method.queue
-    auto_delete = one.queue_declare("", auto_delete=True).method.queue
+    auto_delete = one.queue_declare("", durable=True, auto_delete=True).method.queue
     assert exclusive.startswith("amq.gen")
     tag = one.basic_consume(auto_delete, lambda *_: None)
     one.basic_cancel(tag)
@@ -304,7 +304,7 @@ def test_deleting_only_what_is_unused_or_empty(connect: Open, channel: BlockingC
     channel.basic_publish("", queue, b"x")
     wait_for_depth(channel, queue, 1)
     other = connection.channel()
-    name = other.queue_declare("", auto_delete=True).method.queue
+    name = other.queue_declare("", durable=True, auto_delete=True).method.queue
     other.basic_publish("", name, b"x")
     wait_for_depth(other, name, 1)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
@@ -322,8 +322,11 @@ def test_deleting_only_what_is_unused_or_empty(connect: Open, channel: BlockingC
 # ---------------------------------------------------------------------------------------------- messages
 
 
-def test_properties_and_body_pass_octet_by_octet(port: int, unique_name: Callable[[str], str]) -> None:
+def test_properties_and_body_pass_octet_by_octet(
+    port: int, unique_name: Callable[[str], str], request: pytest.FixtureRequest
+) -> None:
     wire = octets.properties(**samples.ON_THE_WIRE)
+    handed_out = octets.properties(**samples.on_the_wire(in_order="embedded" in request.fixturenames))
     name = unique_name("pika")
     with relay_to(port) as relay:
         connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, relay.port, heartbeat=0))
@@ -335,7 +338,7 @@ def test_properties_and_body_pass_octet_by_octet(port: int, unique_name: Callabl
             assert bodies(channel, name) == [body]
         connection.close()
         stream = b"".join(data for who, data in relay.connections[0] if who == SERVER)
-    assert list(octets.content_headers(stream)) == [wire] * len(samples.SIZES)
+    assert list(octets.content_headers(stream)) == [handed_out] * len(samples.SIZES)
 
 
 def test_a_publish_is_confirmed_or_returned(channel: BlockingChannel, queue: str) -> None:
@@ -451,7 +454,7 @@ def test_messages_are_shared_between_consumers(channel: BlockingChannel, queue: 
 
 
 def test_a_consumer_hears_that_its_queue_is_gone(connect: Open, channel: BlockingChannel) -> None:
-    name = channel.queue_declare("").method.queue
+    name = channel.queue_declare("", durable=True).method.queue
     connection = connect()
     consumer = connection.channel()
     gone: list[Any] = []
@@ -463,7 +466,7 @@ def test_a_consumer_hears_that_its_queue_is_gone(connect: Open, channel: Blockin
 
 
 def test_an_exclusive_consumer_is_alone(connect: Open, channel: BlockingChannel) -> None:
-    name = channel.queue_declare("", auto_delete=True).method.queue
+    name = channel.queue_declare("", durable=True, auto_delete=True).method.queue
     channel.basic_consume(name, lambda *_: None, exclusive=True)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         connect().channel().basic_consume(name, lambda *_: None)
@@ -483,7 +486,7 @@ def test_recover_gives_everything_back(channel: BlockingChannel, queue: str) -> 
 
 
 def test_a_lost_connection_gives_everything_back(port: int, channel: BlockingChannel) -> None:
-    name = channel.queue_declare("").method.queue
+    name = channel.queue_declare("", durable=True).method.queue
     channel.basic_publish("", name, b"back")
     wait_for_depth(channel, name, 1)
     with relay_to(port) as relay:
@@ -587,7 +590,7 @@ def test_a_queue_with_priorities(channel: BlockingChannel, unique_name: Callable
 
 def test_a_queue_that_is_not_used_expires(channel: BlockingChannel, unique_name: Callable[[str], str]) -> None:
     name = unique_name("pika")
-    channel.queue_declare(name, arguments={"x-expires": 100})
+    channel.queue_declare(name, durable=True, arguments={"x-expires": 100})
     time.sleep(0.5)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.queue_declare(name, passive=True)

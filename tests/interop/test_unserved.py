@@ -24,7 +24,7 @@ from gateway.v08.properties import FileProperties, PropertyList, StreamPropertie
 from gateway.v08.stream import StreamPublish
 from gateway.versions import client_session
 from tests.classic.values import TABLES, sample
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ310
 from tests.servers.process import HOST
 
 pytestmark = pytest.mark.broker
@@ -82,17 +82,17 @@ def octets_of(method: Method) -> bytes:
 
 
 @pytest.mark.parametrize("method", UNSERVED, ids=lambda method: method.title)
-def test_rabbitmq_reads_every_method_before_it_refuses(rabbitmq: RabbitMQ, method: type[Method]) -> None:
-    closed = Conversation(Version.V0_8, rabbitmq.port, "/").answer(octets_of(sample(method)))
+def test_rabbitmq_reads_every_method_before_it_refuses(rabbitmq310: RabbitMQ310, method: type[Method]) -> None:
+    closed = Conversation(Version.V0_8, rabbitmq310.port, "/").answer(octets_of(sample(method)))
     assert (closed.reason, closed.code) == (o.CloseReason.PEER, 503)
     assert closed.text == "COMMAND_INVALID - unimplemented method"
 
 
-def test_rabbitmq_says_otherwise_of_octets_that_are_wrong(rabbitmq: RabbitMQ) -> None:
+def test_rabbitmq_says_otherwise_of_octets_that_are_wrong(rabbitmq310: RabbitMQ310) -> None:
     broken = FileQos(1, 2, True).encode(TABLES)[:-3]
-    closed = Conversation(Version.V0_8, rabbitmq.port, "/").answer(method_frame(1, broken))
+    closed = Conversation(Version.V0_8, rabbitmq310.port, "/").answer(method_frame(1, broken))
     assert "unimplemented method" not in closed.text
-    closed = Conversation(Version.V0_8, rabbitmq.port, "/").answer(
+    closed = Conversation(Version.V0_8, rabbitmq310.port, "/").answer(
         octets_of(sample(StreamPublish)).replace(b"\x00\x50" + bytes(10), b"\x00\x3c" + bytes(10))
     )
     assert (closed.code, closed.text) == (
@@ -108,9 +108,9 @@ def test_brokerj_hangs_up(brokerj: BrokerJ, method: type[Method]) -> None:
 
 
 @pytest.mark.parametrize("version", [Version.V0_8, Version.V0_9_1], ids=lambda version: version.value)
-def test_a_540_names_the_method_that_rabbitmq_has_not(rabbitmq: RabbitMQ, version: Version) -> None:
+def test_a_540_names_the_method_that_rabbitmq_has_not(rabbitmq310: RabbitMQ310, version: Version) -> None:
     # In its own dialect the session would not have asked for a prefetch in octets.
-    client = Conversation(version, rabbitmq.port, "/", dialect="qpid")
+    client = Conversation(version, rabbitmq310.port, "/", dialect="qpid")
     serial = client.session.send(o.Qos(1, prefetch_size=10), time.monotonic())
     failed, closed = client.until(o.Closed)
     assert isinstance(failed, o.Failed)

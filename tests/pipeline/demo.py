@@ -45,7 +45,7 @@ from gateway.pipeline.reports.page import report
 from gateway.pipeline.reports.text import text_of
 from gateway.pipeline.settings import Pipeline
 from gateway.terminal import Progress
-from tests.servers import BrokerJ, RabbitMQ, started
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310, started
 
 BATCH = 500
 """Messages of one request."""
@@ -127,7 +127,7 @@ class Demo:
         began = time.monotonic()
         with ExitStack() as stack:
             self.step("Starting RabbitMQ, Broker-J and a gateway")
-            self.rabbitmq = stack.enter_context(started(RabbitMQ()))
+            self.rabbitmq = stack.enter_context(started(RabbitMQ310()))
             self.brokerj = stack.enter_context(started(BrokerJ()))
             self.receiver = stack.enter_context(receiver())
             self.url = stack.enter_context(gateway(self.folder, self.rabbitmq, self.brokerj))

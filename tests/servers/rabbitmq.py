@@ -1,4 +1,4 @@
-"""A private RabbitMQ with management and shovel: the one that is a package of the system (3.10: it speaks 0-8).
+"""A private RabbitMQ with management and shovel, and the one that is a package of the system (3.10: it speaks 0-8).
 
 :mod:`tests.servers.rabbitmq4` has the releases of the 4.x line.
 
@@ -61,29 +61,22 @@ _TLS_CONFIGURATION = """\
 
 
 class RabbitMQ(Server):
-    """guest/guest, virtual host ``/``; versions 0-8 and 0-9-1."""
+    """guest/guest, virtual host ``/``. What all releases have in common."""
 
-    kind = "rabbitmq"
-    port_names = ("amqp", "management", "distribution", "epmd")
-    versions: ClassVar[tuple[str, ...]] = ("0-8", "0-9-1")
+    port_names: ClassVar[tuple[str, ...]] = ("amqp", "management", "distribution", "epmd")
+    versions: ClassVar[tuple[str, ...]]
     more_configuration: ClassVar[str] = ""
     """Further lines of ``rabbitmq.conf``."""
+    plugins: ClassVar[tuple[str, ...]] = ("rabbitmq_management", "rabbitmq_shovel")
 
-    @classmethod
-    def require(cls) -> None:
-        if not (_BIN / "rabbitmq-server").exists() or not which("epmd"):
-            raise ServerUnavailable(
-                "RabbitMQ is not installed: run tests/servers/install.sh, or `apt-get install rabbitmq-server`."
-            )
-        if not any(_BIN.parent.glob("lib/rabbitmq_server-3.*")):
-            raise ServerUnavailable(
-                "The installed RabbitMQ does not speak AMQP 0-8: install rabbitmq-server 3.x (Debian 12 has 3.10)."
-            )
+    def url(self, version: str = "auto", virtual_host: str | None = None) -> str:
+        assert version in ("auto", *self.versions), f"{self.kind} does not speak {version}"
+        return super().url(version, virtual_host)
 
     @property
     def scripts(self) -> Path:
         """The folder of ``rabbitmq-server`` and ``rabbitmqctl``."""
-        return _BIN
+        raise NotImplementedError
 
     @cached_property
     def release(self) -> tuple[int, ...]:
@@ -121,7 +114,7 @@ class RabbitMQ(Server):
             (self.folder / name).mkdir()
         text = _CONFIGURATION.format(watermark=_WATERMARK, **self.state.ports)
         (self.folder / "rabbitmq.conf").write_text(text + self.more_configuration)
-        (self.folder / "enabled_plugins").write_text("[rabbitmq_management,rabbitmq_shovel].\n")
+        (self.folder / "enabled_plugins").write_text(f"[{','.join(self.plugins)}].\n")
         (self.folder / "rabbitmq-env.conf").touch()
 
     def launch(self) -> None:
@@ -217,12 +210,34 @@ class RabbitMQ(Server):
         self.api("DELETE", f"users/{quote(name, safe='')}")
 
 
+class RabbitMQ310(RabbitMQ):
+    """3.10, the package of the system: versions 0-8 and 0-9-1."""
+
+    kind = "rabbitmq-3.10"
+    versions = ("0-8", "0-9-1")
+
+    @classmethod
+    def require(cls) -> None:
+        if not (_BIN / "rabbitmq-server").exists() or not which("epmd"):
+            raise ServerUnavailable(
+                "RabbitMQ is not installed: run tests/servers/install.sh, or `apt-get install rabbitmq-server`."
+            )
+        if not any(_BIN.parent.glob("lib/rabbitmq_server-3.*")):
+            raise ServerUnavailable(
+                "The installed RabbitMQ does not speak AMQP 0-8: install rabbitmq-server 3.x (Debian 12 has 3.10)."
+            )
+
+    @property
+    def scripts(self) -> Path:
+        return _BIN
+
+
 class RabbitMQWithTls(RabbitMQ):
     """With a TLS port beside the plain one, always private: :data:`~tests.servers.PRIVATE_KINDS`. Its mechanisms are
     EXTERNAL too, and one of rounds (RABBIT-CR-DEMO)."""
 
-    kind = "rabbitmq-tls"
     port_names = (*RabbitMQ.port_names, "amqps")
+    plugins = ("rabbitmq_management", "rabbitmq_auth_mechanism_ssl")
 
     @property
     def certificates(self) -> Certificates:
@@ -240,8 +255,6 @@ class RabbitMQWithTls(RabbitMQ):
 
     def prepare(self) -> None:
         super().prepare()
-        plugins = "[rabbitmq_management,rabbitmq_auth_mechanism_ssl]."
-        (self.folder / "enabled_plugins").write_text(f"{plugins}\n")
         certificates = self.certificates
         certificates.make()
         text = _TLS_CONFIGURATION.format(
@@ -255,3 +268,9 @@ class RabbitMQWithTls(RabbitMQ):
 
     def ready(self) -> bool:
         return accepts(self.tls_port) and super().ready()
+
+
+class RabbitMQ310WithTls(RabbitMQWithTls, RabbitMQ310):
+    """3.10 with TLS."""
+
+    kind = "rabbitmq-3.10-tls"

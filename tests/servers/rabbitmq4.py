@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.servers.process import INSTALLED, ServerUnavailable, State, accepts
-from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.rabbitmq import RabbitMQ, RabbitMQWithTls
 
 _ADDRESS = re.compile(r"(?:127\.0\.0\.1|localhost):(\d{1,5})(?:,(\d{1,5}))?")
 _LOADED = ("beam.smp", "erl_child_setup", "inet_gethost", "erlexec")
@@ -139,3 +139,15 @@ class RabbitMQ43(RabbitMQ4):
     kind = "rabbitmq-4.3"
     line = "4.3"
     variable = "GATEWAY_TEST_RABBITMQ_43"
+
+
+class RabbitMQ40WithTls(RabbitMQWithTls, RabbitMQ40):
+    """4.0 with TLS."""
+
+    kind = "rabbitmq-4.0-tls"
+
+
+class RabbitMQ43WithTls(RabbitMQWithTls, RabbitMQ43):
+    """4.3 with TLS."""
+
+    kind = "rabbitmq-4.3-tls"

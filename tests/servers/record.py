@@ -24,7 +24,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.interop.octets import properties as property_list
 from tests.interop.raw import Octets
-from tests.servers import BrokerJ, RabbitMQ, Server, started
+from tests.servers import BrokerJ, RabbitMQ310, Server, started
 from tests.servers.judge import Judge, JudgeConnection, octets
 from tests.servers.process import HOST
 from tests.servers.relay import relay_to
@@ -341,7 +341,7 @@ def recovers_by_hand(port: int, kind: str) -> None:
 
 def record(name: str, server: Server, version: str, client: str, talk: Callable[[int], None], about: str) -> None:
     """One transcript: the first connection that ``talk`` makes."""
-    product = {"rabbitmq": "RabbitMQ 3.10.8", "brokerj": "Apache Qpid Broker-J 9.2.1"}[server.kind]
+    product = {"rabbitmq-3.10": "RabbitMQ 3.10.8", "brokerj": "Apache Qpid Broker-J 9.2.1"}[server.kind]
     with relay_to(server.port) as relay:
         talk(relay.port)
         connection = relay.connections[0]
@@ -375,7 +375,7 @@ def main() -> int:
     judge = Judge()
     by_pika = f"pika {pika.__version__}"
     by_java = "Apache Qpid JMS AMQP 0-x client 6.4.0"
-    with started(RabbitMQ()) as rabbitmq:
+    with started(RabbitMQ310()) as rabbitmq:
         for name, talk in (
             ("rabbitmq-0-9-1", pika_publishes_and_gets),
             ("rabbitmq-0-9-1-refused", pika_is_refused),

@@ -31,7 +31,7 @@ from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
 from tests.faults.harness import SETTINGS, GatewayProcess
 from tests.ledgers import sqlite_ledger
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.translation.live.compare import differences
 from tests.translation.live.ends import ENDS, End, Servers
 from tests.translation.live.messages import messages, number_of
@@ -47,8 +47,8 @@ KILLS = 3
 
 
 @pytest.fixture
-def servers(rabbitmq: RabbitMQ, brokerj: BrokerJ) -> Servers:
-    return Servers(rabbitmq, brokerj)
+def servers(rabbitmq: RabbitMQ, rabbitmq310: RabbitMQ310, brokerj: BrokerJ) -> Servers:
+    return Servers(rabbitmq, rabbitmq310, brokerj)
 
 
 @asynccontextmanager
@@ -160,7 +160,7 @@ def compare(end: End, sent: list[Message], got: list[Message], elapsed: float) -
     changed = {
         number: found
         for message in got
-        if (found := differences(end, by_number[number := number_of(message)], message, elapsed))
+        if (found := differences(end, by_number[number := number_of(message)], message, elapsed, end.keeps_order))
     }
     assert not changed
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.tracing import names
 from gateway.tracing.names import Kind
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.tracing.collector import Collector
 from tests.tracing.estate import CALLER, SPAN, TRACE, estate, of, only, until
 
@@ -23,11 +23,16 @@ MESSAGES = 3
 
 
 async def test_one_trace(
-    tmp_path: Path, rabbitmq: RabbitMQ, brokerj: BrokerJ, unique_name: Callable[[str], str], collector: Collector
+    tmp_path: Path,
+    rabbitmq: RabbitMQ,
+    rabbitmq310: RabbitMQ310,
+    brokerj: BrokerJ,
+    unique_name: Callable[[str], str],
+    collector: Collector,
 ) -> None:
     first, second, pushed, pulled, topic = map(unique_name, ("first", "second", "pushed", "pulled", "topic"))
     settings = {
-        "brokers.old.url": rabbitmq.url("0-8"),
+        "brokers.old.url": rabbitmq310.url("0-8"),
         "brokers.shop.url": rabbitmq.url("0-9-1"),
         "brokers.bank.url": brokerj.url("0-10", "memory"),
         "bridges.one.source.broker": "old", "bridges.one.source.queue": first,

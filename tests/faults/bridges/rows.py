@@ -19,6 +19,7 @@ from tests.faults.bridges.harness import EXCHANGE, BridgeRun
 from tests.faults.bridges.poisons import LIMIT
 from tests.faults.ledgers import Place, SmallDisk, SqliteFile
 from tests.faults.source import Shape
+from tests.servers import serving
 from tests.servers.process import Server
 
 
@@ -195,7 +196,9 @@ async def perform(
         AssertionError, NotDrained, GatewayFailed: it is not valid, or an error.
     """
     shape = Shape(messages=row.messages[full], **row.shape)
-    source, target = ((servers(kind), version) for kind, version in (direction.source, direction.target))
+    source, target = (
+        (servers(serving(kind, version)), version) for kind, version in (direction.source, direction.target)
+    )
     with ExitStack() as stack:
         run = BridgeRun(
             source,

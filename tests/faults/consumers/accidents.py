@@ -175,5 +175,5 @@ async def brokers_restarted(run: ConsumerRun, times: int) -> None:
     """Each broker is ended in good order and started again on its data."""
     for _ in range(times):
         await run.consumed(5)
-        await asyncio.gather(*(run.restart(kind) for kind in sorted({line.lane.kind for line in run.lines})))
+        await asyncio.gather(*(run.restart(kind) for kind in sorted({line.lane.server for line in run.lines})))
         await run.consumed(5)

@@ -139,7 +139,7 @@ class ConsumerRun:
         try:
             for lane in self._lanes:
                 if lane.broker not in self._own:
-                    url = self.server(lane.kind).url(lane.version)
+                    url = self.server(lane.server).url(lane.version)
                     own = Upstream(f"own-{lane.broker}", BrokerSettings(url=url, **_OWN))
                     await own.start()
                     self._own[lane.broker] = own
@@ -179,7 +179,7 @@ class ConsumerRun:
         }
         for line in self.lines:
             lane = line.lane
-            url = self.server(lane.kind).url(lane.version)
+            url = self.server(lane.server).url(lane.version)
             tables["brokers"][lane.broker] = {"url": url, **BROKER}
             subscription = {"broker": lane.broker, "queue": line.queue, "lease": lane.lease, **SUBSCRIPTION}
             if isinstance(line.consumers, Receiver):
@@ -229,7 +229,7 @@ class ConsumerRun:
     async def restart(self, kind: str) -> None:
         """End the broker of a kind in good order, and start it again on its data. Nothing is published meanwhile: a
         Broker-J that ends says of publishes of 0-10 that they are complete, and forgets them."""
-        loads = [line.load for line in self.lines if line.lane.kind == kind]
+        loads = [line.load for line in self.lines if line.lane.server == kind]
         await asyncio.gather(*(load.pause() for load in loads))
         server, told = self.server(kind), time.monotonic()
         self.breaks()
@@ -328,13 +328,13 @@ class ConsumerRun:
         states = await self.gateway.ledger_states()
         self.note(exit_s=round(await asyncio.to_thread(self.gateway.terminate), 1))
         for line in self.lines:
-            if number := await asyncio.to_thread(left, self.server(line.lane.kind), line.queue):
+            if number := await asyncio.to_thread(left, self.server(line.lane.server), line.queue):
                 raise NotDrained(f"{number} messages are left in the queue of {line.lane.name}\n{self.summary()}")
             line.history.drained = True
         self.seconds = time.monotonic() - self._began
         since_1970 = time.time() - time.monotonic()
         found = [
-            Found(line.lane, line.history, states, self.broken, self.restarts[line.lane.kind], since_1970)
+            Found(line.lane, line.history, states, self.broken, self.restarts[line.lane.server], since_1970)
             for line in self.lines
         ]
         for line, each in zip(self.lines, found, strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tests.servers import serving
+
 TARGETS: Final = (
     ("rabbitmq", "0-8"),
     ("rabbitmq", "0-9-1"),
@@ -38,6 +40,11 @@ class Lane:
     def slug(self) -> str:
         """As part of names."""
         return f"{self.way}-{self.lease}-{self.broker}"
+
+    @property
+    def server(self) -> str:
+        """The kind of server: RabbitMQ has one for each version."""
+        return serving(self.kind, self.version)
 
     @property
     def broker(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from tests.servers import BrokerJ, RabbitMQ, started
+from tests.servers import BrokerJ, MainRabbitMQ, RabbitMQ310, started
 from tests.translation.live.ends import PAIRS, End, Servers, ends, running
 from tests.translation.live.run import HEADINGS, Result, there_and_back
 
@@ -24,8 +24,8 @@ def servers(file: str | None) -> Iterator[Servers]:
     if file is not None:
         yield running(file)
         return
-    with started(RabbitMQ()) as rabbitmq, started(BrokerJ()) as brokerj:
-        yield Servers(rabbitmq, brokerj)
+    with started(MainRabbitMQ()) as rabbitmq, started(RabbitMQ310()) as old, started(BrokerJ()) as brokerj:
+        yield Servers(rabbitmq, old, brokerj)
 
 
 def table(results: Sequence[Result]) -> str:

@@ -54,12 +54,13 @@ def bare(message: Message) -> Properties:
     return strip(forward(message, {}, release=_RELEASE)).properties
 
 
-def differences(end: End, sent: Message, got: Message, elapsed: float) -> list[str]:
+def differences(end: End, sent: Message, got: Message, elapsed: float, in_order: bool = True) -> list[str]:
     """``field: sent -> got`` of all that is not the same.
 
     Args:
         end: Where it was sent, and where it was taken.
         elapsed: Seconds between the two, by which an expiration may have become shorter where it is an instant.
+        in_order: The order of the headers counts: all brokers in between keep it.
     """
     found = []
     if sent.body != got.body:
@@ -67,6 +68,8 @@ def differences(end: End, sent: Message, got: Message, elapsed: float) -> list[s
     wanted, properties = sent.properties, bare(got)
     for name in PROPERTY_NAMES:
         before, after = property_of(wanted, name), property_of(properties, name)
+        if name == "headers" and not in_order and before and after:
+            before, after = tuple(sorted(before)), tuple(sorted(after))
         if before == after or (name == "expiration" and _shorter(before, after, elapsed if end.instants else 0.0)):
             continue
         found += _headers(before, after) if name == "headers" else [f"{name}: {before!r:.80} -> {after!r:.80}"]

@@ -264,7 +264,7 @@ async def through_the_gateway(
             messages = [delivery.message for delivery in deliveries]
             await one.delete_queue(queue)
     return {
-        sample.name: differences(END[source], one, other, 60.0)
+        sample.name: differences(END[source], one, other, 60.0, END[source].keeps_order)
         for sample, one, other in zip(chosen, sent, messages, strict=True)
     }
 

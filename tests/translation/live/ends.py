@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.classic.tables import QPID_TAGS, RABBITMQ_TAGS
 from gateway.v010.encoders import ENCODERS
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, MainRabbitMQ, RabbitMQ, RabbitMQ310
 from tests.servers.process import State
 
 MEMORY: Final = "memory"
@@ -43,6 +43,11 @@ class End:
         return self.version == "0-10"
 
     @property
+    def keeps_order(self) -> bool:
+        """False: it hands out the headers sorted by name (RabbitMQ 4)."""
+        return (self.broker, self.version) != ("rabbitmq", "0-9-1")
+
+    @property
     def instants(self) -> bool:
         """The classic versions of Broker-J, where an expiration is an instant."""
         return self.broker == "brokerj" and not self.native
@@ -50,23 +55,25 @@ class End:
     def url(self, servers: Servers) -> str:
         """Where it listens."""
         if self.broker == "rabbitmq":
-            return servers.rabbitmq.url(self.version)
+            return (servers.rabbitmq310 if self.version == "0-8" else servers.rabbitmq).url(self.version)
         return servers.brokerj.url(self.version, MEMORY)
 
 
 @dataclass(frozen=True)
 class Servers:
-    """The two brokers."""
+    """The brokers."""
 
     rabbitmq: RabbitMQ
+    rabbitmq310: RabbitMQ
+    """For 0-8."""
     brokerj: BrokerJ
 
 
 def running(file: str) -> Servers:
     """Those that ``python -m tests.servers up --file FILE`` has started."""
     states = json.loads(Path(file).read_text())
-    rabbitmq, brokerj = (State.from_json(states[kind]) for kind in ("rabbitmq", "brokerj"))
-    return Servers(RabbitMQ(rabbitmq), BrokerJ(brokerj))
+    main, old, qpid = (State.from_json(states[kind.kind]) for kind in (MainRabbitMQ, RabbitMQ310, BrokerJ))
+    return Servers(MainRabbitMQ(main), RabbitMQ310(old), BrokerJ(qpid))
 
 
 _PRODUCTS: Final[Mapping[str, str]] = {"rabbitmq": "RabbitMQ", "brokerj": "Broker-J"}

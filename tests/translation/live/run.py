@@ -221,6 +221,7 @@ async def there_and_back(source: End, target: End, servers: Servers, seed: int, 
 
 def judge(result: Result, sent: Sequence[Message], got: Sequence[Message], elapsed: float) -> None:
     """Compare what came back with what was sent."""
+    in_order = result.source.keeps_order and result.target.keeps_order
     seen: set[int] = set()
     latest = -1
     for message in got:
@@ -235,7 +236,7 @@ def judge(result: Result, sent: Sequence[Message], got: Sequence[Message], elaps
         seen.add(number)
         result.ordered = result.ordered and number > latest
         latest = max(number, latest)
-        different = differences(result.source, sent[number], message, elapsed)
+        different = differences(result.source, sent[number], message, elapsed, in_order)
         if not different and not same_digest(result.source, sent[number], message):
             different = ["the digest"]
         if different:

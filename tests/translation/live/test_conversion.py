@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.translation.live import conversion
 from tests.translation.live.ends import Servers
 
@@ -14,8 +14,10 @@ PAGE = Path(__file__).parents[3] / "docs" / "translation.md"
 
 
 @pytest.mark.broker
-async def test_the_table_in_the_docs_is_what_is_seen(rabbitmq: RabbitMQ, brokerj: BrokerJ) -> None:
-    seen, through = await conversion.look(Servers(rabbitmq, brokerj))
+async def test_the_table_in_the_docs_is_what_is_seen(
+    rabbitmq: RabbitMQ, rabbitmq310: RabbitMQ310, brokerj: BrokerJ
+) -> None:
+    seen, through = await conversion.look(Servers(rabbitmq, rabbitmq310, brokerj))
     changed = {f"{pair} {name}": what for pair, found in through.items() for name, what in found.items() if what}
     assert changed == {}
     table = conversion.table(seen)

@@ -95,9 +95,17 @@ WITH_HEADERS = Message(b"b", Properties(headers={"n": "#000000;", "a": 3, "b": 0
     ],
 )
 def test_a_header_of_another_type_value_or_place_is_a_change(headers: dict[str, Any]) -> None:
-    result = Result(END, ENDS[4], 1)
+    result = Result(ENDS[2], ENDS[4], 1)
     judge(result, [WITH_HEADERS], [Message(b"b", Properties(headers=headers))], 1.0)
     assert list(result.changed) == [0]
+
+
+def test_the_place_of_a_header_does_not_count_where_the_broker_sorts_them() -> None:
+    result = Result(END, ENDS[4], 1)
+    assert not END.keeps_order
+    headers = dict(sorted((WITH_HEADERS.properties.headers or {}).items()))
+    judge(result, [WITH_HEADERS], [Message(b"b", Properties(headers=headers))], 1.0)
+    assert result.perfect
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.translation.live.ends import Servers, ends
 from tests.translation.live.run import there_and_back
 
@@ -27,11 +27,13 @@ QUICK = (
 
 
 @pytest.mark.parametrize(("source", "target"), QUICK)
-async def test_all_comes_back_as_it_was(source: str, target: str, rabbitmq: RabbitMQ, brokerj: BrokerJ) -> None:
+async def test_all_comes_back_as_it_was(
+    source: str, target: str, rabbitmq: RabbitMQ, rabbitmq310: RabbitMQ310, brokerj: BrokerJ
+) -> None:
     (one,), (other,) = ends(source), ends(target)
     # Each pair has another stretch of the edge values.
     seed = QUICK.index((source, target)) * 2 + 1
-    result = await there_and_back(one, other, Servers(rabbitmq, brokerj), seed, MESSAGES)
+    result = await there_and_back(one, other, Servers(rabbitmq, rabbitmq310, brokerj), seed, MESSAGES)
     assert result.perfect, "\n".join([str(result.row()), *result.notes()])
 
 
