@@ -14,7 +14,7 @@ import pytest
 
 from gateway.fidelity import annotation
 from tests.faults.harness import GatewayProcess
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.taps.test_real_brokers import taken
 from tests.translation.live.ends import ENDS, Servers
 from tests.translation.live.run import upstream
@@ -26,11 +26,11 @@ KILLS = 3
 
 
 async def test_a_stream_that_is_sent_again_after_each_kill(
-    rabbitmq: RabbitMQ, brokerj: BrokerJ, tmp_path: Path, unique_name: Any
+    rabbitmq: RabbitMQ, rabbitmq310: RabbitMQ310, brokerj: BrokerJ, tmp_path: Path, unique_name: Any
 ) -> None:
     """SIGKILL after some of the results: none is lost, and of what is there twice all but one are marked. What the
     caller was told of stays so: the same id, and nothing is published for it again."""
-    servers = Servers(rabbitmq, brokerj)
+    servers = Servers(rabbitmq, rabbitmq310, brokerj)
     end = next(end for end in ENDS if end.id == "rabbitmq-0-9-1")
     queue = unique_name("keyed")
     tables = {

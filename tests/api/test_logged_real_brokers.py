@@ -22,7 +22,7 @@ from gateway.message import Message
 from gateway.notation.logged import from_json, to_json
 from gateway.telemetry import Metrics
 from tests.ledgers import sqlite_ledger
-from tests.servers import BrokerJ, RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.taps.test_real_brokers import compare, taken
 from tests.translation.live.ends import ENDS, End, Servers
 from tests.translation.live.messages import messages
@@ -38,9 +38,9 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.id)
 async def test_what_is_published_again_equals_what_was_logged(
-    end: End, rabbitmq: RabbitMQ, brokerj: BrokerJ, tmp_path: Path, unique_name: Any
+    end: End, rabbitmq: RabbitMQ, rabbitmq310: RabbitMQ310, brokerj: BrokerJ, tmp_path: Path, unique_name: Any
 ) -> None:
-    servers = Servers(rabbitmq, brokerj)
+    servers = Servers(rabbitmq, rabbitmq310, brokerj)
     first, second = unique_name("first"), unique_name("second")
     async with upstream(end, servers) as broker, upstream(end, servers, "house") as house:
         await broker.declare_queue(first)

@@ -70,7 +70,7 @@ class RabbitMQ(Server):
     plugins: ClassVar[tuple[str, ...]] = ("rabbitmq_management", "rabbitmq_shovel")
 
     def url(self, version: str = "auto", virtual_host: str | None = None) -> str:
-        assert version in ("auto", *self.versions), f"{self.kind} does not speak {version}"
+        assert version in ("", "auto", *self.versions), f"{self.kind} does not speak {version}"
         return super().url(version, virtual_host)
 
     @property

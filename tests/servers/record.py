@@ -365,8 +365,8 @@ JMS_STEPS = (
 def record_recovers(server: Server) -> None:
     """How 0-8 gives back what is out."""
     about = recovers_by_hand.__doc__ or ""
-    name = f"{server.kind}-0-8-recover"
-    record(name, server, "0-8", "octets by hand", lambda port: recovers_by_hand(port, server.kind), about)
+    kind = server.kind.partition("-")[0]
+    record(f"{kind}-0-8-recover", server, "0-8", "octets by hand", lambda port: recovers_by_hand(port, kind), about)
 
 
 def main() -> int:

@@ -49,9 +49,10 @@ def make_message(seed: int, number: int, rng: random.Random, shape: Shape) -> Me
 
 
 def digest(message: Message) -> str:
-    """SHA-256 over body, properties and headers with their types and their order, without the reserved header."""
+    """SHA-256 over body, properties and headers with their types, without the reserved header. The order of the headers
+    does not count: RabbitMQ 4 sorts them."""
     properties = message.properties
-    headers = {name: value for name, value in (properties.headers or {}).items() if name != RESERVED}
+    headers = {name: value for name, value in sorted((properties.headers or {}).items()) if name != RESERVED}
     return sha256(sha256(message.body).digest() + repr(replace(properties, headers=headers)).encode()).hexdigest()
 
 
