@@ -18,8 +18,9 @@ JSON                                   AMQP
 ``{"type": "table", "value": {…}}``    a table that itself has only the keys ``type`` and ``value``
 =====================================  ====================================================================
 
-A text that is not UTF-8 is ``{"type": "binary", "value": base64}`` wherever a string may stand; a table with
-such a key is ``{"type": "table", "value": [[key, value], …]}``.
+A text that is not UTF-8 is ``{"type": "binary", "value": base64}`` wherever a string may stand. As a value, ``binary``
+is that alone: octets that are UTF-8 are refused, since ``bytes`` is probably meant. A table with a key that is not
+UTF-8 is ``{"type": "table", "value": [[key, value], …]}``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.limits import DEFAULT_LIMITS
-from gateway.validation import pointer_of
+from gateway.validation import pointer_of, shown, unknown
 from gateway.values import DRAFT_STRINGS, INT64_MIN, UINT64_MAX, Table, Timestamp, Typed, Value, typed
 
 _TYPED_KEYS: Final = frozenset({"type", "value"})
@@ -178,13 +179,15 @@ def _array_from_json(json: Any, depth: int) -> list[Value]:
 
 
 def _typed_from_json(kind: Any, json: Any, depth: int) -> Value:
-    if not isinstance(kind, str) or (kind not in _RULES and kind not in _NESTED and kind != "binary"):
-        raise ValueProblem(f"there is no type {kind!r:.40}", "type")
+    if not isinstance(kind, str):
+        raise ValueProblem(f"expected a string, one of {', '.join(WORDS)}", "type")
+    if kind not in WORDS:
+        raise ValueProblem(f"{shown(kind)}: {unknown(kind, WORDS, 'type')[0]}", "type")
+    if kind == "binary":
+        return _binary(json)
     try:
         if kind in _NESTED:
             return _NESTED[kind](json, depth)
-        if kind == "binary":
-            return _binary(json)
         return typed(kind, _RULES[kind](json))
     except ValueProblem as problem:
         raise problem.under("value") from None
@@ -245,6 +248,12 @@ def _bool(json: Any) -> bool:
     raise ValueProblem("expected true or false")
 
 
+def _bit(json: Any) -> bool:
+    if json is not True:
+        raise ValueProblem("expected true: a bit has no octets and is always set. The type of false is bool")
+    return True
+
+
 def _void(json: Any) -> None:
     if json is not None:
         raise ValueProblem("expected null")
@@ -255,11 +264,20 @@ def _string(json: Any) -> Value:
 
 
 def _binary(json: Any) -> Value:
-    octets = octets_from_json(json)
+    """A string that is not UTF-8. Other octets would come back as another type than the one that was sent."""
     try:
-        return octets.decode()
+        octets = octets_from_json(json)
+    except ValueProblem as problem:
+        raise problem.under("value") from None
+    try:
+        octets.decode()
     except UnicodeDecodeError:
         return Typed("string", octets)
+    raise ValueProblem(
+        "'binary' is a string that is not UTF-8, and these bytes are UTF-8; did you mean bytes? "
+        "For a string, write the string itself",
+        "type",
+    )
 
 
 def _char(json: Any) -> Value:
@@ -314,11 +332,14 @@ _RULES: Final[Mapping[str, Callable[[Any], Value]]] = {
     "str16-latin": _string,
     "str16-utf16": _string,
     **dict.fromkeys(DRAFT_STRINGS, _string),
-    "bit": _bool,
+    "bit": _bit,
     **{f"bin{bits}": _fixed(bits // 8) for bits in (8, 16, 32, 40, 48, 64, 72, 128, 256, 512, 1024)},
     **dict.fromkeys(("bytes", "vbin8", "vbin16", "struct32", "typed-array"), octets_from_json),
 }
 """Type -> how its JSON becomes a value."""
+
+WORDS: Final = (*_RULES, *_NESTED, "binary")
+"""What may stand as ``type``."""
 
 
 # -------------------------------------------------------------------------------------------- AMQP -> JSON

@@ -180,7 +180,7 @@ def test_octets_that_are_no_property_list() -> None:
         ('{"properties": {"reply_to": {"type": "address", "exchange": 1}}}', "/properties/reply_to", "expected a str"),
         ('{"headers": {"a": {"type": "int8", "value": 300}}}', "/headers/a/value", "between -128 and 127"),
         ('{"headers": 5}', "/headers", "expected an object"),
-        ('{"reserved": {"type": "what", "value": 1}}', "/reserved/x-gateway/type", "there is no type"),
+        ('{"reserved": {"type": "what", "value": 1}}', "/reserved/x-gateway/type", "there is no such type"),
         ('{"arrived": -1}', "/arrived", "between 0"),
         ('{"undecodable_properties": "?"}', "/undecodable_properties", "not base64"),
     ],

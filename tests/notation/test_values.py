@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.notation.values import (
+    WORDS,
     ValueProblem,
     table_from_json,
     table_to_json,
@@ -108,6 +109,7 @@ def test_every_type_has_a_json_form() -> None:
         ({"type": "char", "value": "xy"}, "/value"),
         ({"type": "void", "value": 1}, "/value"),
         ({"type": "bool", "value": 1}, "/value"),
+        ({"type": "bit", "value": False}, "/value"),
         ({"type": "array", "value": {}}, "/value"),
         ({"type": "table", "value": 1}, "/value"),
         ({"type": "table", "value": [["a"]]}, "/value/0"),
@@ -149,7 +151,28 @@ def _nested_arrays(depth: int) -> Any:
 def test_text() -> None:
     assert text_to_json("a\udcffb") == {"type": "binary", "value": "Yf9i"}
     assert text_to_json("é") == "é"
-    assert value_from_json({"type": "binary", "value": "w6k="}) == "é"
+    assert value_from_json({"type": "binary", "value": "Yf8="}) == Typed("string", b"a\xff")
+
+
+@pytest.mark.parametrize("octets", ["AAE=", "w6k=", ""])
+def test_bytes_that_are_text_are_not_called_binary(octets: str) -> None:
+    """They would come back as a string."""
+    with pytest.raises(ValueProblem, match="did you mean bytes") as refused:
+        value_from_json({"n": [{"type": "binary", "value": octets}]})
+    assert refused.value.pointer == "/n/0/type"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("byte", "bytes"), ("UInt8", "uint8"), ("boolean", "bool"), ("int_64", "int64"), ("quux", "")]
+)
+def test_a_type_that_there_is_not(word: str, meant: str) -> None:
+    with pytest.raises(ValueProblem) as refused:
+        value_from_json({"type": word, "value": 1})
+    assert refused.value.pointer == "/type"
+    assert ("did you mean" in refused.value.detail) is bool(meant)
+    assert f"did you mean {meant}?" in refused.value.detail or not meant
+    assert "void, bool, int8" in refused.value.detail
+    assert set(WORDS) == TYPES | {"binary"}
 
 
 scalars = (
