@@ -61,7 +61,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "dlq": ("gateway.commands.dlq:dlq", "Show, redrive and purge dead messages."),
     "keys": ("gateway.commands.keys:keys", "Make, show, replace and revoke API keys."),
     "audit": ("gateway.commands.audit:audit", "Check the audit log, and write it out."),
-    "secrets": ("gateway.commands.secrets:secrets", "Show and renew the keys that seal secrets in the ledger."),
+    "secrets": ("gateway.commands.secrets:secrets", "Make, show and renew the keys that seal secrets in the ledger."),
     "messages": ("gateway.commands.messages:messages", "Show what the ledger knows, newest first."),
     "why": ("gateway.commands.why:why", "Say what happened to one message, and what can be done."),
     "tail": ("gateway.commands.tail:tail", "Follow what happens to all messages."),

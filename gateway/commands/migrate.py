@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
@@ -38,8 +39,9 @@ def migrate(config: str | None, data_dir: str | None, url: str | None, wait: flo
     """
     from gateway.app import ledger_url
     from gateway.config import load
-    from gateway.errors import LedgerUnavailable
+    from gateway.errors import ConfigurationError, LedgerUnavailable
     from gateway.ledger import Ledger
+    from gateway.webhooks.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir, "ledger.url": url})
     deadline = time.monotonic() + wait
@@ -56,3 +58,8 @@ def migrate(config: str | None, data_dir: str | None, url: str | None, wait: flo
                 click.echo(f"gateway: {said}; trying again", err=True)
         time.sleep(min(RETRY_EVERY, max(0.0, deadline - time.monotonic())))
     click.echo("The ledger is up to date.", err=True)
+    if settings.ledger.secrets_file:
+        try:
+            load_seals(settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
+        except ConfigurationError as error:
+            click.echo(f"gateway: {error}\ngateway: serve does not start without it", err=True)

@@ -20,13 +20,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group(short_help="Show and renew the keys that seal secrets in the ledger.")
+@click.group(short_help="Make, show and renew the keys that seal secrets in the ledger.")
 def secrets() -> None:
-    """Show and renew the keys that seal secrets in the ledger: those of endpoints, and their signing keys.
+    """Make, show and renew the keys that seal secrets in the ledger: those of endpoints, and their signing keys.
 
-    The keys are the lines of ledger.secrets_file: the first one seals, all of them open. Both verbs open the ledger
-    itself: with SQLite the gateway must not run meanwhile.
+    The keys are the lines of ledger.secrets_file: the first one seals, all of them open. list and rotate open the
+    ledger: with SQLite the gateway must not run at the same time.
     """
+
+
+@secrets.command("new")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@config_option
+def new_secrets(file: Path | None, config: str | None) -> None:
+    """Make FILE with a new key, readable by you only. A file that exists is never changed.
+
+    Without FILE, the path is that of ledger.secrets_file. Gateways that share a ledger need the same file.
+
+    \b
+    Examples:
+      gateway secrets new /etc/gateway/secrets.key
+      gateway secrets new --config gateway.toml
+    """
+    from gateway.config import load
+    from gateway.webhooks.secrets import make_key_file
+
+    if file is None:
+        named = load(config).ledger.secrets_file
+        if not named:
+            raise click.UsageError("Name a FILE, or set ledger.secrets_file.")
+        file = Path(named)
+    try:
+        make_key_file(file)
+    except FileExistsError:
+        raise Failure(f"{file} exists; it was not changed. To renew its key: gateway secrets rotate --help") from None
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from None
+    note(f"{file} has a new key. Set ledger.secrets_file = {str(file)!r} (GATEWAY_SECRETS_FILE)")
 
 
 async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger, Seals], Awaitable[T]]) -> T:

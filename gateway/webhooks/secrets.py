@@ -11,7 +11,9 @@ seals, all of them open, so that a key is replaced by writing a new line before 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -78,6 +80,17 @@ class Seals:
             raise ConfigurationError(f"a secret does not open with its key {name}: it was changed or moved") from None
 
 
+def make_key_file(path: Path) -> None:
+    """Write a file with one random key, readable by its owner only.
+
+    Raises:
+        FileExistsError: the file is there. It is left as it is.
+        OSError: it cannot be written.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
+        made.write(b64encode(os.urandom(KEY)) + b"\n")
+
+
 def load_seals(file: str, otherwise: Path) -> Seals:
     """The keys in ``file``; where that is empty, in the file ``otherwise``, which is made if need be (one random key,
     readable by its owner only).
@@ -87,14 +100,16 @@ def load_seals(file: str, otherwise: Path) -> Seals:
     """
     path = Path(file) if file else otherwise
     if not file:
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
-                made.write(b64encode(os.urandom(KEY)) + b"\n")
-        except FileExistsError:
-            pass  # made by an earlier start
+        with contextlib.suppress(FileExistsError):  # made by an earlier start
+            make_key_file(path)
     try:
         lines = path.read_text(encoding="ascii").split()
         return Seals([b64decode(line, validate=True) for line in lines])
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"ledger.secrets_file: {path}: {error.strerror}. Copy the file of the other gateways on this ledger there. "
+            f"If there is none, make it: gateway secrets new {shlex.quote(str(path))}"
+        ) from None
     except OSError as error:
         raise ConfigurationError(f"ledger.secrets_file: {path}: {error.strerror}") from None
     except ConfigurationError as error:

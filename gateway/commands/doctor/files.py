@@ -131,7 +131,7 @@ def _secrets(report: Report, config: Config) -> None:
             report.fail(
                 "files.secret", where, str(error).removeprefix("ledger.secrets_file: "),
                 why="Without it no secret of an endpoint can be opened.",
-                do="Put the old file back. A new one: head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE.",
+                do="Put the old file back. If there was none, make one: gateway secrets new FILE.",
             )  # fmt: skip
         else:
             report.ok("files.secret", where, f"{len(names)} sealing keys: {', '.join(names)}; the first one seals")
