@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A scope that can match nothing."""
+    """A scope that matches nothing, or not what it seems to."""
 
     where: str
     scope: str
@@ -63,7 +63,7 @@ def check(config: Config) -> None:
     """Refuse scopes of the newer kinds that can match nothing. Raises ConfigurationError."""
     for where, scope, why in doubts(config):
         if parse_scope(scope).kind in STRICT:
-            raise ConfigurationError(f"{where}: the scope {scope!r} can match nothing: {why}")
+            raise ConfigurationError(f"{where}: the scope {scope!r}: {why}")
 
 
 def warn(config: Config) -> None:

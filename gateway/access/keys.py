@@ -106,7 +106,7 @@ def check_scopes(scopes: Sequence[str], brokers: Collection[str]) -> tuple[str, 
         except ConfigurationError as error:
             raise EncodeError(f"scopes.{index}: {str(error).removeprefix('scopes: ')}") from None
         if why:
-            raise EncodeError(f"scopes.{index}: {scope!r} can match nothing: {why}")
+            raise EncodeError(f"scopes.{index}: {scope!r}: {why}")
     return tuple(scopes)
 
 

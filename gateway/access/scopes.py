@@ -193,25 +193,32 @@ def _decoded(text: str, part: str) -> str:
 
 
 def doubt(text: str, brokers: Collection[str]) -> str:
-    """Why a scope matches nothing, or not what it seems to; empty: there is no doubt. ``brokers`` are those that there
-    are. Raises ConfigurationError."""
+    """Why a scope matches nothing, or not what it seems to, as a sentence; empty: there is no doubt.
+
+    Args:
+        text: The scope.
+        brokers: Those that there are.
+
+    Raises:
+        ConfigurationError: It is malformed.
+    """
     grant = parse_scope(text)
     if grant.kind in ON_BROKERS and grant.broker != "*" and grant.broker not in brokers:
         known = ", ".join(sorted(brokers)) or "none"
-        return f"there is no broker {grant.broker!r}. The brokers are: {known}."
+        return f"it can match nothing: there is no broker {grant.broker!r}. The brokers are: {known}."
     name = grant.object
     if grant.kind == "route" or name == "*":
         return ""
     if len(name.encode("utf-8", "replace")) > NAME_MAX:
-        return f"the name has more than {NAME_MAX} bytes, so nothing is called so."
+        return f"it can match nothing: the name has more than {NAME_MAX} bytes."
     if grant.kind == "publish" and ("*" in name or "#" in name.split(".")):
         literal = f"route:{grant.broker}/{name.replace('%', '%25').replace('/', '%2F').replace('*', '%2A')}/#"
         return (
-            f"it names the one exchange that is called {name!r}: a * or # within a name is not a pattern. For routing "
-            f"keys write {FORMS['route'].text}; for an exchange of that name write {literal}"
+            f"a * or # within a name is not a pattern: this names the one exchange that is called {name!r}. For "
+            f"routing keys write {FORMS['route'].text}; for an exchange of that name write {literal}"
         )
     if "*" in name:
-        return f"it names the one {_OBJECTS[grant.kind]} that is called {name!r}: a * within a name is not a pattern."
+        return f"a * within a name is not a pattern: this names the one {_OBJECTS[grant.kind]} that is called {name!r}."
     return ""
 
 

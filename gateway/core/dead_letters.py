@@ -25,6 +25,7 @@ from gateway.config import SubscriptionSettings
 from gateway.errors import EncodeError, FrameSyntaxError, GatewayError, Unroutable
 from gateway.fidelity import annotate, forward
 from gateway.fidelity.deaths import UNKNOWN, written
+from gateway.fidelity.forwarding import COPIES
 from gateway.ledger import id_text
 from gateway.message import Message
 from gateway.upstreams import PublishReceipt, Upstream
@@ -104,7 +105,11 @@ class DeadLetters:
         outcomes = await self._publish(
             upstream, place, [_copy(upstream, {kind: name}, item) for item in letters], within
         )
-        bare = [index for index, error in enumerate(outcomes) if isinstance(error, EncodeError)]
+        bare = [
+            index
+            for index, error in enumerate(outcomes)
+            if isinstance(error, EncodeError) and not _routes_copies(upstream, letters[index].message)
+        ]
         if bare:  # too large with what was added, say
             again = await self._publish(upstream, place, [letters[index].message for index in bare], within)
             for index, outcome in zip(bare, again, strict=True):
@@ -130,6 +135,17 @@ class DeadLetters:
                 None if receipt.routed else Unroutable(f"no queue takes dead letters at {place}: {receipt.reply_text}")
             )
         return outcomes
+
+
+def _routes_copies(upstream: Upstream, message: Message) -> bool:
+    """Whether the broker would route copies of the message as it is to elsewhere."""
+    if upstream.capabilities is None or not upstream.capabilities.routes_copies:
+        return False
+    try:
+        headers = message.properties.headers
+    except FrameSyntaxError:
+        return False
+    return headers is not None and not COPIES.isdisjoint(headers)
 
 
 def _copy(upstream: Upstream, who: Mapping[str, str], letter: Letter) -> Message:

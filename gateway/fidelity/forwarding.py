@@ -21,9 +21,11 @@ from gateway.values import Table, Value
 
 HELD: Final = frozenset({"x-death", "CC", "BCC", "x-delay"})
 """Headers that brokers act upon; beside all that begin with HELD_PREFIX."""
+COPIES: Final = frozenset({"CC", "BCC"})
+"""Those that route copies: held however many are held already."""
 HELD_PREFIX: Final = "x-first-death-"
 HELD_MAX: Final = 64
-"""Most headers that are held in one message; beyond that they stay where they are."""
+"""Most headers that are held in one message, beside COPIES; beyond that they stay where they are."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 _may_hold: Final = re.compile(rb"\x07x-death|\x02CC|\x03BCC|\x07x-delay|x-first-death-").search
@@ -74,7 +76,7 @@ def forward(
     if set_headers:
         headers.update({name: value for name, value in set_headers.items() if name != RESERVED})
     for place, name in enumerate(list(headers)):
-        if name not in release and is_held(name) and len(held) < HELD_MAX:
+        if name not in release and is_held(name) and (len(held) < HELD_MAX or name in COPIES):
             held[name] = headers.pop(name)
             places[name] = place
     if held:
@@ -91,10 +93,10 @@ def forward(
 def held_in(entry: Mapping[str, Value]) -> tuple[Table, dict[str, int]]:
     """The headers that the reserved header holds, and the place of each among the headers as they were."""
     held, at = entry.get("held"), entry.get("held_at")
-    if not isinstance(held, dict) or len(held) > HELD_MAX:
+    if not isinstance(held, dict) or len(held) > HELD_MAX + len(COPIES):
         return {}, {}
     held = {name: value for name, value in held.items() if is_held(name)}
-    numbers = at.split(",", HELD_MAX) if isinstance(at, str) else []
+    numbers = at.split(",", HELD_MAX + len(COPIES)) if isinstance(at, str) else []
     places = dict.fromkeys(held, 1 << 16)
     for name, number in zip(held, numbers, strict=False):
         if number.isascii() and number.isdigit() and len(number) <= 5:

@@ -80,7 +80,7 @@ def test_scopes_of_brokers_that_there_are_not(look: Look) -> None:
     text = '[brokers.orders]\nurl = "amqp://h"\n' + key(KEY + '\nscopes = ["publish:ordres/x", "consume:orders/q"]')
     finding = look(text, "access").one("access.keys")
     assert finding.what == (
-        "the scope publish:ordres/x can match nothing: there is no broker 'ordres'. The brokers are: orders."
+        "the scope publish:ordres/x: it can match nothing: there is no broker 'ordres'. The brokers are: orders."
     )
     assert finding.do == "Correct the scope, or take it out."
 

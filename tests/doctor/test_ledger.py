@@ -114,7 +114,7 @@ def test_scopes_of_stored_keys_that_match_nothing(look: Look, file: Path) -> Non
         )  # fmt: skip
     found = [each for each in look("", "ledger").report.findings if each.check == "access.keys"]
     assert [(each.where, each.severity.value) for each in found] == [("key k0 of shop", "warn")] * 2
-    assert found[0].what.startswith("the scope publish:gone/x can match nothing: there is no broker 'gone'.")
+    assert found[0].what.startswith("the scope publish:gone/x: it can match nothing: there is no broker 'gone'.")
     execute(file, "UPDATE api_keys SET scopes = ?", json.dumps(["publish:gone/x"] * 30).encode())
     found = [each for each in look("", "ledger").report.findings if each.check == "access.keys"]
     assert (len(found), found[-1].what) == (21, "30 scopes in all can match nothing")

@@ -116,7 +116,7 @@ def test_headers_are_set_and_removed() -> None:
     [
         {"held": "text"},
         {"held": {"other": 1}},
-        {"held": {f"x-first-death-{number}": 1 for number in range(HELD_MAX + 1)}},
+        {"held": {f"x-first-death-{number}": 1 for number in range(HELD_MAX + 3)}},
         {"held": {"CC": ["x"]}, "held_at": 5},
         {"held": {"CC": ["x"]}, "held_at": "-1"},
         {"held": {"CC": ["x"]}, "held_at": "999999"},
@@ -136,6 +136,16 @@ def test_no_more_is_held_than_there_is_room_for() -> None:
     sent = forward(Message(b"", Properties(headers=headers)), {})
     assert len(headers_of(sent)[RESERVED]["held"]) == HELD_MAX
     assert len(headers_of(sent)) == 10
+
+
+def test_headers_that_route_copies_are_held_however_many_others_are() -> None:
+    headers: Table = {f"x-first-death-{number}": number for number in range(HELD_MAX + 1)}
+    message = Message(b"", Properties(headers={**headers, "CC": ["elsewhere"], "BCC": ["there"]}))
+    sent = forward(message, {})
+    assert headers_of(sent).keys() == {f"x-first-death-{HELD_MAX}", RESERVED}
+    assert headers_of(sent)[RESERVED]["held"]["CC"] == ["elsewhere"]
+    released = headers_of(forward(sent, {}, release=frozenset({"CC", "BCC"})))
+    assert (released["CC"], released["BCC"]) == (["elsewhere"], ["there"])
 
 
 def test_absent_and_empty_headers_are_told_apart() -> None:

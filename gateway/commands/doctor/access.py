@@ -101,7 +101,7 @@ def _keys(report: Report, config: Config) -> None:
         names.add(each.name)
     for setting, scope, why in doubts(config):
         report.warn(
-            "access.keys", setting, f"the scope {scope} can match nothing: {why}",
+            "access.keys", setting, f"the scope {scope}: {why}",
             do="Correct the scope, or take it out.",
         )  # fmt: skip
     if names and not config.http.tls.client_ca_file:

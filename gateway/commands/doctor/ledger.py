@@ -156,7 +156,7 @@ def _stored_scopes(report: Report, config: Config, rows: Iterable[tuple[object, 
                     found.append((f"key {key} of {client}", str(scope), why))
     for where, scope, why in found[:STORED_SCOPES_MAX]:
         report.warn(
-            "access.keys", where, f"the scope {scope} can match nothing: {why}",
+            "access.keys", where, f"the scope {scope}: {why}",
             do="Make a key with other scopes, and revoke this one: gateway keys create --help.",
         )  # fmt: skip
     if len(found) > STORED_SCOPES_MAX:
