@@ -26,6 +26,8 @@ from gateway.values import UINT64_MAX, Table
 
 PERSISTENT: Final = 2
 JSON: Final = "application/json"
+PARTS: Final = ("routing_key", "payload", "properties", "headers")
+"""Members of which a message has at least one."""
 _PLAIN: Final = frozenset({str, type(None)})
 _BINARY_KEPT: Final = frozenset({"correlation_id", "user_id", "app_id"})
 """0-10 carries these as octets; the others are short strings in every version."""
@@ -37,7 +39,7 @@ def to_publish(item: PublishMessage, annotated: bool = True) -> Outgoing:
         raise ApiProblem(
             "invalid_request",
             "the message is empty: give a routing_key, a payload, properties or headers",
-            errors=[("", "routing_key, payload, properties and headers are missing")],
+            errors=[(f"/{name}", "missing, as all of these are") for name in PARTS],
         )
     return outgoing(item, annotated)
 

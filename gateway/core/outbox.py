@@ -254,7 +254,9 @@ class Outbox:
         name, version = upstream.name, version_name(upstream)
         rows, entries = [], []
         for item in messages:
-            detail = {"not_before": moment(item.not_before)} if item.not_before else None
+            detail: dict[str, Any] = {"not_before": moment(item.not_before)} if item.not_before else {}
+            if not item.mandatory:
+                detail["mandatory"] = False
             rows.append(
                 Promised(
                     message_id=item.id,
@@ -264,12 +266,12 @@ class Outbox:
                     payload=envelopes.encode(item.message, item.mandatory),
                     at=at,
                     due_at=item.not_before + CLOCK if item.not_before else 0,
-                    reason=detail or {},
+                    reason=detail,
                     client=client,
                 )
             )
             message = describe(name, version, exchange, item, client, "http")
-            entries.append(Entry(item.id, Kind.SCHEDULED, at, name, version, detail, message))
+            entries.append(Entry(item.id, Kind.SCHEDULED, at, name, version, detail or None, message))
         return rows, entries
 
     # ------------------------------------------------------------------------------------- looking, steering
@@ -513,6 +515,8 @@ class Outbox:
             else:
                 text = id_text(row.message_id)
                 resent = row.doubtful or row.reason.get("resent") is True
+                # Of an earlier release: then false was the default, and nobody chose it.
+                mandatory = mandatory or row.reason.get("mandatory") is not False
                 ready.append((row, Outgoing(row.routing_key, message, mandatory, row.message_id, text, resent)))
         sent = []
         began = time_ns()
@@ -538,7 +542,7 @@ class Outbox:
     def _sort(self, work: Work, upstream: Upstream, row: Promised, item: Outgoing, result: Published) -> bool:
         """What follows from the outcome of one; whether its broker is away."""
         error = result.error
-        reason: dict[str, Any] = {name: row.reason[name] for name in ("not_before",) if name in row.reason}
+        reason: dict[str, Any] = {name: row.reason[name] for name in ("not_before", "mandatory") if name in row.reason}
         if result.resent:
             reason["resent"] = True
         if error is not None:

@@ -65,6 +65,7 @@ async def test_an_empty_message_says_what_is_missing(
 ) -> None:
     found = problem(await client.post(PATH, json=body), 422, "invalid_request")
     assert found["detail"] == "the message is empty: give a routing_key, a payload, properties or headers"
+    assert [error["pointer"] for error in found["errors"]] == ["/routing_key", "/payload", "/properties", "/headers"]
     batch = (await client.post(PATH, json={"messages": [body]})).json()["results"]
     lines = await client.post(PATH, content=json.dumps(body), headers={"content-type": "application/x-ndjson"})
     assert [batch[0]["status"], lines.json()["status"]] == [422, 422]

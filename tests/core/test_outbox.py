@@ -9,9 +9,10 @@ from time import time
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.config import LedgerSettings, RetentionSettings
-from gateway.core import Answer, Gateway, KeyedRequest, Outgoing, Published
+from gateway.core import Answer, Gateway, KeyedRequest, Outgoing, Published, envelopes
 from gateway.core import outbox as module
 from gateway.core.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
@@ -204,6 +205,16 @@ async def test_what_the_broker_will_never_take_is_kept_with_its_reason(
     assert await kinds(gateway, missing) == [Kind.SCHEDULED, Kind.REFUSED, Kind.SCHEDULED, Kind.CONFIRMED]
     with pytest.raises(StateError):
         await gateway.outbox.retry(parse_id(missing.id))
+
+
+async def test_what_an_earlier_release_took_is_kept_too(gateway: Gateway, ledger: Ledger) -> None:
+    """``mandatory`` was false unless given; who said so does not stand in the row."""
+    item = message(key="no")
+    gateway._publisher.give_ids([item])
+    (row,), entries = gateway.outbox._rows(gateway.broker("fake"), "", [item], "")
+    await ledger.outbox.put([structs.replace(row, payload=envelopes.encode(item.message, False))], entries)
+    found = Published(item.text)
+    assert (await row_of(gateway, found, lambda row: row.dead)).reason["code"] == "unroutable"
 
 
 async def test_too_large_is_refused_at_once(ledger: Ledger) -> None:
