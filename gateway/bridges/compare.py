@@ -28,11 +28,13 @@ from gateway.bridges.routes import Fate, Route
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
 from gateway.core.consuming import own_id, printable
+from gateway.core.fetching import settle
 from gateway.core.outbox import moment
 from gateway.errors import BrokerUnavailable, EncodeError, FrameSyntaxError, Overloaded
 from gateway.fidelity import digest, forward, raw_annotations
 from gateway.ledger import Happened, Kind, id_text
 from gateway.message import Message
+from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
 
 LIST_MAX: Final = 100
@@ -43,6 +45,8 @@ LEDGER_MAX: Final = 1_000_000
 """Most messages of a window that are told apart; they need 100 MB."""
 IDLE: Final = 1.0
 """A queue that brings nothing for so many seconds has no more to show."""
+KEPT_WITHIN: Final = 5.0
+"""Seconds for messages that have used up their queue's delivery limit to become safe."""
 WITHIN: Final = 60.0
 """How long a queue is looked into, in seconds."""
 KINDS: Final = (Kind.FORWARDED, Kind.REDUCED, Kind.DEAD_LETTERED, Kind.FILTERED, Kind.LOOPED, Kind.DUPLICATE_DROPPED)
@@ -398,10 +402,14 @@ async def look_into(
         if shown < wanted:
             shown += 1
             see(delivery)
-        delivery.message = _EMPTY  # it may stay out for a while, its body need not
+        if how == "leased":
+            out.append(delivery)
+        if not delivery.is_used_up:  # else it is kept, with its body, when it is given back
+            delivery.message = _EMPTY  # it may stay out for a while, its body need not
         if shown == wanted:
             enough.set()
 
+    out: list[Delivery] = []
     consumer = await upstream.consume(queue, min(wanted, LIMIT_MAX), arrive, acquired=not capabilities.browse)
     try:
         end = loop.time() + WITHIN
@@ -412,7 +420,10 @@ async def look_into(
             except TimeoutError:
                 pass  # look again whether something came meanwhile
     finally:
-        await consumer.close()
+        await consumer.cancel()
+        for delivery in reversed(out):  # the end of a channel counts as a return where nack does not (RabbitMQ 4.3)
+            settle(delivery, Settlement.RELEASE)
+        await consumer.close(drain=KEPT_WITHIN)
     pile.complete = pile.complete and shown == wanted
     return how
 

@@ -85,6 +85,10 @@ class BrokerSettings(Settings, frozen=True):
     """Old name of ``lease_max_seconds``."""
     message_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 16 << 20
     """Largest message body, in octets, in both directions."""
+    delivery_limit: Annotated[int, Meta(ge=0, le=1_000_000)] = 20
+    """Smallest delivery limit of quorum queues at this broker, as its policies or its default set it: the gateway
+    cannot see them. A message that was given back too often for it is kept in the ledger, dead. 0: no queue has a limit
+    but those that were declared through the gateway with ``x-delivery-limit``."""
     annotate: bool = True
     """Whether messages get the reserved header ``x-gateway`` with the gateway's id."""
     required: bool = False

@@ -57,6 +57,7 @@ class BrokerLeases:
         upstream = self._parts.find(settings.broker)
         await self._parts.own_queues.ensure(subscription.name, settings)
         arrivals = self._readers.of(subscription, upstream)
+        upstream.delivery_limits.state_native(arrivals.queue, settings.dead_letter_native)
         wanted = min(max_messages, room)
         self._pulls += wanted
         try:
@@ -92,8 +93,9 @@ class BrokerLeases:
         deadline = loop.time() + wait
         queue = queue_of(subscription.name, subscription.settings)
         while True:
-            deliveries = await self._fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), gone)
-            if arrivals.filter.wants_all:
+            fetched = await self._fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), gone)
+            deliveries = await _handable(upstream, queue, fetched)
+            if arrivals.filter.wants_all and (deliveries or not fetched):
                 return [arrivals.read(delivery) for delivery in deliveries]
             found, unwanted = arrivals.sort(deliveries)
             if unwanted:
@@ -105,7 +107,7 @@ class BrokerLeases:
                     raise
                 self._count(upstream.name, "filtered", len(unwanted))
             over = self._draining.done() or (gone is not None and gone.done())
-            if found or not deliveries or over or (not wait and len(deliveries) < wanted):
+            if found or not fetched or over or (not wait and len(fetched) < wanted):
                 return found
 
     async def _fetch(
@@ -344,6 +346,25 @@ class BrokerLeases:
         if count:
             self._parts.metrics.deliveries.labels(broker, event).inc(count)
         self._parts.metrics.leases.set(len(self._leases))
+
+
+async def _handable(upstream: Upstream, queue: str, deliveries: list[Delivery]) -> list[Delivery]:
+    """Those that may go back once more. The others are kept: a consumer that does not settle one would cost it."""
+    if not any(delivery.is_used_up for delivery in deliveries):
+        return deliveries
+    try:
+        native = await upstream.dead_letters_natively(queue)
+    except BaseException:
+        for delivery in deliveries:
+            settle(delivery, Settlement.RELEASE)
+        raise
+    left = []
+    for delivery in deliveries:
+        if native or not delivery.is_used_up:
+            left.append(delivery)
+        else:
+            settle(delivery, Settlement.RELEASE)
+    return left
 
 
 async def turn_away(

@@ -17,6 +17,7 @@ from gateway.core.ack_ids import AckIds
 from gateway.core.auditor import Auditor
 from gateway.core.consuming import Consuming
 from gateway.core.dead_letters import DeadLetters
+from gateway.core.delivery_limits import DeliveryLimitGuard
 from gateway.core.in_doubt import InDoubt
 from gateway.core.intakes import WORK as INTAKE
 from gateway.core.intakes import Intakes
@@ -99,6 +100,7 @@ class Gateway:
         """What takes messages for subscriptions works with these."""
         self.subscriptions = Subscriptions(ledger, self.broker, subscriptions or {}, self.parts.own_queues)
         self.consuming = Consuming(self.parts, self._leases, ack_ids, self.subscriptions, self.peers)
+        self._delivery_limits = DeliveryLimitGuard(self.parts, self.subscriptions.all)
         self.intakes = Intakes(self.parts, self.subscriptions, self.consuming.shelves)
         """What takes messages in order for those who pull."""
         self.ownership.register(INTAKE, self.intakes)
@@ -161,6 +163,7 @@ class Gateway:
             task.cancel()
         await self.parts.own_queues.close()
         await self.consuming.close()
+        await self._delivery_limits.close(within)
         await asyncio.gather(
             self.retired.close(within), *(upstream.close(within) for upstream in self.brokers.values())
         )
@@ -185,6 +188,7 @@ class Gateway:
 
     def _attend(self, upstream: Upstream) -> None:
         upstream.on_state.append(self._broker_changed)
+        self._delivery_limits.attend(upstream)
         upstream.on_oversized.append(partial(self._oversized, upstream.name))
         self.metrics.publishes.labels(upstream.name, Kind.UNKNOWN.value)  # from 0 on, or its first would be no rise
         upstream.on_answered.append(self.metrics.confirm_seconds.labels(upstream.name).observe)

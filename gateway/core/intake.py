@@ -175,10 +175,12 @@ async def turn_away(
     unwanted: Sequence[tuple[Arrival, str]],
     *,
     patient: bool = False,
+    code: str = "filtered",
 ) -> None:
     """What becomes of messages that the filter does not want: discarded, at the dead-letter place, or dead in the
     ledger. They are safe, or meant to go, when it returns: acknowledge them then. ``patient``: where the ledger is
-    away it is waited for, and the dead-letter place is not given another copy meanwhile.
+    away it is waited for, and the dead-letter place is not given another copy meanwhile. ``code``: why, for dead
+    letters.
 
     Raises:
         LedgerUnavailable: it is not recorded; nothing may be acknowledged. Never where it is patient.
@@ -195,16 +197,16 @@ async def turn_away(
     elif place is None:
         dead = list(unwanted)
     else:
-        letters = [arrivals.letter(arrival, reason, "filtered") for arrival, reason in unwanted]
+        letters = [arrivals.letter(arrival, reason, code) for arrival, reason in unwanted]
         outcomes = await parts.dead_letters.bury(place, arrivals.name, letters, BURY_WITHIN)
         for (arrival, reason), error in zip(unwanted, outcomes, strict=True):
             if error is None:
-                entries.append(arrivals.buried(arrival, at, place, reason, "filtered"))
+                entries.append(arrivals.buried(arrival, at, place, reason, code))
             else:
                 dead.append((arrival, f"{reason}; the dead-letter place did not take it: {error}"))
-    owed = [arrivals.owed(arrival, at, dead=reason, code="filtered") for arrival, reason in dead]
+    owed = [arrivals.owed(arrival, at, dead=reason, code=code) for arrival, reason in dead]
     entries += [
-        arrivals.entry(arrival, Kind.DEAD, at, reason=printable(reason)[:500], **arrivals.died(arrival, "filtered"))
+        arrivals.entry(arrival, Kind.DEAD, at, reason=printable(reason)[:500], **arrivals.died(arrival, code))
         for arrival, reason in dead
     ]
     while True:

@@ -23,6 +23,7 @@ from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Operation, Qos
 from gateway.telemetry import log
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
+from gateway.upstreams.delivery_limits import DeliveryLimits
 from gateway.upstreams.notify import notify
 from gateway.upstreams.topology import QueueInfo
 from gateway.values import Table
@@ -72,6 +73,8 @@ class ConsumerChannel(DeliveryChannel):
     def receive(self, operation: Operation) -> None:
         if type(operation) is Deliver and self.usable:
             delivery = self.take(operation) if not self.no_ack else Delivery(self, self.queue, operation, settled=True)
+            if delivery.is_last and self.keep(delivery):
+                return
             try:
                 self.on_delivery(delivery)
             except Exception as error:  # a fault of the callback's must not end the link; it costs this channel
@@ -125,6 +128,7 @@ class Consumer:
         check_queue: Callable[[str], Awaitable[None]],
         query_queue: Callable[[str], Awaitable[QueueInfo]],
         on_oversized: Callable[[Oversized, Callable[[], None]], None],
+        limits: DeliveryLimits | None,
         pause_min: float,
         pause_max: float,
     ) -> None:
@@ -144,6 +148,7 @@ class Consumer:
         self._check_queue = check_queue
         self._query_queue = query_queue
         self._on_oversized = on_oversized
+        self._limits = limits
         self._pause_min, self._pause_max = pause_min, pause_max
         self._channel: ConsumerChannel | None = None
         self._holders: list[ConsumerChannel] = []
@@ -242,6 +247,7 @@ class Consumer:
         channel.queue = self.queue
         channel.on_delivery = self._on_delivery
         channel.on_oversized = self._on_oversized
+        channel.limits = self._limits
         channel.no_ack = self._no_ack
         self._sort_holders()
         channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX and not self._no_ack else 0

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
 from gateway.errors import GatewayError, LeaseLost, StateError
 from gateway.link import Channel, Link
-from gateway.message import Message
+from gateway.message import Message, delivery_count
 from gateway.operations import Deliver, DeliveryTooLarge, Got, Operation, Settle, Settlement
+from gateway.upstreams.delivery_limits import DeliveryLimits, is_last, is_used_up
 from gateway.upstreams.notify import notify
 
 
@@ -39,7 +41,8 @@ class Delivery:
     """A message that is leased to us until it is settled."""
 
     __slots__ = (
-        "_channel", "_done", "at", "exchange", "message", "number", "on_lost", "queue", "redelivered", "routing_key",
+        "_channel", "_done", "at", "exchange", "is_kept", "limit", "message", "number", "on_lost", "queue",
+        "redelivered", "returns", "routing_key",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +59,12 @@ class Delivery:
         """When it came, on the loop's clock."""
         self.on_lost: Callable[[Delivery], None] | None = None
         """Called once, on the loop, if the lease is lost before it is settled."""
+        self.returns = 0
+        """How often the broker counts that it was given back, where the queue's delivery limit matters."""
+        self.limit = 0
+        """That limit; 0: there is none."""
+        self.is_kept = False
+        """It must not go back: it is on its way to where it is safe."""
         self._channel = channel
         self._done = settled
 
@@ -65,6 +74,16 @@ class Delivery:
         return self._channel
 
     @property
+    def is_used_up(self) -> bool:
+        """Its queue's delivery limit allows no more returns on purpose."""
+        return is_used_up(self.returns, self.limit)
+
+    @property
+    def is_last(self) -> bool:
+        """Its broker may drop it when the channel that holds it breaks."""
+        return is_last(self.returns, self.limit)
+
+    @property
     def settled(self) -> bool:
         """It was settled by us."""
         return self._done
@@ -72,12 +91,13 @@ class Delivery:
     @property
     def lost(self) -> bool:
         """The lease is gone, unsettled: the broker delivers the message again."""
-        return not self._done and self.number not in self._channel.deliveries
+        return not self._done and self._channel.deliveries.get(self.number) is not self
 
     def settle(self, settlement: Settlement) -> None:
         """Settle it; what is settled in one turn of the loop is written at its end.
 
-        ``REJECT`` here is the protocol's word and may delete the message; ``Upstream.reject`` looks after it.
+        ``REJECT`` here is the protocol's word and may delete the message; ``Upstream.reject`` looks after it. A
+        ``RELEASE`` of one that is used up does not reach the broker: it is kept (:class:`DeliveryLimits`).
 
         Raises:
             LeaseLost: the channel that held it is gone.
@@ -96,7 +116,8 @@ class DeliveryChannel(Channel):
     """A channel that holds deliveries of one queue."""
 
     __slots__ = (
-        "_first", "_last", "_settlement", "deliveries", "emptied", "on_oversized", "oversized", "queue", "rejected",
+        "_first", "_last", "_settlement", "deliveries", "emptied", "limits", "on_oversized", "oversized", "queue",
+        "rejected",
     )  # fmt: skip
 
     def __init__(self, link: Link, number: int) -> None:
@@ -112,6 +133,8 @@ class DeliveryChannel(Channel):
         """How many of those it does not hold any more."""
         self.on_oversized: Callable[[Oversized, Callable[[], None]], None] | None = None
         """Told of each, with what rejects it."""
+        self.limits: DeliveryLimits | None = None
+        """The delivery limits of its queues; None: what goes back on it does not count."""
         self._settlement: Settlement | None = None  # the run first-last that waits for the end of the turn
         self._first = self._last = 0
 
@@ -119,15 +142,37 @@ class DeliveryChannel(Channel):
         """Lease what came."""
         delivery = Delivery(self, self.queue, operation)
         self.deliveries[delivery.number] = delivery
+        if delivery.redelivered and self.limits is not None and (count := delivery_count(delivery.message)):
+            delivery.returns, delivery.limit = count, self.limits.of(self.queue)
         return delivery
+
+    def keep(self, delivery: Delivery) -> bool:
+        """Have a delivery kept that must not go back; False: nobody can. It stays out on this channel until then."""
+        if self.limits is None or self.limits.on_used_up is None or delivery.is_kept:
+            return False
+        delivery.is_kept = True
+        self.limits.on_used_up(delivery)
+        return True
+
+    def _keep_instead(self, delivery: Delivery) -> bool:
+        """Keep what was to be given back. Whoever gave it back is done with it: what is kept is another object."""
+        kept = copy(delivery)
+        kept.at, kept.on_lost = self.link.loop.time(), None
+        if not self.keep(kept):
+            return False
+        self.deliveries[delivery.number] = kept
+        return True
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """See :meth:`Delivery.settle`."""
         number = delivery.number
         if self.link.closing:
             raise LeaseLost("the connection that holds the delivery is being closed")
-        if self.deliveries.pop(number, None) is None:
+        if self.deliveries.get(number) is not delivery:
             raise LeaseLost(f"the channel that held the delivery is gone: {self.closed or 'it was given back'}")
+        if settlement is Settlement.RELEASE and delivery.is_used_up and self._keep_instead(delivery):
+            return
+        del self.deliveries[number]
         if self.emptied is not None and not self.deliveries:
             self._tell_empty()
         if number == self._last + 1 and settlement is self._settlement and self._may_join(settlement):

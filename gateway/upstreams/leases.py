@@ -34,6 +34,7 @@ from gateway.errors import (
 from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Get, Got, Operation, Qos, Settlement
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
+from gateway.upstreams.delivery_limits import DeliveryLimits
 from gateway.upstreams.topology import QUEUE_KNOWN
 
 CHANNEL_LEASES: Final = 100
@@ -127,12 +128,14 @@ class Leases:
         lease_max: float,
         check_queue: Callable[[str, float], Coroutine[None, None, None]],
         on_oversized: Callable[[Oversized, Callable[[], None]], None],
+        limits: DeliveryLimits,
     ) -> None:
         self.name = name
         self._check_queue = check_queue
         self._most = channels
         self._lease_max = lease_max
         self._on_oversized = on_oversized
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._reason = "not connected yet"
@@ -328,6 +331,7 @@ class Leases:
             raise LimitExceeded(f"broker {self.name}: all {self._most} lease_channels are in use", "lease_channels")
         channel = link.channel(LeaseChannel)
         channel.on_oversized = self._on_oversized
+        channel.limits = self._limits
         channel.queue = queue
         self._channels.add(channel)
         try:

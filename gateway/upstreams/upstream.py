@@ -31,6 +31,7 @@ from gateway.upstreams.branches import Branches
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.dead_letters import DeadLetters
 from gateway.upstreams.deliveries import Delivery, Oversized
+from gateway.upstreams.delivery_limits import DeliveryLimits
 from gateway.upstreams.keeper import Dialer, Keeper
 from gateway.upstreams.leases import Leases
 from gateway.upstreams.notify import notify
@@ -81,12 +82,15 @@ class Upstream:
         self._topology = Topology(name)
         self.branches = Branches(name, self.query_exchange, settings.message_max)
         """Branches of distributed transactions (0-10)."""
+        self.delivery_limits = DeliveryLimits(settings.delivery_limit, self._topology)
+        """The delivery limits of its queues."""
         self._leases = Leases(
             name,
             channels=settings.lease_channels,
             lease_max=settings.lease_max,
             check_queue=self._topology.check_queue,
             on_oversized=self._oversized,
+            limits=self.delivery_limits,
         )
         self._dead_letters = DeadLetters(name, self.url.user, self._publisher, self._topology)
         self._consumers: set[Consumer] = set()
@@ -399,6 +403,14 @@ class Upstream:
         """
         await self._dead_letters.reject(delivery, dead_letter, self._capabilities, native=native)
 
+    async def dead_letters_natively(self, queue: str) -> bool:
+        """Return whether the broker is known to dead-letter what is rejected from a queue, or exceeds its limit.
+
+        Raises:
+            NotFound, RemoteError, BrokerUnavailable: it cannot be asked.
+        """
+        return await self._dead_letters.takes(queue, self._capabilities)
+
     async def consume(
         self,
         queue: str,
@@ -435,6 +447,7 @@ class Upstream:
             check_queue=self._topology.check_queue,
             query_queue=self._topology.query_queue,
             on_oversized=self._oversized,
+            limits=self.delivery_limits if acquired and not no_ack else None,
             pause_min=self.settings.reconnect_min,
             pause_max=self.settings.reconnect_max,
         )

@@ -24,6 +24,8 @@ from gateway.message import Message
 from gateway.operations import ExchangeFound, Settlement
 from gateway.session import Capabilities, Version
 from gateway.upstreams import ConsumerState, PublishReceipt, QueueInfo, Status, UpstreamState
+from gateway.upstreams.delivery_limits import DeliveryLimits
+from gateway.upstreams.topology import Topology
 
 
 @dataclass
@@ -44,6 +46,7 @@ class FakeDelivery:
         self.message, self.exchange, self.routing_key, self.redelivered = item
         self.lost = False
         self.settled = False
+        self.is_used_up = False
         self.channel: object = None
         self.on_lost: Callable[[FakeDelivery], None] | None = None
         upstream.out.append(self)
@@ -155,6 +158,7 @@ class FakeUpstream:
         """A list: confirms wait in it until the test gives them."""
         self.users = 0
         self.dead_letter = False
+        self.delivery_limits = DeliveryLimits(0, Topology(name))
         self.fetches = 0
 
     def pump(self) -> None:
