@@ -110,7 +110,7 @@ async def test_what_we_were_too_busy_for_is_no_attempt(world: World) -> None:
     await world.push("s", "e")
     world.broker.put("s", b"x")
     await asyncio.sleep(10)
-    assert [attempt for _, attempt in world.receivers.attempts()] == [1, 1, 1]
+    assert [attempt for _, attempt in world.receivers.attempts()] == [1, None, None]
     assert kinds(world) == [Kind.RECEIVED, Kind.ACKNOWLEDGED]
     first, *others = times(world)
     assert [round(at - first) for at in others] in ([1, 3], [2, 3], [2, 4])
@@ -166,7 +166,7 @@ async def test_a_breaker_that_is_open_leaves_the_queue_alone_and_costs_no_attemp
     assert len(world.receivers.bodies()) == 100 - len(world.ledger.rows)
     await asyncio.sleep(20_000)
     assert sorted(world.receivers.bodies()) == sorted(b"%d" % number for number in range(100))
-    assert max(attempt for _, attempt in world.receivers.attempts()) == 2
+    assert max(attempt or 1 for _, attempt in world.receivers.attempts()) == 2
     assert not world.ledger.rows
 
 
@@ -212,7 +212,7 @@ def test_an_endpoint_that_is_gone_is_disabled_and_its_messages_wait(lease: str) 
         await asyncio.sleep(60)
         assert sorted(world.receivers.bodies()) == sorted(b"%d" % number for number in range(10))
         assert not world.ledger.rows
-        assert max(attempt for _, attempt in world.receivers.attempts()) == 2
+        assert max(attempt or 1 for _, attempt in world.receivers.attempts()) == 2
         await world.close()
 
     run(main())
