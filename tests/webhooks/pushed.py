@@ -114,7 +114,7 @@ class Receivers:
         """What an endpoint took, in order."""
         return [item.message.body for item in self.got.get(name, [])]
 
-    def attempts(self, name: str = "e") -> list[tuple[bytes, int]]:
+    def attempts(self, name: str = "e") -> list[tuple[bytes, int | None]]:
         """Every message of every request: body and attempt."""
         return [(item.message.body, item.attempt) for _, items in self.requests.get(name, []) for item in items]
 
