@@ -27,6 +27,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from gateway import commands, config, errors, fidelity, limits, telemetry
 from gateway.access.scopes import FORMS
+from gateway.api import story
 from gateway.api.app import ROUTES
 from gateway.api.problems import PROBLEMS
 from gateway.api.subscription_scopes import NEEDS, Need
@@ -770,6 +771,13 @@ def dead_letter_codes() -> Iterator[str]:
     yield from table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in deaths.CODES.items()))
 
 
+def wait_codes() -> Iterator[str]:
+    """Why a message waits."""
+    words = {"subscription": "S", "endpoint": "E", "where": "its queue"}
+    rows = ((f"`{code}`", said.format_map(words)) for code, (said, _) in story.WAITS.items())
+    yield from table(("code", "meaning, for a subscription S and its endpoint E"), rows)
+
+
 def webhook_errors() -> Iterator[str]:
     """What an error means; the nearest class."""
     yield from table(
@@ -923,6 +931,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "outbound-limits": outbound_limits,
     "webhook-statuses": webhook_statuses,
     "webhook-errors": webhook_errors,
+    "wait-codes": wait_codes,
     "dead-letter-codes": dead_letter_codes,
     "webhook-schedule": webhook_schedule,
     "breaker": breaker_settings,

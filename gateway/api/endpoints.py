@@ -110,12 +110,19 @@ async def pause_endpoint(call: Call) -> Response:
 
 async def resume_endpoint(call: Call) -> Response:
     """Go on."""
-    return _answer(await _all(call).resume(call.names["endpoint"]))
+    return _well(call, await _all(call).resume(call.names["endpoint"]))
 
 
 async def enable_endpoint(call: Call) -> Response:
     """It is not gone after all."""
-    return _answer(await _all(call).enable(call.names["endpoint"]))
+    return _well(call, await _all(call).enable(call.names["endpoint"]))
+
+
+def _well(call: Call, found: endpoints.Endpoint) -> Response:
+    """Somebody says that it is well: its breaker does not wait for its time."""
+    if call.pushes is not None:
+        call.pushes.recheck(found.name)
+    return _answer(found)
 
 
 async def verify_endpoint(call: Call) -> Response:

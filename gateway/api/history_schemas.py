@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from gateway.api.schemas import Input, MessageEvent, MessageSummary, Output, PageQuery
+from gateway.api.story import WAITS
 from gateway.notation.dead_letters import DeadLetter
 from gateway.validation import Moment
 
@@ -54,6 +55,16 @@ class OwedDelivery(Output, omit_defaults=False):
     """Why it is not done yet; ``at`` of it is a time of RFC 3339."""
 
 
+class Waiting(Output, omit_defaults=False):
+    """Why a message that could be taken now is not."""
+
+    subscription: str
+    """The subscription that could take it; empty: there is none."""
+    code: Annotated[str, Meta(description="Why, in one stable word.", extra_json_schema={"enum": list(WAITS)})]
+    reason: str
+    """Why, in a sentence."""
+
+
 class Advice(Output, omit_defaults=False):
     """Something that can be done."""
 
@@ -74,6 +85,9 @@ class MessageTimeline(MessageSummary, omit_defaults=False):
     """Why it is a dead letter, and where it came from; ``null``: it is none."""
     story: list[str]
     """What happened, a sentence for each event."""
+    waits: list[Waiting]
+    """Why it waits: what holds the subscriptions that could take it. Empty: it does not wait, or nothing is known to
+    hold it."""
     now: str
     """Where it is now, and why."""
     advice: list[Advice]

@@ -192,6 +192,9 @@ class Push(Output, omit_defaults=False):
     its queue cannot be read; ``stopped``: no process pushes it."""
     reason: str
     """Why it is not running."""
+    code: str
+    """The same in one stable word, such as ``endpoint_missing``, ``endpoint_paused`` or ``breaker_open``; empty: it is
+    running, or this process does not know."""
     in_flight: int
     """Messages in requests that are under way."""
     held: int
@@ -218,7 +221,8 @@ class Subscription(SubscriptionSettings, frozen=True, kw_only=True):
     state: Literal["active", "paused"]
     """Whether it takes and hands out messages; ``paused`` says how it began."""
     reason: str
-    """What stands in the way of its intake, where this process runs one; empty: nothing."""
+    """What keeps it from taking messages, as far as this process knows; empty: nothing. In lists only what its intake
+    says."""
     leases: int
     """Messages that are out from this process and held by a broker."""
     backlog: Backlog | None

@@ -9,7 +9,7 @@ for another, so what is owed is told first.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,22 @@ import msgspec
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.ledger import Delivery, Event, Kind, Promised, State, StoredMessage, id_text, parse_id
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A subscription that does not take a message now, and what holds it."""
+
+    subscription: str
+    """Empty: there is none."""
+    code: str
+    """One of :data:`WAITS`."""
+    endpoint: str = ""
+    reason: str = ""
+    """What else is known."""
+    broker: str = ""
+    exchange: str = ""
+    queue: str = ""
+    """Where a message is that no subscription takes; empty: that is not known."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -27,6 +43,8 @@ class Holding(msgspec.Struct, frozen=True):
     in_doubt: bool = False
     """A publish is without its outcome."""
     body: bool = False
+    waits: Sequence[Wait] = ()
+    """What holds the subscriptions that could take it."""
 
 
 class Step(NamedTuple):
@@ -141,6 +159,66 @@ ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
 }
 """State -> what can be done, if nothing of it is owed. A command of which a word is not known is left out."""
 
+WAITS: Final[Mapping[str, tuple[str, Step]]] = {
+    "endpoint_missing": (
+        "The subscription {subscription} pushes to the endpoint {endpoint}, which does not exist",
+        Step("Create the endpoint.", "gateway endpoints put {endpoint} FILE"),
+    ),
+    "endpoint_unverified": (
+        "The endpoint {endpoint} of the subscription {subscription} is not verified",
+        Step("Ask it again whether the gateway may call it.", "gateway endpoints verify {endpoint}"),
+    ),
+    "endpoint_disabled": (
+        "The endpoint {endpoint} of the subscription {subscription} is disabled",
+        Step("Enable it.", "gateway endpoints enable {endpoint}"),
+    ),
+    "endpoint_paused": (
+        "The endpoint {endpoint} of the subscription {subscription} is paused",
+        Step("Resume it.", "gateway endpoints resume {endpoint}"),
+    ),
+    "endpoint_asked_to_wait": (
+        "The endpoint {endpoint} of the subscription {subscription} asked for a pause",
+        Step("Wait for the end of the pause, or end it now.", "gateway endpoints resume {endpoint}"),
+    ),
+    "breaker_open": (
+        "The circuit breaker of the endpoint {endpoint} of the subscription {subscription} is open",
+        Step("When the endpoint works again, try it at once.", "gateway endpoints resume {endpoint}"),
+    ),
+    "ledger_unavailable": (
+        "The subscription {subscription} waits for the ledger",
+        Step("Look at the ledger.", "gateway doctor"),
+    ),
+    "backlog_full": (
+        "The subscription {subscription} takes nothing from its queue",
+        Step("Redrive or delete what is dead, or raise backlog_max.", "gateway dlq list --subscription {subscription}"),
+    ),
+    "queue_unreadable": (
+        "The subscription {subscription} cannot read its queue",
+        Step("See how the subscription does.", "gateway subscriptions get {subscription}"),
+    ),
+    "subscription_paused": (
+        "The subscription {subscription} is paused",
+        Step("Resume it.", "gateway subscriptions resume {subscription}"),
+    ),
+    "subscription_missing": (
+        "There is no subscription {subscription} now; the ledger keeps the message for one of that name",
+        Step("Create the subscription.", "gateway subscriptions put {subscription} FILE"),
+    ),
+    "not_running": (
+        "No process pushes the subscription {subscription} now",
+        Step("See how the subscription does.", "gateway subscriptions get {subscription}"),
+    ),
+    "not_pulled": (
+        "It waits until somebody pulls the subscription {subscription}",
+        Step("Take it.", "gateway pull {subscription}"),
+    ),
+    "no_subscription": (
+        "No subscription of the gateway takes from {where}",
+        Step("Create a subscription of its queue."),
+    ),
+}
+"""Why a message waits -> a sentence without its end, and what can be done."""
+
 REPLAY: Final = Step(
     "Send it once more, from the body that the ledger keeps.", "gateway replay messages --message {id}"
 )
@@ -185,7 +263,7 @@ def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> st
             return f"The ledger holds it, and the broker {row.broker} would not take it.{why}"
         return f"The ledger holds it, to publish it to {row.broker} at {_time(row.due_at)}.{why}"
     if holding.deliveries:
-        return " ".join(map(_owed, holding.deliveries))
+        return " ".join([*map(_owed, holding.deliveries), *map(waiting, holding.waits)])
     if message.state is None:
         return "Nothing is known of what happened to it."
     said = ENDS[message.state].format_map(_words(message, events))
@@ -195,6 +273,8 @@ def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> st
             said = f"A copy is confirmed at the dead-letter destination{place}."
         if reason := printable(last.detail.get("reason") or ""):
             said += f" Why: {reason}."
+    for wait in holding.waits:
+        said += f" {waiting(wait)}"
     if holding.in_doubt:
         said += " Its outcome is owed to the caller who repeats its Idempotency-Key."
     return said
@@ -208,13 +288,48 @@ def advice(message: StoredMessage, events: Sequence[Event], holding: Holding) ->
         path = f"/v1/scheduled/{words['id']}"
         steps.append(Step(f"Send it again: POST {path}:retry") if holding.outbox.dead else Step("Wait for it."))
         steps.append(Step(f"Take it back: DELETE {path}"))
+    for wait in holding.waits:
+        step = WAITS[wait.code][1]
+        steps.append(Step(step.what, step.command.format_map(_wait_words(wait, quoted))))
     for delivery in holding.deliveries:
         steps += _delivery_steps(delivery)
     if not holding.deliveries and holding.outbox is None and message.state is not None:
-        steps += [Step(step.what, step.command.format_map(words)) for step in ADVICE.get(message.state, ())]
+        told = {step.command for step in steps}
+        more = [Step(step.what, step.command.format_map(words)) for step in ADVICE.get(message.state, ())]
+        steps += [step for step in more if not step.command or step.command not in told]
     if holding.body:
         steps.append(Step(REPLAY.what, REPLAY.command.format_map(words)))
     return [step for step in steps if "?" not in step.command.split()]
+
+
+def waiting(wait: Wait) -> str:
+    """Return why a message waits, in a sentence."""
+    said = WAITS[wait.code][0].format_map(_wait_words(wait, printable))
+    reason = printable(wait.reason).removeprefix(f"{wait.code.removeprefix('endpoint_')}: ")
+    return f"{said}: {reason}." if reason else f"{said}."
+
+
+def _wait_words(wait: Wait, write: Callable[[Any], str]) -> dict[str, str]:
+    where = f"the queue {wait.queue!r}" if wait.queue else f"a queue that the exchange {wait.exchange!r} leads to"
+    return {
+        "subscription": write(wait.subscription),
+        "endpoint": write(wait.endpoint),
+        "where": f"{printable(where)} at the broker {printable(wait.broker)}",
+    }
+
+
+def queue_of_message(message: StoredMessage, events: Sequence[Event]) -> tuple[str, str, str, str]:
+    """Return the broker, exchange and routing key that a message was published with last, and the queue that it is in;
+    an empty queue: that is not known."""
+    broker, exchange, routing_key, queue = message.broker, message.exchange, message.routing_key, ""
+    for event in events:
+        detail = event.detail
+        if event.kind is Kind.FORWARDED:
+            broker, queue = event.broker, ""
+            exchange, routing_key = str(detail.get("exchange", "")), str(detail.get("routing_key", ""))
+        elif event.broker == broker and isinstance(detail.get("queue"), str):
+            queue = detail["queue"]
+    return broker, exchange, routing_key, queue or (routing_key if not exchange else "")
 
 
 def related(message: StoredMessage, events: Sequence[Event]) -> list[str]:

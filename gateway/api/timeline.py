@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 from starlette.responses import Response
 
 from gateway.api import story
@@ -14,10 +15,11 @@ from gateway.api.call import Call, answer, page_headers
 from gateway.api.dead_letters import of_message
 from gateway.api.deliveries import reason_json
 from gateway.api.events import microseconds
-from gateway.api.history_schemas import Advice, MessagesQuery, MessageTimeline, OwedDelivery
+from gateway.api.history_schemas import Advice, MessagesQuery, MessageTimeline, OwedDelivery, Waiting
 from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import MessageEvent, Messages, MessageSummary
+from gateway.api.waiting import waits
 from gateway.ledger import Delivery, DeliveryFilter, Event, MessageFilter, State, StoredMessage, id_text
 from gateway.notation.values import text_to_json
 from gateway.validation import one_of, shown
@@ -83,6 +85,7 @@ async def get_message(call: Call) -> Response:
     timeline = await call.gateway.timeline(call.names["message"])
     message, events = timeline.message, timeline.events
     holding = await _holding(call, message.id)
+    holding = msgspec.structs.replace(holding, waits=await waits(call, message, events, holding))
     return answer(
         MessageTimeline(
             **_summary(message),
@@ -91,6 +94,10 @@ async def get_message(call: Call) -> Response:
             body_kept=holding.body,
             dead_letter=of_message(message, events, holding.deliveries),
             story=story.story(message, events),
+            waits=[
+                Waiting(subscription=wait.subscription, code=wait.code, reason=story.waiting(wait))
+                for wait in holding.waits
+            ],
             now=story.now(message, events, holding),
             advice=[Advice(what=step.what, command=step.command) for step in story.advice(message, events, holding)],
             related=story.related(message, events),

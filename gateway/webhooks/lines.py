@@ -36,6 +36,13 @@ class Hold:
     until: float | None
     """When it is over, on the loop's clock; None: when somebody says so."""
 
+    @property
+    def code(self) -> str:
+        """The same word, as the API has it beside other reasons."""
+        return {"breaker_open": "breaker_open", "ledger": "ledger_unavailable"}.get(
+            self.state, f"endpoint_{self.state}"
+        )
+
 
 class Line(Protocol):
     """Where a target gets its messages from: one subscription."""

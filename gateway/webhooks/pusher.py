@@ -596,22 +596,23 @@ class Pusher:
         self._shelf.count = backlog.waiting + backlog.out + backlog.dead
         now = self._loop.time()
         hold = self._target.hold(now) if self._target is not None else None
-        state, reason = PushState.RUNNING, ""
+        state, reason, code = PushState.RUNNING, "", ""
         if self._shelf.full:
-            state = PushState.FULL
+            state, code = PushState.FULL, "backlog_full"
             reason = (
                 f"the ledger holds {self._shelf.count} messages for it, and backlog_max is "
                 f"{self.settings.backlog_max}: nothing is taken from its queue"
             )
         elif hold is not None:
-            state, reason = PushState.WAITING, f"{hold.state}: {hold.reason}"
+            state, reason, code = PushState.WAITING, f"{hold.state}: {hold.reason}", hold.code
         elif trouble := (self._intake.reason if self._intake is not None else self._tap.reason):
-            state, reason = PushState.ERROR, trouble
+            state, reason, code = PushState.ERROR, trouble, "queue_unreadable"
         due_in = self._shelf.due_in
         return PushStatus(
             endpoint=self.settings.push,
             state=state,
             reason=reason,
+            code=code,
             in_flight=self._under_way,
             held=len(self._fresh) + len(self._rows),
             waiting=backlog.waiting,

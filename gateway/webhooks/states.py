@@ -32,6 +32,8 @@ class PushStatus(msgspec.Struct, kw_only=True):
     state: PushState
     reason: str = ""
     """Why it is not running."""
+    code: str = ""
+    """The same in one word; empty: it is running, or this process does not know."""
     in_flight: int = 0
     """Messages in requests that are under way."""
     held: int = 0

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from time import time
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from gateway.core import Gateway
@@ -37,6 +37,8 @@ PLACES: Final = 256
 STOP_WITHIN: Final = 5.0
 """How long requests under way may take when a subscription is paused or changed, in seconds; what they were about is
 done again."""
+RECHECK: Final = "recheck"
+"""The topic on which processes tell each other that an endpoint is well again."""
 PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
 """Pause before a subscription that could not be begun anew is tried again, in seconds; doubled each time."""
 
@@ -89,6 +91,7 @@ class Pushes:
         """Have this process do its part from now on."""
         self._gateway.subscriptions.on_change.append(self._changed)
         self._gateway.ownership.register(KIND, self)
+        self._gateway.peers.listen(RECHECK, self._recheck)
 
     async def close(self, within: float) -> None:
         """End everything within so many seconds."""
@@ -208,8 +211,12 @@ class Pushes:
             self._gateway.ownership.changed(KIND, name)
 
     def recheck(self, endpoint: str) -> None:
-        """Somebody says that an endpoint is well again: do not wait for its breaker."""
-        target = self.targets.get(endpoint)
+        """Somebody says that an endpoint is well again: do not wait for its breaker, here or in another process."""
+        self._recheck({"name": endpoint})
+        self._gateway.peers.tell(RECHECK, {"name": endpoint})
+
+    def _recheck(self, news: Mapping[str, Any]) -> None:
+        target = self.targets.get(str(news.get("name", "")))
         if target is not None:
             target.recheck()
 
@@ -233,6 +240,7 @@ class Pushes:
             endpoint=subscription.settings.push,
             state=PushState.PAUSED if paused else PushState.STOPPED,
             reason="the subscription is paused" if paused else "this process does not push it",
+            code="subscription_paused" if paused else "",
             waiting=backlog.waiting,
             retrying=backlog.tried,
             dead=backlog.dead,

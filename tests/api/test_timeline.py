@@ -145,7 +145,11 @@ async def test_what_is_owed_and_what_can_be_done(client: httpx.AsyncClient, gate
     identity = (await client.post(PUBLISH, json={"routing_key": "orders", "payload": "x"})).json()["id"]
     found = (await client.get(f"/v1/messages/{identity}")).json()
     assert (found["owed"], found["body_kept"], found["related"], len(found["story"])) == ([], False, [], 2)
-    assert found["now"] == "It is at the broker fake; nobody took it through the gateway yet."
+    assert found["now"] == (
+        "It is at the broker fake; nobody took it through the gateway yet. No subscription of the gateway takes "
+        "from the queue 'orders' at the broker fake."
+    )
+    assert [wait["code"] for wait in found["waits"]] == ["no_subscription"]
     delivery = new_id()
     owed = Owed(
         id=delivery, message_id=parse_id(identity), subscription="billing", at=1, payload=b"x", size=1, dead=True,

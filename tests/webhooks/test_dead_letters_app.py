@@ -3,6 +3,7 @@ and what a receiver's answer does to a message."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -269,3 +270,65 @@ async def test_an_endpoint_made_over_http_has_its_own_name_in_the_metrics(tmp_pa
         assert series in (await client.get(f"{client.ops_url}/metrics")).text
         assert (await client.delete("/v1/endpoints/hook")).status_code == 204
         assert 'endpoint="hook"' not in (await client.get(f"{client.ops_url}/metrics")).text
+
+
+async def why(client: httpx.AsyncClient, message_id: str, *codes: str) -> dict[str, Any]:
+    """The answer about a message, once it waits for that."""
+    async with asyncio.timeout(20):
+        while True:
+            found: dict[str, Any] = (await client.get(f"/v1/messages/{message_id}")).json()
+            if [wait["code"] for wait in found["waits"]] == list(codes):
+                assert all(wait["reason"] in found["now"] for wait in found["waits"])
+                return found
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+async def test_a_waiting_message_says_why_it_waits(tmp_path: Path, hook: Hook, lease: str) -> None:
+    """Each in turn, of a message in the queue, or of one that the ledger holds since it failed once."""
+    broker, url = "local-0-9-1", f"http://127.0.0.1:{hook.port}/"
+    async with service(tmp_path) as client:
+        await put(client, f"/v1/brokers/{broker}/queues/orders")
+        message_id = await publish(client, broker, "orders")
+        await why(client, message_id, "no_subscription")
+        await put(client, "/v1/subscriptions/pulled", broker=broker, queue="orders", lease=lease)
+        found = await why(client, message_id, "not_pulled")
+        assert "gateway pull pulled" in [step["command"] for step in found["advice"]]
+        await post(client, "/v1/subscriptions/pulled:pause")
+        found = await why(client, message_id, "subscription_paused")
+        assert "gateway subscriptions resume pulled" in [step["command"] for step in found["advice"]]
+        assert (await client.delete("/v1/subscriptions/pulled")).status_code == 204
+
+        settings = {"url": url, "format": "raw", "paused": True, "breaker_failures": 1, "schedule": [0, 600]}
+        await put(client, "/v1/endpoints/hook", **settings)
+        await put(client, "/v1/subscriptions/orders", broker=broker, queue="orders", push="hook", lease=lease)
+        found = await why(client, message_id, "endpoint_paused")
+        assert "gateway endpoints resume hook" in [step["command"] for step in found["advice"]]
+        subscription = (await client.get("/v1/subscriptions/orders")).json()
+        assert subscription["push_status"]["code"] == "endpoint_paused"
+        assert subscription["reason"] == "paused: paused"
+        await put(client, "/v1/endpoints/other", url=url, format="raw", handshake=True)
+        etag = (await client.get("/v1/subscriptions/orders")).headers["etag"]
+        changed = {"broker": broker, "queue": "orders", "lease": lease, "push": "other"}
+        answer = await client.put("/v1/subscriptions/orders", json=changed, headers={"if-match": etag})
+        assert answer.status_code == 200, answer.text
+        found = await why(client, message_id, "endpoint_unverified")
+        assert "gateway endpoints verify other" in [step["command"] for step in found["advice"]]
+        answer = await client.put(
+            "/v1/subscriptions/orders", json=changed | {"push": "hook"}, headers={"if-match": answer.headers["etag"]}
+        )
+        hook.status = 500
+        await post(client, "/v1/endpoints/hook:resume")
+        await until_settled(client, message_id, "retrying")
+        found = await why(client, message_id, "breaker_open")
+        assert "500" in " ".join(found["story"])
+        assert "1 requests in a row failed" in found["now"]
+        hook.status = 410
+        await post(client, f"/v1/deliveries/{found['owed'][0]['id']}:retry")
+        await post(client, "/v1/endpoints/hook:resume")
+        found = await why(client, message_id, "endpoint_disabled")
+        assert "410: the endpoint is gone and says so" in found["now"]
+        hook.status = 200
+        await post(client, f"/v1/deliveries/{found['owed'][0]['id']}:retry")
+        await post(client, "/v1/endpoints/hook:enable")
+        assert (await until_settled(client, message_id))["waits"] == []
