@@ -326,7 +326,7 @@ async def running(
         peer_port = None
         if peers.shared:
             peer_port = await stack.enter_async_context(_peer_port(config, peers, api, rules))
-        await gateway.start()
+        await gateway.start(LOCAL_BROKERS if amqp is not None else ())
         stack.push_async_callback(gateway.close, CLOSE_TIMEOUT)
         stack.push_async_callback(bridges.close, CLOSE_TIMEOUT)
         stack.push_async_callback(taps.close, CLOSE_TIMEOUT)

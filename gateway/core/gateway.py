@@ -36,13 +36,15 @@ from gateway.core.recorder import Recorder
 from gateway.core.retired import Retired
 from gateway.core.subscriptions import Subscriptions
 from gateway.core.topology import Topology
-from gateway.errors import NoSuchBroker, NoSuchMessage
+from gateway.errors import GatewayError, NoSuchBroker, NoSuchMessage
 from gateway.ledger import Kind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Oversized, Upstream, UpstreamState
 
 SUBSCRIPTION: Final = "subscription"
+RESTORE_WITHIN: Final = 5.0
+"""How long the start waits for a broker of its own, in seconds."""
 """What other processes are told of a subscription that changed."""
 UP: Final = frozenset({UpstreamState.UP, UpstreamState.BLOCKED})
 CALM: Final = frozenset({UpstreamState.CONNECTING, UpstreamState.UP, UpstreamState.CLOSED})
@@ -128,16 +130,24 @@ class Gateway:
 
     # -------------------------------------------------------------------------------------- start, close
 
-    async def start(self) -> None:
-        """Connect to the brokers and resolve what is in doubt, both in the background."""
+    async def start(self, in_memory: Collection[str] = ()) -> None:
+        """Connect to the brokers and resolve what is in doubt, both in the background. ``in_memory``: brokers that have
+        just started empty. What was declared there through the gateway is declared again before anything uses it."""
         for upstream in self.brokers.values():
             self._attend(upstream)
             await upstream.start()
+        await asyncio.gather(*(self._restore(name) for name in in_memory if name in self.brokers))
         self.ledger.on_takeover = self._in_doubt.resolve_soon
         self._in_doubt.resolve_soon()
         await self.ownership.start()
         self.auditor.start()
         self.observer.start()
+
+    async def _restore(self, name: str) -> None:
+        try:
+            await self.topology.restore(name, RESTORE_WITHIN)
+        except GatewayError as error:
+            log("topology.not_restored", logging.WARNING, broker=name, reason=str(error))
 
     def set_bounds(self, confirm_timeout: float, leases_max: int) -> None:
         """Other bounds, for what begins from now on."""

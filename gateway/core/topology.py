@@ -7,17 +7,21 @@ the two differ: a queue that is gone there is gone here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
 from gateway.core.publishing import Publisher
-from gateway.errors import NotFound, PreconditionFailed
+from gateway.errors import GatewayError, NotFound, PreconditionFailed
 from gateway.ledger import Ledger, Resource
+from gateway.notation.values import ValueProblem, table_from_json, text_from_json
 from gateway.operations import ExchangeFound
+from gateway.telemetry import log
 from gateway.upstreams import QueueInfo, Upstream
 from gateway.values import Table
 
@@ -25,6 +29,8 @@ QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 BINDING: Final = "binding"
 PAGE: Final = 500
+PREDECLARED: Final = "amq."
+"""How names of exchanges begin that a broker has by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +203,43 @@ class Topology:
         for binding in gone:
             await self._ledger.delete_resource(_kind(BINDING, broker), binding)
 
+    # ------------------------------------------------------------------------------------------ restore
+
+    async def restore(self, broker: str, within: float) -> None:
+        """Declare again what is durable and was declared here, for a broker that holds everything in memory. What it
+        refuses is logged. Waits at most ``within`` seconds for the broker."""
+        upstream = self._find(broker)
+        if not await upstream.wait_up(within):
+            return
+        restored = {EXCHANGE: 0, QUEUE: 0, BINDING: 0}
+        there: dict[str, set[str]] = {EXCHANGE: set(), QUEUE: set()}
+        for kind, again in (
+            (EXCHANGE, _exchange_again), (QUEUE, _queue_again), (BINDING, partial(_binding_again, there)),
+        ):  # fmt: skip
+            cursor: str | None = None
+            while True:
+                page, cursor = await self._ledger.list_resources(_kind(kind, broker), cursor, PAGE)
+                for item in page:
+                    try:
+                        name = await again(upstream, item.spec)
+                    except (GatewayError, ValueProblem, KeyError) as error:
+                        log(
+                            "topology.not_restored", logging.WARNING, broker=broker, kind=kind, name=item.name[:200],
+                            reason=(str(error) or repr(error))[:500],
+                        )  # fmt: skip
+                        continue
+                    if name is not None:
+                        restored[kind] += 1
+                        if kind in there:
+                            there[kind].add(name)
+                if cursor is None:
+                    break
+        if any(restored.values()):
+            log(
+                "topology.restored", broker=broker, exchanges=restored[EXCHANGE], queues=restored[QUEUE],
+                bindings=restored[BINDING],
+            )  # fmt: skip
+
     # -------------------------------------------------------------------------------------------- known
 
     async def known(self, kind: str, broker: str, cursor: str | None, limit: int) -> tuple[list[Resource], str | None]:
@@ -227,6 +270,48 @@ class Topology:
     async def _declared(self, kind: str, broker: str, name: str) -> dict[str, Any]:
         resource = await self._ledger.get_resource(_kind(kind, broker), _name(name))
         return resource.spec if resource is not None else {}
+
+
+async def _exchange_again(upstream: Upstream, spec: Mapping[str, Any]) -> str | None:
+    if not spec["durable"]:
+        return None
+    name = text_from_json(spec["name"])
+    await upstream.declare_exchange(
+        name, spec["type"], durable=True, auto_delete=spec["auto_delete"], internal=spec["internal"],
+        arguments=table_from_json(spec["arguments"]),
+    )  # fmt: skip
+    return name
+
+
+async def _queue_again(upstream: Upstream, spec: Mapping[str, Any]) -> str | None:
+    if not spec["durable"]:
+        return None
+    name = text_from_json(spec["name"])
+    arguments = table_from_json(spec["arguments"])
+    await upstream.declare_queue(name, durable=True, auto_delete=spec["auto_delete"], arguments=arguments)
+    return name
+
+
+async def _binding_again(
+    there: Mapping[str, Collection[str]], upstream: Upstream, spec: Mapping[str, Any]
+) -> str | None:
+    """None: one of its ends is not there."""
+    binding = spec["binding"]
+    exchange, routing_key = text_from_json(binding["exchange"]), text_from_json(binding["routing_key"])
+    arguments = table_from_json(binding["arguments"])
+    if not (exchange.startswith(PREDECLARED) or exchange in there[EXCHANGE]):
+        return None
+    if binding.get("queue") is not None:
+        queue = text_from_json(binding["queue"])
+        if queue not in there[QUEUE]:
+            return None
+        await upstream.bind_queue(queue, exchange, routing_key, arguments)
+        return queue
+    destination = text_from_json(binding["destination"])
+    if destination not in there[EXCHANGE]:
+        return None
+    await upstream.bind_exchange(destination, exchange, routing_key, arguments)
+    return destination
 
 
 def _kind(kind: str, broker: str) -> str:

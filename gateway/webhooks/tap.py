@@ -13,8 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
+from urllib.parse import quote
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, NotFound
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
 
@@ -86,23 +87,29 @@ class Tap:
     async def _run(self) -> None:
         pause = PAUSE_MIN
         while True:
-            wanted = self.wanted
+            wanted, prepared = self.wanted, False
             self._changed.clear()
             try:
                 if self._consumer is not None and self._consumer.prefetch != wanted:
                     await self._end()
                 if self._consumer is None and wanted > sum(each.out for each in self._ended):
                     await self._prepare()
+                    prepared = True
                     if wanted == self.wanted:
                         self._consumer = await self._upstream.consume(self._queue, wanted, self._on_delivery)
                 self.trouble = ""
                 pause = PAUSE_MIN
             except Exception as error:  # the broker's; a fault of ours must not end the trying
+                reason = str(error) or repr(error)
+                if prepared and isinstance(error, NotFound):
+                    reason = (
+                        f"queue {self._queue!r}: not found on broker {self._upstream.name!r}. Declare it: "
+                        f"PUT /v1/brokers/{self._upstream.name}/queues/{quote(self._queue, safe='')} ({reason})"
+                    )
                 if not self.trouble:
-                    shown, reason = None if isinstance(error, GatewayError) else error, str(error)[:500]
-                    name = self._subscription
-                    log("push.no_consumer", logging.WARNING, exc_info=shown, subscription=name, reason=reason)
-                self.trouble = str(error) or repr(error)
+                    shown, name = None if isinstance(error, GatewayError) else error, self._subscription
+                    log("push.no_consumer", logging.WARNING, exc_info=shown, subscription=name, reason=reason[:500])
+                self.trouble = reason
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._changed.wait()
