@@ -307,6 +307,11 @@ def _fields(kinds: Iterable[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for kind in _structs(kinds) for name in fields_of(kind)))
 
 
+def structs_in(kind: Any) -> Iterator[Any]:
+    """The structs that a type may be."""
+    return _structs([kind])
+
+
 def _structs(kinds: Iterable[Any]) -> Iterator[Any]:
     for kind in kinds:
         for each in _plain(kind):

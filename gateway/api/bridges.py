@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, invalid_setting
+from gateway.api.patching import MEDIA, PATCHING, Patch
 from gateway.api.peers import at_the_owner
 from gateway.api.problems import printable
 from gateway.api.routing import Route, Scope
@@ -100,6 +101,13 @@ ROUTES = (
             "that runs brings what is under way to an end and begins anew; nothing is lost."
         ),
         tag="bridges",
+    ),
+    Route(
+        "PATCH", _PATH, "patch_bridge", "Change some settings of a bridge", _HANDLERS.patch,
+        Scope.ADMIN, {200: ("It is now as asked.", Bridge)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        codes=(*_CODES, *_BODY,
+               "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
+               "invalid_parameter", "ledger_unavailable", *_OWNER), description=PATCHING, tag="bridges",
     ),
     Route(
         "DELETE", _PATH, "delete_bridge", "Delete a bridge", _HANDLERS.delete, Scope.ADMIN,

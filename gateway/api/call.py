@@ -271,15 +271,15 @@ class Call:
             raise ApiProblem("malformed_request", "the connection was closed in the middle of the body")
         return message
 
-    async def json(self, kind: type[T]) -> T:
-        """The body as JSON of this struct; an empty body is ``{}`` where the route allows it.
+    async def json(self, kind: type[T], taken: Sequence[str] = (JSON,)) -> T:
+        """The body as JSON of this struct; an empty body is ``{}`` where the route allows it. ``taken``: media types.
 
         Raises:
             ApiProblem: unsupported_media_type, body_too_large, malformed_json, invalid_request.
         """
         media = media_type(self.headers)
-        if media not in ("", JSON):
-            raise ApiProblem("unsupported_media_type", f"{media!r} is not accepted here; send {JSON}")
+        if media and media not in taken:
+            raise ApiProblem("unsupported_media_type", f"{media!r} is not accepted here; send {' or '.join(taken)}")
         octets = await self.body()
         if not octets and not self.route.body_required:
             octets = b"{}"
@@ -349,15 +349,16 @@ def invalid_request(
         return ApiProblem("malformed_json", str(broken))
     except RecursionError:
         return ApiProblem("malformed_json", "nested too deep")
-    return _wrong("invalid_request", misfit)
+    return wrong_body(misfit)
 
 
 def invalid_value(problem: ValueProblem) -> ApiProblem:
     """A value that does not fit, as a problem."""
-    return _wrong("invalid_value", Misfit(tuple(problem.path), problem.detail))
+    return wrong_body(Misfit(tuple(problem.path), problem.detail), "invalid_value")
 
 
-def _wrong(code: str, misfit: Misfit) -> ApiProblem:
+def wrong_body(misfit: Misfit, code: str = "invalid_request") -> ApiProblem:
+    """What does not fit in a body, as a problem."""
     error = ProblemError(pointer=misfit.pointer, detail=misfit.detail, expected=list(misfit.expected))
     return ApiProblem(code, str(misfit), [error])
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from gateway.api.auth import lacks
 from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, if_match, invalid_setting, no_content, page_headers
+from gateway.api.patching import MEDIA, PATCHING, Patch, patched
 from gateway.api.problems import ApiProblem, as_json, printable, problem_of, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Endpoint, EndpointBody, Endpoints, PageQuery, RotateRequest, SigningKey, TestResult
@@ -70,10 +71,20 @@ async def put_endpoint(call: Call) -> Response:
     name = call.names["endpoint"]
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise wrong_parameter("endpoint", f"the name is not 1 to {NAME_MAX} printable characters")
-    settings = await call.json(EndpointBody)
+    return await _store(call, name, await call.json(EndpointBody), if_match(call))
+
+
+async def patch_endpoint(call: Call) -> Response:
+    """Change some settings. Secrets are as a GET shows them, so that they stay."""
+    name = call.names["endpoint"]
+    found = await _all(call).get(name)
+    shown, _ = checks.take_out(found.settings)
+    return await _store(call, name, *await patched(call, f"the endpoint {name!r}", shown, found.etag))
+
+
+async def _store(call: Call, name: str, settings: EndpointBody, match: str | None) -> Response:
     if settings.reply and not call.principal.admin:  # it publishes, to wherever the messages say
         raise lacks(call.principal, "admin, which `reply` needs")
-    match = if_match(call)
     try:
         found, created, made = await _all(call).put(name, settings, match)
     except EtagMismatch as error:
@@ -247,6 +258,13 @@ ROUTES = (
             "given again. Files cannot be named here."
         ),
         tag="endpoints",
+    ),
+    Route(
+        "PATCH", _PATH, "patch_endpoint", "Change some settings of an endpoint", patch_endpoint,
+        Scope.ENDPOINT, {200: ("It is now as asked.", Endpoint)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        codes=(*_CODES, *_BODY,
+               "invalid_value", "address_denied", "read_only", "precondition_required", "etag_mismatch",
+               "invalid_parameter", "limit_exceeded", "ledger_unavailable"), description=PATCHING, tag="endpoints",
     ),
     Route(
         "DELETE", _PATH, "delete_endpoint", "Delete an endpoint", delete_endpoint, Scope.ENDPOINT,

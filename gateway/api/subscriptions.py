@@ -19,6 +19,7 @@ from gateway.api.auth import lacks
 from gateway.api.brokers import moment
 from gateway.api.call import Call, JsonAnswer, answer, if_match, invalid_setting, no_content, page_headers
 from gateway.api.eager import ends_at_once
+from gateway.api.patching import MEDIA, PATCHING, Patch, patched
 from gateway.api.peers import forward
 from gateway.api.problems import ApiProblem, as_json, problem_of, wrong_parameter
 from gateway.api.pulled_json import pulled_message
@@ -105,13 +106,26 @@ async def put_subscription(call: Call) -> Response:
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise wrong_parameter("subscription", f"the name is not 1 to {NAME_MAX} printable characters")
     await check_name(call, name)
-    settings = await call.json(SubscriptionBody)
+    return await _store(call, name, await call.json(SubscriptionBody), if_match(call))
+
+
+async def patch_subscription(call: Call) -> Response:
+    """Change some settings."""
+    name = call.names["subscription"]
+    await check_steer(call, name)
+    call.gateway.subscriptions.forget(name)
+    found = await call.gateway.subscriptions.get(name)
+    settings, match = await patched(call, f"the subscription {name!r}", found.settings, found.etag)
+    return await _store(call, name, settings, match)
+
+
+async def _store(call: Call, name: str, settings: SubscriptionBody, match: str | None) -> Response:
     for field in _NAMES:
         size = len(getattr(settings, field).encode())
         if size > SHORT_STRING_MAX:
             detail = f"{field} is not 0 to {SHORT_STRING_MAX} octets long"
             raise ApiProblem("invalid_value", detail, errors=[(f"/{field}", detail)])
-    match = await check_put(call, name, settings, if_match(call))
+    match = await check_put(call, name, settings, match)
     if settings.push and call.endpoints is not None:
         await call.endpoints.get(settings.push)
     try:
@@ -347,6 +361,15 @@ ROUTES = (
         description="Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. "
         "Without `admin` some settings need further scopes: see docs/security.md.",
         tag="subscriptions",
+    ),
+    Route(
+        "PATCH", _PATH, "patch_subscription", "Change some settings of a subscription", patch_subscription,
+        Needs.SUBSCRIBE, {200: ("It is now as asked.", Subscription)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        codes=(*_CODES, *_BODY,
+               "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
+               "access_refused",
+               "broker_unavailable", "ledger_unavailable", "read_only", "precondition_required", "etag_mismatch",
+               "invalid_parameter", "state"), description=PATCHING, tag="subscriptions",
     ),
     Route(
         "DELETE", _PATH, "delete_subscription", "Delete a subscription", delete_subscription, Needs.SUBSCRIBE,

@@ -12,6 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from gateway.api.call import Call, answer, if_match, invalid_setting, no_content, page_headers
+from gateway.api.patching import patched
 from gateway.api.peers import CallRequest, ask, at_the_owner, forward
 from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.schemas import PageQuery
@@ -55,6 +56,8 @@ class Handlers(Generic[D]):
         owned = at_the_owner(kind)
         self.put: Handler = owned(self._put)
         """Create or replace."""
+        self.patch: Handler = owned(self._patch)
+        """Change some settings."""
         self.delete: Handler = owned(self._delete)
         """Delete."""
         self.pause: Handler = owned(self._pause)
@@ -97,8 +100,16 @@ class Handlers(Generic[D]):
         name = call.names[self._kind]
         if not 0 < len(name) <= NAME_MAX or not name.isprintable():
             raise wrong_parameter(self._kind, f"the name is not 1 to {NAME_MAX} printable characters")
-        settings = await call.json(self._body)
-        match = if_match(call)
+        return await self._store(call, name, await call.json(self._body), if_match(call))
+
+    async def _patch(self, call: Call) -> Response:
+        name = call.names[self._kind]
+        found = await self._supervisor(call).get(name)
+        return await self._store(
+            call, name, *await patched(call, f"the {self._kind} {name!r}", found.settings, found.etag)
+        )
+
+    async def _store(self, call: Call, name: str, settings: Any, match: str | None) -> Response:
         try:
             found, created = await self._supervisor(call).put(name, settings, match)
         except EtagMismatch as error:

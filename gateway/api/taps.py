@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from gateway.api.brokers import moment
+from gateway.api.patching import MEDIA, PATCHING, Patch
 from gateway.api.problems import printable
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import PageQuery, Tap, TapBody, Taps
@@ -59,6 +60,12 @@ ROUTES = (
             "when this is answered."
         ),
         tag="taps",
+    ),
+    Route(
+        "PATCH", _PATH, "patch_tap", "Change some settings of a tap", _HANDLERS.patch,
+        Scope.ADMIN, {200: ("It is now as asked.", Tap)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        codes=(*_CODES, *_BODY, *_QUEUE, "invalid_value", "broker_not_found", "read_only", "precondition_required",
+               "etag_mismatch", "invalid_parameter", "ledger_unavailable", *_OWNER), description=PATCHING, tag="taps",
     ),
     Route(
         "DELETE", _PATH, "delete_tap", "Delete a tap", _HANDLERS.delete, Scope.ADMIN,

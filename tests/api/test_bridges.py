@@ -214,3 +214,18 @@ async def test_bad_comparisons(client: httpx.AsyncClient, body: Any, code: str) 
     found = problem(await client.post(f"{ORDERS}:compare", json=body), 422, code)
     if code == "invalid_value":
         assert found["errors"][0]["pointer"] == "/target_queue"
+
+
+async def test_a_patch(client: httpx.AsyncClient) -> None:
+    problem(await client.patch(ORDERS, json={}), 404, "no_such_bridge")
+    made = await client.put(ORDERS, json=SETTINGS)
+    match = {"if-match": made.headers["etag"]}
+    patch = {"target": {"routing_key": "elsewhere"}, "set_headers": {"a": 1}}
+    problem(await client.patch(ORDERS, json=patch), 428, "precondition_required")
+    changed = await client.patch(ORDERS, json=patch, headers=match)
+    assert changed.status_code == 200, changed.text
+    target = {**made.json()["settings"]["target"], "routing_key": "elsewhere"}
+    assert changed.json()["settings"] == {**made.json()["settings"], "target": target, "set_headers": {"a": 1}}
+    problem(await client.patch(ORDERS, json=patch, headers=match), 412, "etag_mismatch")
+    back = await client.patch(ORDERS, json={"set_headers": {"a": None}}, headers={"if-match": "*"})
+    assert back.json()["settings"]["set_headers"] == {}

@@ -237,3 +237,21 @@ async def test_a_gateway_that_pushes_nothing(gateway: Gateway) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         problem(await client.get(SHOP), 422, "unsupported")
         assert (await client.get(KEYS)).json() == {"keys": []}
+
+
+async def test_a_patch_keeps_the_secrets(client: httpx.AsyncClient, server: Server, endpoints: Endpoints) -> None:
+    problem(await client.patch(SHOP, json={"rate": 2}), 404, "endpoint_not_found")
+    auth = {"kind": "bearer", "secret": "s3cret"}
+    made = await client.put(SHOP, json={"url": server.url("/200"), "auth": auth})
+    problem(await client.patch(SHOP, json={"rate": 2}), 428, "precondition_required")
+    match = {"if-match": made.headers["etag"]}
+    changed = await client.patch(SHOP, json={"deadline_seconds": 5, "rate": 2}, headers=match)
+    assert changed.status_code == 200, changed.text
+    settings = changed.json()["settings"]
+    assert (settings["deadline"], settings["deadline_seconds"], settings["rate"]) == (5, 5, 2)
+    assert "s3cret" not in changed.text
+    assert (await endpoints.get("shop")).settings.auth.secret == "s3cret"
+    back = await client.patch(SHOP, json={"deadline_seconds": None}, headers={"if-match": "*"})
+    assert back.json()["settings"]["deadline"] == 15
+    problem(await client.patch(SHOP, json={"rate": 3}, headers=match), 412, "etag_mismatch")
+    problem(await client.patch("/v1/endpoints/file", json={"rate": 3}, headers={"if-match": "*"}), 409, "read_only")

@@ -137,3 +137,18 @@ async def test_taps_of_the_configuration_file(house: House) -> None:
 async def test_a_wrong_tap_in_the_configuration_file(house: House) -> None:
     with pytest.raises(ConfigurationError, match=r"taps\.orders\.no broker 'missing'"):
         await Taps(house.gateway, {"orders": tap_settings(broker="missing")}).start()
+
+
+async def test_a_patch(client: httpx.AsyncClient) -> None:
+    problem(await client.patch(ORDERS, json={}), 404, "no_such_tap")
+    made = await client.put(ORDERS, json={**SETTINGS, "prefetch": 7})
+    match = {"if-match": made.headers["etag"]}
+    problem(await client.patch(ORDERS, json={"paused": True}), 428, "precondition_required")
+    changed = await client.patch(ORDERS, json={"paused": True, "prefetch": None}, headers=match)
+    assert changed.status_code == 200, changed.text
+    assert changed.json()["settings"] == {**made.json()["settings"], "paused": True, "prefetch": 1_000}
+    problem(await client.patch(ORDERS, json={"prefetch": 6}, headers=match), 412, "etag_mismatch")
+    found = problem(
+        await client.patch(ORDERS, json={"until": "noon"}, headers={"if-match": "*"}), 422, "invalid_request"
+    )
+    assert found["detail"] == "until: 'noon' is not one of never, depth"
