@@ -7,11 +7,11 @@ its tokens and without needless escapes, its members in their order and its numb
 from __future__ import annotations
 
 import json
-import re
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import Raw, UnsetType
 
 from gateway.api.problems import ApiProblem
 from gateway.notation.values import ValueProblem, octets_from_json
@@ -19,12 +19,9 @@ from gateway.notation.values import ValueProblem, octets_from_json
 _decode_text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 _QUOTE: Final = ord('"')
-_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_TOKEN: Final = re.compile(rb"(" + _STRING + rb")|[ \t\r\n]+")
-_ESCAPED: Final = re.compile(_STRING)
 
 
-def body_of(payload: msgspec.Raw | UnsetType, encoding: str) -> tuple[bytes, bool]:
+def body_of(payload: Raw | UnsetType, encoding: str) -> tuple[bytes, bool]:
     """Return the body, and whether it is JSON that was made of a value other than a string.
 
     Raises:
@@ -51,25 +48,18 @@ def body_of(payload: msgspec.Raw | UnsetType, encoding: str) -> tuple[bytes, boo
 
 def _compact(octets: bytes) -> bytes:
     try:
-        json.loads(octets.decode(), object_pairs_hook=_check_members, parse_float=str, parse_int=str)
-        found = _TOKEN.sub(rb"\1", octets)
-        return _ESCAPED.sub(_plain, found) if b"\\" in found else found
-    except (ValueError, msgspec.DecodeError) as error:  # also of octets that are not UTF-8, or half a surrogate pair
+        return _encode(json.loads(octets.decode(), object_pairs_hook=_object, parse_float=Raw, parse_int=Raw))
+    except ValueError as error:  # also of octets that are not UTF-8, or half a surrogate pair
         raise ValueProblem(f"not JSON in UTF-8: {error}", "payload") from None
     except RecursionError:
         raise ValueProblem("nested too deep", "payload") from None
 
 
-def _check_members(pairs: list[tuple[str, Any]]) -> None:
-    """Raise ValueProblem for a name that is in one object twice: readers differ in which value counts."""
-    seen: set[str] = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise ValueProblem(f"the member {name!r:.80} is in one object twice", "payload")
-        seen.add(name)
-
-
-def _plain(match: re.Match[bytes]) -> bytes:
-    """A string with no escapes but those that JSON needs."""
-    text = match[0]
-    return _encode(_decode_text(text)) if b"\\" in text else text
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object. Raises ValueProblem for a name that is in it twice: readers differ in which value counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in names.items() if count > 1)
+        raise ValueProblem(f"the member {twice!r:.80} is in one object twice", "payload")
+    return found
