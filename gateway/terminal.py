@@ -8,9 +8,10 @@ shown, not sent.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,11 +22,34 @@ WIDTH = 120
 """Columns of a terminal that does not tell."""
 BAR = 30
 """Columns of the bar."""
+_NOT_SHOWN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]"
+)
+"""Control characters but tab and line feed, and format characters that reorder text."""
 
 
 def print_json(value: Any) -> None:
-    """The answer, as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print an answer as JSON."""
+    click.echo(json_text(value, indent=2))
+
+
+def print_json_line(value: Any) -> None:
+    """Print a value as JSON in one line."""
+    click.echo(json_text(value))
+
+
+def json_text(value: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """Return a value as JSON that holds no control character, C1 and bidirectional ones included."""
+    return _NOT_SHOWN.sub(_as_json_escape, json.dumps(value, indent=indent, ensure_ascii=False, default=default))
+
+
+def _as_json_escape(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
+
+
+def escaped(text: str) -> str:
+    """Return text with line ends and tabs, and nothing else that a terminal acts upon."""
+    return _NOT_SHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -57,7 +81,7 @@ def printable(value: Any) -> str:
 
 def note(text: str) -> None:
     """Something to say about the work, on stderr."""
-    click.echo(text, err=True)
+    click.echo(escaped(text), err=True)
 
 
 class Progress:
@@ -73,17 +97,18 @@ class Progress:
         """How it stands now. On a terminal the line is drawn over and over; elsewhere each that is new is a line on
         stderr; with ``--json`` each is an object on stdout."""
         if self._as_json:
-            text = json.dumps(found, ensure_ascii=False)
+            text = json_text(found)
             if text != self._said:
                 click.echo(text)
                 sys.stdout.flush()
             self._said = text
         elif self._redraws:
             columns = shutil.get_terminal_size((WIDTH, 24)).columns
-            click.echo(ERASE + line[: columns - 1], nl=False, err=True, color=True)  # no colour, but kept like one
+            shown = ERASE + printable(line)[: columns - 1]
+            click.echo(shown, nl=False, err=True, color=True)  # ERASE is no color, and is kept like one
             self._drawn = True
         elif line != self._said:
-            click.echo(line, err=True)
+            note(line)
             self._said = line
 
     def close(self) -> None:

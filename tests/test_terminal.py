@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from gateway import terminal
-from gateway.terminal import Progress, bar, table_lines
+from gateway.commands import Failure
+from gateway.terminal import Progress, bar, escaped, json_text, note, table_lines
 from gateway.validation import ago
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -64,3 +67,25 @@ def test_what_would_move_the_cursor_is_shown() -> None:
 )
 def test_so_long_ago(text: str, at: datetime | None) -> None:
     assert ago(text, NOW) == at
+
+
+HOSTILE = "a\x1b]0;title\x07\x00\x7f\x9b31m\u202eb"
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_sends_no_control_character(indent: int | None) -> None:
+    text = json_text({HOSTILE: [HOSTILE, "é\n漢\u200d"]}, indent)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    assert "é" in text
+    assert json.loads(text) == {HOSTILE: [HOSTILE, "é\n漢\u200d"]}
+
+
+def test_text_sends_no_control_character() -> None:
+    assert escaped(HOSTILE) == r"a\x1b]0;title\x07\x00\x7f\x9b31m\u202eb"
+    assert escaped("two\nlines\tand a tab, é 漢 \u200d") == "two\nlines\tand a tab, é 漢 \u200d"
+
+
+def test_notes_and_failures_send_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
+    note(HOSTILE)
+    Failure(f"404: no queue {HOSTILE!s}").show()
+    assert "\x1b" not in capsys.readouterr().err

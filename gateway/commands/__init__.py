@@ -31,6 +31,7 @@ from gateway.exits import (
     USAGE,
     exit_status,
 )
+from gateway.terminal import note
 
 __all__ = [
     "DIFFERENT", "DONE", "EXIT_STATUS", "FAILED", "NOT_FOUND", "PARTLY_DONE", "REFUSED", "UNREACHABLE",
@@ -84,7 +85,7 @@ class Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print the text, as every message on stderr looks."""
-        click.echo(f"gateway: {self.message}", err=True)
+        note(f"gateway: {self.message}")
 
 
 class Verbs(click.Group):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +11,7 @@ from gateway.commands import Failure
 from gateway.commands.client import note, print_json
 from gateway.commands.options import config_option, data_dir_option
 from gateway.exits import DAMAGED
+from gateway.terminal import json_text
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -101,7 +101,7 @@ def export_audit(after: int, config: str | None, data_dir: str | None) -> None:
             entry: Any = row.document()
         except ValueError:
             entry = None
-        return json.dumps(
+        return json_text(
             {
                 "sequence": row.sequence,
                 "at": row.at,

@@ -6,7 +6,6 @@ On a terminal the line is drawn over and over; elsewhere there is one line for e
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ import click
 from gateway.commands import FAILED, Failure
 from gateway.commands.bridges import bridge_path, lag_text
 from gateway.commands.client import Client, client_options, printable
+from gateway.terminal import escaped, print_json_line
 
 ERASE = "\r\x1b[K"
 """To the beginning of the line, and clear it."""
@@ -128,13 +128,15 @@ class Screen:
     def show(self, found: Mapping[str, Any]) -> None:
         """The line of now."""
         if self._as_json:
-            click.echo(json.dumps(found, ensure_ascii=False))
+            print_json_line(found)
         elif self._redraws:
             columns = shutil.get_terminal_size((WIDTH, 24)).columns
-            click.echo(ERASE + line(found)[: columns - 1], nl=False, color=True)  # no colour, but kept like one
+            click.echo(
+                ERASE + printable(line(found))[: columns - 1], nl=False, color=True
+            )  # no colour, but kept like one
             self._drawn = True
         else:
-            click.echo(line(found))
+            click.echo(escaped(line(found)))
         sys.stdout.flush()
 
     def close(self) -> None:

@@ -260,7 +260,7 @@ def print_sides(sides: Mapping[str, Any]) -> None:
     )
     for side in (one, other):
         if not side["complete"]:
-            click.echo(f"{side['what']} holds more than was looked at (--limit)")
+            click.echo(f"{printable(side['what'])} holds more than was looked at (--limit)")
     if sides["differences"]:
         counts = {name: sides[name] for name in ("missing", "extra", "changed") if sides[name]}
         click.echo(", ".join(f"{count} {name}" for name, count in counts.items()))

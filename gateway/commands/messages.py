@@ -97,5 +97,5 @@ def print_timeline(message: Mapping[str, Any]) -> None:
 def detail_text(detail: Any) -> str:
     """What else is known of an event, as ``name=value``."""
     if isinstance(detail, Mapping):
-        return " ".join(f"{name}={printable(value)}" for name, value in detail.items()) or "-"
+        return " ".join(f"{printable(name)}={printable(value)}" for name, value in detail.items()) or "-"
     return printable(detail) if detail else "-"

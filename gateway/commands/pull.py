@@ -5,7 +5,6 @@ A message is acknowledged after it was printed and flushed, so that a pipe that 
 
 from __future__ import annotations
 
-import json
 import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.client import Client, client_options, note, print_json, printable, segment
 from gateway.commands.follow import follow as follow_stream
+from gateway.terminal import escaped, print_json_line
 
 
 @click.command(short_help="Take messages from a subscription or a queue.")
@@ -120,7 +120,7 @@ def settle(client: Client, path: str, verb: str, ack_ids: list[str], *, quiet: b
 
 def print_line(item: Mapping[str, Any]) -> None:
     """One message as a line of JSON."""
-    click.echo(json.dumps(item, ensure_ascii=False))
+    print_json_line(item)
 
 
 def print_message(item: Mapping[str, Any]) -> None:
@@ -130,6 +130,7 @@ def print_message(item: Mapping[str, Any]) -> None:
     where = printable(message["exchange"] or DEFAULT_EXCHANGE)
     click.echo(click.style(f"{message['id']}  {where}, {printable(message['routing_key'])}{again}", bold=True))
     if message["payload_encoding"] == "string":
-        click.echo(message["payload"])
+        payload = message["payload"]
+        click.echo(escaped(payload) if sys.stdout.isatty() else payload)  # a file or a program gets it unchanged
     else:
         click.echo(f"({len(b64decode(message['payload']))} octets, base64) {message['payload']}")

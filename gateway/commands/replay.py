@@ -13,6 +13,7 @@ from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
 from gateway.commands.progress import Progress, replay_line
+from gateway.terminal import escaped
 
 LOOK_EVERY = 0.5
 """How often it is asked how far it is, in seconds."""
@@ -138,7 +139,7 @@ def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: 
         if as_json:
             print_json(job)
         else:
-            click.echo(replay_line(job))
+            click.echo(escaped(replay_line(job)))
         return
     found = all_refused(client, id)
     if as_json:

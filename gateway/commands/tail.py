@@ -19,6 +19,7 @@ from gateway.commands import UNREACHABLE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, printable, unreachable
 from gateway.commands.messages import TIME_HELP, detail_text
+from gateway.terminal import json_text
 
 SILENCE = 45.0
 """How long the gateway may say nothing, in seconds; it speaks every 15."""
@@ -65,7 +66,7 @@ def tail(
     left = count
     with suppress(KeyboardInterrupt):  # how one ends what does not end
         for event in events(Client(url, api_key), query, follow):
-            click.echo(json.dumps(event, ensure_ascii=False) if as_json else line(event))
+            click.echo(json_text(event) if as_json else line(event))
             sys.stdout.flush()
             if left is not None:
                 left -= 1

@@ -7,7 +7,6 @@ help costs nothing.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ import click
 
 from gateway.exits import DONE, EXIT_STATUS
 from gateway.pipeline.jobs.base import JOBS, Option
-from gateway.terminal import note, print_json, print_table
+from gateway.terminal import escaped, json_text, note, print_json, print_table
 from gateway.validation import ago
 
 if TYPE_CHECKING:
@@ -340,10 +339,10 @@ def _run(
     if html is not None and not ended.repeated:
         _write(Path(html), report(title, ended.outcome.reports))
     if as_json:
-        click.echo(json.dumps(runs.as_dict(job, ended), ensure_ascii=False, default=str))
+        click.echo(json_text(runs.as_dict(job, ended), default=str))
     else:
         if ended.outcome.reports:
-            click.echo(text_of(title, ended.outcome.reports))
+            click.echo(escaped(text_of(title, ended.outcome.reports)))
         note(_last_line(name, ended, dry_run))
     sys.stdout.flush()
     click.get_current_context().exit(ended.outcome.exit)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.commands.options import config_option, data_dir_option
+from gateway.terminal import escaped
 
 if TYPE_CHECKING:
     from gateway.commands.doctor.findings import Finding, Report
@@ -179,6 +180,6 @@ def lines(finding: Finding) -> list[str]:
     """A finding: what and where; why and what to do below."""
     mark = finding.severity.value
     head = click.style(f"{mark.upper() if mark == 'fail' else mark:<4}", fg=COLOURS[mark], bold=mark == "fail")
-    found = [f"{head}  {finding.check}  {finding.where}: {finding.what}"]
-    found += [f"{INDENT}{name}: {text}" for name, text in (("why", finding.why), ("do", finding.do)) if text]
+    found = [f"{head}  {finding.check}  {escaped(f'{finding.where}: {finding.what}')}"]
+    found += [f"{INDENT}{name}: {escaped(text)}" for name, text in (("why", finding.why), ("do", finding.do)) if text]
     return found
