@@ -78,6 +78,11 @@ class Item:
         self.delivery: Delivery | None = None
         """What its broker holds of it."""
 
+    @property
+    def told(self) -> str:
+        """The id by which a refusal names it: of the delivery, or of the message."""
+        return self.key if self.row is not None else id_text(self.id)
+
     def named(self, job: str, created_at: int) -> None:
         """Give it the id that it has in this replay."""
         self.new = new_id(created_at, job, self.key)

@@ -31,7 +31,7 @@ from gateway.operations import Settlement
 from gateway.replays.items import Item, nameless
 from gateway.replays.places import Place, told_by_ledger, told_by_message, was_at
 from gateway.replays.requests import QueueSource
-from gateway.replays.sources import Chunk, Survey
+from gateway.replays.sources import Chunk, Refuses, Survey
 from gateway.session import Capabilities
 from gateway.upstreams import Delivery
 
@@ -64,11 +64,15 @@ class Queue:
         depth = (await self._upstream.query_queue(self._queue)).message_count
         return depth if self._limit is None else min(depth, self._limit), True
 
-    async def survey(self, most: int) -> Survey:
+    async def survey(self, most: int, refuses: Refuses) -> Survey:
         """The first messages stay where they are: they are taken and given back, which marks them as redelivered."""
         count, complete = await self.total()
         found = await sample(self._gateway, self._source, most)
-        return Survey(count, complete, [await self.item(delivery) for delivery in found])
+        survey = Survey(count, complete)
+        for delivery in found:
+            survey.take(await self.item(delivery), refuses, most)
+        survey.count = max(0, survey.count)  # some may have come since
+        return survey
 
     def begin(self, count: int) -> str:
         return str(count)

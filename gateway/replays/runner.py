@@ -24,11 +24,11 @@ from typing import Final, TypeVar
 from gateway.bridges.throttle import Throttle
 from gateway.core.consuming import printable
 from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
-from gateway.ledger import Ledger, id_text
+from gateway.ledger import Ledger
 from gateway.replays.items import Item, name_of
-from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
+from gateway.replays.jobs import ENDED, Job, JobState, Wish
 from gateway.replays.shelf import Kept, Shelf
-from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, Source
+from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, Source, refusal_of
 from gateway.replays.targets import Later, Target
 from gateway.telemetry import log
 
@@ -221,7 +221,7 @@ class Runner:
                 raise
             sent = sum(item.error is None for item in fresh)
             resent = sum(item.error is None and item.resent for item in items)
-        refusals = [*chunk.refused, *(refusal_of(item, item.error) for item in items if item.error is not None)]
+        refusals = [*chunk.refused, *(refusal_of(item.told, item.error) for item in items if item.error is not None)]
         if refusals:
             await self._patiently(lambda: self._shelf.name(job.id, job.pages, refusals))
             job.pages += 1
@@ -419,9 +419,3 @@ def _outcome(job: Job) -> tuple[JobState, str]:
 def _remembered(names: Counter[str]) -> tuple[str, ...]:
     """As the job keeps them."""
     return tuple(names.elements())[-REMEMBERED_MAX:]
-
-
-def refusal_of(item: Item, error: GatewayError) -> Refusal:
-    """A message that is not sent, as it is named."""
-    text = item.key if item.row is not None else id_text(item.id)
-    return Refusal(text, error.code, printable(str(error))[:300])

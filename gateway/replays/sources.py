@@ -7,16 +7,17 @@ down goes on there after a restart. A chunk may be empty and not be the last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from gateway.core import Gateway
+from gateway.core.consuming import printable
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
 from gateway.core.stored import Stored, open_envelope
-from gateway.errors import EncodeError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
+from gateway.errors import EncodeError, GatewayError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
 from gateway.ledger import MessageFilter, State, StoredMessage, id_text, parse_id
 from gateway.ledger.owed import Delivery, DeliveryFilter
 from gateway.replays.items import Item
@@ -57,6 +58,10 @@ class Chunk:
     """The names of those that came though they were counted as sent."""
 
 
+Refuses: TypeAlias = Callable[[Place | None], GatewayError | None]
+"""Why the target would not take a message that came from there; None: it would."""
+
+
 @dataclass(slots=True)
 class Survey:
     """What a source has, without anything being sent."""
@@ -78,12 +83,21 @@ class Survey:
         if len(self.refusals) < most:
             self.refusals.append(refusal)
 
+    def take(self, item: Item, refuses: Refuses, most: int) -> None:
+        """Show a message that was counted, among the first ``most``, or count it apart if the target refuses it."""
+        if (error := refuses(item.place)) is not None:
+            self.count -= 1
+            self.refuse(refusal_of(item.told, error), most)
+        elif len(self.items) < most:
+            self.items.append(item)
+
 
 class Source(Protocol):
     """Where messages come from."""
 
-    async def survey(self, most: int) -> Survey:
-        """What there is, with the first ``most`` messages. Raises GatewayError."""
+    async def survey(self, most: int, refuses: Refuses) -> Survey:
+        """What there is, with the first ``most`` messages. What the target would not take is counted apart, as far as
+        the source knows of each message where it came from. Raises GatewayError."""
         ...
 
     async def total(self) -> tuple[int, bool]:
@@ -194,7 +208,7 @@ class Messages(LedgerSource):
             after = following
         return count, False
 
-    async def survey(self, most: int) -> Survey:
+    async def survey(self, most: int, refuses: Refuses) -> Survey:
         """Bodies are not read to count messages: the ledger says which it has."""
         survey, first = Survey(), list[StoredMessage]()
         if self._ids:
@@ -202,13 +216,13 @@ class Messages(LedgerSource):
             for message_id in self._ids:
                 if message_id not in known:
                     survey.refuse(_no_message(message_id), most)
-            await self._surveyed(list(known.values()), survey, first, most)
+            await self._surveyed(list(known.values()), survey, first, most, refuses)
         else:
             after, following = b"", None
             for _ in range(COUNT_STEPS):
                 page, following = await self._ledger.scans.step(self._where, after, 1_000)
                 found = [message for message in page if message.origin != ORIGIN]
-                await self._surveyed(found, survey, first, most)
+                await self._surveyed(found, survey, first, most, refuses)
                 if following is None:
                     break
                 after = following
@@ -225,7 +239,12 @@ class Messages(LedgerSource):
         return survey
 
     async def _surveyed(
-        self, found: Sequence[StoredMessage], survey: Survey, first: list[StoredMessage], most: int
+        self,
+        found: Sequence[StoredMessage],
+        survey: Survey,
+        first: list[StoredMessage],
+        most: int,
+        refuses: Refuses,
     ) -> None:
         """Count messages by whether the ledger has their bodies. The first that it has go to ``first``, as far as their
         bodies are read at once."""
@@ -233,6 +252,9 @@ class Messages(LedgerSource):
         for message in found:
             if message.id not in kept:
                 survey.refuse(_no_body(id_text(message.id)), most)
+                continue
+            if (error := refuses(_place(message))) is not None:
+                survey.refuse(refusal_of(id_text(message.id), error), most)
                 continue
             survey.count += 1
             if len(first) < most and (not first or sum(each.size for each in first) + message.size <= OCTETS_MAX):
@@ -288,13 +310,14 @@ class Deliveries(LedgerSource):
         count = await self._ledger.deliveries.count(self._where, COUNT_MAX)
         return count, count < COUNT_MAX
 
-    async def survey(self, most: int) -> Survey:
+    async def survey(self, most: int, refuses: Refuses) -> Survey:
         """The ledger has the bodies of dead messages. So only named ones need a look each."""
         survey, position, last = Survey(), BEGIN, False
         survey.count, survey.complete = await self.total()
         while not last and (self._ids or len(survey.items) + len(survey.refusals) < most):
             chunk = await self.take(position, most, Counter())
-            survey.items += chunk.items[: most - len(survey.items)]
+            for item in chunk.items:
+                survey.take(item, refuses, most)
             survey.count -= len(chunk.refused)
             for refusal in chunk.refused:
                 survey.refuse(refusal, most)
@@ -425,8 +448,16 @@ def _no_message(message_id: bytes) -> Refusal:
     return Refusal(id_text(message_id), NoSuchMessage.code, "the ledger knows no such message")
 
 
+def refusal_of(text: str, error: GatewayError) -> Refusal:
+    """A message that is not sent, as it is named; ``text``: its id."""
+    return Refusal(text, error.code, printable(str(error))[:300])
+
+
+def _place(message: StoredMessage) -> Place:
+    return Place(message.broker, message.exchange, message.routing_key)
+
+
 def _item(message: StoredMessage, stored: Stored) -> Item:
-    place = Place(message.broker, message.exchange, message.routing_key)
-    item = Item(id_text(message.id), message.id, stored.message, place)
+    item = Item(id_text(message.id), message.id, stored.message, _place(message))
     item.sha256 = message.sha256
     return item

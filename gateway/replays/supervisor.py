@@ -21,7 +21,7 @@ from gateway.replays.items import Item
 from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
 from gateway.replays.queues import Queue
 from gateway.replays.requests import ReplayRequest, check
-from gateway.replays.runner import Runner, refusal_of
+from gateway.replays.runner import Runner
 from gateway.replays.shelf import KEPT_DAYS, Shelf
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Deliveries, Messages, Source
 from gateway.replays.targets import Brokers, Http, Subscriptions, Target
@@ -110,18 +110,11 @@ class Replays:
         job = Job(id="", request=request, asked_at=time_ns() // 1000, created_at=time_ns() // 1000)
         target = self._target(job)
         await target.check()
-        survey = await self._source(job).survey(SAMPLE)
-        items = []
-        for item in survey.items:
-            if (error := target.refuses(item)) is None:
-                items.append(item)
-            else:
-                survey.count -= 1
-                survey.refuse(refusal_of(item, error), SAMPLE)
+        survey = await self._source(job).survey(SAMPLE, target.refuses)
         return Preview(
-            count=max(0, survey.count),
+            count=survey.count,
             complete=survey.complete,
-            sample=[_shown(item) for item in items],
+            sample=[_shown(item) for item in survey.items],
             refused=survey.refusals,
             refused_count=dict(survey.refused),
             advice=KEEP_BODIES if NO_BODY in survey.refused else "",

@@ -81,8 +81,8 @@ class Target(Protocol):
         """Whether requests are signed; None: it sends none."""
         ...
 
-    def refuses(self, item: Item) -> GatewayError | None:
-        """Why it would not take a message, as far as that can be told before; None: it would."""
+    def refuses(self, place: Place | None) -> GatewayError | None:
+        """Why it would not take a message that came from there, as far as that can be told before; None: it would."""
         ...
 
     async def send(self, items: Sequence[Item]) -> list[Item]:
@@ -184,8 +184,8 @@ class Brokers(Recorded):
     async def signed(self) -> bool | None:
         return None
 
-    def refuses(self, item: Item) -> GatewayError | None:
-        place = self._place(item)
+    def refuses(self, place: Place | None) -> GatewayError | None:
+        place = self._place(place)
         if place is None:
             return Unsupported("it does not say where it came from; name a target")
         if place.unsure:
@@ -200,8 +200,8 @@ class Brokers(Recorded):
     async def send(self, items: Sequence[Item]) -> list[Item]:
         sent: list[tuple[Item, asyncio.Future[PublishReceipt]]] = []
         for item in items:
-            item.error = self.refuses(item)
-            place = self._place(item)
+            item.error = self.refuses(item.place)
+            place = self._place(item.place, item.routing_key)
             if item.error is None and place is not None:
                 item.to = place
                 sent.append((item, self._publish(self._gateway.broker(place.broker), place, item)))
@@ -223,12 +223,13 @@ class Brokers(Recorded):
             raise Later(str(away))
         return again
 
-    def _place(self, item: Item) -> Place | None:
+    def _place(self, place: Place | None, routing_key: str = "") -> Place | None:
+        """Where a message goes that came from ``place``; ``routing_key``: as it came last."""
         target = self._target
-        if item.place is not None:
-            return item.place.to(target)
+        if place is not None:
+            return place.to(target)
         if target.broker and target.exchange is not None and (target.exchange or target.routing_key):
-            return Place(target.broker, "", item.routing_key).to(target)
+            return Place(target.broker, "", routing_key).to(target)
         return None
 
     def _publish(self, upstream: Upstream, place: Place, item: Item) -> asyncio.Future[PublishReceipt]:
@@ -291,7 +292,7 @@ class Http(Recorded):
         target = self._job.request.target
         return not target.url and bool((await self._endpoints.get(target.endpoint)).keys)
 
-    def refuses(self, item: Item) -> GatewayError | None:
+    def refuses(self, place: Place | None) -> GatewayError | None:
         return None
 
     async def _endpoint(self) -> Endpoint:
@@ -395,7 +396,7 @@ class Subscriptions:
     async def signed(self) -> bool | None:
         return None
 
-    def refuses(self, item: Item) -> GatewayError | None:
+    def refuses(self, place: Place | None) -> GatewayError | None:
         return None
 
     async def send(self, items: Sequence[Item]) -> list[Item]:

@@ -784,6 +784,16 @@ async def test_a_target_whose_broker_is_away_is_waited_for(house: House) -> None
     assert (job.state, job.sent) == (JobState.DONE, 1)
 
 
+async def test_a_dry_run_counts_apart_messages_of_a_broker_that_is_gone(house: House) -> None:
+    gone = await house.known(12, broker="gone")
+    await house.known(2)
+    found = await house.replays.preview(request(messages=MessagesSource()))
+    assert (found.count, found.refused_count) == (2, {"broker_not_found": 12})
+    assert [each.id for each in found.refused] == [id_text(each) for each in gone[:10]]
+    found = await house.replays.preview(request(messages=MessagesSource(), broker="other"))
+    assert (found.count, found.refused_count) == (14, {})
+
+
 async def test_a_dry_run_names_what_the_target_would_not_take(house: House) -> None:
     await house.fake.declare_queue("dead")
     house.fake.queues["dead"].ready.append((Message(b"x", Properties()), "", "dead", False))
