@@ -40,7 +40,7 @@ from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, Connectio
 from gateway.commands.doctor import findings as doctor
 from gateway.fidelity import HELD, deaths
 from gateway.ledger import states
-from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS
 from gateway.outbound import limits as outbound_limits_module
 from gateway.outbound.addresses import RANGES
@@ -626,11 +626,14 @@ PROPERTIES: Sequence[tuple[str, str, Any]] = (
     ("correlation_id", "longer", "x" * 256),
     ("correlation_id", "not UTF-8, from 0-10", b"\xff"),
     ("reply_to", "a name", "replies"),
+    ("reply_to", "a binding URL of JMS", "direct://amq.direct//answers?routingkey='answers'"),
     ("reply_to", "with an exchange", ReplyTo("x", "k")),
     ("expiration", "milliseconds", "60000"),
     ("expiration", "an instant, from Broker-J's 0-8 and 0-9-1", Deadline.at(1_700_000_060_000, 1_700_000_000.0)),
     ("expiration", "no number", "soon"),
-    ("message_id", "a UUID", "12345678-1234-5678-1234-567812345678"),
+    ("message_id", "a UUID, from 0-10", UuidMessageId("12345678-1234-5678-1234-567812345678")),
+    ("message_id", "`ID:` and a UUID", "ID:12345678-1234-5678-1234-567812345678"),
+    ("message_id", "a UUID as text", "12345678-1234-5678-1234-567812345678"),
     ("message_id", "any other", "m-1"),
     ("timestamp", "the publisher's", 1_700_000_000),
     ("timestamp", "a broker's own, from 0-10", ArrivalTime(1_700_000_000)),

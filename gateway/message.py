@@ -33,6 +33,21 @@ class ArrivalTime(int):
     """A ``timestamp`` that is the broker's word and not the publisher's: 0-10's delivery-properties hold when the
     message arrived. Shown to who reads the message, and no part of it."""
 
+    milliseconds: int | None = None
+    """The same in milliseconds, for a JMS message, whose receivers expect them in every version."""
+
+    @classmethod
+    def of(cls, seconds: int, milliseconds: int | None) -> ArrivalTime:
+        """The time of a JMS message."""
+        made = cls(seconds)
+        made.milliseconds = milliseconds
+        return made
+
+
+class UuidMessageId(str):
+    """A ``message_id`` that was a UUID on the wire, as every one of 0-10 is. JMS writes it ``ID:`` and the UUID in the
+    other versions; as text it is the UUID alone, in canonical form."""
+
     __slots__ = ()
 
 
@@ -74,6 +89,7 @@ class Properties:
     """Time to live: milliseconds, relative, as a decimal string, whatever the dialect on the wire. A
     :class:`Deadline` where the wire named an instant."""
     message_id: Text | None = None
+    """A :class:`UuidMessageId` where it was a UUID on the wire, as in 0-10."""
     timestamp: int | None = None
     """Seconds since 1970. An :class:`ArrivalTime` where the publisher said nothing, but a broker did."""
     type: Text | None = None
@@ -145,7 +161,7 @@ class Message:
     """A body and its properties. ``properties`` decodes on first use and may then raise
     :class:`~gateway.errors.FrameSyntaxError` if the octets are no property list."""
 
-    __slots__ = ("_properties", "body", "left_out", "origin", "raw", "relayed")
+    __slots__ = ("_properties", "body", "expires_at", "left_out", "origin", "raw", "relayed")
 
     def __init__(
         self,
@@ -168,6 +184,8 @@ class Message:
         self.relayed = relayed or raw is not None
         """It came from a broker, so one has accepted it: what another must not see is carried, not refused."""
         self._properties = properties if properties is not None or raw is not None else Properties()
+        self.expires_at: int | None = None
+        """When its time to live is over, in milliseconds since 1970: the broker that holds the message sets it."""
 
     @property
     def properties(self) -> Properties:

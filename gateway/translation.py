@@ -18,7 +18,7 @@ from gateway.classic.frames import OVERHEAD
 from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.fidelity import KEY, RESERVED, Home, Lost, fit, fit_headers, forward, is_held, strip
+from gateway.fidelity import ID, KEY, RESERVED, Home, Lost, arrival_in_native, fit, fit_headers, forward, is_held, strip
 from gateway.message import PROPERTY_NAMES, Message, Properties
 from gateway.session import Version
 from gateway.v010 import translate as native
@@ -190,12 +190,15 @@ class Target:
             if name == "type" and home.type_header and becomes is None:
                 becomes = (fitted.headers or {}).get(home.type_header)
                 becomes = becomes if becomes == value else None
+            alike = name == "message_id" and becomes is not None and becomes.removeprefix(ID) == value.removeprefix(ID)
+            if name == "timestamp" and becomes is None and isinstance(self._side, _Native):
+                becomes = self._side.arrival(value)
             result: Result = "mapped"
             if becomes is None:
                 result = "carried" if carry else "lost"
             elif becomes == value and type(becomes) is type(value) and becomes == getattr(fitted, name):
                 result = "same"
-            elif not carry and name in _ONE_WAY:
+            elif not carry and name in _ONE_WAY and not alike:
                 result = "lost"
             yield FieldReceipt(name, value, result, becomes, "" if result == "same" else WHY[name])
         yield from self._header_receipts(properties.headers or {}, fitted.headers or {}, carry)
@@ -232,8 +235,9 @@ def _text(octets: str) -> str:
 
 
 _NAMES: Final = tuple(name for name in PROPERTY_NAMES if name != "headers")
-_ONE_WAY: Final = frozenset({"message_id", "priority"})
-"""Properties whose mapped value does not tell what it was."""
+_ONE_WAY: Final = frozenset({"message_id", "priority", "timestamp"})
+"""Properties whose mapped value does not tell what it was: a message id that is no UUID, a timestamp that counts as the
+broker's."""
 HELD: Final[Mapping[bool, Result]] = {True: "carried", False: "lost"}
 WHY: Final[Mapping[str, str]] = {
     "content_type": "0-10's str8 is UTF-8",
@@ -241,10 +245,11 @@ WHY: Final[Mapping[str, str]] = {
     "delivery_mode": "0-10 knows 1 and 2 only",
     "priority": "0-10 knows 0 to 9 only",
     "correlation_id": "a short string holds 255 octets of UTF-8, and 0-10's vbin16 octets that may be none",
-    "reply_to": "0-10 has exchange and routing key, the other versions a short string",
+    "reply_to": "0-10 has exchange and routing key, the other versions a short string: a binding URL, as JMS writes it",
     "expiration": "relative on RabbitMQ and in 0-10, an instant on Broker-J's classic versions, and a number in all",
-    "message_id": "0-10 has UUIDs only: the same UUID stands for the same id always",
-    "timestamp": "in 0-10 the timestamp is the broker's",
+    "message_id": "0-10 has UUIDs only, and the same stands for the same id always: JMS writes ID: and the UUID in the "
+    "other versions",
+    "timestamp": "in 0-10 the timestamp is the broker's: it goes as that",
     "type": "0-10 has no such property; Qpid's clients keep it in the header x-jms-type",
     "user_id": "brokers refuse a user-id that is not the login",
     "app_id": "a short string holds 255 octets of UTF-8, and 0-10's vbin16 octets that may be none",
@@ -347,6 +352,11 @@ class _Native:
         self._login = login
         self._broker_j = broker_j
         self.home = native.home(login, broker_j)
+
+    def arrival(self, time: int) -> int:
+        """A publisher's ``timestamp`` as it is seen here, in seconds: on the wire it is the broker's."""
+        unit = 1000 if self._broker_j else 1
+        return arrival_in_native(time, unit) // unit
 
     def untouched(self, message: Message) -> bool:
         """See :class:`_Side`."""

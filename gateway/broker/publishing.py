@@ -12,7 +12,7 @@ from gateway.broker.arguments import MILLISECONDS_MAX
 from gateway.broker.channels import Channel, Delivery
 from gateway.broker.queues import ROOMY_AT, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
-from gateway.message import Properties
+from gateway.message import Deadline, Properties
 from gateway.operations import Publish, Refused, Returned, Settlement
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def publish(channel: Channel, request: Publish, now: float) -> None:
         expiration, priority = _check(request.message.properties, connection)
         channel.checked_octets = raw.octets if raw is not None and expiration is None else None
         channel.checked_priority = priority
+        if expiration is not None:
+            until = request.message.properties.expiration
+            request.message.expires_at = until.instant if type(until) is Deadline else vhost.time() + expiration
         request.message.forget()
     envelope = Envelope(
         memory,

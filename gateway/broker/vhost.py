@@ -103,6 +103,10 @@ class VirtualHost:
         self._random_octets = random_octets
         self._wall_clock = wall_clock
 
+    def time(self) -> int:
+        """Milliseconds since 1970."""
+        return int(self._wall_clock() * 1000)
+
     def title(self, kind: str, name: str) -> str:
         """A queue or exchange as reply texts name it."""
         return title(kind, name, self.name)

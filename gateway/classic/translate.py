@@ -20,8 +20,22 @@ from gateway.classic.dialect import Dialect
 from gateway.classic.splice import SEAM
 from gateway.classic.tables import TableCodec, decimal_parts
 from gateway.errors import EncodeError
-from gateway.fidelity import GZIP, ITEM, KEY, NO_HOME, Home, Native, fit, passes_as_it_is, restore, x_gzip
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
+from gateway.fidelity import (
+    GZIP,
+    ID,
+    ITEM,
+    KEY,
+    NO_HOME,
+    Home,
+    Native,
+    arrival_in_classic,
+    binding_url,
+    fit,
+    passes_as_it_is,
+    restore,
+    x_gzip,
+)
+from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.values import INT32_MAX, INT32_MIN, Typed, Value, type_of
 
 
@@ -30,8 +44,8 @@ class Translator:
     any user-id."""
 
     __slots__ = (
-        "_alike", "_clock", "_dialect", "_foreign", "_gzip", "_plain_types", "_reading", "_tables", "decode", "home",
-        "name",
+        "_alike", "_clock", "_dialect", "_expires_at", "_foreign", "_gzip", "_plain_types", "_reading", "_tables",
+        "decode", "home", "name",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +54,8 @@ class Translator:
         self._dialect = dialect
         self._tables = tables.of_messages()
         self._clock = wall_clock
+        self._expires_at: int | None = None
+        """When the message that is being encoded expires, where the broker that holds it knows."""
         self._plain_types = frozenset(kind for name, kind in _PLAIN_TYPES.items() if tables.has(name))
         self._foreign = 0 if user is None else content.USER_ID
         self._alike = dialect.alike
@@ -63,7 +79,9 @@ class Translator:
             return raw.octets
         properties = message.properties
         if not self.is_plain(properties):
+            self._expires_at = message.expires_at
             properties = self.fitted(properties, message.left_out is None)
+            self._expires_at = None
         return content.encode(properties, self._tables)
 
     def passes(self, raw: RawProperties) -> bool:
@@ -120,6 +138,8 @@ class Translator:
             return Native(text.instant)
         if self._clock is None or not _is_number(text) or int(text) > _MILLISECONDS_MAX:
             return NO_HOME
+        if self._expires_at is not None:
+            return str(self._expires_at)
         return str(int(self._clock() * 1000) + int(text))
 
     def _home(self, user: str | None, broker: bool) -> Home:
@@ -128,9 +148,10 @@ class Translator:
         dialect = self._dialect
         home: dict[str, Callable[[Any], Any]] = {
             "correlation_id": _short_text,
-            "reply_to": lambda value: NO_HOME if isinstance(value, ReplyTo) or value == DIRECT_REPLY else value,
+            "reply_to": _reply_to,
             "expiration": self._absolute if dialect.absolute_expiration else _relative,
-            "timestamp": lambda value: int(value) if type(value) is ArrivalTime else value,
+            "message_id": _message_id,
+            "timestamp": arrival_in_classic,
             "app_id": _short_text,
         }
         home["user_id"] = _short_text if user is None else lambda value: value if value == user else NO_HOME
@@ -212,6 +233,8 @@ def _plain(properties: Properties, types: frozenset[type]) -> bool:
         return False
     if type(properties.timestamp) is ArrivalTime or properties.delivery_mode not in _MODES:
         return False
+    if type(properties.message_id) is UuidMessageId:
+        return False
     value = properties.correlation_id
     if value is not None and (type(value) is not str or len(value) > _SHORT):
         return False
@@ -252,6 +275,18 @@ def _is_number(text: str) -> bool:
 def _relative(text: str) -> Any:
     """An expiration as brokers take it: anything else makes RabbitMQ close the channel (406)."""
     return str(text) if _is_number(text) and int(text) <= EXPIRATION_MAX else NO_HOME
+
+
+def _message_id(value: str) -> str:
+    """What was a UUID in 0-10, as JMS writes it here."""
+    return ID + value if type(value) is UuidMessageId else value
+
+
+def _reply_to(value: str | ReplyTo) -> Any:
+    """An address of 0-10 with an exchange is a binding URL here, as JMS writes it."""
+    if isinstance(value, ReplyTo):
+        return binding_url(value) or NO_HOME
+    return NO_HOME if value == DIRECT_REPLY else value
 
 
 def _short_text(value: str | bytes) -> Any:

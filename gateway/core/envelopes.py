@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
 from gateway.values import Timestamp, Typed, Value
 
 
@@ -104,7 +104,9 @@ def _pack(value: Value) -> Any:
     if kind is UUID:
         return ["uuid", value.bytes]
     if kind is ArrivalTime:
-        return ["arrival", int(value)]
+        return ["arrival", int(value)] if value.milliseconds is None else ["jms_time", int(value), value.milliseconds]
+    if kind is UuidMessageId:
+        return ["uuid_message_id", str(value)]
     if kind is Deadline:
         return ["deadline", value.instant, str(value)]
     return value
@@ -125,6 +127,8 @@ _MARKS: dict[str, Callable[..., Value]] = {
     "reply_to": lambda exchange, routing_key: ReplyTo(_unpack(exchange), _unpack(routing_key)),
     "timestamp": Timestamp,
     "arrival": ArrivalTime,
+    "jms_time": ArrivalTime.of,
+    "uuid_message_id": UuidMessageId,
     "deadline": Deadline.of,
     "decimal": Decimal,
     "uuid": lambda octets: UUID(bytes=octets),

@@ -6,6 +6,7 @@
 ``reshapes``       header values of types that a version lacks
 ``forwarding``     a message as a bridge sends it on: headers that brokers act upon, entries, the last hop
 ``deaths``         what a message tells of its death
+``conventions``    how JMS writes one thing in 0-8 and 0-9-1, and how in 0-10
 ``copies``         a message that is sent once more
 ``canonical``      one digest for a message wherever it is
 ``losses``         what is lost all the same, by name
@@ -13,6 +14,16 @@
 """
 
 from gateway.fidelity.canonical import digest
+from gateway.fidelity.conventions import (
+    ID,
+    address_of,
+    arrival_in_classic,
+    arrival_in_native,
+    binding_url,
+    is_of_jms,
+    is_uuid,
+    uuid_of,
+)
 from gateway.fidelity.copies import copy_of
 from gateway.fidelity.forwarding import HELD, HELD_PREFIX, forward, is_bare, is_held, strip
 from gateway.fidelity.homes import GZIP, NO_HOME, Home, Native, fit, restore, x_gzip
@@ -31,6 +42,7 @@ __all__ = [
     "GZIP",
     "HELD",
     "HELD_PREFIX",
+    "ID",
     "ITEM",
     "KEY",
     "LOSSES",
@@ -42,8 +54,12 @@ __all__ = [
     "Loss",
     "Lost",
     "Native",
+    "address_of",
     "annotate",
     "annotation",
+    "arrival_in_classic",
+    "arrival_in_native",
+    "binding_url",
     "copy_of",
     "digest",
     "fit",
@@ -51,9 +67,12 @@ __all__ = [
     "forward",
     "is_bare",
     "is_held",
+    "is_of_jms",
+    "is_uuid",
     "passes_as_it_is",
     "raw_annotations",
     "restore",
     "strip",
+    "uuid_of",
     "x_gzip",
 ]

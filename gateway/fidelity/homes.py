@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.fidelity.conventions import is_uuid
 from gateway.fidelity.reserved import CONSUMED, RESERVED
 from gateway.fidelity.reshapes import Carries, fit_headers, restore_headers
-from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Properties, ReplyTo
+from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Properties, ReplyTo, UuidMessageId
 from gateway.values import UINT64_MAX, Table, Value
 
 NO_HOME: Final = object()
@@ -255,6 +256,8 @@ def pack(value: Any) -> Value:
     """A property as a header value that every dialect carries."""
     if type(value) is str and value.isascii():
         return value
+    if isinstance(value, UuidMessageId):
+        return {"uuid": str(value)}
     if isinstance(value, ReplyTo):
         return {"exchange": pack(value.exchange), "routing_key": pack(value.routing_key)}
     if isinstance(value, bytes):
@@ -262,7 +265,10 @@ def pack(value: Any) -> Value:
     if isinstance(value, Deadline):
         return {"until": str(value.instant), "text": str(value)}
     if isinstance(value, ArrivalTime):
-        return {"arrived": str(int(value))}
+        arrived: Table = {"arrived": str(int(value))}
+        if value.milliseconds is not None:
+            arrived["milliseconds"] = str(value.milliseconds)
+        return arrived
     if isinstance(value, int):
         return str(int(value))
     text = str(value)
@@ -281,7 +287,7 @@ def unpack(name: str, value: Value) -> Any:
         found = _unpacked(value, int in kinds)
     except (TypeError, ValueError, AttributeError):
         return None
-    if not isinstance(found, kinds):
+    if not isinstance(found, kinds) or (isinstance(found, UuidMessageId) and name != "message_id"):
         return None
     if isinstance(found, int):
         return found if found <= most else None
@@ -305,8 +311,15 @@ def _unpacked(value: Value, number: bool) -> Any:
             return bytes.fromhex(octets)
         case {"until": str(instant), "text": str(text), **rest} if not rest:
             return Deadline.of(_integer(instant), str(_integer(text)))
+        case {"arrived": str(seconds), "milliseconds": str(milliseconds), **rest} if not rest:
+            time = ArrivalTime.of(_integer(seconds), _integer(milliseconds))
+            if time.milliseconds is None or time.milliseconds // 1000 != time:
+                raise ValueError("two times")
+            return time
         case {"arrived": str(seconds), **rest} if not rest:
             return ArrivalTime(_integer(seconds))
+        case {"uuid": str(uuid), **rest} if not rest and is_uuid(uuid):
+            return UuidMessageId(uuid)
         case {"text": str(octets), **rest} if not rest:
             return bytes.fromhex(octets).decode("utf-8", "surrogateescape")
         case _:

@@ -27,8 +27,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.errors import FrameSyntaxError
-from gateway.fidelity import RESERVED
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
+from gateway.fidelity import RESERVED, is_uuid
+from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.notation.messages import SCALARS, TEXTS, property_to_json
 from gateway.notation.values import (
     ValueProblem,
@@ -51,7 +51,9 @@ class Logged(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defa
     properties: dict[str, Any] = {}
     headers: Any = UNSET
     reserved: Any = UNSET
+    message_id_is_uuid: bool | UnsetType = UNSET
     arrived: int | UnsetType = UNSET
+    arrived_milliseconds: int | UnsetType = UNSET
     deadline: int | UnsetType = UNSET
     undecodable_properties: str | UnsetType = UNSET
     dialect: str | UnsetType = UNSET
@@ -80,6 +82,8 @@ def logged(properties: Properties) -> Logged:
         if (number := getattr(properties, name)) is not None:
             if isinstance(number, ArrivalTime):
                 result.arrived = int(number)
+                if number.milliseconds is not None:
+                    result.arrived_milliseconds = number.milliseconds
             else:
                 found[name] = int(number)
     for name in TEXTS:
@@ -101,6 +105,8 @@ def _text_out(text: str | bytes | ReplyTo, result: Logged) -> Any:
         return {"type": "bytes", "value": b64encode(text).decode()}
     if isinstance(text, Deadline):
         result.deadline = text.instant
+    if isinstance(text, UuidMessageId):
+        result.message_id_is_uuid = True
     return property_to_json(text)
 
 
@@ -131,6 +137,14 @@ def message_of(found: Logged, body: bytes) -> Message:
         if not 0 <= found.arrived <= UINT64_MAX:
             raise ValueProblem(f"the number is not between 0 and {UINT64_MAX}", "arrived")
         values["timestamp"] = ArrivalTime(found.arrived)
+        if not isinstance(found.arrived_milliseconds, UnsetType):
+            if found.arrived_milliseconds // 1000 != found.arrived:
+                raise ValueProblem(f"the number is not within the second {found.arrived}", "arrived_milliseconds")
+            values["timestamp"] = ArrivalTime.of(found.arrived, found.arrived_milliseconds)
+    if found.message_id_is_uuid is True:
+        if not is_uuid(values.get("message_id", "")):
+            raise ValueProblem("the message id is not a UUID in canonical form", "message_id_is_uuid")
+        values["message_id"] = UuidMessageId(values["message_id"])
     if not isinstance(found.deadline, UnsetType):
         values["expiration"] = Deadline.of(found.deadline, values.get("expiration", "0"))
     headers: Table | None = None

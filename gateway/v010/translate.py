@@ -20,8 +20,22 @@ from hashlib import sha1
 from typing import Any, Final
 
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.fidelity import GZIP, ITEM, KEY, NO_HOME, RESERVED, Home, fit, restore, x_gzip
-from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo
+from gateway.fidelity import (
+    GZIP,
+    ITEM,
+    KEY,
+    NO_HOME,
+    RESERVED,
+    Home,
+    address_of,
+    arrival_in_native,
+    fit,
+    is_of_jms,
+    restore,
+    uuid_of,
+    x_gzip,
+)
+from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.v010.codec import READ_ERRORS, read_map
 from gateway.v010.encoders import carries, write_map
 from gateway.v010.spans import STRUCT, each_struct, spans
@@ -80,15 +94,19 @@ _OWN: Final = frozenset({DELIVERY_PROPERTIES, MESSAGE_PROPERTIES})
 # ------------------------------------------------------------------------------------------------ what fits
 
 
-def _uuid_text(text: str) -> str:
-    """``text`` where it is a UUID in canonical form, else the UUID that stands for it."""
-    if _uuid_octets(text):
+def _uuid_text(text: str) -> UuidMessageId:
+    """``text`` where it is a UUID in canonical form, alone or as JMS writes it, else the UUID that stands for it."""
+    if type(text) is UuidMessageId:
         return text
+    if _uuid_octets(text):
+        return UuidMessageId(text)
+    if uuid := uuid_of(text):
+        return UuidMessageId(uuid)
     name = text.encode("utf-8", "surrogateescape").hex().encode()
     octets = bytearray(sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
     octets[6] = octets[6] & 0x0F | 0x50
     octets[8] = octets[8] & 0x3F | 0x80
-    return _uuid_name(octets)
+    return UuidMessageId(_uuid_name(octets))
 
 
 def _uuid_octets(text: str) -> bytes | None:
@@ -131,7 +149,10 @@ def _utf8(text: str) -> str | object:
 
 def _reply_to(to: str | ReplyTo) -> str | ReplyTo | object:
     if isinstance(to, str):
-        return _utf8(to)
+        address = address_of(to)
+        if address is None:
+            return _utf8(to)
+        to = address
     if _utf8(to.exchange) is NO_HOME or _utf8(to.routing_key) is NO_HOME:
         return NO_HOME
     return to if to.exchange else to.routing_key
@@ -282,9 +303,15 @@ def decode(header: bytes, broker_j: bool = False, restored: bool = True) -> Prop
         kind = headers.get(_TYPE_HEADER)
         if restored and isinstance(kind, str):
             properties.type = kind
-    if broker_time is not None and (headers is None or RESERVED not in headers):
+    if broker_time is not None and (headers is None or RESERVED not in headers or not restored):
         properties.timestamp = ArrivalTime(broker_time // (1000 if broker_j else 1))
-    return restore(properties, _READING) if restored else properties
+    if not restored:
+        return properties
+    properties = restore(properties, _READING)
+    is_unsaid = properties.timestamp is None or type(properties.timestamp) is ArrivalTime
+    if broker_j and broker_time is not None and is_unsaid and is_of_jms(properties):
+        properties.timestamp = ArrivalTime.of(broker_time // 1000, broker_time)
+    return properties
 
 
 def decode_milliseconds(header: bytes) -> Properties:
@@ -315,7 +342,7 @@ def _decode_message(header: bytes, start: int, stop: int, properties: Properties
     if flags & _CONTENT_LENGTH:
         at += 8
     if flags & _MESSAGE_ID:
-        properties.message_id = _uuid_name(header[at : at + 16])
+        properties.message_id = UuidMessageId(_uuid_name(header[at : at + 16]))
         at += 16
     if flags & _CORRELATION_ID:
         octets, at = _vbin16(header, at)
@@ -371,10 +398,10 @@ def _fits(properties: Properties, user: str | None, broker_j: bool) -> bool:
         or (properties.priority is not None and properties.priority > 9)
         or properties.delivery_mode not in (None, 1, 2)
         or (properties.user_id is not None and user is not None and properties.user_id != user)
-        or ((to := properties.reply_to) is not None and (type(to) is not str or not to.isascii()))
+        or ((to := properties.reply_to) is not None and (type(to) is not str or not to.isascii() or "://" in to))
         or ((kind := properties.content_type) is not None and not kind.isascii())
         or ((coding := properties.content_encoding) is not None and (coding == GZIP or not coding.isascii()))
-        or (properties.message_id is not None and _uuid_octets(properties.message_id) is None)
+        or (properties.message_id is not None and type(properties.message_id) is not UuidMessageId)
         or ((ttl := properties.expiration) is not None and (type(ttl) is not str or _ttl(ttl) != ttl))
         or ((app_id := properties.app_id) is not None and (type(app_id) is not str or not app_id.isascii()))
         or ((cid := properties.correlation_id) is not None and (type(cid) is not str or not cid.isascii()))
@@ -400,8 +427,8 @@ def _write_reply_to(to: str | ReplyTo) -> bytes:
     return _U16.pack(len(octets)) + octets
 
 
-def _pack(properties: Properties, length: int, unit: int) -> tuple[int, bytes, bytes]:
-    """Presence bits and octets of what the delivery-properties keep, and the message-properties."""
+def _pack(properties: Properties, time: int | None, length: int) -> tuple[int, bytes, bytes]:
+    """Presence bits and octets of what the delivery-properties keep, ``time`` among it, and the message-properties."""
     kept_flags = 0
     kept = b""
     if (priority := properties.priority) is not None:
@@ -413,9 +440,9 @@ def _pack(properties: Properties, length: int, unit: int) -> tuple[int, bytes, b
     if (ttl := properties.expiration) is not None:
         kept_flags |= _TTL
         kept += _U64.pack(int(ttl))
-    if (time := properties.timestamp) is not None:
+    if time is not None:
         kept_flags |= _TIMESTAMP
-        kept += _U64.pack(time * unit)
+        kept += _U64.pack(time)
     flags = _CONTENT_LENGTH
     parts = [b"", _U64.pack(length)]
     if (message_id := properties.message_id) is not None:
@@ -469,9 +496,12 @@ def _parts(message: Message, user: str | None, broker_j: bool) -> tuple[int, byt
             flags = (octets[start + 6] << 8) & (_KEPT if same else _KEPT ^ _TIMESTAMP)
             return flags, octets[start + 8 : start + 8 + _SKIP[flags >> 11]], rest
     properties = message.properties
+    time = properties.timestamp  # the publisher's, too: it is kept besides, and clients look for it here
+    if time is not None:
+        time = arrival_in_native(time, 1000 if broker_j else 1)
     if not _fits(properties, user, broker_j):
         properties = fit(properties, home(user, broker_j), message.left_out is None)
-    flags, kept, rest = _pack(properties, len(message.body), 1000 if broker_j else 1)
+    flags, kept, rest = _pack(properties, time, len(message.body))
     origin = message.origin
     if origin is not None and origin.dialect in DIALECTS:
         rest += _others(origin.octets)
@@ -526,6 +556,9 @@ def write_header(
         kept_flags, kept, rest = _parts(message, user, broker_j)
     except _MISFITS as error:
         raise EncodeError(f"the properties do not fit: {error}") from None
+    if message.expires_at is not None and kept_flags & _TTL:
+        kept_flags |= _EXPIRATION
+        kept += _U64.pack(message.expires_at)
     names = _WRITTEN.get((exchange, routing_key)) or _write_names(exchange, routing_key)
     flags |= kept_flags | (_ROUTING_KEY if exchange is None else _EXCHANGE | _ROUTING_KEY)
     return b"%b%b%b%b" % (STRUCT.pack(4 + len(kept) + len(names), DELIVERY_PROPERTIES, flags), kept, names, rest)

@@ -90,7 +90,7 @@ async def test_texts_that_are_no_text_and_addresses(client: httpx.AsyncClient) -
     values = {item["field"]: item["value"] for item in found["fields"]}
     assert values["correlation_id"] == properties["correlation_id"]
     assert values["reply_to"] == properties["reply_to"]
-    assert results(found)["reply_to"] == "carried"
+    assert results(found)["reply_to"] == "mapped"
 
 
 async def test_a_message_that_cannot_be_sent(client: httpx.AsyncClient, gateway: Gateway) -> None:

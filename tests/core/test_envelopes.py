@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway.core.envelopes import EnvelopeError, decode, encode
-from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
 from gateway.values import Timestamp, Typed
 
 EVERYTHING = Properties(
@@ -82,6 +82,12 @@ def test_damaged(octets: bytes) -> None:
 
 def test_what_a_broker_said_stays_the_broker_s_word() -> None:
     properties = Properties(timestamp=ArrivalTime(5), expiration=Deadline.of(1_700_000_060_000, "60000"))
+    jms = Properties(timestamp=ArrivalTime.of(5, 5_432), message_id=UuidMessageId(str(UUID(int=5))))
+    found = decode(encode(Message(b"", jms), False))[0].properties
+    assert found == jms
+    assert type(found.message_id) is UuidMessageId
+    assert type(found.timestamp) is ArrivalTime
+    assert found.timestamp.milliseconds == 5_432
     message, _ = decode(encode(Message(b"", properties), True))
     assert message.properties == properties
     assert type(message.properties.timestamp) is ArrivalTime

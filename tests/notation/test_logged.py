@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED, digest, forward
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.notation.logged import from_json, to_json
 from gateway.notation.values import ValueProblem
 from gateway.values import Timestamp
@@ -22,6 +22,7 @@ from tests.translation.ends import ENDS, PROPERTY_SAMPLES, samples
 from tests.translation.test_pairs import same, texts, values
 
 SAMPLES = samples()
+UUID_TEXT = "12345678-1234-5678-1234-567812345678"
 HEADER = 2
 """The type of a frame (0-10: of a segment) that holds properties."""
 
@@ -142,6 +143,13 @@ def test_the_gateway_s_own_header_is_beside_the_others() -> None:
 
 def test_a_broker_s_own_time_is_no_timestamp() -> None:
     assert shown(Properties(timestamp=ArrivalTime(5))) == {"arrived": 5}
+    jms = Properties(timestamp=ArrivalTime.of(5, 5_432), message_id=UuidMessageId(UUID_TEXT))
+    assert shown(jms) == {
+        "properties": {"message_id": UUID_TEXT},
+        "message_id_is_uuid": True,
+        "arrived": 5,
+        "arrived_milliseconds": 5_432,
+    }
 
 
 def test_an_expiration_that_was_an_instant() -> None:
@@ -174,6 +182,9 @@ def test_octets_that_are_no_property_list() -> None:
         ('{"properties": {"priority": 256}}', "/properties/priority", "between 0 and 255"),
         ('{"properties": {"priority": true}}', "/properties/priority", "between 0 and 255"),
         ('{"properties": {"timestamp": -1}}', "/properties/timestamp", "between 0 and 18446744073709551615"),
+        ('{"properties": {"message_id": "m"}, "message_id_is_uuid": true}', "/message_id_is_uuid", "not a UUID"),
+        ('{"message_id_is_uuid": true}', "/message_id_is_uuid", "not a UUID"),
+        ('{"arrived": 5, "arrived_milliseconds": 6000}', "/arrived_milliseconds", "within the second 5"),
         ('{"properties": {"type": 5}}', "/properties/type", "expected a string"),
         ('{"properties": {"type": {"type": "bytes", "value": ""}}}', "/properties/type", "expected a string"),
         ('{"properties": {"user_id": {"type": "bytes", "value": "?"}}}', "/properties/user_id", "not base64"),

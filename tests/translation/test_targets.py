@@ -12,7 +12,7 @@ import pytest
 from gateway.core.dead_letters import dead_letter_copy
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import LOSSES, RESERVED, copy_of, forward, strip
-from gateway.message import Message, Properties, RawProperties, ReplyTo
+from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.session import Version
 from gateway.translation import WHY, target_of
 from gateway.upstreams.isolation import marked
@@ -151,7 +151,11 @@ BARE: list[tuple[dict[str, Any], Any, dict[str, str]]] = [
     ({"type": "t", "headers": {"x-jms-type": "u"}}, NATIVE, {"type": "property"}),
     ({"headers": {"x-jms-type": "t"}}, NATIVE, {}),
     ({"reply_to": ReplyTo("x", "k"), "correlation_id": b"\xff", "app_id": b"\xff", "cluster_id": "c"}, RABBITMQ,
-        dict.fromkeys(("reply_to", "correlation_id", "app_id", "cluster_id"), "property")),
+        dict.fromkeys(("correlation_id", "app_id", "cluster_id"), "property")),
+    ({"reply_to": ReplyTo("x", "it's"), "message_id": UuidMessageId(str(UUID(int=5)))}, RABBITMQ,
+        {"reply_to": "property"}),
+    ({"message_id": f"ID:{UUID(int=5)}", "reply_to": "direct://x//q"}, NATIVE, {}),
+    ({"message_id": str(UUID(int=5))}, NATIVE, {}),
     ({"expiration": "soon"}, RABBITMQ, {"expiration": "property"}),
     ({"expiration": "5"}, QPID, {}),
     ({"headers": {"u": UUID(int=5), "n": {"l": [UUID(int=5), 1]}}}, RABBITMQ,
@@ -249,7 +253,7 @@ def test_annotate_false_leaves_the_reserved_header_out() -> None:
     explained = target.explain(Message(b"", Properties(timestamp=5)))
     assert [item.result for item in explained.fields] == ["lost"]
     assert explained.message is not None
-    assert explained.message.properties == Properties()
+    assert explained.message.properties == Properties(timestamp=ArrivalTime(5)), "it counts as the broker's"
 
 
 def test_what_cannot_be_sent_is_explained_all_the_same() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.v010 import translate
 from gateway.v010.structs import STRUCTS, DeliveryProperties, FragmentProperties, MessageProperties, ReplyToStruct
 from gateway.v010.translate import (
@@ -41,7 +41,7 @@ FITS = Properties(
     correlation_id="c-1",
     reply_to="replies",
     expiration="60000",
-    message_id=UUID_TEXT,
+    message_id=UuidMessageId(UUID_TEXT),
     user_id="guest",
     app_id="app",
 )
