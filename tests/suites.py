@@ -121,6 +121,7 @@ SUITES = (
     Suite("benchmarks", ("benchmarks",), servers=True),
     Suite("interop", ("interop", "golden", "servers"), servers=True, waits=True, limit=900),
     Suite("bridges", ("bridges",), servers=True, waits=True),
+    Suite("jms", ("jms",), servers=True, waits=True),
     Suite("cluster", ("cluster",), servers=True, waits=True),
     Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
     Suite("taps", ("taps",), servers=True, waits=True),

@@ -47,6 +47,9 @@ public final class Judge {
         if (verb.equals("scenario")) {
             return Scenario.run(command);
         }
+        if (verb.equals("conventions")) {
+            return Conventions.run(command);
+        }
         if (verb.equals("recode")) {
             return Codec.recode(command.get("items"));
         }
