@@ -49,6 +49,8 @@ def body_of(payload: Raw | UnsetType, encoding: str) -> tuple[bytes, bool]:
 def _compact(octets: bytes) -> bytes:
     try:
         return _encode(json.loads(octets.decode(), object_pairs_hook=_object, parse_float=Raw, parse_int=Raw))
+    except ValueProblem:
+        raise
     except ValueError as error:  # also of octets that are not UTF-8, or half a surrogate pair
         raise ValueProblem(f"not JSON in UTF-8: {error}", "payload") from None
     except RecursionError:

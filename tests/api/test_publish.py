@@ -392,6 +392,13 @@ async def test_a_payload_may_be_any_json(
     assert [message.body for _, _, message in upstream.published] == [body] * 3
 
 
+async def test_a_member_that_is_there_twice_is_named(client: httpx.AsyncClient) -> None:
+    content = b'{"routing_key": "orders", "payload": [{"a": 1, "b": 2, "a": 3}]}'
+    answer = await client.post(PATH, content=content, headers={"content-type": "application/json"})
+    found = problem(answer, 422, "invalid_value")
+    assert found["errors"] == [{"pointer": "/payload", "detail": "the member 'a' is in one object twice"}]
+
+
 async def test_the_content_type_of_a_payload(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
     for payload, given, expected in [
         ({"a": 1}, {"content_type": "text/x"}, "text/x"),
