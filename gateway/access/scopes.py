@@ -43,7 +43,9 @@ FORMS: Final[Mapping[str, Form]] = {
         "route:BROKER/EXCHANGE/PATTERN", "the same, with routing keys that match the pattern and with no others"
     ),
     "consume": Form("consume:BROKER/QUEUE", "pull, settle and stream subscriptions of that queue, inspect the queue"),
-    "subscribe": Form("subscribe:BROKER/QUEUE", "put, read, pause, resume and delete subscriptions of that queue"),
+    "subscribe": Form(
+        "subscribe:BROKER/QUEUE", "put, patch, read, pause, resume and delete subscriptions of that queue"
+    ),
     "broker": Form("broker:BROKER", "declare, inspect, bind, empty and delete queues and exchanges of that broker"),
     "endpoint": Form("endpoint:NAME", "put, read, test, steer and delete that endpoint, renew its signing keys"),
     "history": Form("history", "read what happened: messages without their bodies, events, counts"),

@@ -148,6 +148,27 @@ async def test_an_endpoint_that_replies_takes_admin(make: Make) -> None:
     assert (await make("admin").put(MINE, json=settings)).status_code == 201
 
 
+async def test_patches_take_the_same(make: Make) -> None:
+    client = make("subscribe:fake/orders", "route:fake/dlx/dead.*")
+    await client.put(MINE, json=PLAIN)
+    any_etag = {"if-match": "*"}
+    changed = await client.patch(MINE, json={"ack_deadline_seconds": 60}, headers=any_etag)
+    assert (changed.status_code, changed.json()["ack_deadline_seconds"]) == (200, 60)
+    dead = {"dead_letter_exchange": "dlx", "dead_letter_routing_key": "dead.mine"}
+    assert (await client.patch(MINE, json=dead, headers=any_etag)).status_code == 200
+    for patch, lacking in (
+        ({"queue": "secret"}, "subscribe:fake/secret"),
+        ({"push": "hook"}, "endpoint:hook"),
+        ({"dead_letter_routing_key": "other"}, "route:fake/dlx/PATTERN"),
+        ({"unmatched": "discard"}, "consume:fake/orders"),
+    ):
+        answer = await client.patch(MINE, json=patch, headers=any_etag)
+        assert lacking in problem(answer, 403, "forbidden")["detail"]
+    # What it was lets only those change it who could have made it so.
+    answer = await make("subscribe:fake/orders").patch(MINE, json={"prefetch": 1}, headers=any_etag)
+    assert "publish:fake/dlx" in problem(answer, 403, "forbidden")["detail"]
+
+
 async def test_subscriptions_of_others(make: Make) -> None:
     """Neither seen, nor replaced, nor deleted: the queue decides whose it is."""
     admin, client = make("admin"), make("subscribe:fake/orders")
@@ -158,6 +179,7 @@ async def test_subscriptions_of_others(make: Make) -> None:
         await client.put(MINE, json=PLAIN),
         await client.put(MINE, json=PLAIN, headers={"if-match": "*"}),
         await client.put(MINE, json=theirs),
+        await client.patch(MINE, json={"queue": "orders"}, headers={"if-match": "*"}),
         await client.delete(MINE),
         await client.post(f"{MINE}:pause"),
         await client.post(f"{MINE}:resume"),
