@@ -187,3 +187,28 @@ async def test_a_queue_that_is_stated_to_dead_letter_does_so_itself(
     assert await peer.settle("dead", "acknowledge", [item]) == {"SUCCESS"}
     assert await dead(peer) == []
     await peer.clean(queue, place)
+
+
+async def test_a_maximum_that_nobody_counts_takes_a_ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    """Broker-J drops a message after a maximum of deliveries in 0-10, and does not tell how many there were."""
+    queue = unique_name("limit-maximum")
+    sqlite_ledger(tmp_path)
+    async with gateway(tmp_path, request.getfixturevalue("brokerj").url("0-10")) as peer:
+        arguments = {"x-qpid-maximum-delivery-count": 3}
+        answer = await peer.client.put(f"/v1/brokers/peer/queues/{queue}", json={"arguments": arguments})
+        assert answer.status_code == 201, answer.text
+        await peer.publish("amq.default", {"routing_key": queue, "payload": PAYLOAD})
+        await peer.subscribe("broker", queue=queue)
+        answer = await peer.client.post("/v1/subscriptions/broker:pull", json={})
+        assert (answer.status_code, answer.json()["code"]) == (422, "unsupported")
+        source = {"queue": {"broker": "peer", "queue": queue}}
+        answer = await peer.client.post("/v1/replays", json={"source": source, "dry_run": True})
+        assert (answer.status_code, answer.json()["code"]) == (422, "unsupported")
+        await peer.subscribe("ledger", queue=queue, lease="ledger")
+        for attempt in range(1, 6):
+            (item,) = await peer.pull("ledger", wait=5)
+            assert (item["message"]["payload"], item["delivery_attempt"]) == (PAYLOAD, attempt)
+            assert await peer.settle("ledger", "release", [item]) == {"SUCCESS"}
+        await peer.clean(queue)

@@ -172,7 +172,7 @@ ROUTES = (
         body=ReplayRequest,
         codes=("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "broker_not_found",
                "endpoint_not_found", "not_found", "access_refused", "address_denied", "broker_unavailable", "state",
-               "limit_exceeded", "ledger_unavailable"),
+               "limit_exceeded", "ledger_unavailable", "unsupported"),
         description=(
             "One of the same id that has ended is run again, and sends only what was not sent before; asked for "
             "otherwise it is 409 `state`. What is sent has an id of its own, the same whenever it is sent again."

@@ -382,7 +382,7 @@ ROUTES = (
         body=PullRequest, body_required=False,
         codes=(*_CODES, *_BODY, "broker_not_found", "not_found", "access_refused", "resource_locked",
                "broker_unavailable", "ledger_unavailable", "overloaded", "state", "unroutable", "publish_refused",
-               "outcome_unknown"),
+               "unsupported", "outcome_unknown"),
         description=(
             "With `lease` = `broker` the broker holds each message unacknowledged until it is settled or its deadline "
             "passes; with `ledger` it is stored first and acknowledged to the broker. 409 `state` while the "

@@ -58,6 +58,8 @@ class BrokerLeases:
         await self._parts.own_queues.ensure(subscription.name, settings)
         arrivals = self._readers.of(subscription, upstream)
         upstream.delivery_limits.state_native(arrivals.queue, settings.dead_letter_native)
+        if not settings.dead_letter_native:
+            await upstream.check_give_back(arrivals.queue)
         wanted = min(max_messages, room)
         self._pulls += wanted
         try:

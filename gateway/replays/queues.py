@@ -211,8 +211,10 @@ async def sample(gateway: Gateway, source: QueueSource, most: int) -> list[Deliv
 
     Raises:
         NotFound, AccessRefused, BrokerUnavailable: the broker does not let us.
+        Unsupported: looking could cost a message.
     """
     upstream = gateway.broker(source.broker)
+    await upstream.check_give_back(source.queue)
     deliveries = await upstream.fetch(source.queue, min(most, source.limit or most), 0.0)
     for delivery in reversed(deliveries):
         with suppress(GatewayError):  # it comes back by itself

@@ -24,10 +24,12 @@ from gateway.session import Capabilities
 from gateway.upstreams.deliveries import Delivery
 from gateway.upstreams.publisher import Publisher
 from gateway.upstreams.topology import QUEUE_KNOWN, REMEMBERED, Topology
-from gateway.values import Table
+from gateway.values import Table, Value
 
 DESTINATIONS: Final = ("x-dead-letter-exchange", "alternate-exchange")
 """Arguments of a queue that name the exchange for rejected messages."""
+MAXIMA: Final = ("x-qpid-maximum-delivery-count", "maximumDeliveryAttempts")
+"""Arguments of a queue of Broker-J that say after how many deliveries a message is dropped."""
 
 
 class DeadLetters:
@@ -38,7 +40,7 @@ class DeadLetters:
         self._login = login
         self._publisher = publisher
         self._topology = topology
-        self._known: dict[str, tuple[float, bool]] = {}  # queue -> until when it is known, and what
+        self._known: dict[str, tuple[float, bool, int]] = {}  # queue -> until when it is known, and what
         self._loop = asyncio.get_running_loop()
 
     def forget(self, queue: str) -> None:
@@ -83,20 +85,32 @@ class DeadLetters:
             return False
         return await self._has_destination(queue)
 
+    async def drops_after(self, queue: str, capabilities: Capabilities | None) -> int:
+        """Return after how many deliveries the broker drops a message of a queue without telling their number; 0: it
+        does not. Broker-J does so in 0-10, where a queue has a maximum and no dead-letter destination."""
+        if capabilities is None or "qpid" not in capabilities.product.lower() or not capabilities.native_dead_letter:
+            return 0
+        has_destination, most = await self._look_up(queue)
+        return 0 if has_destination else most
+
     async def _has_destination(self, queue: str) -> bool:
-        """Whether a queue is known to name a dead-letter destination, and that exists. Broker-J's 0-10 keeps the
-        argument to itself, so what was declared here counts, too."""
-        until, known = self._known.get(queue, (0.0, False))
+        return (await self._look_up(queue))[0]
+
+    async def _look_up(self, queue: str) -> tuple[bool, int]:
+        """Whether a queue is known to name a dead-letter destination that exists, and its maximum of deliveries (0:
+        none). Broker-J's 0-10 keeps some arguments to itself, so what was declared here counts, too."""
+        until, known, most = self._known.get(queue, (0.0, False, 0))
         now = self._loop.time()
         if until > now:
-            return known
+            return known, most
         told = (await self._topology.query_queue(queue)).arguments or {}
         arguments = {**told, **self._topology.declared(queue)}
         known = await self._exists(arguments)
+        most = next((count for name in MAXIMA if (count := _count(arguments.get(name)))), 0)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        self._known[queue] = (now + QUEUE_KNOWN, known)
-        return known
+        self._known[queue] = (now + QUEUE_KNOWN, known, most)
+        return known, most
 
     async def _exists(self, arguments: Table) -> bool:
         """Whether the exchange that a queue's arguments name is there; of the default exchange: the queue."""
@@ -126,3 +140,11 @@ class DeadLetters:
         if not kept:
             return message
         return message.altered(annotate(replace(properties, **dict.fromkeys(kept)), **kept))
+
+
+def _count(value: Value) -> int:
+    """A number of an argument, which may be written as text; 0: it is none."""
+    value = getattr(value, "value", value)
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
+        return int(value)
+    return value if type(value) is int and value > 0 else 0

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from gateway.config import BrokerSettings
-from gateway.errors import BrokerUnavailable, GatewayError
+from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
 from gateway.link import Dial, Link
 from gateway.message import Message
 from gateway.operations import BindingFound, ExchangeFound
@@ -410,6 +410,20 @@ class Upstream:
             NotFound, RemoteError, BrokerUnavailable: it cannot be asked.
         """
         return await self._dead_letters.takes(queue, self._capabilities)
+
+    async def check_give_back(self, queue: str) -> None:
+        """Check that a message of a queue may be taken and given back.
+
+        Raises:
+            Unsupported: the broker drops it after some deliveries, and does not tell their number.
+            NotFound, RemoteError, BrokerUnavailable: it cannot be asked.
+        """
+        if most := await self._dead_letters.drops_after(queue, self._capabilities):
+            raise Unsupported(
+                f"broker {self.name}: the queue {queue!r} drops a message after {most} deliveries, and the broker does "
+                'not tell their number, so the gateway does not take messages to give them back. Set lease = "ledger" '
+                "for the subscription, or an alternate-exchange for the queue"
+            )
 
     async def consume(
         self,

@@ -318,6 +318,9 @@ class FakeUpstream:
                 return []
         return [FakeDelivery(self, queue, ready.popleft()) for _ in range(min(max_messages, len(ready)))]
 
+    async def check_give_back(self, queue: str) -> None:
+        pass
+
     async def reject(self, delivery: Any, dead_letter: tuple[str, str] | None = None, *, native: bool = False) -> None:
         if delivery.lost:
             raise LeaseLost("the channel is gone")
