@@ -20,6 +20,9 @@ from gateway.commands.client import Client, client_options, note, print_json, pr
 from gateway.commands.follow import follow as follow_stream
 from gateway.terminal import escaped, print_json_line
 
+SAID = {"acknowledge": "acknowledged", "release": "given back", "reject": "rejected", "discard": "discarded"}
+"""Verb -> what was done."""
+
 
 @click.command(short_help="Take messages from a subscription or a queue.")
 @click.argument("source", nargs=-1, required=True, metavar="SUBSCRIPTION | BROKER QUEUE")
@@ -32,6 +35,8 @@ from gateway.terminal import escaped, print_json_line
     help="Seconds to wait for the first message.",
 )
 @click.option("--ack/--no-ack", default=True, show_default=True, help="Acknowledge them, or give them back.")
+@click.option("--reject", "reason", metavar="REASON", help="Reject them with this reason: they are dead letters then.")
+@click.option("--discard", is_flag=True, help="With --reject: drop them instead. They are gone.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until it is interrupted, or --max is reached.")
 @client_options
 @click.pass_context
@@ -41,6 +46,8 @@ def pull(
     maximum: int,
     wait: float,
     ack: bool,
+    reason: str | None,
+    discard: bool,
     follow: bool,
     url: str,
     api_key: str | None,
@@ -48,19 +55,24 @@ def pull(
 ) -> None:
     """Take messages from SUBSCRIPTION, or from QUEUE of BROKER, and print them.
 
-    They are acknowledged once they are printed; with --no-ack they go back to their queue. With --follow and --json
-    each message is a line of its own.
+    They are acknowledged once they are printed; with --no-ack they go back to their queue, with --reject they are dead
+    letters. With --follow and --json each message is a line of its own.
 
     \b
     Examples:
       gateway pull billing --wait 5
       gateway pull billing --follow --json
+      gateway pull billing --max 1 --reject "no such customer"
       gateway pull local-0-10 orders --max 100 --json
     """
     if len(source) > 2:
         raise click.UsageError("pull takes the name of a subscription, or a broker and a queue")
     if follow and not ack:
         raise click.UsageError("--no-ack gives messages back: with --follow they would come again and again")
+    if reason is not None and (follow or not ack):
+        raise click.UsageError("--reject goes with neither --follow nor --no-ack")
+    if discard and reason is None:
+        raise click.UsageError("--discard drops what --reject gives up: add --reject REASON")
     client = Client(url, api_key)
     with subscription(client, source) as name:
         path = f"/v1/subscriptions/{segment(name)}"
@@ -83,7 +95,11 @@ def pull(
         if not pulled:
             note("no message came")
             return
-        settle(client, path, "acknowledge" if ack else "release", [item["ack_id"] for item in pulled])
+        ack_ids = [item["ack_id"] for item in pulled]
+        if reason is not None:
+            settle(client, path, "reject", ack_ids, reason=reason, **({"discard": True} if discard else {}))
+        else:
+            settle(client, path, "acknowledge" if ack else "release", ack_ids)
 
 
 @contextmanager
@@ -102,12 +118,13 @@ def subscription(client: Client, source: tuple[str, ...]) -> Iterator[str]:
         client.ask("DELETE", path, headers={"if-match": "*"})
 
 
-def settle(client: Client, path: str, verb: str, ack_ids: list[str], *, quiet: bool = False) -> None:
-    """Acknowledge or release; what could not be is a failure. ``quiet``: success is not told."""
-    answer = client.ask("POST", f"{path}:{verb}", body={"ack_ids": ack_ids})
+def settle(client: Client, path: str, verb: str, ack_ids: list[str], *, quiet: bool = False, **more: Any) -> None:
+    """Acknowledge, release or reject; what could not be is a failure. ``quiet``: success is not told. ``more``: for the
+    body of the request."""
+    answer = client.ask("POST", f"{path}:{verb}", body={"ack_ids": ack_ids, **more})
     failed = [result for result in answer["results"] if result["status"] != "SUCCESS"]
     done = len(ack_ids) - len(failed)
-    said = f"{done} {'acknowledged' if verb == 'acknowledge' else 'given back'}"
+    said = f"{done} {SAID['discard' if more.get('discard') else verb]}"
     if not failed:
         if not quiet:
             note(said)

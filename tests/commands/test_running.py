@@ -78,6 +78,21 @@ def test_what_is_not_acknowledged_comes_again(ask: Gateway, queue: str) -> None:
     assert ask("pull", "local-0-9-1", queue).stderr == "no message came\n"
 
 
+def test_a_rejection_drops_nothing_unless_that_is_said(ask: Gateway, queue: str, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"broker": "local-0-9-1", "queue": queue, "ack_deadline_seconds": 10}))
+    assert ask("subscriptions", "put", queue, str(settings)).exit_code == 0
+    assert ask("publish", "local-0-10", "amq.default", queue, "again").exit_code == 0
+    rejected = ask("pull", queue, "--wait", "5", "--reject", "no such customer")
+    assert rejected.exit_code != 0
+    assert "no_dead_letter_destination" in rejected.stderr or "dead-letter destination" in rejected.stderr
+    discarded = ask("pull", queue, "--wait", "20", "--reject", "no such customer", "--discard")
+    assert (discarded.exit_code, discarded.stderr) == (0, "1 discarded\n")
+    assert ask("pull", queue).stderr == "no message came\n"
+    assert ask("pull", queue, "--discard").exit_code == commands.USAGE
+    assert ask("pull", queue, "--reject", "x", "--no-ack").exit_code == commands.USAGE
+
+
 def test_queues_are_shown_purged_and_deleted(ask: Gateway, queue: str) -> None:
     assert ask("publish", "local-0-8", "amq.default", queue, "x").exit_code == 0
     assert json.loads(ask("queues", "show", "local-0-8", queue, "--json").stdout)["messages"] == 1
