@@ -170,7 +170,7 @@ class Call:
         """Refuse what the route does not declare (:attr:`Route.query`). Raises ApiProblem (invalid_parameter)."""
         raw: bytes = self.scope["query_string"]
         if raw:
-            self._query = parse_query(raw, self.route.query)
+            self._query = parse_query(raw, self.route.query, self.route.body)
 
     def query(self, kind: type[T]) -> T:
         """The query parameters, as the struct that the route declares. Raises ApiProblem (invalid_parameter)."""
@@ -295,8 +295,9 @@ def media_type(headers: Mapping[bytes, bytes]) -> str:
     return headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
 
 
-def parse_query(raw: bytes, kind: type | None) -> Any:
-    """The query parameters as a struct of ``kind``; None: none is taken. Raises ApiProblem (invalid_parameter)."""
+def parse_query(raw: bytes, kind: type | None, body: type | None = None) -> Any:
+    """The query parameters as a struct of ``kind``; None: none is taken. ``body``: the struct of the body, whose fields
+    some take for query parameters. Raises ApiProblem (invalid_parameter)."""
     if raw.count(b"&") > PARAMETERS_MAX:
         raise ApiProblem("invalid_parameter", f"there are more than {PARAMETERS_MAX} query parameters")
     names = fields_of(kind) if kind is not None else ()
@@ -304,7 +305,9 @@ def parse_query(raw: bytes, kind: type | None) -> Any:
     pairs: dict[str, Any] = {}
     for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"):
         if name not in names:
-            raise wrong_parameter(name[:SHOWN_MAX], *unknown(name, names, "query parameter"))
+            detail, known = unknown(name, names, "query parameter")
+            hint = "; it belongs into the body" if body is not None and name in fields_of(body) else ""
+            raise wrong_parameter(name[:SHOWN_MAX], detail + hint, known)
         if name in several:
             pairs.setdefault(name, []).append(value)
         elif name in pairs:
@@ -365,10 +368,10 @@ def wrong_body(misfit: Misfit, code: str = "invalid_request") -> ApiProblem:
 
 def invalid_setting(error: EncodeError) -> ApiProblem:
     """What is wrong with a setting; the sentence begins with its dotted name."""
-    setting, colon, _ = str(error).partition(": ")
+    setting, colon, detail = str(error).partition(": ")
     known = colon and setting.replace(".", "").replace("_", "").isalnum()
-    pointer = "/" + setting.replace(".", "/") if known else ""
-    return ApiProblem("invalid_value", str(error), errors=[(pointer, str(error))])
+    culprit = ("/" + setting.replace(".", "/"), detail) if known else ("", str(error))
+    return ApiProblem("invalid_value", str(error), errors=[culprit])
 
 
 def _too_large(limit: int, http: HttpSettings) -> ApiProblem:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, wrong_header
 from gateway.core import Outgoing
 from gateway.core import Published as Result
 from gateway.core.outbox import YEAR
@@ -81,7 +81,7 @@ async def publish_each(
     """
     gateway, broker, exchange, client = call.gateway, call.names["broker"], call.names["exchange"], call.principal.name
     if later and any(item.key for item in messages):
-        raise ApiProblem("invalid_parameter", f"`Prefer: {ASYNC}`: a message with a key is published at once")
+        raise wrong_header("Prefer", f"{ASYNC}: a message with a key is published at once")
     delayed = [item for item in messages if later or item.not_before is not None]
     if not delayed:
         return await gateway.publish(broker, exchange, messages, client, order)

@@ -21,7 +21,7 @@ from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, med
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
 from gateway.api.messages_json import to_publish
-from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of, wrong_parameter
+from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of, wrong_header, wrong_parameter
 from gateway.api.results import batch_results
 from gateway.api.routing import Media, Route, Scope
 from gateway.api.schemas import (
@@ -55,7 +55,7 @@ async def publish(call: Call) -> Response:
     is_raw = bool(call.scope["query_string"]) and call.query(PublishQuery).raw
     if media in NDJSON and not is_raw:
         if b"idempotency-key" in call.headers:
-            raise ApiProblem("invalid_parameter", "a stream has no Idempotency-Key; give each message a key")
+            raise wrong_header("Idempotency-Key", "a stream has none; give each message a key")
         if raw_body.is_raw(call.headers):
             raise ApiProblem("invalid_parameter", "Amqp-* headers are for other bodies: a stream says it in its lines")
         _no_query(call)
@@ -141,7 +141,7 @@ def _check_batch(call: Call, count: int) -> None:
             "body_too_large", f"{count} messages; a batch holds at most {call.http.batch_max} (http.batch_max)"
         )
     if count == 0:
-        raise ApiProblem("invalid_request", "messages is empty", errors=[("/messages", "empty")])
+        raise ApiProblem("invalid_request", "messages: it is empty", errors=[("/messages", "it is empty")])
 
 
 def _convert(call: Call, item: PublishMessage) -> Outgoing | ApiProblem:
@@ -210,7 +210,7 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
         return answer(_published(results[0]))
     key = _check_key(key)
     if any(item.key for item in messages):
-        raise ApiProblem("invalid_parameter", "a request has an Idempotency-Key, or its messages have keys, not both")
+        raise wrong_header("Idempotency-Key", "the request has it, or its messages have keys, not both")
     meant = [item if isinstance(item, Outgoing) else item.problem_code for item in items]
     fingerprint = of_request(broker, exchange, meant, batch=batch, later=later)
     older = _fingerprint_of_octets(call, octets)
@@ -247,7 +247,7 @@ def _check_key(key: str) -> str:
     if len(text) >= 2 and text.startswith('"') and text.endswith('"'):
         text = text[1:-1]  # the draft's structured string; a bare one is taken as well
     if not 0 < len(text) <= KEY_MAX or not text.isascii() or not text.isprintable():
-        raise ApiProblem("invalid_parameter", f"Idempotency-Key is not 1 to {KEY_MAX} printable ASCII characters")
+        raise wrong_header("Idempotency-Key", f"it is not 1 to {KEY_MAX} printable ASCII characters")
     return text
 
 

@@ -17,7 +17,16 @@ from starlette.types import Receive, Scope, Send
 from gateway.access.scopes import CONSUMERS, Principal
 from gateway.api.auth import lacks
 from gateway.api.brokers import moment
-from gateway.api.call import Call, JsonAnswer, answer, if_match, invalid_setting, no_content, page_headers
+from gateway.api.call import (
+    Call,
+    JsonAnswer,
+    answer,
+    if_match,
+    invalid_setting,
+    invalid_value,
+    no_content,
+    page_headers,
+)
 from gateway.api.eager import ends_at_once
 from gateway.api.patching import MEDIA, PATCHING, Patch, patched
 from gateway.api.peers import forward
@@ -49,6 +58,7 @@ from gateway.core import Gateway, Pulled, Settled
 from gateway.core import Subscription as Found
 from gateway.core.own_queues import queue_of
 from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
+from gateway.notation.values import ValueProblem
 from gateway.tracing import names
 from gateway.tracing.names import SpanRow
 from gateway.webhooks.states import PushStatus
@@ -123,8 +133,7 @@ async def _store(call: Call, name: str, settings: SubscriptionBody, match: str |
     for field in _NAMES:
         size = len(getattr(settings, field).encode())
         if size > SHORT_STRING_MAX:
-            detail = f"{field} is not 0 to {SHORT_STRING_MAX} octets long"
-            raise ApiProblem("invalid_value", detail, errors=[(f"/{field}", detail)])
+            raise invalid_value(ValueProblem(f"{size} octets are more than {SHORT_STRING_MAX}", field))
     match = await check_put(call, name, settings, match)
     if settings.push and call.endpoints is not None:
         await call.endpoints.get(settings.push)

@@ -187,7 +187,7 @@ def _selector(text: str) -> Selector | None:
     try:
         return Selector(text) if text else None
     except SelectorError as error:
-        raise EncodeError(f"selector {text!r:.200}: {error}") from None
+        raise EncodeError(f"selector: {text!r:.200}: {error}") from None
 
 
 def _template(text: str) -> Template:

@@ -19,6 +19,8 @@ Seconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""How the default exchange, whose name is empty, is written."""
 OLD_NAME: Final = Meta(extra_json_schema={"deprecated": True})
 """Marks the old name of a field (:attr:`Settings.RENAMED`)."""
 
@@ -31,8 +33,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     """Another name of a field -> the field. It is read, and not shown."""
 
+    EXCHANGES: ClassVar[tuple[str, ...]] = ()
+    """Fields that name an exchange, where ``amq.default`` is read as the empty name that AMQP has for it."""
+
     def __post_init__(self) -> None:
         """Read a field under either of its names. Raises WrongField where both are given and differ."""
+        for field in self.EXCHANGES:
+            if getattr(self, field) == DEFAULT_EXCHANGE:
+                force_setattr(self, field, "")
         for old, new in self.RENAMED.items():
             given, default = getattr(self, old), _defaults(type(self))[old]
             value = getattr(self, new)

@@ -32,6 +32,8 @@ class BridgeSource(Settings, frozen=True):
 class BridgeTarget(Settings, frozen=True):
     """``target`` of a bridge."""
 
+    EXCHANGES: ClassVar[tuple[str, ...]] = ("exchange",)
+
     broker: str
     """A broker's name."""
     exchange: str = ""
@@ -43,6 +45,8 @@ class BridgeTarget(Settings, frozen=True):
 
 class BridgePlace(Settings, frozen=True):
     """``dead_letter`` of a bridge: where poison goes."""
+
+    EXCHANGES: ClassVar[tuple[str, ...]] = ("exchange",)
 
     broker: str = ""
     """A broker's name; empty: the source's."""
@@ -112,11 +116,11 @@ def check_bridge(bridge: BridgeSettings) -> str | None:
     if source.queue and (place.broker or source.broker, place.exchange, place.routing_key) == (
         source.broker, "", source.queue,
     ):  # fmt: skip
-        return f"dead_letter is the source's own queue {source.queue!r}: what is dead-lettered there would come again"
+        return f"dead_letter: {source.queue!r} is the source's own queue: what is dead-lettered there would come again"
     if bridge.acknowledge == "dtx" and not bridge.dedupe_seconds:
-        return "acknowledge is 'dtx', and with dedupe_seconds = 0 nothing is remembered by which a redelivery is known"
+        return "acknowledge: 'dtx' needs dedupe_seconds > 0, by which a redelivery is known"
     if bridge.mode == "mirror" and bridge.acknowledge not in ("on-confirm", "dtx"):
-        return f"acknowledge is {bridge.acknowledge!r}, and a mirror takes nothing from its source"
+        return f"acknowledge: it is {bridge.acknowledge!r}, and a mirror takes nothing from its source"
     key = bridge.target.routing_key or ""
     return too_long(
         source__queue=source.queue,

@@ -24,6 +24,7 @@ class SubscriptionSettings(Settings, frozen=True):
     """``[subscriptions.NAME]``, and the body of ``PUT /v1/subscriptions/{name}``."""
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {"routing_key": "binding_key"}
+    EXCHANGES: ClassVar[tuple[str, ...]] = ("dead_letter_exchange",)
 
     broker: str
     """A broker's name."""
@@ -87,11 +88,11 @@ def check_subscription(subscription: SubscriptionSettings) -> str | None:
     if subscription.order_key and (
         kind not in ("routing_key", "property", "header") or (kind == "routing_key") == bool(name)
     ):
-        return f"order_key is {subscription.order_key!r}, not routing_key, property:NAME or header:NAME"
+        return f"order_key: it is {subscription.order_key!r}, not routing_key, property:NAME or header:NAME"
     if subscription.lease == "broker":
         for setting in ("order_key", "max_deliveries"):
             if getattr(subscription, setting):
-                return f'{setting} needs lease = "ledger"'
+                return f'{setting}: it needs lease = "ledger"'
         filtered = subscription.filter != SubscriptionFilter() and not subscription.push
         dead = subscription.unmatched == "dead-letter" or not (subscription.unmatched or subscription.exchange)
         if filtered and dead and not (subscription.dead_letter_exchange or subscription.dead_letter_routing_key):
@@ -106,7 +107,7 @@ def check_subscription(subscription: SubscriptionSettings) -> str | None:
         and subscription.dead_letter_routing_key == queue
     )
     if queue and dead_letters_to_itself:
-        return f"dead_letter_routing_key is its own queue {queue!r}: what is dead-lettered there would come again"
+        return f"dead_letter_routing_key: {queue!r} is its own queue: what is dead-lettered there would come again"
     return too_long(
         queue=queue,
         exchange=subscription.exchange,

@@ -15,6 +15,7 @@ class TapSettings(Settings, frozen=True):
     """``[taps.NAME]``, and the body of ``PUT /v1/taps/{name}``: a queue whose messages go into the message log."""
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {"routing_key": "binding_key"}
+    EXCHANGES: ClassVar[tuple[str, ...]] = ("dead_letter_exchange",)
 
     broker: str
     """A broker's name."""

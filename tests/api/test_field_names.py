@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway.api.schemas import CompareRequest
-from gateway.config import BrokerSettings, EndpointSettings, SubscriptionSettings, TapSettings
+from gateway.config import BridgeSettings, BrokerSettings, EndpointSettings, SubscriptionSettings, TapSettings
 from gateway.config.base import Settings
 from gateway.replays.requests import ReplayRequest
 from gateway.validation import ago, explain, resolve_ages
@@ -128,3 +128,35 @@ def test_ages() -> None:
     assert ago("90s", now) == now - timedelta(seconds=90)
     assert ago("1.5d", now) == now - timedelta(days=1.5)
     assert ago("999999d", now) is ago("m", now) is ago("-1d", now) is ago("", now) is None
+
+
+def test_the_default_exchange_has_one_name() -> None:
+    bridge = {"source": {"broker": "b", "queue": "q"}, "target": {"broker": "b", "exchange": "amq.default"}}
+    read = msgspec.convert({**bridge, "dead_letter": {"exchange": "amq.default"}}, BridgeSettings)
+    assert (read.target.exchange, read.dead_letter.exchange) == ("", "")
+    body = {"broker": "b", "queue": "q", "dead_letter_exchange": "amq.default", "dead_letter_routing_key": "dead"}
+    assert msgspec.convert(body, SubscriptionSettings).dead_letter_exchange == ""
+
+
+async def test_what_belongs_into_the_body_is_told(client: httpx.AsyncClient) -> None:
+    found = problem(await client.put(f"{BROKER}/queues/q?durable=false"), 422, "invalid_parameter")
+    assert found["errors"][0]["detail"].endswith("none is taken here; it belongs into the body")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"broker": "fake", "queue": "q", "order_key": "colour"}, "/order_key"),
+        ({"broker": "fake", "queue": "q", "max_deliveries": 3}, "/max_deliveries"),
+        ({"broker": "fake", "queue": "q", "dead_letter_routing_key": "q"}, "/dead_letter_routing_key"),
+        ({"broker": "fake", "queue": "q", "filter": {"selector": "a ="}}, None),
+        ({"broker": "fake", "queue": "q" * 256}, "/queue"),
+        ({"broker": "fake", "queue": "q", "binding_key": "k"}, "/exchange"),
+    ],
+)
+async def test_settings_that_do_not_go_together_have_a_place(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str | None
+) -> None:
+    found = problem(await client.put("/v1/subscriptions/s", json=body), 422, "invalid_value")
+    (error,) = found["errors"]
+    assert error["pointer"] == pointer or (pointer is None and error["pointer"])

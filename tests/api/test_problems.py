@@ -6,7 +6,7 @@ import pytest
 
 from gateway import errors
 from gateway.api.problems import PROBLEMS, ApiProblem, printable, problem_headers, problem_of
-from gateway.errors import BrokerUnavailable, GatewayError
+from gateway.errors import BrokerUnavailable, EncodeError, GatewayError
 
 
 def every(kind: type[GatewayError]) -> list[type[GatewayError]]:
@@ -38,3 +38,20 @@ def test_headers() -> None:
 def test_statuses_are_statuses() -> None:
     assert all(400 <= kind.status < 600 for kind in PROBLEMS.values())
     assert printable("é\udcff") == "é\\udcff"
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer", "detail"),
+    [
+        ("message_id: 300 octets are more than 255", "/properties/message_id", "300 octets are more than 255"),
+        ("user_id: 'bob' is not the login of broker b", "/properties/user_id", "'bob' is not the login of broker b"),
+        ("routing_key: 256 octets are more than 255: 'a'", "/routing_key", "256 octets are more than 255: 'a'"),
+        ("headers.CC: 'a' is no array of routing keys", "/headers/CC", "'a' is no array of routing keys"),
+        ("table field 'a': 5 does not fit int8", "/headers", "table field 'a': 5 does not fit int8"),
+        ("something else", "", "something else"),
+    ],
+)
+def test_what_does_not_fit_on_the_wire_has_its_place_in_the_message(text: str, pointer: str, detail: str) -> None:
+    (error,) = problem_of(EncodeError(text), id="m").errors
+    assert (error.pointer, error.detail) == (pointer, detail)
+    assert problem_of(EncodeError(text)).errors == [], "of something else than a message"

@@ -42,7 +42,7 @@ def test_the_document_lists_what_is_taken(route: Route) -> None:
     ("method", "path", "query", "name", "detail"),
     [
         ("PUT", "/v1/brokers/fake/queues/tt", "durable=false", "durable",
-         "there is no such query parameter; none is taken here"),
+         "there is no such query parameter; none is taken here; it belongs into the body"),
         ("DELETE", "/v1/brokers/fake/queues/tt", "ifempty=true", "ifempty",
          "there is no such query parameter; did you mean if_empty? There are if_unused, if_empty"),
         ("GET", "/v1/subscriptions", "limit=1&limit=2", "limit", "it is given more than once"),

@@ -156,7 +156,7 @@ def test_whose_queue_it_is(source: dict[str, str], queue: str, own: bool, discar
 def test_a_dead_letter_place_that_is_the_source_is_refused() -> None:
     """What is dead-lettered there would come again, for ever."""
     for place in ({"routing_key": "in"}, {"broker": "old", "routing_key": "in"}):
-        with pytest.raises(EncodeError, match="dead_letter is the source's own queue 'in'"):
+        with pytest.raises(EncodeError, match="dead_letter: 'in' is the source's own queue"):
             Route("b", bridge_settings(dead_letter=place), "", lambda text: None)
     Route("b", bridge_settings(dead_letter={"broker": "new", "routing_key": "in"}), "", lambda text: None)
 
