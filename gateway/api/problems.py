@@ -54,7 +54,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         "A web page of another site sent the request",
         "Add its origin to http.allowed_origins, or send a key.",
     ),
-    "route_not_found": ProblemType(404, "There is no such resource", "In names, write `:` as %3A and `/` as %2F."),
+    "route_not_found": ProblemType(
+        404, "There is no such resource", "GET /openapi.json lists every path; /docs shows them."
+    ),
     "method_not_allowed": ProblemType(405, "The resource has no such method", "See the Allow header."),
     "request_timeout": ProblemType(408, "The body came too slowly", "Send it again, without long pauses."),
     "body_too_large": ProblemType(413, "The body is over the limit", "See http.body_max; or send NDJSON."),
@@ -81,20 +83,28 @@ PROBLEMS: Mapping[str, ProblemType] = {
         431, "The HTTP headers are over the limit", "Send at most 100 headers, of 16 KiB together."
     ),
     # what it names
-    "no_such_resource": ProblemType(404, "There is no such resource", "List what there is."),
-    "broker_not_found": ProblemType(404, "There is no such broker", "See /v1/brokers."),
-    "subscription_not_found": ProblemType(404, "There is no such subscription", "See /v1/subscriptions."),
-    "no_such_bridge": ProblemType(404, "There is no such bridge", "See /v1/bridges."),
-    "no_such_tap": ProblemType(404, "There is no such tap", "See /v1/taps."),
-    "endpoint_not_found": ProblemType(404, "There is no such endpoint", "List what there is."),
-    "delivery_not_found": ProblemType(
-        404, "There is no such delivery", "It is settled: the message's timeline says how. List what is open or dead."
+    "no_such_resource": ProblemType(
+        404, "There is no such resource", "Read its collection: the path without the last name lists what there is."
     ),
-    "replay_not_found": ProblemType(404, "There is no such replay", "List what there is."),
-    "cursor_not_found": ProblemType(404, "There is no such cursor", "Claim it: that makes it."),
-    "run_not_found": ProblemType(404, "There is no such run", "List what there is."),
-    "message_not_found": ProblemType(404, "The ledger knows no such message", "The id is the gateway's, a UUID."),
-    "not_found": ProblemType(404, "The broker has no such queue or exchange", "Declare it first."),
+    "broker_not_found": ProblemType(404, "There is no such broker", "GET /v1/brokers lists the brokers."),
+    "subscription_not_found": ProblemType(404, "There is no such subscription", "GET /v1/subscriptions lists them."),
+    "no_such_bridge": ProblemType(404, "There is no such bridge", "GET /v1/bridges lists the bridges."),
+    "no_such_tap": ProblemType(404, "There is no such tap", "GET /v1/taps lists the taps."),
+    "endpoint_not_found": ProblemType(404, "There is no such endpoint", "GET /v1/endpoints lists the endpoints."),
+    "delivery_not_found": ProblemType(
+        404,
+        "There is no such delivery",
+        "It is settled: GET /v1/messages/{id} says how. GET /v1/deliveries lists what is open or dead.",
+    ),
+    "replay_not_found": ProblemType(404, "There is no such replay", "GET /v1/replays lists the replays."),
+    "cursor_not_found": ProblemType(404, "There is no such cursor", "Claim it, which makes it."),
+    "run_not_found": ProblemType(404, "There is no such run", "GET /v1/pipeline/runs lists the runs."),
+    "message_not_found": ProblemType(
+        404,
+        "The ledger knows no such message",
+        "Use the `id` of the publish's answer, a UUID. GET /v1/messages?message_id= finds it by the publisher's id.",
+    ),
+    "not_found": ProblemType(404, "The broker has no such queue or exchange", "Correct the name, or declare it first."),
     "endpoint_in_use": ProblemType(
         409, "Subscriptions push to the endpoint", "Delete the subscriptions that detail names, or change their `push`."
     ),
@@ -130,7 +140,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         "detail says which: it exists with other arguments, does not take one, is not empty, or is in use.",
     ),
     "resource_locked": ProblemType(409, "Exclusive to another connection", "Wait until that connection is gone."),
-    "access_refused": ProblemType(403, "The broker refuses its login this", "Change the broker's permissions."),
+    "access_refused": ProblemType(
+        403, "The broker login lacks permission", "Give the login of the broker's URL the permission that detail names."
+    ),
     "method_not_implemented": ProblemType(
         502, "The broker does not have the method", "detail names it; use another broker, or do without."
     ),
@@ -144,7 +156,11 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "certificate_refused": ProblemType(
         502, "The broker's certificate, or ours, was refused", "See detail; correct [brokers.NAME.tls]."
     ),
-    "protocol_mismatch": ProblemType(502, "The far end speaks another protocol", "Try `:probe`; correct the URL."),
+    "protocol_mismatch": ProblemType(
+        502,
+        "The far end speaks another protocol",
+        "POST /v1/brokers/{broker}:probe says what it speaks; correct the URL of the broker.",
+    ),
     "not_recorded": ProblemType(
         503, "Sent, but not in the ledger", "The message may be safe; repeat with the same Idempotency-Key."
     ),
@@ -168,7 +184,11 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "answer_cut": ProblemType(502, "The far end hung up", "See detail; repeat later."),
     "answer_malformed": ProblemType(502, "The answer is no HTTP/1.1", "Correct the server at that URL."),
     "token_refused": ProblemType(502, "There is no OAuth2 token", "Correct the endpoint's `auth`; see detail."),
-    "answer_head_too_large": ProblemType(502, "The headers of the answer are too large", "See the outbound limits."),
+    "answer_head_too_large": ProblemType(
+        502,
+        "The headers of the answer are too large",
+        "Have the endpoint send fewer or shorter headers: detail names the limit.",
+    ),
     # what cannot be
     "no_dead_letter_destination": ProblemType(
         422,
@@ -176,7 +196,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         "Set dead_letter_routing_key or dead_letter_exchange of the subscription, dead_letter_native = true if its "
         'queue dead-letters natively, or lease = "ledger"; or send "discard": true to drop the message.',
     ),
-    "unsupported": ProblemType(422, "This version or broker has no such thing", "See the capabilities of the broker."),
+    "unsupported": ProblemType(
+        422, "This version or broker has no such thing", "GET /v1/brokers/{broker} shows what the broker can do."
+    ),
     "local": ProblemType(422, "This cannot be done", "See detail."),
     "state": ProblemType(409, "The present state forbids it", "See detail."),
     "limit_exceeded": ProblemType(413, "Over a documented limit", "detail names the limit."),
@@ -198,8 +220,8 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "fingerprint_differs": ProblemType(409, "The id belongs to another job", "Take another id, or the old settings."),
     "disk_full": ProblemType(507, "No room is left", "Make room, and run the job again: it goes on where it was."),
     "breaks": ProblemType(409, "Messages are lost, doubled, late or changed", "See the report of the run."),
-    "configuration": ProblemType(500, "A setting is wrong", "See the gateway's log."),
-    "internal": ProblemType(500, "The gateway failed", "See the gateway's log; the id is in `instance`."),
+    "configuration": ProblemType(500, "A setting is wrong", "Correct the setting that detail names."),
+    "internal": ProblemType(500, "The gateway failed", "Look for an event of level `error` in the gateway's log."),
 }
 """Code -> status, title, advice. Codes are stable; ``docs/errors.md`` is checked against this table."""
 

@@ -166,11 +166,11 @@ class Router:
             verb = b""
         node = self._root
         raw_names: list[tuple[str, bytes]] = []
-        for segment in segments:
+        for depth, segment in enumerate(segments):
             child = node.children.get(segment)
             if child is None:
                 if node.parameter is None or not segment:
-                    raise ApiProblem("route_not_found", f"no resource at {_text(raw_path)}")
+                    raise _not_found(raw_path, b"/".join([b"", *segments[:depth]]), node, in_name=bool(raw_names))
                 raw_names.append((node.parameter_name, segment))
                 child = node.parameter
             node = child
@@ -179,9 +179,10 @@ class Router:
             if colon and node.leaves:
                 raise ApiProblem(
                     "route_not_found",
-                    f"no verb {_text(verb)!r} at this resource; a colon that belongs to a name is written %3A",
+                    f"no verb {_text(verb)!r} at this resource, which has {_words(node.leaves)}; "
+                    "a colon that belongs to a name is written %3A",
                 )
-            raise ApiProblem("route_not_found", f"no resource at {_text(raw_path)}")
+            raise _not_found(raw_path, raw_path, node, in_name=bool(raw_names))
         route = methods.get(method)
         if route is None and method == "HEAD":
             route = methods.get("GET")
@@ -198,6 +199,21 @@ def decode_name(kind: str, raw: bytes) -> str:
         raise wrong_parameter(kind, f"the name has {len(octets)} bytes; a name of AMQP has at most {NAME_MAX}")
     name = octets.decode("utf-8", "surrogateescape")
     return "" if kind == "exchange" and name == DEFAULT_EXCHANGE else name
+
+
+def _not_found(raw_path: bytes, above: bytes, node: _Node, *, in_name: bool) -> ApiProblem:
+    """The problem of a path that leads nowhere: it names what there is below the part that leads somewhere."""
+    detail = f"no resource at {_text(raw_path)}"
+    if node.children:
+        detail += f"; below {_text(above) or '/'} there is {_words(node.children)}"
+    if in_name:
+        detail += "; a slash that belongs to a name is written %2F"
+    return ApiProblem("route_not_found", detail)
+
+
+def _words(found: Iterable[bytes]) -> str:
+    """Names of routes, of which there are few."""
+    return ", ".join(sorted(word.decode() for word in found if word)) or "none"
 
 
 def _text(octets: bytes) -> str:

@@ -214,7 +214,7 @@ WAITS: Final[Mapping[str, tuple[str, Step]]] = {
     ),
     "no_subscription": (
         "No subscription of the gateway takes from {where}",
-        Step("Create a subscription of its queue."),
+        Step("Create a subscription of its queue.", "gateway subscriptions put NAME FILE"),
     ),
 }
 """Why a message waits -> a sentence without its end, and what can be done."""
@@ -329,6 +329,7 @@ def queue_of_message(message: StoredMessage, events: Sequence[Event]) -> tuple[s
             exchange, routing_key = str(detail.get("exchange", "")), str(detail.get("routing_key", ""))
         elif event.broker == broker and isinstance(detail.get("queue"), str):
             queue = detail["queue"]
+    exchange = "" if exchange == DEFAULT_EXCHANGE else exchange
     return broker, exchange, routing_key, queue or (routing_key if not exchange else "")
 
 
@@ -366,14 +367,15 @@ def _words(message: StoredMessage, events: Sequence[Event]) -> dict[str, str]:
     """What the last events say of where it is."""
     words = dict.fromkeys(("subscription", "endpoint", "bridge", "queue", "dead_broker", "dead_queue"), "?")
     words |= {"id": id_text(message.id), "broker": message.broker, "place": ""}
-    if not message.exchange:
-        words["queue"] = quoted(message.routing_key)
+    words["queue"] = quoted(queue_of_message(message, events)[3])
     for event in events:
         if event.kind is Kind.DEAD_LETTERED:
             place = event.detail.get("place", event.detail)
             words["place"] = _target(event)
             words["dead_broker"] = quoted(place.get("broker") or place.get("to") or event.broker)
-            words["dead_queue"] = quoted(place.get("routing_key") or "") if not place.get("exchange") else "?"
+            words["dead_queue"] = (
+                quoted(place.get("routing_key") or "") if place.get("exchange", "") in ("", DEFAULT_EXCHANGE) else "?"
+            )
         words["broker"] = event.broker or words["broker"]
         for name in ("subscription", "endpoint", "bridge"):
             if isinstance(event.detail.get(name), str):

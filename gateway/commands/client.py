@@ -279,6 +279,21 @@ HINTS: Final = (
 ADVICE: Final = {
     "unauthorized": "Name a valid API key: --api-key KEY, or GATEWAY_API_KEY. For a certificate: --cert and --key.",
     "forbidden": "Name a key that has the scope: --api-key KEY, or GATEWAY_API_KEY.",
+    "route_not_found": "Check --url: another program, or another release of the gateway, may answer there.",
+    "broker_not_found": "List the brokers: gateway brokers",
+    "subscription_not_found": "List the subscriptions: gateway subscriptions list",
+    "no_such_bridge": "List the bridges: gateway bridges list",
+    "no_such_tap": "List the taps: gateway taps list",
+    "endpoint_not_found": "List the endpoints: gateway endpoints list",
+    "endpoint_in_use": "Delete a subscription: gateway subscriptions delete NAME",
+    "replay_not_found": "List the replays: gateway replay list",
+    "delivery_not_found": "List the dead messages: gateway dlq list",
+    "message_not_found": "List the messages that the ledger knows: gateway messages",
+    "precondition_required": "Replace the other settings: --replace",
+    "broker_unavailable": "See how the broker does: gateway brokers NAME",
+    "protocol_mismatch": "Ask what the broker speaks: gateway probe URL",
+    "unsupported": "See what the broker can do: gateway brokers NAME --json",
+    "ledger_unavailable": "Look at the ledger: gateway doctor",
 }
 """Code of a problem -> what to do about it here, in place of what it says to those who speak HTTP."""
 

@@ -12,6 +12,9 @@ from gateway.api.problems import ApiProblem
 from gateway.api.routing import Router
 
 ROUTER = Router(ROUTES)
+BELOW = "bindings, exchanges, queues"
+SLASH = "a slash that belongs to a name is written %2F"
+COLON = "a colon that belongs to a name is written %3A"
 
 
 def find(method: str, path: str) -> tuple[str, dict[str, str]]:
@@ -61,6 +64,22 @@ def test_not_found(method: str, path: str, code: str) -> None:
     with pytest.raises(ApiProblem) as caught:
         find(method, path)
     assert caught.value.problem_code == code
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/queues", "no resource at /v1/queues; below /v1 there is admin, bridges, brokers, "),
+        ("/v2", "no resource at /v2; below / there is .well-known, docs, openapi.json, v1"),
+        ("/v1/brokers/b/queue", f"no resource at /v1/brokers/b/queue; below /v1/brokers/b there is {BELOW}; {SLASH}"),
+        ("/v1/brokers/b/queues/a/b", f"no resource at /v1/brokers/b/queues/a/b; {SLASH}"),
+        ("/v1/brokers/b:prove", f"no verb 'prove' at this resource, which has probe; {COLON}"),
+    ],
+)  # fmt: skip
+def test_a_path_that_leads_nowhere_is_told_what_there_is(path: str, said: str) -> None:
+    with pytest.raises(ApiProblem) as refused:
+        find("GET", path)
+    assert str(refused.value).startswith(said)
 
 
 def test_what_is_allowed_is_named() -> None:

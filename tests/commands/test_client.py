@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 
+import click
 import pytest
 
 from gateway import commands
-from gateway.commands.client import printable, segment
+from gateway.api.problems import PROBLEMS
+from gateway.commands import cli
+from gateway.commands.client import ADVICE, printable, segment
 from tests.commands.conftest import Canned, Run
 
 PROBLEM = {
@@ -115,3 +118,17 @@ def test_names_in_paths(name: str, path: str) -> None:
 )
 def test_cells_never_move_the_cursor(value: object, text: str) -> None:
     assert printable(value) == text
+
+
+def test_advice_on_the_command_line_names_commands_that_there_are() -> None:
+    assert set(ADVICE) <= set(PROBLEMS)
+    for advice in ADVICE.values():
+        if "gateway " not in advice:
+            continue
+        command = advice.partition(": gateway ")[2].split()
+        context = click.Context(cli)
+        found: click.Command = cli
+        while isinstance(found, click.Group):
+            inner = found.get_command(context, command.pop(0))
+            assert inner is not None, advice
+            found = inner
