@@ -35,7 +35,7 @@ from gateway.api.problems import (
     wrong_header,
     wrong_parameter,
 )
-from gateway.api.routing import Route
+from gateway.api.routing import Route, not_text
 from gateway.bridges import Bridges
 from gateway.config import HttpSettings
 from gateway.core import Gateway
@@ -68,6 +68,13 @@ LOOK_AGAIN: Final = 4.0
 """How long a stream may wait without asking whether its caller still counts, in seconds."""
 PARAMETERS_MAX: Final = 100
 """Most query parameters of a request."""
+ANY_OCTETS: Final = frozenset(
+    {
+        "exchange", "queue", "destination", "routing_key", "binding_key", "arguments", "header", "message_id",
+        "correlation_id", "type", "content_type",
+    }
+)  # fmt: skip
+"""Query parameters that stand for something of AMQP, which may be any octets. All others are text."""
 STILL_COUNTS: Final = 1.0
 """How long the answer is good for, in seconds."""
 _encode = msgspec.json.Encoder().encode
@@ -308,6 +315,8 @@ def parse_query(raw: bytes, kind: type | None, body: type | None = None) -> Any:
             detail, known = unknown(name, names, "query parameter")
             hint = "; it belongs into the body" if body is not None and name in fields_of(body) else ""
             raise wrong_parameter(name[:SHOWN_MAX], detail + hint, known)
+        if name not in ANY_OCTETS and (wrong := not_text(value)):
+            raise wrong_parameter(name, f"the value {wrong}")
         if name in several:
             pairs.setdefault(name, []).append(value)
         elif name in pairs:

@@ -2,8 +2,9 @@
 
 Paths are matched on the raw octets (``scope["raw_path"]``), percent-encoding and all: a verb is what follows the
 last literal colon of the last segment, and names are decoded only afterwards. So ``orders%3Apurge`` is a queue of
-that name, and ``orders:purge`` empties ``orders``. Names hold any octets, up to 255; octets that are not UTF-8
-become surrogate escapes, as everywhere in the gateway. ``amq.default`` stands for the exchange whose name is empty.
+that name, and ``orders:purge`` empties ``orders``. Names of AMQP hold any octets, up to 255; octets that are not UTF-8
+become surrogate escapes, as everywhere in the gateway. All other names are text (:func:`not_text`). ``amq.default``
+stands for the exchange whose name is empty.
 
 The same table makes the OpenAPI document (:mod:`gateway.api.openapi`), so that what is served is what is documented.
 """
@@ -28,6 +29,8 @@ NAME_MAX: Final = 255
 """Longest name in a path, in octets: that of a short string."""
 
 
+AMQP_NAMES: Final = frozenset({"exchange", "queue"})
+"""Names in a path that may be any octets."""
 REMEMBERED: Final = 1_000
 """How many paths are remembered with what they name; when they are more, all are forgotten."""
 REMEMBERED_LENGTH: Final = 512
@@ -192,12 +195,26 @@ class Router:
         return route, {name: decode_name(name, raw) for name, raw in raw_names}
 
 
+def not_text(value: str) -> str:
+    """Why a value is no text that a database can hold; empty: it is one."""
+    if "\0" in value:
+        return "contains the character U+0000"
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "is not percent-encoded UTF-8"
+    return ""
+
+
 def decode_name(kind: str, raw: bytes) -> str:
     """The name in a raw path segment. Raises ApiProblem (invalid_parameter) where it is too long."""
     octets = unquote_to_bytes(raw) if b"%" in raw else raw
     if len(octets) > NAME_MAX:
         raise wrong_parameter(kind, f"the name has {len(octets)} bytes; a name of AMQP has at most {NAME_MAX}")
     name = octets.decode("utf-8", "surrogateescape")
+    if kind not in AMQP_NAMES and (wrong := not_text(name)):
+        raise wrong_parameter(kind, f"the name {wrong}")
     return "" if kind == "exchange" and name == DEFAULT_EXCHANGE else name
 
 
