@@ -19,7 +19,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run test test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
+.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -50,9 +50,18 @@ lock:  ## write uv.lock anew after a change of the dependencies
 run: $(STAMP)  ## start the gateway and its embedded broker
 	@exec $(BIN)/gateway serve
 
-test: $(SPARK)  ## every check and every test, on real brokers
+check: $(STAMP)  ## rules, types, layers, language and the tests without servers; at most 3 minutes
+	@exec $(BIN)/python tests/suites.py --tier check
+
+test: $(SPARK)  ## each test once, on RabbitMQ 4.0 and Broker-J, 0-8 on RabbitMQ 3.10; at most 25 minutes
 	@tests/servers/install.sh
 	@exec $(BIN)/python tests/suites.py
+
+test-all: $(SPARK)  ## that, RabbitMQ 4.3, and the long suites: Spark, chart, release tools; at most 80 minutes
+	@tests/servers/install.sh
+	@tests/deploy/install.sh
+	@tests/supply/install.sh
+	@exec $(BIN)/python tests/suites.py --tier all
 
 test-spark: $(SPARK)  ## all tests that run Spark: with kills of driver and JVM, and a cluster on loopback
 	@tests/servers/install.sh

@@ -32,7 +32,7 @@ from tests.servers import (
     Server,
     serving,
 )
-from tests.servers.process import State
+from tests.servers.process import USED, State
 
 hypothesis.settings.register_profile("busy machines", deadline=None)  # what a neighbour takes is no fault of the code
 hypothesis.settings.load_profile("busy machines")
@@ -93,6 +93,14 @@ def _shared(name: str) -> Iterator[Server]:
         yield server.start()
     finally:
         server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _brokers_are_told(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Which brokers a test talked to is in the report: the matrix of the suites counts by it."""
+    USED.clear()
+    yield
+    request.node.user_properties += [("broker", kind.removesuffix("-tls")) for kind in sorted(USED - {"postgresql"})]
 
 
 @pytest.fixture(scope="session", name="rabbitmq-3.10")

@@ -1,11 +1,11 @@
 """Every check and every test of the project, suite by suite, and a table at the end.
 
-``python tests/suites.py`` runs all of :data:`SUITES` but those that only run when they are ``asked`` for; names as
-arguments run those; ``--list`` prints the table.
+``python tests/suites.py`` runs the suites of the tiers ``check`` and ``test``. ``--tier check`` runs the first alone,
+and ``--tier all`` runs everything. Names as arguments run those suites; ``--list`` prints them.
 A suite is one process of its own. As many run at a time as keep two processors busy, for the machines this is meant for
-have two: what mostly waits, for brokers and for time to pass, counts half; a suite that measures time or load runs
-``alone``. The real servers are started once, beside the suites that do without,
-and every suite that needs them finds their addresses through ``GATEWAY_TEST_SERVERS``.
+have two: each counts with its ``share`` of a processor, as measured. A suite that measures time or load runs ``alone``.
+The real servers are started once, beside the suites that do without, and every suite that needs them finds their
+addresses through ``GATEWAY_TEST_SERVERS``.
 
 A suite fails if its process fails, if a test fails, if a test is skipped (what is not run is not tested), if no
 test was found, if it takes longer than its ``limit``, or if a secret that the tests plant is seen in what it or any of
@@ -25,23 +25,29 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests import canary  # noqa: E402  # this file is a program too, and then stands in the path alone
+from tests.servers.process import MAIN_VARIABLE  # noqa: E402
 
 BIN = Path(sys.executable).parent
 SERVERS_START = 180
 """How long the real servers may take to start, in seconds."""
 SHARED = ("brokerj", "postgresql", "rabbitmq-3.10", "rabbitmq-4.0")
-"""The real servers that all suites share."""
+"""The real servers that suites share, beside those that a suite names as its ``main`` one."""
 TESTS_FAILED = 1
 """pytest's exit status where tests failed; any other says that something else went wrong."""
-ROOM = 4
-"""How much may run at a time, in halves of a processor."""
+ROOM = 2.2
+"""How much may run at a time, in processors. A little more than there are: no suite takes its share all the time."""
+MOST = 6
+"""How many suites may run at a time, however little they take."""
+TIERS = ("check", "test", "all")
+"""Each tier runs its own suites and those of the tiers before it."""
 GRACE = 20
 """How long a suite may take to end when it is told to, in seconds."""
 
@@ -58,10 +64,17 @@ class Suite:
     """Whether it needs the real servers."""
     alone: bool = False
     """Whether nothing may run beside it."""
-    asked: bool = False
-    """Whether it only runs when it is asked for by its name."""
-    waits: bool = False
-    """Whether it waits for longer than it works: two of these keep a processor busy."""
+    tier: str = "test"
+    """The first tier that runs it: one of :data:`TIERS`."""
+    later: bool = True
+    """Whether the later tiers run it, too."""
+    share: float = 1.0
+    """What it takes of a processor while it runs, its own gateways and private servers included: cpu / seconds. The
+    round numbers 0.5 and 1 are estimates: the suite mostly waits, or mostly works."""
+    main: str = ""
+    """The kind of server that ``rabbitmq`` is for its tests, unless it is the usual one."""
+    only: str = ""
+    """Which of the tests: an expression, as pytest's ``-k`` has it."""
     limit: int = 600
     """How long it may take, in seconds."""
     covers: str = ""
@@ -74,6 +87,7 @@ class Suite:
         if not self.paths:
             return
         tests = ["-m", "pytest", f"--junit-xml={report}", *(str(path.relative_to(ROOT)) for path in self.files())]
+        tests += ["-k", self.only] if self.only else []
         if not self.covers:
             yield [sys.executable, *tests]
             return
@@ -87,54 +101,78 @@ class Suite:
         return sorted(path for glob in self.paths for path in (ROOT / "tests").glob(glob))
 
 
+def _newest(name: str, paths: tuple[str, ...], only: str) -> Suite:
+    """The tests of a suite that talk to RabbitMQ in 0-9-1, on the newest release."""
+    return Suite(f"{name}-4.3", paths, servers=True, tier="all", share=0.5, main="rabbitmq-4.3", only=only, limit=900)
+
+
+# Without Spark, mypy knows nothing of the types that come from it, and Any is all that is left of them.
+_WITHOUT_SPARK = () if find_spec("pyspark") else ("--disable-error-code=import-not-found", "--disable-error-code=misc")
+_WITHOUT_SPARK += () if find_spec("pyspark") else ("--no-warn-return-any", "--no-warn-unused-ignores")
+
 SUITES = (
-    Suite("style", check=(("ruff", "check", "--no-cache", "."), ("ruff", "format", "--no-cache", "--check", "."))),
-    Suite("types", check=(("mypy",),)),
-    Suite("layers", check=(("lint-imports", "--no-cache"),)),
-    Suite("kernel", ("test_[!a]*.py", "notation")),
-    Suite("faults", ("faults/test_*.py",), servers=True, waits=True, limit=1200),
-    Suite("wire", ("wire",), covers="gateway.wire"),
-    Suite("classic", ("classic",), covers="gateway.classic"),
-    Suite("v08", ("v08",), covers="gateway.v08"),
-    Suite("v091", ("v091",), covers="gateway.v091"),
-    Suite("v010", ("v010",), covers="gateway.v010"),
+    Suite(
+        "style",
+        check=(("ruff", "check", "--no-cache", "."), ("ruff", "format", "--no-cache", "--check", ".")),
+        tier="check",
+    ),
+    Suite("types", check=(("mypy", *_WITHOUT_SPARK),), tier="check"),
+    Suite("layers", check=(("lint-imports", "--no-cache"),), tier="check"),
+    Suite("language", check=(("python", "-m", "tests.language"),), tier="check", later=False),
+    Suite("kernel", ("test_[!a]*.py", "notation"), tier="check"),
+    Suite("wire", ("wire",), covers="gateway.wire", tier="check"),
+    Suite("classic", ("classic",), covers="gateway.classic", tier="check"),
+    Suite("v08", ("v08",), covers="gateway.v08", tier="check"),
+    Suite("v091", ("v091",), covers="gateway.v091", tier="check"),
+    Suite("v010", ("v010",), covers="gateway.v010", tier="check"),
+    Suite("translation", ("translation/test_*.py",), tier="check"),
+    Suite("faults", ("faults/test_*.py",), servers=True, share=0.5, limit=1200),
     Suite("definitions", ("definitions",)),
-    Suite("ledger", ("ledger",), servers=True, limit=1200),
-    Suite("conformance", ("conformance",), servers=True, waits=True, limit=900),
-    Suite("spark-kills", ("pipeline/stream",), servers=True, limit=900, asked=True),
-    Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True),
+    Suite("ledger", ("ledger",), servers=True, share=0.35, limit=1200),
+    Suite("conformance", ("conformance",), servers=True, share=0.5, limit=900),
+    Suite("spark-kills", ("pipeline/stream",), servers=True, limit=900, tier="all"),
+    Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, share=0.5),
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
-    Suite("broker", ("broker",), waits=True),
-    Suite("hostile", ("hostile",), waits=True),
+    Suite("broker", ("broker",), share=0.35),
+    Suite("hostile", ("hostile",), share=0.5),
     Suite("fuzz", ("fuzz",)),
-    Suite("translation", ("translation/test_*.py",)),
-    Suite("translation-live", ("translation/live",), servers=True, waits=True),
-    Suite("links", ("transports", "upstreams"), servers=True, waits=True),
-    Suite("http", ("core", "api"), servers=True),
-    Suite("access", ("access",), waits=True),
+    Suite("translation-live", ("translation/live",), servers=True, share=0.5),
+    Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
+    Suite("http", ("core", "api"), servers=True, share=0.8),
+    Suite("access", ("access",), share=0.5),
     Suite("contract", ("contract",)),
-    Suite("outbound", ("outbound", "webhooks"), waits=True),
-    Suite("app", ("test_a*.py",), servers=True, waits=True),
-    Suite("bridge-faults", ("faults/bridges",), servers=True, waits=True, limit=900),
-    Suite("consumer-faults", ("faults/consumers",), servers=True, waits=True, limit=900),
-    Suite("chaos", ("chaos",), servers=True, waits=True),
+    Suite("outbound", ("outbound", "webhooks"), share=0.45),
+    Suite("app", ("test_a*.py",), servers=True, share=0.3),
+    Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5, limit=900),
+    Suite("consumer-faults", ("faults/consumers",), servers=True, share=0.5, limit=900),
+    Suite("chaos", ("chaos",), servers=True, share=0.5),
     Suite("benchmarks", ("benchmarks",), servers=True),
-    Suite("interop", ("interop", "golden", "servers"), servers=True, waits=True, limit=900),
-    Suite("bridges", ("bridges",), servers=True, waits=True),
-    Suite("jms", ("jms",), servers=True, waits=True),
-    Suite("cluster", ("cluster",), servers=True, waits=True),
+    Suite("interop", ("interop", "golden", "servers"), servers=True, share=0.4, limit=900),
+    Suite("bridges", ("bridges",), servers=True, share=0.5),
+    Suite("jms", ("jms",), servers=True, share=0.5),
+    Suite("cluster", ("cluster",), servers=True, share=0.5),
     Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
-    Suite("taps", ("taps",), servers=True, waits=True),
-    Suite("tracing", ("tracing",), servers=True, waits=True),
-    Suite("replays", ("replays",), servers=True, waits=True),
-    Suite("commands", ("commands",), waits=True),
-    Suite("doctor", ("doctor",), servers=True, waits=True),
+    Suite("taps", ("taps",), servers=True, share=0.5),
+    Suite("tracing", ("tracing",), servers=True, share=0.5),
+    Suite("replays", ("replays",), servers=True, share=0.5),
+    Suite("commands", ("commands",), share=0.5),
+    Suite("doctor", ("doctor",), servers=True, share=0.5),
     Suite("supply", ("supply/test_[!t]*.py",)),
-    Suite("deploy", ("deploy/test_[!p]*.py",), asked=True),
-    Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, limit=900, asked=True),
-    Suite("supply-tools", ("supply/test_tools.py",), asked=True),
+    Suite("deploy", ("deploy/test_[!p]*.py",), tier="all"),
+    Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, share=0.5, limit=900, tier="all"),
+    Suite("supply-tools", ("supply/test_tools.py",), tier="all"),
+    _newest("conformance", ("conformance",), "rabbitmq-0-9-1 or ((tls or logins) and not 0-8)"),
+    _newest("interop", ("interop/test_rabbitmq.py", "interop/test_pika.py"), "not 0-8 and not embedded"),
+    _newest("translation-live", ("translation/live/test_there_and_back.py",), "rabbitmq-0-9-1"),
+    _newest("bridges", ("bridges/test_real_brokers.py",), "not 0-8"),
+    _newest("app", ("test_app_brokers.py", "test_app_subscriptions.py"), "rabbitmq and not 0-8"),
+    _newest("faults", ("faults/test_rows.py",), "rabbitmq-0-9-1"),
 )
 """In the order in which they start: what is quick to say no comes first, and what is long not last."""
+
+
+Counts = tuple[int, int]
+"""Passed and failed."""
 
 
 @dataclass
@@ -151,6 +189,8 @@ class Result:
     it is not in it."""
     why: str = ""
     """Why it failed, where that is not a test that failed."""
+    brokers: dict[str, Counts] = field(default_factory=dict)
+    """Kind of broker -> passed and failed of the tests that talked to it."""
 
     @property
     def ok(self) -> bool:
@@ -168,6 +208,18 @@ def counts(report: Path) -> tuple[int, int, int]:
         failed += bad
         skipped += number["skipped"]
     return passed, failed, skipped
+
+
+def by_broker(report: Path) -> dict[str, Counts]:
+    """Kind of broker -> passed and failed, from the property ``broker`` that ``tests/conftest.py`` writes."""
+    found: dict[str, Counts] = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        bad = case.find("failure") is not None or case.find("error") is not None
+        kinds = {each.get("value", "") for each in case.iter("property") if each.get("name") == "broker"}
+        for kind in kinds:
+            passed, failed = found.get(kind, (0, 0))
+            found[kind] = (passed + (not bad), failed + bad)
+    return found
 
 
 RUNNING: set[subprocess.Popen[bytes]] = set()
@@ -213,6 +265,8 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
     log = folder / f"{suite.name}.log"
     sightings = folder / f"{suite.name}.canary"
     environ = {**environ, canary.VARIABLE: str(sightings)}
+    if suite.main:
+        environ[MAIN_VARIABLE] = suite.main
     began = time.monotonic()
     with log.open("wb") as output:
         for command in suite.commands(report):
@@ -236,6 +290,7 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
     result.seconds = time.monotonic() - began
     if report.exists():
         result.passed, result.failed, result.skipped = counts(report)
+        result.brokers = by_broker(report)
         if result.failed and result.why.endswith(f"ended with {TESTS_FAILED}"):
             result.why = ""  # the number of tests that failed says it better
         elif not result.why and not result.passed:
@@ -252,8 +307,9 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
 class Servers:
     """The real servers, started in the background and shared by all suites."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, kinds: Sequence[str] = SHARED) -> None:
         self.file = file
+        self._kinds = kinds
         self.ready = threading.Event()
         """They are up, or could not be started: see ``why``."""
         self.why = ""
@@ -271,7 +327,7 @@ class Servers:
     def _start(self) -> None:
         began = time.monotonic()
         try:
-            done = self._command("up", "--owner", str(os.getpid()), "--only", *SHARED)
+            done = self._command("up", "--owner", str(os.getpid()), "--only", *self._kinds)
             self.why = "" if done.returncode == 0 else "the servers did not start: " + " ".join(done.stdout.split())
         except subprocess.TimeoutExpired:
             self.why = f"the servers did not start in {SERVERS_START} s"
@@ -291,14 +347,10 @@ class Servers:
         )
 
 
-def share(suite: Suite) -> int:
-    """How much of :data:`ROOM` a suite takes."""
-    return 1 if suite.waits else 2
-
-
 class Schedule:
     """Which suite may start next: in the table's order, as many at a time as there is room for, ``alone`` only when
-    nothing else runs, and none that needs the servers before they are up."""
+    nothing else runs, and none that needs the servers before they are up. What is larger than the room starts when
+    nothing else runs."""
 
     def __init__(self, suites: Sequence[Suite], servers: Servers) -> None:
         self._waiting = list(suites)
@@ -323,8 +375,11 @@ class Schedule:
             return False
         if suite.alone:
             return not self._running
-        room = ROOM - sum(share(other) for other in self._running)
-        return share(suite) <= room and not any(other.alone for other in self._running)
+        if not self._running:
+            return True
+        if len(self._running) >= MOST or any(other.alone for other in self._running):
+            return False
+        return suite.share <= ROOM - sum(other.share for other in self._running)
 
     def close(self) -> None:
         """Nothing more is to start."""
@@ -368,7 +423,7 @@ def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
         folder = Path(name)
         # Hundreds of processes import the same modules: what one of them has compiled is there for the others.
         environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
-        workers = [threading.Thread(target=work, daemon=True) for _ in range(ROOM)]
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(MOST)]
         for worker in workers:
             worker.start()
         try:
@@ -405,27 +460,51 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join([*lines, "", f"{passed} passed, {failed} failed"])
 
 
+def matrix(results: Sequence[Result]) -> str:
+    """Passed and failed of each suite on each kind of broker; "" where none was talked to."""
+    kinds = sorted({kind for result in results for kind in result.brokers})
+    if not kinds:
+        return ""
+    rows = [("suite", *kinds)]
+    for result in results:
+        if result.brokers:
+            found = (result.brokers.get(kind) for kind in kinds)
+            said = (("-" if each is None else f"{each[0]}/{sum(each)}") for each in found)
+            rows.append((result.suite.name, *said))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(["tests passed of all that talked to a broker", "", *lines])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="tests/suites.py", description="Run every check and every test.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="only these")
+    parser.add_argument("--tier", choices=TIERS, default="test", help="all suites up to this tier; test unless given")
     parser.add_argument("--list", action="store_true", help="print the suites and what is in them")
     options = parser.parse_args(arguments)
     by_name = {suite.name: suite for suite in SUITES}
     if unknown := [name for name in options.suites if name not in by_name]:
         parser.error(f"there is no suite {unknown[0]!r}; there are {', '.join(by_name)}")
-    chosen = [by_name[name] for name in options.suites] or [suite for suite in SUITES if not suite.asked]
+    tiers = TIERS[: TIERS.index(options.tier) + 1]
+    chosen = [by_name[name] for name in options.suites] or [
+        suite for suite in SUITES if suite.tier in tiers and (suite.later or suite.tier == options.tier)
+    ]
     if options.list:
         for suite in chosen:
             what = ["tests/" + path for path in suite.paths] or [" ".join(command) for command in suite.check]
-            print(f"{suite.name:<12} {'servers' if suite.servers else '':<8} {', '.join(what)}")
+            needs = "servers" if suite.servers else ""
+            print(f"{suite.name:<20} {suite.tier:<6} {suite.share:<5.2f} {needs:<8} {', '.join(what)}")
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started is ended
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gateway-servers-") as folder:
-        servers = Servers(Path(folder) / "servers.json")
+        kinds = sorted({*SHARED, *(suite.main for suite in chosen if suite.main)})
+        servers = Servers(Path(folder) / "servers.json", kinds)
         with servers if any(suite.servers for suite in chosen) else nullcontext():
             results = run_all(chosen, servers)
+    if found := matrix(results):
+        print(f"\n{found}", flush=True)
     print(f"\n{time.monotonic() - began:.0f} s in all\n\n{table(results)}", flush=True)
     return 0 if all(result.ok for result in results) else 1
 

@@ -39,7 +39,11 @@ def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+# ``licences.md`` names every locked package, and ``make install`` installs a part of them: tests/supply has that page.
+WRITTEN = [path for path in PAGES if path.name != "licences.md"]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
 def test_generated_tables_are_as_they_would_be_written_now(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text == generate.render(text), "run: make docs"

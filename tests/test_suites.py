@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import suites
+from tests.servers import KINDS
 from tests.suites import Result, Schedule, Servers, Suite
 
 TESTS = Path(__file__).parent
@@ -18,7 +19,7 @@ def test_every_test_module_is_in_exactly_one_suite() -> None:
         owners = [
             suite.name
             for suite in suites.SUITES
-            if any(path == module or path in module.parents for path in suite.files())
+            if not suite.main and any(path == module or path in module.parents for path in suite.files())
         ]
         assert len(owners) == 1, f"{module.relative_to(TESTS)} is in {owners or 'no suite'}"
 
@@ -100,15 +101,75 @@ def test_nothing_runs_beside_a_suite_that_wants_to_be_alone(tmp_path: Path) -> N
     assert taken == [second]
 
 
-def test_what_waits_leaves_room_for_others(tmp_path: Path) -> None:
-    busy = [Suite(f"busy {number}") for number in range(3)]
-    waiting = [Suite(f"waiting {number}", waits=True) for number in range(3)]
+def test_each_takes_its_share_of_the_room(tmp_path: Path) -> None:
+    busy = [Suite(f"busy {number}", share=1.2) for number in range(3)]
+    waiting = [Suite(f"waiting {number}", share=0.5) for number in range(3)]
     schedule = Schedule([busy[0], waiting[0], busy[1], waiting[1], waiting[2], busy[2]], servers(tmp_path, up=True))
     assert [schedule.take() for _ in range(3)] == [busy[0], waiting[0], waiting[1]], "there is no room for a busy one"
     schedule.ended(waiting[0])
     assert schedule.take() is waiting[2]
     schedule.ended(busy[0])
     assert schedule.take() is busy[1]
+
+
+def test_what_is_larger_than_the_room_runs_when_nothing_else_does(tmp_path: Path) -> None:
+    large, small = Suite("large", share=suites.ROOM + 1), Suite("small", share=0.1)
+    schedule = Schedule([small, large], servers(tmp_path, up=True))
+    assert schedule.take() is small
+    schedule.ended(small)
+    assert schedule.take() is large
+
+
+def test_no_more_run_than_the_machine_holds(tmp_path: Path) -> None:
+    idle = [Suite(f"idle {number}", share=0.01) for number in range(suites.MOST + 1)]
+    schedule = Schedule(idle, servers(tmp_path, up=True))
+    assert [schedule.take() for _ in range(suites.MOST)] == idle[:-1]
+    assert not schedule._may_start(idle[-1])
+
+
+def test_the_tiers() -> None:
+    for suite in suites.SUITES:
+        assert suite.tier in suites.TIERS, suite.name
+        assert 0 < suite.share <= 2, suite.name
+        if suite.tier == "check":
+            assert not suite.servers, f"{suite.name}: make check starts no server"
+        if suite.main:
+            assert suite.tier == "all", f"{suite.name}: make test plays each scenario once"
+            assert suite.main in KINDS
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> set[str]:
+    assert suites.main([*arguments, "--list"]) == 0
+    return {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_what_a_tier_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    check, test, everything = (listed(capsys, "--tier", tier) for tier in suites.TIERS)
+    assert {"style", "types", "layers", "language", "kernel", "wire", "v010"} <= check
+    assert check - {"language"} < test < everything
+    assert listed(capsys) == test
+    assert everything | {"language"} == {suite.name for suite in suites.SUITES}
+    assert listed(capsys, "language", "supply-tools") == {"language", "supply-tools"}
+
+
+REPORT = """<testsuites><testsuite tests="3">
+<testcase name="a"><properties><property name="broker" value="rabbitmq-4.0"/>
+<property name="broker" value="brokerj"/></properties></testcase>
+<testcase name="b"><properties><property name="broker" value="brokerj"/></properties><failure/></testcase>
+<testcase name="c"/>
+</testsuite></testsuites>"""
+
+
+def test_the_matrix_counts_by_broker(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT, encoding="utf-8")
+    found = suites.by_broker(report)
+    assert found == {"rabbitmq-4.0": (1, 0), "brokerj": (1, 1)}
+    assert suites.matrix([Result(UNITS, brokers=found), Result(CHECK)]).splitlines()[2:] == [
+        "suite  brokerj  rabbitmq-4.0",
+        "units  1/2      1/1",
+    ]
+    assert suites.matrix([Result(CHECK)]) == ""
 
 
 def passing(tmp_path: Path, text: str, limit: int = 60) -> Result:

@@ -61,12 +61,10 @@ from typing import Final
 
 from tests.servers.brokerj import BrokerJ, BrokerJWithTls
 from tests.servers.postgresql import PostgreSQL
-from tests.servers.process import Server, ServerUnavailable, started
+from tests.servers.process import MAIN_VARIABLE, Server, ServerUnavailable, started
 from tests.servers.rabbitmq import RabbitMQ, RabbitMQ310, RabbitMQ310WithTls, RabbitMQWithTls
 from tests.servers.rabbitmq4 import RabbitMQ40, RabbitMQ40WithTls, RabbitMQ43, RabbitMQ43WithTls
 
-MAIN_VARIABLE: Final = "GATEWAY_TEST_MAIN_RABBITMQ"
-"""Environment variable that says which kind ``rabbitmq`` is: ``rabbitmq-4.0`` unless it is set."""
 _MAIN: Final[str] = os.environ.get(MAIN_VARIABLE) or RabbitMQ40.kind
 
 KINDS: Mapping[str, type[Server]] = {

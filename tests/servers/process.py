@@ -30,6 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ROOT / ".servers"
 """Where ``install.sh`` puts what is no package of the system."""
 
+MAIN_VARIABLE = "GATEWAY_TEST_MAIN_RABBITMQ"
+"""Environment variable that says which kind ``rabbitmq`` is in the tests: ``rabbitmq-4.0`` unless it is set."""
+USED: set[str] = set()
+"""Kinds of servers whose port was asked for since this was emptied: whom a test talked to."""
+
 _Self = TypeVar("_Self", bound="Server")
 
 
@@ -260,6 +265,7 @@ class Server:
     @property
     def port(self) -> int:
         """The port that clients connect to."""
+        USED.add(self.kind)
         return self.state.ports[self.port_names[0]]
 
     @property

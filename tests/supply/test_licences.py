@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.supply.scripts import ROOT, licences
+from tests.test_docs import generate
 
 PAGE = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
 ROWS = licences.rows()
@@ -20,6 +21,10 @@ def test_no_locked_package_is_missing() -> None:
     assert {row.name for row in ROWS} == locked - {"amqp-gateway"}
     for row in ROWS:
         assert f"| `{row.name}` | {row.licence} |" in PAGE, "run: make licences"
+
+
+def test_the_table_is_as_it_would_be_written_now() -> None:
+    assert generate.render(PAGE) == PAGE, "run: make docs"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
