@@ -139,7 +139,7 @@ SUITES = (
     Suite("translation-live", ("translation/live",), servers=True, share=0.5),
     Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
     Suite("http", ("core", "api"), servers=True, share=0.8),
-    Suite("access", ("access",), share=0.5),
+    Suite("access", ("access",), servers=True, share=0.5),
     Suite("contract", ("contract",)),
     Suite("outbound", ("outbound", "webhooks"), share=0.45),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
