@@ -204,7 +204,9 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
             return answer(batch_results(items, results), 207, APPLIED if later else None)
         error = results[0].error
         if error is not None:
-            return problem_response(problem_of(error, call.path, results[0].id), problem_headers(error))
+            return problem_response(
+                raw_body.placed(call, problem_of(error, call.path, results[0].id)), problem_headers(error)
+            )
         if results[0].scheduled:
             return answer(_scheduled(messages[0], results[0]), 202, _scheduled_headers(results[0], later))
         return answer(_published(results[0]))
@@ -231,7 +233,7 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
             return Answer(202, _encode(_scheduled(messages[0], results[0])), headers)
         if error is None:
             return Answer(200, _encode(_published(results[0])), {"content-type": JSON})
-        problem = problem_of(error, call.path, results[0].id)
+        problem = raw_body.placed(call, problem_of(error, call.path, results[0].id))
         return Answer(problem.status, _encode(problem), {"content-type": PROBLEM_JSON, **problem_headers(error)})
 
     if keeps:

@@ -8,7 +8,7 @@ refused (:func:`check`): a name that is no property's, and a second header of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,14 +16,14 @@ from msgspec import UNSET, UnsetType
 from gateway.api.call import invalid_value
 from gateway.api.later import due_at
 from gateway.api.messages_json import outgoing
-from gateway.api.problems import ApiProblem, wrong_header
+from gateway.api.problems import ApiProblem, Problem, ProblemError, wrong_header
 from gateway.api.schemas import PublishMessage, PublishQuery, PublishRequest
 from gateway.core import Outgoing
 from gateway.message import Message, with_headers
 from gateway.notation.fields import INTEGERS, OF_A_DELIVERY, TEXTS
 from gateway.notation.messages import MessageProperties
 from gateway.notation.values import ValueProblem
-from gateway.validation import shown, unknown
+from gateway.validation import fields_of, path_of, shown, unknown
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 HEADERS: Final = ("Amqp-Routing-Key", "Amqp-Mandatory", "Amqp-Headers", *TEXTS, *INTEGERS)
 """Request headers that make a body raw, whatever its Content-Type."""
 _NAMES: Final = frozenset(name.lower().encode() for name in HEADERS)
+_HEADER_OF: Final[Mapping[str, str]] = {
+    **{name: header for header, name in TEXTS.items()},
+    **{name: header for header, (name, _, _) in INTEGERS.items()},
+    "headers": "Amqp-Headers", "routing_key": "Amqp-Routing-Key",
+}  # fmt: skip
+"""Property, or field of a message -> the header that gives it."""
 _PASSED_OVER: Final = frozenset(name.lower().encode() for name in OF_A_DELIVERY)
 _ONCE: Final = frozenset({b"content-type", b"content-encoding"})
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -94,6 +100,26 @@ def check(call: Call) -> None:
             raise wrong_header(name.decode("latin-1"), *unknown(name.decode("latin-1"), known, "header of a message"))
 
 
+P = TypeVar("P", ApiProblem, Problem)
+
+
+def placed(call: Call, problem: P) -> P:
+    """The problem, with culprits in the headers and query parameters that they came in."""
+    problem.errors = [_placed(call, each) for each in problem.errors]
+    return problem
+
+
+def _placed(call: Call, error: ProblemError) -> ProblemError:
+    path = path_of(error.pointer) if isinstance(error.pointer, str) else ()
+    name = str(path[1]) if path[:1] == ("properties",) and len(path) > 1 else str(path[0]) if path else ""
+    header = _HEADER_OF.get(name, "")
+    if header and header.lower().encode() in call.headers:
+        return ProblemError(header=header, detail=error.detail, expected=error.expected)
+    if name in fields_of(PublishQuery) and call.scope["query_string"]:
+        return ProblemError(parameter=name, detail=error.detail, expected=error.expected)
+    return error
+
+
 def message(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     """The message that body and headers make."""
     return with_body(call, octets, encoded(call, MessageProperties(content_type=call.header(b"content-type") or None)))
@@ -139,7 +165,7 @@ def with_body(
             result.not_before = due_at(query.not_before or None, query.delay_seconds)
             result.delay_seconds = query.delay_seconds
     except ValueProblem as problem:
-        return invalid_value(problem)
+        return placed(call, invalid_value(problem))
     result.message.body = octets
     if attributes:
         given = result.message.properties

@@ -99,7 +99,7 @@ async def test_a_wrong_time_in_the_query(client: httpx.AsyncClient, value: str) 
     answer = await client.post(
         PUBLISH, params={"not_before": value}, content=b"x", headers={"content-type": "text/plain"}
     )
-    assert problem(answer, 422, "invalid_value")["errors"][0]["pointer"] == "/not_before"
+    assert problem(answer, 422, "invalid_value")["errors"][0]["parameter"] == "not_before"
 
 
 async def test_a_batch_may_have_both(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:

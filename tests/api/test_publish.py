@@ -680,3 +680,21 @@ async def test_the_reserved_header_in_a_wrapped_table(
 async def test_what_is_wrong_in_a_wrapped_table(client: httpx.AsyncClient) -> None:
     found = await client.post(PATH, json={"headers": {"type": "table", "value": [["a", 1 << 64]]}})
     assert problem(found, 422, "invalid_value")["errors"][0]["pointer"] == "/headers/value/a"
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "place"),
+    [
+        ({"amqp-expiration": "soon"}, "", {"header": "Amqp-Expiration"}),
+        ({"amqp-headers": '{"a": {"type": "int8", "value": 200}}'}, "", {"header": "Amqp-Headers"}),
+        ({"amqp-priority": "256"}, "", {"header": "Amqp-Priority"}),
+        ({}, "?not_before=noon", {"parameter": "not_before"}),
+    ],
+)
+async def test_what_is_wrong_beside_a_raw_body_has_its_place(
+    client: httpx.AsyncClient, headers: dict[str, str], query: str, place: dict[str, str]
+) -> None:
+    response = await client.post(f"{PATH}{query}", content=b"x", headers={"content-type": "text/plain", **headers})
+    assert response.status_code == 422, response.text
+    (error,) = response.json()["errors"]
+    assert {name: error[name] for name in ("pointer", "parameter", "header") if name in error} == place
