@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +37,7 @@ from gateway.operations import (
     Publish,
 )
 from gateway.session import ClientConfig, Session, Version
-from tests.pair import RANDOM, client_session
+from tests.pair import client_session
 
 VERSIONS = list(Version)
 TIMEOUT = 10
@@ -77,7 +78,7 @@ class Raw:
         self.version = version
         self.session: Session = client_session(
             version,
-            ClientConfig(secure=True, random_octets=RANDOM, wall_clock=lambda: 1_700_000_000.0, heartbeat=0),
+            ClientConfig(secure=True, random_octets=os.urandom, wall_clock=lambda: 1_700_000_000.0, heartbeat=0),
         )
         self.made.append(self)
         self.heard: list[Operation] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,7 +72,7 @@ class Peer:
                 password=password,
                 virtual_host=virtual_host,
                 secure=True,
-                random_octets=RANDOM,
+                random_octets=os.urandom,  # the name of a 0-10 session: two clients never have the same
                 wall_clock=lambda: 1_700_000_000.0,
             ),
         )
