@@ -410,7 +410,9 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
         login = f"{quote(user.name, safe='')}:{quote(user.password, safe='')}"
         for name, version in LOCAL_BROKERS.items():
             url = f"amqp://{login}@{_literal(config.embedded.host)}:{amqp}/?version={version}"
-            brokers[name] = BrokerSettings(url=url, reconnect_min=0.1, reconnect_max=5.0)
+            brokers[name] = BrokerSettings(
+                url=url, reconnect_min=0.1, reconnect_max=5.0, message_max=config.embedded.message_max
+            )
     return brokers
 
 
