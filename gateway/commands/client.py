@@ -312,6 +312,15 @@ def problem_text(status: int, problem: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def dead_letter_text(told: Mapping[str, Any]) -> str:
+    """What a dead letter says of itself, in a line."""
+    names = {"queue": "queue", "exchange": "exchange", "routing_key": "routing key"}
+    known = [f"{what} {told[name]!r}" for name, what in names.items() if told[name] is not None]
+    where = f" It came from {', '.join(known)}." if known else ""
+    since = f" since {told['at']}" if told["at"] else ""
+    return printable(f"Dead letter{since} [{told['code']}]: {told['reason']}.{where}")
+
+
 def segment(name: str) -> str:
     """A name as one segment of a path. The default exchange, whose name is empty, is ``amq.default``."""
     return quote(name.encode("utf-8", "surrogateescape"), safe="") or "amq.default"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gateway.commands.bridges import moment
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import Client, client_options, dead_letter_text, note, print_json, print_table, segment
 from gateway.commands.progress import Progress
 from gateway.commands.replay import PREVIEW_WAIT, print_preview, run, target_options
 from gateway.commands.resources import print_queue, print_removed, queue_path
@@ -65,11 +65,11 @@ def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> Non
         print_json(answer)
         return
     print_table(
-        ("ID", "AT", "SUBSCRIPTION", "MESSAGE", "ATTEMPTS", "OCTETS", "REASON"),
+        ("ID", "AT", "SUBSCRIPTION", "MESSAGE", "ATTEMPTS", "OCTETS", "CODE", "REASON"),
         (
             (
                 row["id"], row["at"], row["subscription"], row["message_id"], row["attempts"], row["octets"],
-                reason_text(row["reason"]),
+                (row.get("dead_letter") or {}).get("code"), reason_text(row["reason"]),
             )
             for row in answer["deliveries"]
         ),
@@ -94,6 +94,9 @@ def show_dead(id: str | None, url: str, api_key: str | None, as_json: bool, **gi
         print_json(found)
         return
     message = found.pop("message")
+    told = found.pop("dead_letter", None)
+    if told:
+        found["dead_letter"] = dead_letter_text(told)
     found["reason"] = reason_text(found["reason"])
     print_table(("FIELD", "VALUE"), ((name.replace("_", " "), value) for name, value in found.items()))
     print_json(message)

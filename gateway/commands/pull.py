@@ -16,7 +16,7 @@ import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
-from gateway.commands.client import Client, client_options, note, print_json, printable, segment
+from gateway.commands.client import Client, client_options, dead_letter_text, note, print_json, printable, segment
 from gateway.commands.follow import follow as follow_stream
 from gateway.terminal import escaped, print_json_line
 
@@ -146,6 +146,8 @@ def print_message(item: Mapping[str, Any]) -> None:
     again = ", redelivered" if item["redelivered"] else ""
     where = printable(message["exchange"] or DEFAULT_EXCHANGE)
     click.echo(click.style(f"{message['id']}  {where}, {printable(message['routing_key'])}{again}", bold=True))
+    if "dead_letter" in message:
+        click.echo(dead_letter_text(message["dead_letter"]))
     if message["payload_encoding"] == "string":
         payload = message["payload"]
         click.echo(escaped(payload) if sys.stdout.isatty() else payload)  # a file or a program gets it unchanged

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gateway.commands import NOT_FOUND, Failure
-from gateway.commands.client import Client, client_options, print_json, printable, segment
+from gateway.commands.client import Client, client_options, dead_letter_text, print_json, printable, segment
 from gateway.commands.messages import print_timeline
 
 RELATED_MAX = 20
@@ -32,6 +32,8 @@ def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> 
         return
     click.echo(click.style(f"{answer['id']} is {answer['state'] or 'in no state'}.", bold=True))
     click.echo(printable(answer["now"]))
+    if answer.get("dead_letter"):
+        click.echo(dead_letter_text(answer["dead_letter"]))
     click.echo()
     for event, said in zip(answer["events"], answer["story"], strict=True):
         click.echo(f"{event['at']}  {printable(said)}")

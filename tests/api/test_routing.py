@@ -84,8 +84,8 @@ def test_a_path_that_leads_nowhere_is_told_what_there_is(path: str, said: str) -
 
 def test_what_is_allowed_is_named() -> None:
     with pytest.raises(ApiProblem) as caught:
-        find("PATCH", "/v1/subscriptions/s")
-    assert caught.value.headers == {"allow": "DELETE, GET, PUT"}
+        find("POST", "/v1/subscriptions/s")
+    assert caught.value.headers == {"allow": "DELETE, GET, PATCH, PUT"}
 
 
 def test_a_route_is_there_once() -> None:

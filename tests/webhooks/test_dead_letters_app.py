@@ -28,7 +28,9 @@ class Client(httpx.AsyncClient):
 
 
 @asynccontextmanager
-async def service(path: Path) -> AsyncIterator[Client]:
+async def service(path: Path, **brokers: str) -> AsyncIterator[Client]:
+    """A gateway with its embedded broker, and with others by name and URL."""
+    tables = "".join(f'\n[brokers.{name}]\nurl = "{url}"\n' for name, url in brokers.items())
     file = path / "gateway.toml"
     file.write_text(
         f"""
@@ -37,6 +39,7 @@ async def service(path: Path) -> AsyncIterator[Client]:
         ops.port = 0
         embedded = {{ enabled = true, port = 0 }}
         outbound = {{ allow = ["127.0.0.1/32"] }}
+        {tables}
         """
     )
     async with (

@@ -485,3 +485,56 @@ def test_headers_come_back_as_they_were(table: dict[str, Any]) -> None:
         found = json.loads(headers["amqp-headers"])
         decoded = table_from_json(found["value"] if set(found) == {"type", "value"} else found)
         assert repr(decoded) == repr(table)
+
+
+# ------------------------------------------------------------------------------------------------- dead letters
+
+DEATH = {RESERVED: {"reason": "no such customer\r\nx: y", "code": "rejected", "queue": "orders", "exchange": "shop",
+                    "routing_key": "eu", "at": "2026-11-24T10:00:05.250Z"}}  # fmt: skip
+DIED = {"reason": "no such customer\r\nx: y", "code": "rejected", "exchange": "shop", "routing_key": "eu",
+        "queue": "orders", "at": "2026-11-24T10:00:05.250Z"}  # fmt: skip
+
+
+def test_a_dead_letter_says_so_in_every_form() -> None:
+    dead = item(b"x", headers={**DEATH, "n": 1})
+    assert json.loads(raw(dead, "json")[1])["message"]["dead_letter"] == DIED
+    for form in ("raw", "cloudevents-binary"):
+        headers, body = raw(dead, form)
+        assert body == b"x"
+        assert json.loads(headers["amqp-dead-letter"]) == DIED
+        assert json.loads(headers["amqp-headers"]) == {"n": 1}
+    for form in ("cloudevents-structured", "cloudevents-batch"):
+        assert json.loads(event(dead, form)["amqpdeadletter"]) == DIED
+
+
+@pytest.mark.parametrize("form", ["cloudevents-structured", "cloudevents-batch"])
+def test_an_event_that_is_a_dead_letter_stays_the_event(form: str) -> None:
+    """One in binary mode has the extension; one in structured mode the header, and in a batch the extension at its
+    end, with all else octet for octet."""
+    attributes = {f"cloudEvents_{name}": value for name, value in REQUIRED.items()}
+    plain = event(item(b"{}", headers={**DEATH, **attributes}, content_type="application/json"), form)
+    assert json.loads(plain.pop("amqpdeadletter")) == DIED
+    assert plain == {**REQUIRED, "datacontenttype": "application/json", "data": {}}
+    whole = b' {"specversion":"1.0","id":"e-1", "source":"/shop","type":"order.paid","data": 1.0}\n'
+    structured = item(whole, headers=DEATH, content_type="application/cloudevents+json")
+    written = write(settings(form), [structured])
+    if form == "cloudevents-structured":
+        assert written.body == whole
+        assert json.loads(dict(written.headers)[b"amqp-dead-letter"]) == DIED
+    else:
+        assert written.body.startswith(b"[" + whole.rstrip()[:-1] + b',"amqpdeadletter":"')
+        assert json.loads(json.loads(written.body)[0]["amqpdeadletter"]) == DIED
+    taken = whole.replace(b'"data"', b'"amqpdeadletter":"mine","data"')
+    assert (
+        event(item(taken, headers=DEATH, content_type="application/cloudevents+json"), form)["amqpdeadletter"] == "mine"
+    )
+
+
+def test_a_dead_letter_is_not_too_large_because_it_is_one() -> None:
+    """The object is left out where the headers would be too large with it."""
+    size = HEAD_MAX - 700
+    headers, _ = raw(item(b"x", headers={"n": "x" * size}))
+    assert "amqp-dead-letter" not in headers
+    headers, _ = raw(item(b"x", headers={**DEATH, "n": "x" * size, RESERVED: {**DEATH[RESERVED], "reason": "é" * 200}}))
+    assert "amqp-dead-letter" not in headers
+    assert len(headers["amqp-headers"]) > size
