@@ -135,6 +135,7 @@ async def test_a_message_is_still_there_or_dead_with_its_reason(
         if way not in LOOKS:
             assert (await peer.client.post(f"/v1/deliveries/{row['id']}:retry")).status_code == 200
             items = await peer.pull(queue, wait=2)
+            assert [item["delivery_attempt"] for item in items] == [None]
     for item in items:
         assert item["message"]["payload"] == PAYLOAD
         assert await peer.settle(queue, "acknowledge", [item]) == {"SUCCESS"}

@@ -265,8 +265,9 @@ class PulledMessage(Output, omit_defaults=False):
 
     ack_id: str
     delivery_attempt: int | None
-    """How often the gateway has handed it out, this time included, as the ledger counts. ``null`` where the broker
-    holds the lease: the gateway does not know."""
+    """How often the gateway has handed it out, this time included, as the ledger counts. ``null`` where the gateway
+    does not know: where the broker holds the lease, and after a retry of a dead message that had used up
+    ``max_deliveries``."""
     broker_delivery_count: int | None
     """How often the broker says that it was delivered before and given back (``x-delivery-count`` of quorum queues),
     when the gateway took it; ``null`` where the broker does not count."""

@@ -168,7 +168,11 @@ class LedgerPulls:
         lease = self._lease(subscription, row.id, row.message_id, row.lease, row.attempt)
         again = row.attempt > 1 or (row.lease > 1 and subscription.settings.max_deliveries == 1)
         redelivered = stored.redelivered or again
-        return Pulled(lease, row.message_id, row.attempt, stored, False, stored.resent, redelivered)
+        # A retry of a dead one may have set it back, and nobody counted while the broker held its leases.
+        by_ledger = subscription.settings.lease == "ledger" or not stored.redelivered
+        known = by_ledger and row.attempt == row.lease
+        attempt = row.attempt if known else None
+        return Pulled(lease, row.message_id, attempt, stored, False, stored.resent, redelivered)
 
     def _lease(
         self, subscription: Subscription, delivery: bytes, message_id: bytes, number: int, attempt: int
