@@ -21,7 +21,7 @@ def of_delivery(row: Delivery) -> DeadLetter | None:
 
 
 def of_message(message: StoredMessage, events: Sequence[Event], deliveries: Sequence[Delivery]) -> DeadLetter | None:
-    """Return why a message is a dead letter; None: it is none now."""
+    """Return why a message is a dead letter; None: it is no dead letter now."""
     for delivery in deliveries:
         if delivery.dead:
             return of_delivery(delivery)

@@ -23,7 +23,7 @@ class Wait(msgspec.Struct, frozen=True):
     """A subscription that does not take a message now, and what holds it."""
 
     subscription: str
-    """Empty: there is none."""
+    """Empty: no subscription takes it."""
     code: str
     """One of :data:`WAITS`."""
     endpoint: str = ""
@@ -305,8 +305,9 @@ def advice(message: StoredMessage, events: Sequence[Event], holding: Holding) ->
 def waiting(wait: Wait) -> str:
     """Return why a message waits, in a sentence."""
     said = WAITS[wait.code][0].format_map(_wait_words(wait, printable))
-    reason = printable(wait.reason).removeprefix(f"{wait.code.removeprefix('endpoint_')}: ")
-    return f"{said}: {reason}." if reason else f"{said}."
+    word = wait.code.removeprefix("endpoint_")
+    reason = printable(wait.reason).removeprefix(f"{word}: ")
+    return f"{said}: {reason}." if reason not in ("", word) else f"{said}."
 
 
 def _wait_words(wait: Wait, write: Callable[[Any], str]) -> dict[str, str]:
@@ -384,13 +385,13 @@ def _words(message: StoredMessage, events: Sequence[Event]) -> dict[str, str]:
 
 
 def quoted(word: Any) -> str:
-    """A word as a shell takes it; ``?`` where there is none."""
+    """A word as a shell takes it; ``?`` where it is empty."""
     return shlex.quote(printable(word)) if word else "?"
 
 
 def _copied_to(event: Event) -> str:
     """Where the copy of a rejected message was confirmed; empty: the event names no such place. The broker itself may
-    have dead-lettered it, whatever destination the subscription has."""
+    have dead-lettered it, although the subscription has a destination."""
     detail = event.detail
     names = ("dead_letter_exchange", "dead_letter_routing_key")
     copied = detail.get("dead_letter_broker") or detail.get("reason")  # the latter: as earlier versions recorded it

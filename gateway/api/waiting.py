@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOOKED_AT: Final = 2_000
 """Most subscriptions that are looked at, and most bindings."""
 WAITS_MAX: Final = 20
-"""Most subscriptions that are told of."""
+"""Most subscriptions that an answer names."""
 ASK_WITHIN: Final = 2.0
 """How long the process that pushes a subscription is waited for, in seconds."""
 IN_QUEUE: Final = frozenset({State.CONFIRMED, State.RECEIVED, State.RELEASED, State.FORWARDED})
@@ -131,7 +131,7 @@ async def _push(call: Call, found: Subscription) -> tuple[str, str]:
 
 
 async def _elsewhere(call: Call, name: str) -> _Status | None:
-    """What the process that pushes a subscription says; None: there is none, or it does not answer."""
+    """What the process that pushes a subscription says; None: no other process does, or it does not answer."""
     gateway = call.gateway
     if not gateway.peers.shared:
         return None

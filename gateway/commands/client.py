@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import click
 
+from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from gateway.terminal import note, print_json, print_table, printable
 from gateway.validation import culprits
@@ -315,6 +316,7 @@ def problem_text(status: int, problem: Mapping[str, Any]) -> str:
 def dead_letter_text(told: Mapping[str, Any]) -> str:
     """What a dead letter says of itself, in a line."""
     names = {"queue": "queue", "exchange": "exchange", "routing_key": "routing key"}
+    told = {**told, "exchange": told["exchange"] if told["exchange"] is None else told["exchange"] or DEFAULT_EXCHANGE}
     known = [f"{what} {told[name]!r}" for name, what in names.items() if told[name] is not None]
     where = f" It came from {', '.join(known)}." if known else ""
     since = f" since {told['at']}" if told["at"] else ""

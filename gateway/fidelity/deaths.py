@@ -5,8 +5,8 @@ Two writers tell it in headers. The gateway writes ``reason``, ``code``, ``at``,
 ``x-death``, the newest entry first, and ``x-first-death-…``, which is read where there is no such entry. Where both
 writers tell of a death, the later one counts.
 
-Anybody who may publish can write these headers. So values of odd types count as absent, and who acts on what is told
-here must check it first.
+Anybody who may publish can write these headers. So values of odd types count as absent, and a caller that
+acts on a :class:`Death` checks it first.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def told_by_gateway(headers: Mapping[str, Value]) -> Death | None:
 
 
 def told_by_broker(headers: Mapping[str, Value]) -> Death | None:
-    """Return what the newest entry of ``x-death`` tells; None where there is none."""
+    """Return what the newest entry of ``x-death`` tells; None where it is missing."""
     deaths = _plain(headers.get(X_DEATH))
     death = _plain(deaths[0]) if isinstance(deaths, list) and deaths else None
     return _told(death) if isinstance(death, dict) else None
 
 
 def code_of(word: str | None) -> str:
-    """Return the code that a word stands for; ``unknown`` where it is none."""
+    """Return the code that a word stands for; ``unknown`` where it is no code."""
     return word if word in CODES and word is not None else UNKNOWN
 
 

@@ -1,7 +1,7 @@
 """What is kept of the answer to a failed attempt: a short text without the secrets of the endpoint.
 
 A receiver may send anything, its own request included. So the text has at most :data:`KEPT_MAX` bytes, nothing in it
-moves a cursor, and whatever equals a secret of the endpoint is replaced by :data:`REDACTED`: passwords, tokens,
+moves a cursor, and every text that equals a secret of the endpoint is replaced by :data:`REDACTED`: passwords, tokens,
 signing keys, values of its headers, the private key, and what its URL has behind the host, for many a receiver knows
 its senders by that alone. A body that is no text, or compressed, is not kept: a secret in it could not be found.
 """
@@ -23,7 +23,7 @@ REDACTED: Final = "[redacted]"
 MORE: Final = "…"
 """At the end where something was left out."""
 PART_MIN: Final = 12
-"""Shortest part of a path that counts as a secret by itself, in characters."""
+"""Shortest part of a path that counts as a secret of its own, in characters."""
 
 
 def excerpt(body: bytes, encoding: str | None, secrets: Sequence[str]) -> str:

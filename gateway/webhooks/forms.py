@@ -262,7 +262,7 @@ def _fields(item: Outgoing, properties: Properties, but: Collection[str] = ()) -
 
 
 def _death(item: Outgoing) -> bytes | None:
-    """Why it is a dead letter, as JSON; None: it is none."""
+    """Why it is a dead letter, as JSON; None: it is no dead letter."""
     found = dead_letter_of(item.message)
     return _ascii(msgspec.to_builtins(found)) if found is not None else None
 

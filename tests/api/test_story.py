@@ -169,6 +169,12 @@ def test_why_it_waits_is_told_with_what_can_be_done(code: str) -> None:
     assert story.advice(message(), [event(Kind.CONFIRMED)], waiting_for(code))
 
 
+def test_a_reason_that_says_nothing_more_is_left_out() -> None:
+    holding = Holding(waits=[Wait("billing", "endpoint_paused", endpoint="shop", reason="paused: paused")])
+    said = story.now(message(), [event(Kind.CONFIRMED)], holding)
+    assert said.endswith("The endpoint shop of the subscription billing is paused.")
+
+
 def test_every_command_that_is_told_is_one() -> None:
     words = {
         "id": id_text(ONE), "broker": "old", "subscription": "billing", "bridge": "east", "endpoint": "shop",
