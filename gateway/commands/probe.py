@@ -11,6 +11,7 @@ from gateway.commands import DONE, REFUSED, UNREACHABLE
 
 if TYPE_CHECKING:
     from gateway.upstreams import Probe
+    from gateway.upstreams.client_limits import ClientLimit
 
 
 @click.command(short_help="Say which AMQP versions a broker speaks.")
@@ -54,6 +55,7 @@ def as_document(found: Probe) -> dict[str, object]:
         "host": found.host,
         "port": found.port,
         "versions": [version.value for version in found.versions],
+        "client_limits": [{"what": row.what, "instead": row.instead} for row in limits_of(found)],
         "attempts": [
             {
                 "version": attempt.version.value,
@@ -67,6 +69,16 @@ def as_document(found: Probe) -> dict[str, object]:
             for attempt in found.attempts
         ],
     }
+
+
+def limits_of(found: Probe) -> tuple[ClientLimit, ...]:
+    """Return what old clients cannot do there, by what the broker states of itself."""
+    from gateway.upstreams.client_limits import client_limits
+
+    for attempt in found.attempts:
+        if attempt.product:
+            return client_limits(attempt.product, attempt.product_version)
+    return ()
 
 
 def show(found: Probe) -> None:
@@ -86,3 +98,7 @@ def show(found: Probe) -> None:
             for attempt in found.attempts
         ),
     )
+    if rows := limits_of(found):
+        click.echo("\nWhat old clients cannot do there:")
+        for row in rows:
+            click.echo(f"* {row.what}. {row.instead[0].upper()}{row.instead[1:]}.")

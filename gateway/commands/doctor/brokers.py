@@ -28,6 +28,7 @@ from gateway.operations import (
 )
 from gateway.session import Version
 from gateway.transports import client_context
+from gateway.upstreams.client_limits import client_limits
 from gateway.upstreams.keeper import Dialer, is_loopback
 from gateway.upstreams.redirects import RedirectRefused
 from gateway.versions import AUTO_ORDER
@@ -192,6 +193,8 @@ class _Broker:
                 self.report.ok("broker.protocol", self.where, f"it speaks {version.value}{found}: {product}")
                 user = dialer.url.user or "its certificate"
                 self.report.ok("broker.login", self.where, f"{user} may use {dialer.url.virtual_host!r}")
+                for row in client_limits(link.capabilities.product, link.capabilities.product_version):
+                    self.report.ok("broker.clients", self.where, f"old clients: {row.what}; {row.instead}")
                 return link
             await link.close(0.0)
             tried.append((version, link, error))

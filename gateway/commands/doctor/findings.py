@@ -75,6 +75,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "broker.certificate": Check("its certificate: dates, names, authority; and ours, where it wants one", REFUSED),
     "broker.protocol": Check("it speaks the version that the URL says", UNREACHABLE),
     "broker.login": Check("it takes the login", REFUSED),
+    "broker.clients": Check("what old clients can no longer do on a broker of its product and version", FAILED),
     "broker.vhost": Check("the virtual host exists, and the login may use it", REFUSED),
     "broker.publish": Check("the login may publish to each exchange that the configuration names", REFUSED),
     "broker.blocked": Check("it takes publishes now: no alarm for memory or disk", UNREACHABLE),
