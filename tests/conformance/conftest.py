@@ -19,11 +19,13 @@ from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.link import Link
 from gateway.upstreams import Upstream
 from gateway.upstreams.keeper import Dialer
+from gateway.values import Value
 from tests.servers import serving
 
 PAIRS = (
     ("rabbitmq", "0-8"),
     ("rabbitmq", "0-9-1"),
+    ("rabbitmq", "0-9-1", "quorum"),
     ("brokerj", "0-8"),
     ("brokerj", "0-9-1"),
     ("brokerj", "0-10"),
@@ -44,8 +46,15 @@ class FarEnd:
     virtual_host: str = "/"
     dialect: str = ""
     """``transitional``: the draft of 0-10."""
+    queue_type: str = ""
+    """``quorum``: the queues of the fixture ``queue`` are of that type."""
     started: list[Upstream] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> dict[str, Value]:
+        """Those that a declaration of the queue of the fixture ``queue`` has."""
+        return {"x-queue-type": self.queue_type} if self.queue_type else {}
 
     @property
     def keeps_header_order(self) -> bool:
@@ -98,17 +107,17 @@ Declare = Callable[..., Awaitable[str]]
 )
 async def far_end(request: pytest.FixtureRequest) -> AsyncIterator[FarEnd]:
     """Each broker in each of its versions."""
-    kind, version, *dialect = request.param
+    kind, version, *more = request.param
     if kind == "embedded":
-        embedded = EmbeddedBroker(EmbeddedSettings(port=0, transitional=bool(dialect)))
+        embedded = EmbeddedBroker(EmbeddedSettings(port=0, transitional=bool(more)))
         await embedded.start()
-        end = FarEnd(kind, version, embedded.port, dialect="".join(dialect))
+        end = FarEnd(kind, version, embedded.port, dialect="".join(more))
         yield end
         await end.close()
         await embedded.stop()
     else:
         server = request.getfixturevalue(serving(kind, version))
-        end = FarEnd(kind, version, server.port, "memory" if kind == "brokerj" else "/")
+        end = FarEnd(kind, version, server.port, "memory" if kind == "brokerj" else "/", queue_type="".join(more))
         yield end
         await end.close()
 
@@ -123,7 +132,7 @@ async def upstream(far_end: FarEnd) -> Upstream:
 async def queue(far_end: FarEnd, upstream: Upstream) -> AsyncIterator[str]:
     """A new queue, durable and empty."""
     name = far_end.name("queue")
-    await upstream.declare_queue(name)
+    await upstream.declare_queue(name, arguments=far_end.arguments)
     yield name
     if upstream.state.value == "up":
         await upstream.delete_queue(name)

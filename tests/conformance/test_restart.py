@@ -21,6 +21,7 @@ from tests.upstreams.fake import until
 REAL = [
     ("rabbitmq", "0-8"),
     ("rabbitmq", "0-9-1"),
+    ("rabbitmq", "0-9-1", "quorum"),
     ("brokerj", "0-8"),
     ("brokerj", "0-9-1"),
     ("brokerj", "0-10"),
@@ -28,13 +29,14 @@ REAL = [
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(("kind", "version"), REAL, ids=lambda value: value)
-async def test_killed_and_back(kind: str, version: str, private_server: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("real", REAL, ids="-".join)
+async def test_killed_and_back(real: tuple[str, ...], private_server: Callable[[str], Any]) -> None:
+    kind, version, *more = real
     server = private_server(serving(kind, version))
     end = FarEnd(kind, version, server.port, "/" if kind == "rabbitmq" else "default")
     upstream = await end.upstream()
     queue, exchange = end.name("queue"), end.name("exchange")
-    await upstream.declare_queue(queue)
+    await upstream.declare_queue(queue, arguments={"x-queue-type": more[0]} if more else None)
     await upstream.declare_exchange(exchange, "fanout", durable=False)  # does not outlive the broker
     await upstream.bind_queue(queue, exchange)
     if kind == "rabbitmq":  # killed within seconds of its first start, it can forget a durable queue (docs/brokers.md)

@@ -34,13 +34,13 @@ async def test_names(far_end: FarEnd, upstream: Upstream, stem: str) -> None:
 
 
 async def test_declaring_again(far_end: FarEnd, upstream: Upstream, queue: str) -> None:
-    await upstream.declare_queue(queue)
+    await upstream.declare_queue(queue, arguments=far_end.arguments)
     if (far_end.kind, far_end.version) == ("brokerj", "0-10"):  # which takes anything for the queue that is there
         await upstream.declare_queue(queue, auto_delete=True, durable=False)
     else:
         with pytest.raises((PreconditionFailed, ResourceLocked)):  # 405 is Broker-J's word for it
             await upstream.declare_queue(queue, auto_delete=True, durable=False)
-    await upstream.declare_queue(queue)
+    await upstream.declare_queue(queue, arguments=far_end.arguments)
 
 
 async def test_a_name_chosen_by_the_broker(upstream: Upstream) -> None:

@@ -144,8 +144,12 @@ def test_heartbeats_keep_an_idle_connection(connect: Open) -> None:
     assert connection.channel().is_open
 
 
-def test_a_small_frame_size_is_honoured(connect: Open, unique_name: Callable[[str], str]) -> None:
-    channel = connect(frame_max=4096).channel()
+def test_a_small_frame_size_is_honoured(
+    connect: Open, unique_name: Callable[[str], str], request: pytest.FixtureRequest
+) -> None:
+    """The smallest of the specification; RabbitMQ drops a connection below 8192 since 4.1."""
+    since_4_1 = "rabbitmq" in request.node.name and request.getfixturevalue("rabbitmq").release >= (4, 1)
+    channel = connect(frame_max=8192 if since_4_1 else 4096).channel()
     name = unique_name("pika")
     channel.queue_declare(name, exclusive=True)
     body = samples.pattern(50_001)
