@@ -3,10 +3,9 @@
 The copy is the message as it came. Headers that brokers act upon stay in the reserved header, and so do an
 ``expiration``, for dead letters do not expire, and a ``user_id`` that is not the place's login. The reserved header
 says why it is there (``reason``, and ``code``, one of :data:`gateway.fidelity.deaths.CODES`) and since when (``at``).
-``subscription`` or ``tap`` gave it up. ``broker``, ``queue``, ``exchange`` and ``routing_key`` say where it came from, so
-that it can be driven back. ``letter`` is another one for each copy, so that a copy that is driven back twice is not taken
-for a redelivery. Where the place cannot take the message with these, it goes as it was;
-the ledger has the reason all the same.
+``subscription`` or ``tap`` gave it up. ``broker``, ``queue``, ``exchange`` and ``routing_key`` say where it came from,
+so that it can be driven back. ``letter`` differs for each copy: a copy that is driven back twice is no redelivery.
+Where the place cannot take the message with these, it goes as it was; the ledger has the reason all the same.
 
 The place has it before the source is told that the message is done with: a crash in between leaves two copies and never
 none.
