@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.errors import GatewayError
+from gateway.fidelity.deaths import CODES
 from gateway.webhooks.schedule import (
     DELAYS,
     ERRORS,
@@ -20,8 +21,10 @@ from gateway.webhooks.schedule import (
     PAUSE_MAX,
     PAUSE_MIN,
     RETRY_AFTER_MAX,
+    Ruling,
     Schedule,
     Verdict,
+    asks_to_drop,
     parse_retry_after,
 )
 
@@ -218,3 +221,28 @@ def test_a_schedule_of_ones_own() -> None:
     short = Schedule((0, 1), 0)
     assert status(500, 1, schedule=short).wait == 1
     assert status(500, 2, schedule=short).dead
+
+
+@pytest.mark.parametrize("number", [400, 404, 410, 422, 429, 499])
+def test_a_receiver_that_asks_for_it_has_the_message_dropped(number: int) -> None:
+    ruling = SCHEDULE.after_status(1, number, "60", NOW, middle, drop=True)
+    assert ruling == Ruling(Verdict.DROP, f"{number}: the receiver asked to drop the message")
+    assert (ruling.dead, ruling.code) == (True, "dropped_by_receiver")
+
+
+@pytest.mark.parametrize("number", [200, 204, 302, 399, 500, 503, 999])
+def test_it_asks_for_that_with_a_status_of_4xx_alone(number: int) -> None:
+    asked = SCHEDULE.after_status(1, number, None, NOW, middle, drop=True)
+    assert asked == SCHEDULE.after_status(1, number, None, NOW, middle)
+
+
+@pytest.mark.parametrize(
+    ("value", "asks"), [("drop", True), (" DROP\t", True), ("Drop", True), (None, False), ("", False), ("retry", False)]
+)
+def test_the_header_that_asks_for_it(value: str | None, *, asks: bool) -> None:
+    assert asks_to_drop(value) is asks
+
+
+def test_each_way_to_be_given_up_has_a_code_of_dead_letters() -> None:
+    for verdict in Verdict:
+        assert Ruling(verdict, "").code in CODES
