@@ -136,6 +136,12 @@ async def test_a_message_is_still_there_or_dead_with_its_reason(
             assert (await peer.client.post(f"/v1/deliveries/{row['id']}:retry")).status_code == 200
             items = await peer.pull(queue, wait=2)
             assert [item["delivery_attempt"] for item in items] == [None]
+        else:
+            target = {"broker": peer.broker, "exchange": "amq.default", "routing_key": queue}
+            replay = await peer.client.post(f"/v1/deliveries/{row['id']}:replay", json={"target": target})
+            assert replay.status_code == 201, replay.text
+            items = await peer.pull(queue, wait=20)
+        assert len(items) == 1
     for item in items:
         assert item["message"]["payload"] == PAYLOAD
         assert await peer.settle(queue, "acknowledge", [item]) == {"SUCCESS"}
