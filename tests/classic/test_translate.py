@@ -15,7 +15,7 @@ from gateway.classic.properties import decode
 from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
 from gateway.v08.dialect import PUBLISHED
 from gateway.v08.dialect import RABBITMQ as RABBITMQ_08
 from gateway.v091.dialect import QPID, RABBITMQ
@@ -111,6 +111,35 @@ def test_absolute_expiration() -> None:
         octets = b"\x01\x00" + bytes((len(on_the_wire),)) + on_the_wire.encode()
         assert translator(QPID).received(octets, b"").properties.expiration == meaning
         assert translator(QPID, clock=None).received(octets, b"").properties.expiration == on_the_wire
+
+
+def test_a_broker_that_holds_a_message_knows_when_it_expires() -> None:
+    message = Message(b"", Properties(expiration="60000"))
+    message.expires_at = 1_700_000_050_000
+    made = translator(QPID, user=None)
+    assert decode(made.encode(message), TableCodec(QPID.tags)).expiration == "1700000050000"
+    later = made.encode(Message(b"", Properties(expiration="60000")))
+    assert decode(later, TableCodec(QPID.tags)).expiration == "1700000060000", "it counts for one message alone"
+
+
+@pytest.mark.parametrize("dialect", [RABBITMQ, QPID], ids=lambda dialect: dialect.properties)
+def test_ids_addresses_and_times_of_0_10_are_as_jms_writes_them(dialect: Dialect) -> None:
+    uuid = UuidMessageId("12345678-1234-5678-1234-567812345678")
+    properties = Properties(
+        message_id=uuid,
+        reply_to=ReplyTo("amq.direct", "answers"),
+        timestamp=ArrivalTime.of(1_700_000_000, 1_700_000_000_123),
+    )
+    sent = wire(properties, dialect)
+    assert sent.message_id == f"ID:{uuid}"
+    assert sent.reply_to == "direct://amq.direct//?routingkey='answers'"
+    assert sent.timestamp == 1_700_000_000_123
+    found = there_and_back(properties, dialect)
+    assert found == properties
+    assert type(found.message_id) is UuidMessageId
+    assert type(found.timestamp) is ArrivalTime
+    assert wire(Properties(message_id=uuid), dialect).message_id == f"ID:{uuid}"
+    assert wire(Properties(reply_to=ReplyTo("x", "it's")), dialect).reply_to is None
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "1.5", "", "\u0661", "9" * 21, str(1 << 32), str(1 << 63)])

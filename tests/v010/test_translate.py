@@ -85,6 +85,45 @@ def test_what_fits_is_in_its_fields() -> None:
     )
 
 
+def test_what_jms_writes_in_other_versions_has_its_field() -> None:
+    properties = Properties(
+        message_id=f"ID:{UUID_TEXT}", reply_to="direct://amq.direct//q?routingkey='q'", timestamp=1_700_000_000_123
+    )
+    for broker_j in (False, True):
+        header = write_header(Message(b"", properties), "key", 0, None, "guest", broker_j)
+        delivery, message = structs(header)
+        assert delivery.timestamp == 1_700_000_000_123
+        assert message.message_id == UUID(UUID_TEXT)
+        assert message.reply_to == ReplyToStruct("amq.direct", "q")
+        assert decode(header, broker_j) == properties
+    seconds = write_header(Message(b"", Properties(timestamp=1_700_000_000)), "key", 0, None, "guest", True)
+    assert structs(seconds)[0].timestamp == 1_700_000_000_000
+    assert there_and_back(Properties(message_id=UUID_TEXT)).message_id == UUID_TEXT
+    assert type(there_and_back(Properties(message_id=UUID_TEXT)).message_id) is str
+
+
+def test_a_jms_message_of_broker_j_keeps_its_milliseconds() -> None:
+    properties = Properties(
+        content_type="text/plain",
+        delivery_mode=2,
+        priority=4,
+        message_id=UuidMessageId(UUID_TEXT),
+        timestamp=ArrivalTime.of(1_700_000_000, 1_700_000_000_123),
+    )
+    header = write_header(Message(b"", properties), "key", 0, None, "guest", True)
+    time = decode(header, True).timestamp
+    assert type(time) is ArrivalTime
+    assert (time, time.milliseconds) == (1_700_000_000, 1_700_000_000_123)
+
+
+def test_a_server_says_when_a_message_expires() -> None:
+    message = Message(b"", Properties(expiration="60000"))
+    message.expires_at = 1_700_000_060_000
+    delivery = structs(write_header(message, "k", 0, "x", None))[0]
+    assert (delivery.ttl, delivery.expiration) == (60_000, 1_700_000_060_000)
+    assert read_delivery(write_header(message, "k", 0, "x", None))[1:] == ("x", "k")
+
+
 def test_a_delivery_names_its_exchange() -> None:
     header = write_header(Message(), "k", REDELIVERED, "x", None)
     assert structs(header)[0] == DeliveryProperties(redelivered=True, exchange="x", routing_key="k")
