@@ -126,12 +126,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "rabbitmq-4.0"])
-def test_what_a_killed_run_left_is_ended_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    tmp_path.chmod(0o755)
-    for part in tmp_path.parents[:2]:
-        part.chmod(0o755)
+def test_what_a_killed_run_left_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="leftovers-") as place:  # not below pytest's, which nobody else may enter
+        Path(place).chmod(0o755)
+        _left_and_ended(Path(place), monkeypatch, kind)
+
+
+def _left_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LEAVES, str(tmp_path), kind], cwd=ROOT, capture_output=True, text=True, check=False
     )
