@@ -79,7 +79,7 @@ async def test_create_read_replace_delete(client: httpx.AsyncClient) -> None:
             "/target/routing_key",
         ),
         ({**SETTINGS, "source": {"broker": "old", "queue": "q" * 256}}, 422, "invalid_value", "/source/queue"),
-        ({**SETTINGS, "selector": "a ="}, 422, "invalid_value", ""),
+        ({**SETTINGS, "selector": "a ="}, 422, "invalid_value", "/selector"),
         ({**SETTINGS, "target": {"broker": "missing"}}, 404, "broker_not_found", None),
     ],
 )

@@ -203,14 +203,15 @@ class House:
 
     async def pulls(self) -> None:
         """Leases of the broker: every end of one, and messages that came from others."""
-        await self.publish(MID, "pulled", 8)
+        await self.publish(MID, "pulled", 9)
         await self.put(MID, "pulled", Message(b"of somebody else's", Properties(message_id="m")))
-        items = await self.pull("pulled", 9)
+        items = await self.pull("pulled", 10)
         await self.settle("pulled", "modifyAckDeadline", items[:1], ack_deadline_seconds=60)
         await self.settle("pulled", "acknowledge", items[:5])
         await self.settle("pulled", "reject", items[5:6], reason="no good")
         await self.settle("pulled", "reject", items[6:7])
-        await self.settle("pulled", "release", items[7:])
+        await self.settle("pulled", "reject", items[7:8], reason="not wanted", discard=True)
+        await self.settle("pulled", "release", items[8:])
         await self.drain("pulled", 2)
         await self.publish(MID, "wanted", 2)
         await self.ask("POST", "/v1/subscriptions/wanted:pull", json={"max_messages": 2})

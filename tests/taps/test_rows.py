@@ -43,7 +43,7 @@ class Tapped:
             OwnQueues(gateway.broker, "tap"),
             self.counts,
             etag="1",
-            log_octets=1 << 30,
+            log_octets=lambda: 1 << 30,
             on_change=lambda: None,
             on_done=self.done.append,
         )

@@ -146,7 +146,7 @@ def test_every_flow_is_driven_and_none_is_a_break(spark: SparkSession, seen: tup
     assert [row.asDict() for row in found.breaks.collect()] == []
     assert found.unmarked == 0
     by_name = {account.name: account for account in found.accounts}
-    assert by_name[f"queue {MID}/pulled"].moved_in == 8
+    assert by_name[f"queue {MID}/pulled"].moved_in == 9
     # The mirrored stay where they are, and one is owed to a subscription, dead.
     assert (by_name[f"queue {MID}/failing"].lies, by_name[f"queue {MID}/failing"].held) == (1, 1)
 
