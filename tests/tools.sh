@@ -28,3 +28,15 @@ go_program() {
     GOBIN="$tools/bin" nice -n 19 go install "$2@$3" || { say "$1 could not be built"; exit 1; }
     printf '%s' "$3" >"$tools/bin/.$1"
 }
+
+# debian_program NAME PACKAGE PATH: one program out of a package of Debian, which is not installed. Another
+# one that was put there is left alone.
+debian_program() {
+    [ -x "$tools/bin/$1" ] && return
+    say "fetching $1"
+    rm -rf "${tools:?}/$2" && mkdir -p "$tools/$2" "$tools/bin"
+    (cd "$tools/$2" && { apt-get -qq download "$2" 2>/dev/null || { apt-get -qq update && apt-get -qq download "$2"; }; } &&
+        dpkg-deb --fsys-tarfile "$2"_*.deb | tar -x "$3" && mv "$3" "$tools/bin/") ||
+        { say "there is no package $2: put $1 into $tools/bin"; exit 1; }
+    rm -rf "${tools:?}/$2"
+}

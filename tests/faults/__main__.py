@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import sys
 import traceback
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tests.faults import checker
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, help="how often the fault happens, instead of the row's own number")
     parser.add_argument("--seed", type=int, default=1, help="of the messages, the proxy and the consumers (1)")
     parser.add_argument("--on", default="", metavar="BROKER", help="only on this broker or version: brokerj, 0-10, …")
+    parser.add_argument("--queue-type", default="", metavar="TYPE", help="of the queues: classic or quorum (RabbitMQ)")
     parser.add_argument("--quick", action="store_true", help="the quick form of each row, as make test runs it")
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     options = parser.parse_args()
@@ -40,7 +42,7 @@ def main() -> int:
     notes: list[str] = []
     failed: list[str] = []
     try:
-        for row in wanted:
+        for row in (replace(row, shape={**row.shape, "queue_type": options.queue_type}) for row in wanted):
             for kind, version in row.quick if options.quick else row.full:
                 if options.on not in f"{kind} {version}":
                     continue

@@ -370,7 +370,9 @@ class Run:
     async def declare_queue(self) -> None:
         """Declare the run's queue, durable, through the gateway."""
         path = f"/v1/brokers/{BROKER}/queues/{self.queue}"
-        answer = await self.gateway.ask("PUT", path, {"durable": True})
+        kind = self._shape.queue_type
+        settings = {"durable": True} | ({"arguments": {"x-queue-type": kind}} if kind else {})
+        answer = await self.gateway.ask("PUT", path, settings)
         if answer.status not in (200, 201, 204):
             raise GatewayFailed(f"the queue cannot be declared: {answer.json()}")
 

@@ -38,6 +38,8 @@ class Shape:
     """How much of what. Sizes in octets, times in seconds."""
 
     messages: int = 1_000
+    queue_type: str = ""
+    """``classic`` or ``quorum``; empty: what the broker makes of a queue without a type."""
     producers: int = 16
     consumers: int = 4
     keyed: float = 0.5

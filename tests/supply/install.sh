@@ -17,6 +17,6 @@ all | lint)
     venv zizmor "zizmor==1.32.0"
     venv schemas "check-jsonschema==0.39.0"
     go_program actionlint github.com/rhysd/actionlint/cmd/actionlint v1.7.12
-    command -v shellcheck >/dev/null || { say "there is no shellcheck: install it (Debian: apt-get install shellcheck)"; exit 1; }
+    debian_program shellcheck shellcheck ./usr/bin/shellcheck
     ;;
 esac

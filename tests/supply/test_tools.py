@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.supply.scripts import ROOT, licences, release
 
 WORKFLOWS = sorted(str(path) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = sorted(str(path.relative_to(ROOT)) for top in ("deploy", "tests") for path in (ROOT / top).rglob("*.sh"))
-SHELLCHECK = shutil.which("shellcheck") or "there is no shellcheck"
+SHELLCHECK = str(TOOLS / "bin" / "shellcheck")
 SCHEMAS = TOOLS / "schemas" / "bin" / "check-jsonschema"
 WRONG = """
 on: pull_request
