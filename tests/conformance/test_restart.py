@@ -40,7 +40,7 @@ async def test_killed_and_back(real: tuple[str, ...], private_server: Callable[[
     await upstream.declare_exchange(exchange, "fanout", durable=False)  # does not outlive the broker
     await upstream.bind_queue(queue, exchange)
     if kind == "rabbitmq":  # killed within seconds of its first start, it can forget a durable queue (docs/brokers.md)
-        await asyncio.to_thread(server.ctl, "eval", "mnesia:dump_log(), [dets:sync(T) || T <- dets:all()].")
+        await asyncio.to_thread(server.write_tables)
     got: list[Delivery] = []
     consumer = await upstream.consume(queue, 10, got.append)
     persistent = Properties(delivery_mode=2)

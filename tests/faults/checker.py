@@ -186,8 +186,13 @@ _UNCLEAR: Final = frozenset({"acknowledged", "delivered", "released"})
 """States of a message whose acknowledgement had no answer."""
 
 
+COUNTS = frozenset({"x-delivery-count", "x-acquired-count"})
+"""Headers in which quorum queues of RabbitMQ count what they hand out."""
+
+
 def digest(body: bytes, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
-    """Digest of a message as the HTTP API writes it. Properties that are None are not there."""
+    """Digest of a message as the HTTP API writes it, without properties that are None and :data:`COUNTS`."""
+    headers = {name: value for name, value in headers.items() if name not in COUNTS}
     plain = {name: value for name, value in properties.items() if value is not None}
     text = json.dumps([plain, headers], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(hashlib.sha256(body).digest() + text.encode()).hexdigest()

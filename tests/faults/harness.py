@@ -375,6 +375,8 @@ class Run:
         answer = await self.gateway.ask("PUT", path, settings)
         if answer.status not in (200, 201, 204):
             raise GatewayFailed(f"the queue cannot be declared: {answer.json()}")
+        if isinstance(self.server, RabbitMQ) and kind == "quorum":
+            await asyncio.to_thread(self.server.write_tables)
 
     @property
     def acknowledged(self) -> int:

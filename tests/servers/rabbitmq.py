@@ -175,6 +175,11 @@ class RabbitMQ(Server):
         level = ("0.0001",) if on else ("absolute", _WATERMARK)
         self.ctl("set_vm_memory_high_watermark", *level)
 
+    def write_tables(self) -> None:
+        """Have Mnesia and Ra write what they know of queues. A broker that is killed within seconds of a declaration
+        forgets the queue otherwise (docs/brokers.md)."""
+        self.ctl("eval", "mnesia:dump_log(), [dets:sync(T) || T <- dets:all()].")
+
     def queue_depth(self, queue: str, virtual_host: str = "/") -> int:
         """Messages in the queue, ready and unacknowledged, as the queue itself counts them now.
 
