@@ -69,4 +69,4 @@ class Sites:
             return False
         if parts.scheme not in ("http", "https"):
             return False
-        return parts.netloc == own if own else name in self._hosts
+        return parts.netloc == own if own else name in self._hosts or parts.netloc in self._hosts

@@ -79,7 +79,7 @@ class DeliveryLimitGuard:
                     try:
                         await self._keep(upstream, queue, chunk)
                         break
-                    except GatewayError as error:
+                    except Exception as error:  # they stay held, and are tried again: nothing may strand them
                         log("queue.delivery_limit_not_kept", logging.ERROR, broker=upstream.name, queue=queue,
                             messages=len(chunk), reason=str(error))  # fmt: skip
                     await asyncio.sleep(PAUSE)

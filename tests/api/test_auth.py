@@ -159,6 +159,8 @@ def test_other_hosts(host: str) -> None:
         ("https://127.0.0.1", True),
         ("http://[::1]:8080", True),
         ("https://console.example", True),
+        ("http://gateway.example:8443", True),
+        ("http://gateway.example:8444", False),
         ("http://evil.example", False),
         ("null", False),
         ("file://localhost", False),
@@ -167,7 +169,9 @@ def test_other_hosts(host: str) -> None:
     ],
 )
 def test_origins_of_development(origin: str, allowed: bool) -> None:
-    doorkeeper = Doorkeeper(HttpSettings(allowed_origins=("https://console.example",)), Keys([]))
+    hosts = ("localhost", "127.0.0.1", "[::1]", "gateway.example:8443")
+    http = HttpSettings(allowed_origins=("https://console.example",), allowed_hosts=hosts)
+    doorkeeper = Doorkeeper(http, Keys([]))
     headers = {b"host": b"localhost", b"origin": origin.encode()}
     if allowed:
         doorkeeper.check_site(headers)
