@@ -21,7 +21,8 @@ from gateway.telemetry import log
 LATE_CONFIRM: Final = 10.0
 """How many times the confirm time-out a keyed publish stays pending, for repeats to join."""
 PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
-"""Pause before the ledger is tried again, in seconds; doubled each time."""
+"""Pause before the ledger is tried again, in seconds; doubled each time. Each pause is a line for debugging only: the
+ledger itself says once that it cannot be written, and hundreds of answers may wait for it."""
 _RECORDED_ERRORS = frozenset({Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN})
 
 
@@ -75,7 +76,7 @@ async def _timeline(ledger: Ledger, message_id: bytes) -> Timeline | None:
         try:
             return await ledger.timeline(message_id)
         except LedgerUnavailable as error:
-            log("ledger.answer_waits", logging.WARNING, detail=str(error))
+            log("ledger.answer_waits", logging.DEBUG, detail=str(error))
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
@@ -91,7 +92,7 @@ async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
             errors = [error] * len(ended)
         ended, away = _left(ended, errors)
         if ended and away is not None:
-            log("ledger.answer_waits", logging.WARNING, count=len(ended), detail=str(away))
+            log("ledger.answer_waits", logging.DEBUG, count=len(ended), detail=str(away))
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 

@@ -281,7 +281,7 @@ class KeyedPublisher:
             except KeyLost as error:
                 log("ledger.key_lost", logging.WARNING, detail=str(error))
             except LedgerUnavailable as error:
-                log("ledger.answer_waits", logging.WARNING, detail=str(error))
+                log("ledger.answer_waits", logging.DEBUG, detail=str(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_MAX)
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from time import time_ns
 from typing import Any
 
@@ -305,7 +306,7 @@ async def test_who_joins_a_claim_that_is_given_up_is_told_so_too(
 
 
 async def test_an_answer_waits_until_the_ledger_is_back(
-    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     finish_key = Ledger.finish_key
     failures = [LedgerUnavailable("locked"), LedgerUnavailable("locked")]
@@ -319,6 +320,7 @@ async def test_an_answer_waits_until_the_ledger_is_back(
     assert (await publish(gateway)).status == 200
     assert not failures
     assert (await publish(gateway)).replayed
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []  # the ledger itself says it
 
 
 async def test_what_a_dead_process_left_is_sent_again_at_start(tmp_path: Any) -> None:
