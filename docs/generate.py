@@ -25,7 +25,7 @@ import msgspec
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from gateway import commands, config, errors, fidelity, limits, telemetry
+from gateway import budgets, commands, config, errors, fidelity, limits, telemetry
 from gateway.access.scopes import FORMS
 from gateway.api import story
 from gateway.api.app import ROUTES
@@ -254,6 +254,25 @@ def exit_statuses() -> Iterator[str]:
 def limit_table() -> Iterator[str]:
     """Every limit on untrusted input."""
     yield from _limits(limits.DEFAULT_LIMITS)
+
+
+def budget_table() -> Iterator[str]:
+    """What clients share, and how much of it one client may hold."""
+    bounds = budgets.BudgetBounds()
+    yield from table(
+        ("resource", "what is counted", "total", "setting of the total", "one client", "counted per"),
+        (
+            (
+                f"`{row.name}`",
+                row.what,
+                f"{row.total:,}",
+                f"`{row.setting}`",
+                f"{int(row.total * bounds.share):,}",
+                row.scope,
+            )
+            for row in budgets.RESOURCES.values()
+        ),
+    )
 
 
 def broker_limits() -> Iterator[str]:
@@ -911,6 +930,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "exit-statuses": exit_statuses,
     "doctor-checks": doctor_checks,
     "limits": limit_table,
+    "budgets": budget_table,
     "broker-limits": broker_limits,
     "verbs": verbs,
     "events": ledger_states,

@@ -47,7 +47,16 @@ from gateway.api.ops import Ops
 from gateway.api.peers import PeerPort
 from gateway.bridges import Bridges
 from gateway.broker.server import EmbeddedBroker
-from gateway.config import LOCAL_BROKERS, BrokerSettings, Config, EmbeddedSettings, HttpSettings, asks_for_credentials
+from gateway.budgets import Budgets
+from gateway.config import (
+    LOCAL_BROKERS,
+    BrokerSettings,
+    Config,
+    EmbeddedSettings,
+    HttpSettings,
+    asks_for_credentials,
+    budget_bounds,
+)
 from gateway.core import Gateway
 from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
@@ -297,6 +306,7 @@ async def running(
             intent_always=config.ledger.intent == "always",
             takes_work=config.role != "api",
             tracer=spans.tracer,
+            budgets=Budgets(budget_bounds(config)),
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)

@@ -47,6 +47,7 @@
     ├── KeyReused                 the Idempotency-Key belongs to another request
     ├── KeyRunning                the first request with this Idempotency-Key is still under way
     ├── Overloaded                a bound on work under way is reached; nothing was done
+    ├── BudgetExceeded            the client holds its share of what all clients need; nothing was done
     ├── PeerUnavailable           another process of the gateway has to do it, and did not answer
     ├── OutboundFailed            an HTTP request of ours came to no answer
     │   ├── AddressDenied         the guard does not let us call there; no connection was made
@@ -419,6 +420,13 @@ class Overloaded(GatewayError):
     """A bound on work under way is reached, or the gateway is shutting down; nothing was done."""
 
     code = "overloaded"
+    retryable = True
+
+
+class BudgetExceeded(GatewayError):
+    """One client holds its share of something that all clients need; nothing was done."""
+
+    code = "budget_exceeded"
     retryable = True
 
 

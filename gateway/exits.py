@@ -40,6 +40,7 @@ EXIT_OF_ERROR: Mapping[type[errors.GatewayError], int] = {
     errors.CertificateRefused: REFUSED,
     errors.BrokerUnavailable: UNREACHABLE,
     errors.LedgerUnavailable: UNREACHABLE,
+    errors.BudgetExceeded: UNREACHABLE,
     errors.Overloaded: UNREACHABLE,
     errors.NoSuchResource: NOT_FOUND,
     errors.ReloadRefused: REFUSED,

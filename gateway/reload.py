@@ -34,6 +34,7 @@ from gateway.config import (
     SubscriptionSettings,
     TapSettings,
     asks_for_credentials,
+    budget_bounds,
 )
 from gateway.core import Gateway
 from gateway.core.intakes import WORK as INTAKE
@@ -79,6 +80,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "http.idle_timeout": (RESTART, "the HTTP server is told at the start"),
     "http.drain_timeout": (RESTART, "the HTTP server is told at the start"),
     "http.drain_delay": ("live", "at the next stop"),
+    "budgets": ("live", "for the next request; what is held over a new bound stays held"),
     "outbound": ("live", "for the next request; open connections are not used again"),
     "outbound.requests": (RESTART, "places and connections are counted out at the start"),
     "outbound.origin": (RESTART, "endpoints have allowed a name that is theirs to know"),
@@ -260,6 +262,7 @@ class Reloads:
             lambda: running.taps.reconfigure(config.taps, config.retention),
             lambda: self._note(running.gateway.subscriptions.reconfigure(config.subscriptions)),
             lambda: running.gateway.set_bounds(config.http.confirm_timeout, config.http.leases_max),
+            lambda: running.gateway.budgets.configure(budget_bounds(config)),
             lambda: running.set_bounds(config.http),
             lambda: set_level(config.log_level),
             lambda: configured.warn(config),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TextIO
 
 from prometheus_client import (
@@ -25,6 +26,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from gateway.budgets import Budgets, Holdings
 from gateway.repeats import FIELDS, Lines
 from gateway.series import SERIES_MAX, Budget, Family, M, Together, series_of
 
@@ -106,6 +108,10 @@ def settle_lines() -> None:
     for handler in logging.getLogger().handlers:
         if isinstance(handler, Lines):
             handler.settle()
+
+
+def _of_standing(holdings: Holdings, value: str) -> float:
+    return float(getattr(holdings.standing(), value))
 
 
 class Metrics:
@@ -295,6 +301,18 @@ class Metrics:
         self.requests = counter("http_requests", "HTTP requests", ("operation", "status"))
         self.request_seconds = histogram("http_request_seconds", "Time to answer", ("operation",))
         self.requests_running = self._plain(Gauge, "http_requests_running", "HTTP requests under way")
+        self.budget_used = gauge(
+            "budget_used", "How much of a resource all clients hold, in this process", ("resource",)
+        )
+        self.budget_total = gauge("budget_total", "How much of a resource there is, in this process", ("resource",))
+        self.budget_largest = gauge(
+            "budget_largest", "How much of a resource the client with most of it holds", ("resource",), max
+        )
+        self.budget_refusals = counter(
+            "budget_refusals",
+            "Requests refused by a budget. reached: share (the client's, 429) or total (everybody's, 503)",
+            ("resource", "reached"),
+        )
         self.trace_spans = counter("trace_spans", "Spans, by what became of them", ("outcome",))
         self.series = self._plain(Gauge, "series", "Series of this page")
         self.series.set_function(lambda: self.budget.series)
@@ -303,6 +321,15 @@ class Metrics:
         )
         self.series_refused.set_function(lambda: self.budget.refused)
         ProcessCollector(registry=self.registry)
+
+    def show_budgets(self, budgets: Budgets) -> None:
+        """Show what is held of each resource."""
+        for holdings in budgets.all():
+            name = holdings.resource.name
+            self.budget_used.labels(name).set_function(partial(_of_standing, holdings, "held"))
+            self.budget_total.labels(name).set_function(partial(_of_standing, holdings, "total"))
+            self.budget_largest.labels(name).set_function(partial(_of_standing, holdings, "largest"))
+        budgets.watch(lambda resource, reached: self.budget_refusals.labels(resource, reached).inc())
 
     def render(self) -> bytes:
         """The text of ``/metrics``."""

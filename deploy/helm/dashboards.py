@@ -43,6 +43,19 @@ SERVICE: tuple[Panel, ...] = (
     ("HTTP time, 99th percentile", "s", ((high("http_request_seconds", "operation"), "{{operation}}"),)),
     ("Requests under way", "short", (("sum by (instance) (amqpgw_http_requests_running)", "{{instance}}"),)),
     (
+        "Budgets: part of the total in use",
+        "percentunit",
+        (
+            ("max by (resource) (amqpgw_budget_used / amqpgw_budget_total)", "{{resource}}, all clients"),
+            ("max by (resource) (amqpgw_budget_largest / amqpgw_budget_total)", "{{resource}}, the largest client"),
+        ),
+    ),
+    (
+        "Refused by budgets",
+        "reqps",
+        (("sum by (resource, reached) (rate(amqpgw_budget_refusals_total[5m]))", "{{resource}}, {{reached}}"),),
+    ),
+    (
         "Ledger",
         "short",
         (("min(amqpgw_ledger_up)", "writable"), ("sum by (instance) (amqpgw_ledger_waiting)", "waiting {{instance}}")),

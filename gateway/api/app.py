@@ -19,7 +19,7 @@ from starlette.types import Scope as AsgiScope
 
 from gateway.access.access import Access
 from gateway.access.rates import address_of
-from gateway.access.scopes import Principal
+from gateway.access.scopes import DEVELOPER, Principal
 from gateway.access.trail import Trail
 from gateway.api import (
     auth,
@@ -55,6 +55,7 @@ from gateway.api.problems import ApiProblem, internal_problem, problem_headers, 
 from gateway.api.routing import Route, Router, Scope
 from gateway.api.traced import Trace, begin, follow
 from gateway.bridges import Bridges
+from gateway.budgets import Client
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError, Overloaded
@@ -72,6 +73,8 @@ SIGNED: Final = "gateway.caller_of_token"
 """Key of the ASGI scope: the caller, where that was told by a token."""
 STRANGER: Final = "gateway.stranger"
 """Key of the ASGI scope: the request is counted as that of somebody whom we do not know."""
+COUNTED: Final = "gateway.counted"
+"""Key of the ASGI scope: the client whose share of requests this one is counted in."""
 CALLER: Final = "gateway.caller"
 OPERATION: Final = "gateway.operation"
 """Keys of the ASGI scope: who calls which operation, once that is known."""
@@ -226,6 +229,8 @@ class Api:
             self._count(operation, status, started)
         finally:
             self._running -= 1
+            if (client := scope.get(COUNTED)) is not None:
+                self._gateway.budgets["requests"].give(client)
             if call is not None and call.holds:
                 call.hold(0)
             if self._access_log is not None:
@@ -337,6 +342,7 @@ class Api:
             raise
         if route.tag != "documents" and FORWARDED not in scope:  # a link on a page may open a document
             self._doorkeeper.check_site(headers, scope.get(CERTIFICATE, ()))
+        self._take_share(scope, principal)
         closed = route.tag == "documents" and self._access is not None and self._access.closed
         if closed and not principal.name:
             principal = self._doorkeeper.reader(headers)
@@ -360,11 +366,26 @@ class Api:
             again=self._caller_of,
         )  # fmt: skip
 
+    def _take_share(self, scope: AsgiScope, principal: Principal) -> None:
+        """Count the request in its client's share. Raises BudgetExceeded, Overloaded."""
+        if FORWARDED in scope:
+            return
+        client = client_of(principal, _address(scope))
+        self._gateway.budgets["requests"].take(client)
+        scope[COUNTED] = client
+
     async def _caller_of(self, call: Call) -> Principal:
         """Who calls, by the credentials that count now. Raises ApiProblem (unauthorized)."""
         if FORWARDED in call.scope:
             return call.principal
         return await self._doorkeeper.caller(call.headers, call.scope.get(CERTIFICATE, ()))
+
+
+def client_of(principal: Principal, address: str) -> Client:
+    """Return whose share of everything a caller uses: the client's; without a credential, the address's."""
+    if principal.name:
+        return Client(principal.name, principal.admin, is_alone=principal is DEVELOPER)
+    return Client(address_of(address) or address)
 
 
 def _follow(scope: AsgiScope) -> None:

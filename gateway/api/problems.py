@@ -79,6 +79,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         428, "If-Match is missing", "Read the resource and send its ETag in If-Match."
     ),
     "rate_limited": ProblemType(429, "Too many requests of this client", "Repeat after Retry-After."),
+    "budget_exceeded": ProblemType(
+        429, "The client holds its share of a resource", "Give back some of what detail names, then repeat."
+    ),
     "headers_too_large": ProblemType(
         431, "The HTTP headers are over the limit", "Send at most 100 headers, of 16 KiB together."
     ),

@@ -19,6 +19,7 @@ from gateway.config.brokers import (
     parse_broker_url,
     parse_host,
 )
+from gateway.config.budgets import BudgetSettings, budget_bounds
 from gateway.config.document import Config, asks_for_credentials
 from gateway.config.endpoints import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.config.ledger import ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
@@ -50,6 +51,7 @@ __all__ = [
     "BridgeTarget",
     "BrokerSettings",
     "BrokerUrl",
+    "BudgetSettings",
     "CertificateSettings",
     "ClusterSettings",
     "Config",
@@ -78,6 +80,7 @@ __all__ = [
     "TracingSettings",
     "asks_for_credentials",
     "broker_names",
+    "budget_bounds",
     "check_bridge",
     "check_subscription",
     "check_tap",

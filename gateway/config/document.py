@@ -8,6 +8,7 @@ from gateway.config.access import AccessSettings, ApiKeySettings
 from gateway.config.base import Name, Settings
 from gateway.config.bridges import BridgeSettings
 from gateway.config.brokers import BrokerSettings
+from gateway.config.budgets import BudgetSettings
 from gateway.config.endpoints import EndpointSettings
 from gateway.config.ledger import ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
 from gateway.config.service import EmbeddedSettings, HttpSettings, OpsSettings, OutboundSettings, TracingSettings
@@ -32,6 +33,7 @@ class Config(Settings, frozen=True):
     brokers: dict[Name, BrokerSettings] = {}
     api_keys: tuple[ApiKeySettings, ...] = ()
     access: AccessSettings = AccessSettings()
+    budgets: BudgetSettings = BudgetSettings()
     outbound: OutboundSettings = OutboundSettings()
     tracing: TracingSettings = TracingSettings()
     cluster: ClusterSettings = ClusterSettings()

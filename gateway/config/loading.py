@@ -15,6 +15,7 @@ import msgspec
 from gateway.config.access import JWT_CLIENT
 from gateway.config.bridges import BridgeSettings, check_bridge
 from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host
+from gateway.config.budgets import check_budgets
 from gateway.config.document import Config
 from gateway.config.ledger import PipelineSettings
 from gateway.config.subscriptions import check_subscription
@@ -105,6 +106,8 @@ def _check(where: str, config: Config) -> None:
             f"{where}: embedded.message_max is {embedded.message_max}, more than embedded.queue_memory = "
             f"{embedded.queue_memory}. Raise embedded.queue_memory, or lower embedded.message_max."
         )
+    if (wrong := check_budgets(config.budgets)) is not None:
+        raise ConfigurationError(f"{where}: budgets.{wrong}")
     _check_listeners(where, config)
     clients = [("api_keys: name", key.name) for key in config.api_keys]
     clients += [("access.certificates: client", each.client) for each in config.access.certificates]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from gateway.budgets import Budgets
 from gateway.config import SubscriptionSettings
 from gateway.core.ack_ids import AckIds
 from gateway.core.auditor import Auditor
@@ -68,12 +69,16 @@ class Gateway:
         intent_always: bool = False,
         takes_work: bool = True,
         tracer: Tracer | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         """``takes_work`` False: what one process at a time may do is done by others. ``tracer`` None: nothing is
         traced."""
         self.ledger = ledger
         self.brokers = dict(brokers)
         self.metrics = metrics
+        self.budgets = budgets if budgets is not None else Budgets()
+        """How much of everything one client may hold."""
+        metrics.show_budgets(self.budgets)
         self.tracer = tracer if tracer is not None else Tracer(exports=False)
         self.confirm_timeout = confirm_timeout
         self.leaving = False

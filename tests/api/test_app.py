@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from gateway.api.app import Api
-from gateway.config import HttpSettings
+from gateway.budgets import BudgetBounds
+from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.core.publishing import Publisher
 from gateway.errors import BrokerUnavailable, KeyRunning, LedgerUnavailable
@@ -108,6 +109,26 @@ async def test_requests_under_way_are_bounded(gateway: Gateway) -> None:
         assert response.headers["retry-after"] == "1"
         assert (await waiting).status_code == 200
         assert (await client.get("/v1/brokers")).status_code == 200
+
+
+async def test_one_client_has_its_share_of_the_requests(gateway: Gateway) -> None:
+    gateway.budgets.configure(BudgetBounds(0.2, 0.1, {"requests": 10}))
+    keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("consume:fake/*",)) for name in ("alice", "bob")]
+    api = Api(gateway, HttpSettings(), keys)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
+        alice, bob = ({"x-api-key": f"{name}-secret"} for name in ("alice", "bob"))
+        await gateway.subscriptions.put("s", SubscriptionSettings(broker="fake", queue="orders"), None)
+        pull = "/v1/subscriptions/s:pull"
+        waiting = [asyncio.create_task(client.post(pull, json={"wait": 0.3}, headers=alice)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        refused = await client.post(pull, json={"wait": 0}, headers=alice)
+        problem(refused, 429, "budget_exceeded")
+        assert "budget requests: 'alice' holds 2 HTTP requests" in refused.json()["detail"]
+        assert refused.headers["retry-after"] == "1"
+        assert (await client.post(pull, json={"wait": 0}, headers=bob)).status_code == 200
+        assert [(await each).status_code for each in waiting] == [200, 200]
+        assert (await client.post(pull, json={"wait": 0}, headers=alice)).status_code == 200
+    assert gateway.budgets["requests"].standing().held == 0
 
 
 @pytest.mark.parametrize("pieces", [2, 1])

@@ -1,0 +1,214 @@
+"""How much of everything that callers share one client may hold, in one table.
+
+Each row of :data:`RESOURCES` has a total, and each client a share of it. A client at its share gets 429 and takes
+nothing from others. What is reserved of the total is for clients with ``admin``, so that an operator can always act.
+Time is no part of it: what is taken is held until it is given back. How often a client may ask is counted by
+:mod:`gateway.access.rates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gateway.errors import BudgetExceeded, Overloaded
+
+
+class Client(NamedTuple):
+    """Whose share counts: a key's or token's client, a user of the embedded broker, or an address."""
+
+    name: str
+    """The client's name, or its address (IPv6: its /64)."""
+    is_admin: bool = False
+    """Whether it may use what is reserved."""
+    is_alone: bool = False
+    """Whether there can be no other client, so that all of the total is its share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One thing that clients share."""
+
+    name: str
+    """Its name in settings, errors and metrics."""
+    what: str
+    """What is counted, in the plural, as in "you hold 12 leases"."""
+    total: int
+    """How much there is of it, where no setting says otherwise."""
+    setting: str
+    """The setting that says how much there is of it."""
+    scope: str
+    """Where it is counted: ``process`` or ``ledger``."""
+    advice: str
+    """What a client at its share can do, as a sentence."""
+
+
+RESOURCES: Final[Mapping[str, Resource]] = {
+    row.name: row
+    for row in (
+        Resource(
+            "requests", "HTTP requests under way", 1_000, "http.concurrency", "process",
+            "Wait for answers before you send more requests.",
+        ),
+    )
+}  # fmt: skip
+"""Name -> resource."""
+
+
+class Standing(NamedTuple):
+    """How much of a resource is held, and may be."""
+
+    held: int
+    """By all clients."""
+    total: int
+    share: int
+    """What one client may hold."""
+    largest: int
+    """What the client with most of it holds."""
+
+
+class Holdings:
+    """Who holds how much of one resource."""
+
+    __slots__ = ("_held", "_shares", "_sum", "on_refused", "reserve", "resource", "share", "total")
+
+    def __init__(self, resource: Resource) -> None:
+        self.resource = resource
+        self._held: dict[str, int] = {}
+        self._sum = 0
+        self.on_refused: Callable[[str, str], None] | None = None
+        """Called with the resource and ``share`` or ``total``: what was reached."""
+        self.configure(resource.total, 1.0, 0.0, {})
+
+    def configure(self, total: int, share: float, reserve: float, shares: Mapping[str, float]) -> None:
+        """Change the bounds. What is held over them stays held.
+
+        Args:
+            total: how much there is.
+            share: the part of the total that one client may hold, more than 0, at most 1.
+            reserve: the part of the total that only clients with ``admin`` may use, from 0, less than 1.
+            shares: client -> its part, where it has one of its own.
+        """
+        self.total = total
+        self.share = max(1, int(total * share))
+        self.reserve = int(total * reserve)
+        self._shares = {name: max(1, int(total * part)) for name, part in shares.items()}
+
+    def share_of(self, client: Client) -> int:
+        """Return how much the client may hold."""
+        return self.total if client.is_alone else self._shares.get(client.name, self.share)
+
+    def room_of(self, client: Client) -> int:
+        """Return how much more the client may take now; 0 or less: nothing."""
+        return min(self.share_of(client) - self._held.get(client.name, 0), self._bound(client) - self._sum)
+
+    def take(self, client: Client, amount: int = 1) -> None:
+        """Take an amount of the resource for a client.
+
+        Raises:
+            BudgetExceeded: the client would hold more than its share.
+            Overloaded: so much is not left for anybody.
+        """
+        held = self._held.get(client.name, 0)
+        if held + amount > (share := self.share_of(client)):
+            self._refused("share")
+            raise self.exceeded(client, held, amount, share)
+        if self._sum + amount > self._bound(client):
+            self._refused("total")
+            raise Overloaded(
+                f"{self.resource.what}: {self._sum:,} of {self.total:,} are in use ({self.resource.setting}), and "
+                f"{self.reserve:,} are reserved for admin"
+            )
+        self._held[client.name] = held + amount
+        self._sum += amount
+
+    def give(self, client: Client, amount: int = 1) -> None:
+        """Give back an amount that the client has taken."""
+        left = self._held[client.name] - amount
+        if left > 0:
+            self._held[client.name] = left
+        else:
+            del self._held[client.name]
+        self._sum -= amount
+
+    @contextmanager
+    def hold(self, client: Client, amount: int = 1) -> Iterator[None]:
+        """Take an amount as long as the block. Raises as :meth:`take`."""
+        self.take(client, amount)
+        try:
+            yield
+        finally:
+            self.give(client, amount)
+
+    def exceeded(self, client: Client, held: int, amount: int, share: int) -> BudgetExceeded:
+        """Return the error of a client at its share, for those who count elsewhere, too."""
+        name = self.resource.name
+        more = f" and asks for {amount:,} more" if amount > 1 else ""
+        return BudgetExceeded(
+            f"budget {name}: {client.name!r} holds {held:,} {self.resource.what}{more}; its share is {share:,} of "
+            f"{self.total:,}. {self.resource.advice}"
+        )
+
+    def held_by(self, client: Client) -> int:
+        """Return how much the client holds."""
+        return self._held.get(client.name, 0)
+
+    def largest(self, count: int) -> list[tuple[str, int]]:
+        """Return the clients that hold most, with what they hold."""
+        return sorted(self._held.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
+
+    def standing(self) -> Standing:
+        """Return how much is held."""
+        largest = max(self._held.values(), default=0)
+        return Standing(self._sum, self.total, self.share, largest)
+
+    def _refused(self, reached: str) -> None:
+        if self.on_refused is not None:
+            self.on_refused(self.resource.name, reached)
+
+    def _bound(self, client: Client) -> int:
+        return self.total if client.is_admin else self.total - self.reserve
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetBounds:
+    """What the configuration says of budgets."""
+
+    share: float = 0.25
+    """The part of each total that one client may hold, more than 0, at most 1."""
+    reserve: float = 0.1
+    """The part of each total that only clients with ``admin`` may use, from 0, less than 1."""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """Resource -> its total, where it is not that of the table."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Resource -> the part that one client may hold of it, where it is not ``share``."""
+    clients: Mapping[str, float] = field(default_factory=dict)
+    """Client -> the part that it may hold of each resource, where it has one of its own."""
+
+
+class Budgets:
+    """The holdings of all resources."""
+
+    def __init__(self, bounds: BudgetBounds | None = None) -> None:
+        self._holdings = {row.name: Holdings(row) for row in RESOURCES.values()}
+        self.configure(bounds or BudgetBounds())
+
+    def configure(self, bounds: BudgetBounds) -> None:
+        """Change the bounds. What is held over them stays held."""
+        for name, holdings in self._holdings.items():
+            total = bounds.totals.get(name, holdings.resource.total)
+            holdings.configure(total, bounds.shares.get(name, bounds.share), bounds.reserve, bounds.clients)
+
+    def __getitem__(self, name: str) -> Holdings:
+        return self._holdings[name]
+
+    def watch(self, on_refused: Callable[[str, str], None]) -> None:
+        """Call back at each refusal, with the resource and ``share`` or ``total``: what was reached."""
+        for holdings in self._holdings.values():
+            holdings.on_refused = on_refused
+
+    def all(self) -> Iterable[Holdings]:
+        """Return the holdings in the order of the table."""
+        return self._holdings.values()

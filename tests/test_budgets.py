@@ -1,0 +1,128 @@
+"""Budgets: what one client may hold of what all clients need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Client, Holdings, Resource
+from gateway.config import budget_bounds, load
+from gateway.errors import BudgetExceeded, ConfigurationError, Overloaded
+from gateway.telemetry import Metrics
+
+ALICE, BOB, ROOT = Client("alice"), Client("bob"), Client("root", is_admin=True)
+
+
+def ten(share: float = 0.5, reserve: float = 0.2, **clients: float) -> Holdings:
+    """Return holdings of ten requests."""
+    return Budgets(BudgetBounds(share, reserve, {"requests": 10}, clients=clients))["requests"]
+
+
+def test_a_client_at_its_share_is_refused_and_others_are_not() -> None:
+    requests = ten()
+    requests.take(ALICE, 5)
+    with pytest.raises(BudgetExceeded, match=r"budget requests: 'alice' holds 5 .* its share is 5 of 10"):
+        requests.take(ALICE)
+    requests.take(BOB, 3)
+    assert (requests.held_by(ALICE), requests.held_by(BOB), requests.standing().held) == (5, 3, 8)
+    requests.give(ALICE)
+    requests.take(ALICE)
+
+
+def test_what_is_reserved_is_for_admin() -> None:
+    requests = ten()
+    requests.take(ALICE, 5)
+    requests.take(BOB, 3)
+    with pytest.raises(Overloaded, match=r"8 of 10 are in use \(http.concurrency\), and 2 are reserved for admin"):
+        requests.take(BOB)
+    requests.take(ROOT, 2)
+    with pytest.raises(Overloaded):
+        requests.take(ROOT)
+
+
+def test_what_was_refused_holds_nothing() -> None:
+    requests = ten()
+    with pytest.raises(BudgetExceeded):
+        requests.take(ALICE, 6)
+    assert requests.standing().held == 0
+    assert requests.held_by(ALICE) == 0
+
+
+def test_a_block_gives_back_whatever_ends_it() -> None:
+    requests = ten()
+    with pytest.raises(ValueError, match="no"), requests.hold(ALICE, 5):  # noqa: PT012  # the block is what is tested
+        assert requests.held_by(ALICE) == 5
+        raise ValueError("no")
+    assert requests.largest(10) == []
+
+
+def test_shares_of_a_client_and_of_one_that_is_alone() -> None:
+    requests = ten(share=0.1, alice=0.8)
+    assert requests.share_of(ALICE) == 8
+    assert requests.share_of(BOB) == 1
+    assert requests.share_of(Client("anonymous", is_admin=True, is_alone=True)) == 10
+    assert requests.room_of(BOB) == 1
+    requests.take(ALICE, 8)
+    assert requests.room_of(BOB) == 0
+    assert requests.largest(1) == [("alice", 8)]
+
+
+def test_a_lower_bound_takes_nothing_away() -> None:
+    budgets = Budgets(BudgetBounds(1.0, 0.0, {"requests": 10}))
+    budgets["requests"].take(ALICE, 10)
+    budgets.configure(BudgetBounds(1.0, 0.0, {"requests": 5}))
+    assert budgets["requests"].held_by(ALICE) == 10
+    with pytest.raises(BudgetExceeded):
+        budgets["requests"].take(ALICE)
+    budgets["requests"].give(ALICE, 6)
+    budgets["requests"].take(ALICE)
+
+
+def test_the_metrics_show_it() -> None:
+    metrics, budgets = Metrics("test"), Budgets(BudgetBounds(0.5, 0.0, {"requests": 10}))
+    metrics.show_budgets(budgets)
+    budgets["requests"].take(ALICE, 5)
+    with pytest.raises(BudgetExceeded):
+        budgets["requests"].take(ALICE)
+    page = metrics.render().decode()
+    assert 'amqpgw_budget_used{resource="requests"} 5.0' in page
+    assert 'amqpgw_budget_total{resource="requests"} 10.0' in page
+    assert 'amqpgw_budget_largest{resource="requests"} 5.0' in page
+    assert 'amqpgw_budget_refusals_total{reached="share",resource="requests"} 1.0' in page
+
+
+@pytest.mark.parametrize("row", RESOURCES.values(), ids=RESOURCES)
+def test_the_default_total_is_that_of_the_setting(row: Resource) -> None:
+    bounds = budget_bounds(load(None, {}))
+    assert bounds.totals.get(row.name, row.total) == row.total
+    assert row.setting == "budgets.totals" or row.name in bounds.totals
+    assert row.scope in ("process", "ledger")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (
+            "[budgets.shares]\nteapots = 0.5",
+            "budgets.shares: there is no resource 'teapots'; the resources are requests",
+        ),
+        ("[budgets.totals]\nrequests = 5", "budgets.totals: the total of 'requests' is http.concurrency; set that"),
+        ("[budgets]\nshare = 0.0", "budgets.share"),
+        ("[budgets]\nreserve = 1.0", "budgets.reserve"),
+        ("[budgets.clients]\nalice = 2.0", "budgets.clients"),
+    ],
+)
+def test_wrong_settings(tmp_path: Path, text: str, wrong: str) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        load(file, {})
+    assert wrong in str(refused.value)
+
+
+def test_the_settings_are_the_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text("http.concurrency = 50\n[budgets]\nshare = 0.5\n[budgets.clients]\nalice = 1.0")
+    requests = Budgets(budget_bounds(load(file, {})))["requests"]
+    assert (requests.total, requests.share_of(BOB), requests.share_of(ALICE), requests.reserve) == (50, 25, 50, 5)
