@@ -1,7 +1,9 @@
 """The port for the other processes on the same ledger, and requests that are theirs to answer.
 
 It is no part of the API: it takes no API key, only what is sealed with the cluster's secret
-(:mod:`gateway.core.peers`). Three verbs, each a POST with a body of MessagePack::
+(:mod:`gateway.core.peers`). The head of a request is sealed as well as all of it. So a stranger is known before its
+body is read, takes none of the places of the other processes, and gets no answer that is sealed. Three verbs, each a
+POST with a body of MessagePack::
 
     /peer/settle     end or extend leases that this process holds
     /peer/call       a request of the API that the process that was asked cannot answer, for its caller's principal
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
+from gateway.access.rates import address_of
 from gateway.access.scopes import Grant, Principal
-from gateway.core.peers import Peers, SettleRequest, TellRequest
+from gateway.core.peers import STRANGE, Peers, SettleRequest, TellRequest
 from gateway.errors import GatewayError, PeerUnavailable
 from gateway.ledger.work import Peer
 from gateway.telemetry import log
@@ -35,6 +39,12 @@ if TYPE_CHECKING:
 
 RUNNING_MAX: Final = 64
 """Most requests of other processes at once."""
+STRANGERS_MAX: Final = 16
+"""Most requests at once whose head is not sealed. A process of the release before seals no head."""
+STRANGERS_PER_ADDRESS: Final = 4
+"""Most of them from one address (IPv6: one /64 network)."""
+STRANGER_WITHIN: Final = 5.0
+"""How long the body of one may take to come, in seconds."""
 BODY_MORE: Final = 1 << 16
 """How many octets a request may have beside the body of the call that it passes on."""
 UNSEALED_MAX: Final = 1 << 16
@@ -136,6 +146,7 @@ class PeerPort:
         self._api = api
         self.set_body_max(body_max)
         self._running = 0
+        self._strangers: Counter[str] = Counter()
         self._verbs: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/peer/settle": self._settle,
             "/peer/call": self._call,
@@ -149,43 +160,65 @@ class PeerPort:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI)."""
         assert scope["type"] == "http"
-        if self._running >= RUNNING_MAX:
-            status, body = 503, b"too much is under way"
-        else:
-            self._running += 1
-            try:
-                status, body = await self._answer(scope, receive)
-            finally:
-                self._running -= 1
-        nonce = dict(scope["headers"]).get(b"x-peer-nonce", b"").decode("latin-1")
-        seal = self._peers.seal.answer(nonce, status, body)
-        await Response(body, status, {"x-peer-seal": seal})(scope, receive, send)
+        status, body, is_sealed = await self._answer(scope, receive)
+        headers = {"content-type": "text/plain; charset=utf-8"}
+        if is_sealed:
+            nonce = dict(scope["headers"])[b"x-peer-nonce"].decode("latin-1")
+            headers = {"x-peer-seal": self._peers.seal.answer(nonce, status, body)}
+        await Response(body, status, headers)(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        verb = self._verbs.get(scope["path"])
-        if verb is None or scope["method"] != "POST":
-            return 404, b"not found"
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes, bool]:
+        """Status and body of an answer, and whether it may be sealed: the request was."""
+        if scope["path"] not in self._verbs or scope["method"] != "POST":
+            return 404, b"not found", False
+        peers = self._peers
+        announced = peers.seal.announced("POST", scope["path"], peers.me.id, dict(scope["headers"]))
+        if announced is None:
+            return await self._answer_stranger(scope, receive)
+        if self._running >= RUNNING_MAX:
+            return 503, b"too much is under way", False
+        self._running += 1
         try:
-            async with asyncio.timeout(BODY_WITHIN):
-                announced = self._peers.seal.announced("POST", scope["path"], self._peers.me.id, dict(scope["headers"]))
-                most = UNSEALED_MAX if announced is None else announced
+            return await self._read(scope, receive, announced, BODY_WITHIN, is_announced=True)
+        finally:
+            self._running -= 1
+
+    async def _answer_stranger(self, scope: Scope, receive: Receive) -> tuple[int, bytes, bool]:
+        """The answer to a request whose head is not sealed, in one of the few places for such."""
+        host = (scope.get("client") or ("", 0))[0]
+        address = address_of(host) or host
+        if self._strangers[address] >= STRANGERS_PER_ADDRESS or self._strangers.total() >= STRANGERS_MAX:
+            return 503, b"too many requests without a sealed head", False
+        self._strangers[address] += 1
+        try:
+            return await self._read(scope, receive, UNSEALED_MAX, STRANGER_WITHIN, is_announced=False)
+        finally:
+            self._strangers[address] -= 1
+            self._strangers += Counter()  # drops those that have none
+
+    async def _read(
+        self, scope: Scope, receive: Receive, most: int, within: float, *, is_announced: bool
+    ) -> tuple[int, bytes, bool]:
+        """Read the body, check the seal, and do what is asked."""
+        try:
+            async with asyncio.timeout(within):
                 body = await self._body(receive, min(most, self._body_max))
         except TimeoutError:
-            return 408, b"the body did not come"
+            return 408, b"the body did not come", False
         if body is None:
-            return 413, b"the body is too large, or was cut off"
-        peers = self._peers
-        refused = peers.seal.check("POST", scope["path"], peers.me.id, dict(scope["headers"]), body)
+            return 413, b"the body is too large, or was cut off", False
+        seal, me = self._peers.seal, self._peers.me
+        refused = seal.check("POST", scope["path"], me.id, dict(scope["headers"]), body, is_announced=is_announced)
         if refused:
             host, port = scope.get("client") or ("", 0)
             log("cluster.refused", logging.WARNING, reason=refused, connection=f"{host}:{port}")
-            return 403, refused.encode()
+            return 403, refused.encode(), refused not in STRANGE
         try:
-            return 200, await verb(body)
+            return 200, await self._verbs[scope["path"]](body), True
         except msgspec.DecodeError as error:
-            return 400, str(error).encode()
+            return 400, str(error).encode(), True
         except GatewayError as error:
-            return 503, str(error).encode()
+            return 503, str(error).encode(), True
 
     async def _body(self, receive: Receive, most: int) -> bytes | None:
         body = bytearray()

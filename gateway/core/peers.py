@@ -55,6 +55,10 @@ NONCES: Final = 100_000
 SECRET_MIN: Final = 32
 """Shortest secret in a file, in octets."""
 LOST: Final = "LEASE_LOST"
+UNSEALED: Final = "the seal is not that of the cluster's secret"
+REPEATED: Final = "it was there before"
+STRANGE: Final = frozenset({UNSEALED, REPEATED})
+"""Refusals of requests that need not be from a process that has the secret: no answer to them is sealed."""
 _OWN: Final = (
     "role", "http.host", "http.port", "ops", "cluster", "data_dir", "log_level", "embedded.host", "embedded.port",
 )  # fmt: skip
@@ -110,17 +114,34 @@ class Seal:
         }
 
     def announced(self, method: str, path: str, receiver: bytes, headers: Mapping[bytes, bytes]) -> int | None:
-        """How long the body is, in octets, as the sealed head says before any of it is read. None: nobody who shares
-        the secret says so now, or it is one of a release before this one."""
+        """Return how long the body is, in bytes, from the sealed head, before any of the body is read. A head counts
+        once: nobody who has overheard one holds a place with it.
+
+        Returns:
+            None if nobody who shares the secret says so now, or it is a process of a release before this one.
+        """
         names = ("from", "to", "time", "nonce", "length")
         fields = [headers.get(b"x-peer-" + name.encode(), b"").decode("latin-1") for name in names]
         sealed = hmac.compare_digest(self._head(method, path, *fields).encode(), headers.get(b"x-peer-head", b""))
         if not sealed or fields[1] != receiver.hex() or abs(self._clock() - float(fields[2])) > CLOCKS:
             return None
-        return int(fields[4])
+        return int(fields[4]) if not self._take(fields[3]) else None
 
-    def check(self, method: str, path: str, receiver: bytes, headers: Mapping[bytes, bytes], body: bytes) -> str:
-        """Why a request is not taken; empty: it is. One that is taken is not taken again."""
+    def check(
+        self,
+        method: str,
+        path: str,
+        receiver: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        *,
+        is_announced: bool = False,
+    ) -> str:
+        """Return why a request is not taken; empty: it is. One that is taken is not taken again.
+
+        Args:
+            is_announced: its head has counted (:meth:`announced`).
+        """
         fields = {
             name: headers.get(b"x-peer-" + name.encode(), b"").decode("latin-1")
             for name in ("from", "to", "time", "nonce", "seal")
@@ -129,17 +150,22 @@ class Seal:
             method, path, fields["from"], fields["to"], fields["time"], fields["nonce"], body
         )  # fmt: skip
         if not hmac.compare_digest(expected.encode(), fields["seal"].encode("latin-1")):
-            return "the seal is not that of the cluster's secret"
+            return UNSEALED
         if fields["to"] != receiver.hex():
             return "for another process"
         now = self._clock()
         if abs(now - float(fields["time"])) > CLOCKS:  # sealed, so it is a number
             return f"the clocks of the two processes are {abs(now - float(fields['time'])):.0f} s apart"
+        return "" if is_announced else self._take(fields["nonce"])
+
+    def _take(self, text: str) -> str:
+        """Remember a nonce. Returns why it does not count, if it does not."""
+        now = self._clock()
         while self._seen and now - next(iter(self._seen.values())) > 2 * CLOCKS:
             self._seen.popitem(last=False)
-        nonce = bytes.fromhex(fields["nonce"])
+        nonce = bytes.fromhex(text)  # sealed, so it is one
         if nonce in self._seen:
-            return "it was there before"
+            return REPEATED
         if len(self._seen) >= NONCES:
             return "too many requests"
         self._seen[nonce] = now
@@ -302,8 +328,9 @@ class Peers:
                     seal = self.seal.answer(headers["x-peer-nonce"], response.status_code, bytes(answer))
                     given = response.headers.get("x-peer-seal", "").encode("utf-8", "replace")
                     if not hmac.compare_digest(seal.encode(), given):
+                        said = f" and says {bytes(answer[:80])!r}" if "x-peer-seal" not in response.headers else ""
                         raise PeerUnavailable(
-                            f"{peer.name}: its answer ({response.status_code}) is not sealed by our secret"
+                            f"{peer.name}: its answer ({response.status_code}) is not sealed by our secret{said}"
                         )
                     if response.status_code != 200:
                         raise PeerUnavailable(f"{peer.name}: {bytes(answer[:200]).decode('utf-8', 'replace')}")

@@ -133,6 +133,64 @@ async def test_of_a_stranger_little_is_read(place: Place, monkeypatch: pytest.Mo
     assert (await place.post("/peer/call", long, sealed)).status_code == 400, "read, and senseless"
 
 
+async def slow(place: Place, path: str, headers: dict[str, str]) -> asyncio.StreamWriter:
+    """A request whose body does not come."""
+    host, _, port = place.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"POST {path} HTTP/1.1", "host: here", "content-length: 10", *(f"{k}: {v}" for k, v in headers.items())]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    await writer.drain()
+    return writer
+
+
+async def test_strangers_hold_none_of_the_places_of_peers(place: Place) -> None:
+    """One that has overheard a sealed head is a stranger from the second time on."""
+    place.two.listen("t", lambda news: None)
+    overheard = place.sealed("/peer/tell", b"0123456789")
+    heads = [{}, {"x-peer-nonce": "00" * 16}, {"x-peer-seal": "0" * 64, "x-peer-head": "0" * 64}, overheard]
+    held = [await slow(place, "/peer/tell", heads[index % 4]) for index in range(RUNNING_MAX * 2)]
+    try:
+        async with asyncio.timeout(10):
+            while (await place.post("/peer/tell", b"", {})).status_code != 503:
+                await asyncio.sleep(0.05)
+        body = msgspec.msgpack.encode({"topic": "t", "news": {}})
+        assert (await place.post("/peer/tell", body, place.sealed("/peer/tell", body))).status_code == 200
+    finally:
+        for writer in held:
+            writer.close()
+
+
+async def test_a_place_of_a_stranger_is_free_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STRANGER_WITHIN", 0.3)
+    held = [await slow(place, "/peer/tell", {}) for _ in range(module.STRANGERS_PER_ADDRESS)]
+    async with asyncio.timeout(10):
+        while (await place.post("/peer/tell", b"", {})).status_code != 403:
+            await asyncio.sleep(0.05)
+    for writer in held:
+        writer.close()
+
+
+async def test_no_answer_is_sealed_for_a_stranger(place: Place) -> None:
+    body = msgspec.msgpack.encode({"topic": "t", "news": {}})
+    sealed = place.sealed("/peer/tell", body)
+    assert "x-peer-seal" in (await place.post("/peer/tell", body, sealed)).headers
+    requests = [
+        ("/peer/tell", body, sealed),  # again
+        ("/peer/tell", b"", {"x-peer-nonce": "00" * 16}),
+        ("/peer/tell", b"other", place.sealed("/peer/tell", body)),
+        ("/peer/tell", body + b"longer", place.sealed("/peer/tell", body)),
+        ("/peer/call", body, place.sealed("/peer/tell", body)),
+        ("/peer/none", body, place.sealed("/peer/none", body)),
+    ]
+    for path, content, headers in requests:
+        answer = await place.post(path, content, headers)
+        assert answer.status_code in (403, 404, 413)
+        assert "x-peer-seal" not in answer.headers
+    place.two.me = msgspec.structs.replace(place.two.me, id=b"another!")
+    headers = place.one.seal.headers("POST", "/peer/tell", place.one.me.id, b"gone" * 2, body)
+    assert "x-peer-seal" in (await place.post("/peer/tell", body, headers)).headers, "for another process, and sealed"
+
+
 async def test_no_more_is_read_than_was_announced(place: Place) -> None:
     headers = place.sealed("/peer/call", b"x" * 10)
     assert (await place.post("/peer/call", b"x" * 11, headers)).status_code == 413
