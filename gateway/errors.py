@@ -443,6 +443,8 @@ class OutboundFailed(GatewayError):
 
     code = "outbound_failed"
     retryable = True
+    public: OutboundFailed | None = None
+    """What callers are told instead, where the text says how the operator's network resolves a name."""
 
     def __init__(self, text: str, *, sent: bool = False, status: int = 0) -> None:
         super().__init__(text)
@@ -652,3 +654,8 @@ def error_of(code: str, text: str) -> GatewayError:
 
 def _tree(kind: type[GatewayError]) -> list[type[GatewayError]]:
     return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]
+
+
+def public_error(error: GatewayError) -> GatewayError:
+    """Return what a caller may know of an error of an outbound request. Operators have the log."""
+    return (error.public if isinstance(error, OutboundFailed) else None) or error

@@ -20,7 +20,15 @@ from gateway.api.patching import MEDIA, PATCHING, Patch, patched
 from gateway.api.problems import ApiProblem, as_json, printable, problem_of, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Endpoint, EndpointBody, Endpoints, PageQuery, RotateRequest, SigningKey, TestResult
-from gateway.errors import EncodeError, EndpointInUse, EtagMismatch, NoSuchEndpoint, Unsupported
+from gateway.errors import (
+    EncodeError,
+    EndpointInUse,
+    EtagMismatch,
+    NoSuchEndpoint,
+    OutboundFailed,
+    Unsupported,
+    public_error,
+)
 from gateway.webhooks import checks, endpoints
 from gateway.webhooks.keys import HeldKey
 from gateway.webhooks.schedule import Ruling, Schedule, Verdict
@@ -138,7 +146,10 @@ def _well(call: Call, found: endpoints.Endpoint) -> Response:
 
 async def verify_endpoint(call: Call) -> Response:
     """Ask whether we may call it."""
-    return _answer(await _all(call).verify(call.names["endpoint"]))
+    try:
+        return _answer(await _all(call).verify(call.names["endpoint"]))
+    except OutboundFailed as error:
+        raise (error if call.principal.admin else public_error(error)) from None
 
 
 async def rotate_endpoint(call: Call) -> Response:
@@ -153,6 +164,8 @@ async def rotate_endpoint(call: Call) -> Response:
 async def test_endpoint(call: Call) -> Response:
     """Send a message that says that it is a test."""
     outcome = await _all(call).test(call.names["endpoint"])
+    if call.principal.admin:
+        outcome.error = outcome.detailed or outcome.error
     return answer(_result(outcome))
 
 

@@ -180,7 +180,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         "detail names each rule that it breaks, and the setting that allows it.",
     ),
     "outbound_failed": ProblemType(502, "A request of ours came to no answer", "See detail."),
-    "resolve_failed": ProblemType(502, "The host has no address", "Correct the URL, or the DNS."),
+    "resolve_failed": ProblemType(
+        502, "The host has no address", "Correct the URL, or the DNS. The gateway's log has the reason."
+    ),
     "connect_failed": ProblemType(502, "Nobody took the connection", "See detail; repeat later."),
     "tls_failed": ProblemType(502, "TLS failed", "See detail: a certificate, or a port that speaks no TLS."),
     "outbound_timeout": ProblemType(504, "The answer did not come in time", "See detail; repeat later."),

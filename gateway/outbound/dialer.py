@@ -86,13 +86,23 @@ class Dialer:
         late: type[OutboundFailed] = ResolveFailed
         try:
             async with asyncio.timeout_at(until):
-                addresses = await self._judged(site)
+                addresses = await self._addresses_of(site)
                 late = ConnectFailed
                 sock = await self._connect(site, addresses, until)
                 late = TlsFailed
                 await self._join(site, tls, connection, sock)
         except TimeoutError:
             raise late(f"{site}: {_LATE[late]} within {until - began:.1f} s") from None
+
+    async def _addresses_of(self, site: Site) -> list[Address]:
+        """All addresses of the host. Callers are not told whether a name has none or one that is denied: they could
+        else explore the names of the network."""
+        try:
+            return await self._judged(site)
+        except (AddressDenied, ResolveFailed) as error:
+            if site.literal is None:
+                error.public = ResolveFailed(f"{site.host}: the host has no address that the gateway may call")
+            raise
 
     async def _judged(self, site: Site) -> list[Address]:
         """All addresses of the host, every one of them allowed."""
@@ -127,11 +137,14 @@ class Dialer:
                 async with asyncio.timeout(share):
                     return await self._dial(address, site.port)
             except TimeoutError:
-                why = f"{address}: no connection within {share:.1f} s"
+                why = f"no connection within {share:.1f} s"
             except OSError as error:
-                why = f"{address}: {os.strerror(error.errno) if error.errno else error}"
+                why = os.strerror(error.errno) if error.errno else str(error)
         more = f" (and {len(tried) - 1} more)" if len(tried) > 1 else ""
-        raise ConnectFailed(f"{site}: {why}{more}")
+        failed = ConnectFailed(f"{site}: {address}: {why}{more}")
+        if site.literal is None:
+            failed.public = ConnectFailed(f"{site}: {why}")
+        raise failed
 
     async def _join(self, site: Site, tls: Tls, connection: Connection, sock: socket.socket) -> None:
         """Join the connection and a connected socket, after the TLS handshake where there is one."""

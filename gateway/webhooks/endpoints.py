@@ -33,6 +33,7 @@ from gateway.errors import (
     OutboundFailed,
     ReadOnly,
     Unsupported,
+    public_error,
 )
 from gateway.ledger import Ledger, MessageIds, Resource, id_text
 from gateway.message import Message, Properties
@@ -420,7 +421,10 @@ class Endpoints:
             except (OutboundFailed, EncodeError, ConfigurationError) as error:
                 if (await self.get(name)).state is not EndpointState.UNVERIFIED:
                     raise  # what it allowed still holds
-                self._documents.refused[name] = f"not verified: {error}"
+                told = public_error(error)
+                if told is not error:
+                    log("endpoint.not_reached", logging.WARNING, endpoint=name, code=error.code, reason=str(error))
+                self._documents.refused[name] = f"not verified: {told}"
                 return await self._set(name)
         self._documents.refused.pop(name, None)
         return await self._set(name, verified=Verified(mark_of(settings.url), self._origin, self._clock(), rate))

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from gateway.config import EndpointTls
-from gateway.errors import ConfigurationError, EncodeError, GatewayError, OutboundTimeout
+from gateway.errors import ConfigurationError, EncodeError, GatewayError, OutboundTimeout, public_error
 from gateway.outbound import Answer, GuardedTransport
 from gateway.telemetry import log
 from gateway.webhooks import auth as authorization
@@ -43,7 +43,9 @@ class Outcome(msgspec.Struct, kw_only=True):
     """``webhook-id`` of the request."""
     status: int | None = None
     error: GatewayError | None = None
-    """Why there is no answer."""
+    """Why there is no answer, as everybody may know it."""
+    detailed: GatewayError | None = None
+    """Why there is no answer, for operators: with addresses of their network."""
     retry_after: str | None = None
     """The header, as it came."""
     drop: bool = False
@@ -102,7 +104,10 @@ class Sender:
                 if not SUCCESS.first <= answer.status <= SUCCESS.last:
                     outcome.excerpt = excerpt(answer.body, outcome.content_encoding, secrets_of(endpoint, sent))
         except GatewayError as error:
-            outcome.error = error.with_traceback(None)  # it holds this frame, which holds the outcome
+            outcome.detailed = error.with_traceback(None)  # it holds this frame, which holds the outcome
+            outcome.error = public_error(error)
+            if outcome.error is not error:
+                log("push.not_reached", logging.WARNING, endpoint=endpoint.name, code=error.code, reason=str(error))
         except Exception as error:  # a fault of ours: logged, and tried again
             log("push.request_failed", logging.ERROR, error, endpoint=endpoint.name)
             outcome.error = GatewayError("an unexpected error; it is in the gateway's log")

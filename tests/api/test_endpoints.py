@@ -15,7 +15,7 @@ from standardwebhooks.webhooks import Webhook
 from gateway.api.app import Api
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings
 from gateway.core import Gateway
-from gateway.outbound import GuardedTransport
+from gateway.outbound import GuardedTransport, Rules
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
@@ -255,3 +255,36 @@ async def test_a_patch_keeps_the_secrets(client: httpx.AsyncClient, server: Serv
     assert back.json()["settings"]["deadline"] == 15
     problem(await client.patch(SHOP, json={"rate": 3}, headers=match), 412, "etag_mismatch")
     problem(await client.patch("/v1/endpoints/file", json={"rate": 3}, headers={"if-match": "*"}), 409, "read_only")
+
+
+async def test_only_an_admin_learns_how_a_name_resolves(
+    gateway: Gateway, make: Callable[..., GuardedTransport]
+) -> None:
+    async def resolve(host: str) -> list[str]:
+        return ["10.0.0.7"] if host == "inside.example" else []
+
+    transport = make(Rules(), resolve=resolve)
+    sender = Sender(transport)
+    found = Endpoints(gateway.ledger, {}, sender, transport, Seals([bytes(32)]))
+    await found.start()
+    keys = [
+        ApiKeySettings(name="low", key="low", scopes=("endpoint:*",)),
+        ApiKeySettings(name="root", key="root", scopes=("admin",)),
+    ]
+    api = Api(gateway, HttpSettings(), keys, endpoints=found)
+    said: dict[str, set[str]] = {"low": set(), "root": set()}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
+        for name in ("inside", "none"):
+            url, low = f"https://{name}.example/", {"x-api-key": "low"}
+            settings = {"url": url, "handshake": True, "signing": []}
+            assert (await client.put(f"/v1/endpoints/{name}", json=settings, headers=low)).status_code == 201
+            for key, texts in said.items():
+                for verb in ("verify", "test"):
+                    answer = await client.post(f"/v1/endpoints/{name}:{verb}", headers={"x-api-key": key})
+                    body = {**answer.json(), "id": "", "seconds": 0, "settings": {}}
+                    texts.add(json.dumps(body).replace(f"{name}", "NAME"))
+    await found.close()
+    await sender.close()
+    assert len(said["low"]) == 2, "one answer of each verb, whatever the name resolves to"
+    assert not any("10.0.0.7" in text or "denied" in text for text in said["low"])
+    assert any("10.0.0.7 is denied" in text and "address_denied" in text for text in said["root"])

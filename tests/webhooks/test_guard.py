@@ -50,7 +50,7 @@ class Guarded:
             given = {"url": "https://1.1.1.1/", "auth": auth}
         outcome = await self.sender.send(endpoint_of(**given, signing=()), [message()], 0)
         assert outcome.status is None
-        return outcome.error
+        return outcome.detailed
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
+import json
+import socket
 import time
 import tracemalloc
 from base64 import b64decode
@@ -14,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from gateway.config import EndpointAuth
-from gateway.errors import AddressDenied, ConfigurationError, EncodeError, GatewayError
+from gateway.errors import AddressDenied, ConfigurationError, EncodeError, GatewayError, ResolveFailed
 from gateway.outbound import GuardedTransport, Rules
+from gateway.outbound.addresses import Address
 from gateway.webhooks import sender as sender_module
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.schedule import Ruling, Schedule
@@ -24,8 +28,11 @@ from gateway.webhooks.signing import Verdict as Signed
 from tests.outbound.conftest import Make
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import Request
+from tests.test_telemetry import lines
 from tests.webhooks import ed25519
 from tests.webhooks.receivers import RECEIVERS, SECRET, SHARED, Receiver, endpoint_of, message, signed
+
+__all__ = ["lines"]
 
 DEADLINE = 0.5
 
@@ -208,5 +215,36 @@ async def test_the_guard_is_asked_each_time(make: Make) -> None:
     transport: GuardedTransport = make(Rules(), resolve=resolve)
     sender = Sender(transport)
     outcome = await sender.send(endpoint_of("https://hooks.example/"), [message()], 0)
-    assert isinstance(outcome.error, AddressDenied)
-    assert "10.0.0.7 is denied" in str(outcome.error)
+    assert isinstance(outcome.detailed, AddressDenied)
+    assert "10.0.0.7 is denied" in str(outcome.detailed)
+
+
+async def test_nobody_learns_how_a_name_resolves(make: Make, lines: io.StringIO) -> None:
+    """One that leads inside, one that leads nowhere and one that does not exist are the same to callers."""
+    names = {"inside.example": ["10.0.0.7"], "both.example": ["1.1.1.1", "10.0.0.7"], "empty.example": []}
+
+    async def resolve(host: str) -> list[str]:
+        if host not in names:
+            raise ResolveFailed(f"{host}: Name or service not known")
+        return names[host]
+
+    async def dial(address: Address, port: int) -> socket.socket:
+        raise ConnectionRefusedError(111, "no")
+
+    sender = Sender(make(Rules(), resolve=resolve, dial=dial))
+    told = set()
+    for host in (*names, "none.example"):
+        error = (await sender.send(endpoint_of(f"https://{host}/"), [message()], 0)).error
+        assert isinstance(error, ResolveFailed)
+        told.add(str(error).replace(host, "HOST"))
+    assert told == {"HOST: the host has no address that the gateway may call"}
+    names["far.example"] = ["1.1.1.7"]
+    outcome = await sender.send(endpoint_of("https://far.example/"), [message()], 0)
+    assert str(outcome.error) == "https://far.example: Connection refused"
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert {line["event"] for line in logged} == {"push.not_reached"}
+    assert [line["code"] for line in logged] == [
+        "address_denied", "address_denied", "resolve_failed", "resolve_failed", "connect_failed",
+    ]  # fmt: skip
+    assert "10.0.0.7 is denied" in logged[0]["reason"]
+    assert "1.1.1.7: Connection refused" in logged[-1]["reason"]
