@@ -40,10 +40,14 @@ KEYS_MAX: Final = 64
 """Most keys of a set that are looked at."""
 TOKEN_MAX: Final = 8 << 10
 """Longest token, in octets."""
+KID_MAX: Final = 128
+"""Characters of the name of a key that a log line has."""
 CLIENT_MAX: Final = 128
 """Longest name of a client, in characters."""
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {"RSA": ("RS", "PS"), "EC": ("ES",), "OKP": ("EdDSA",)}
 """``kty`` of a key -> how the algorithms begin that it may be used with."""
+RSA_BITS_MIN: Final = 2_048
+"""Shortest modulus of an RSA key (RFC 7518 section 3.3, RFC 8725 section 3.5)."""
 CURVES: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 
 
@@ -95,6 +99,8 @@ class Tokens:
         self._clock = clock
         self._types = frozenset(each.lower() for each in settings.types)
         self._keys: dict[tuple[str, str], Any] = {}
+        self._refused: dict[str, str] = {}
+        """Name of a key of the set -> why it is not used."""
         self._read_at = self._asked_at = -float("inf")
         self._asking: asyncio.Task[None] | None = None
 
@@ -113,6 +119,8 @@ class Tokens:
         elif age > FRESH:
             self._look()
         key = self._keys.get((head.alg, head.kid))
+        if key is None and (why := self._refused.get(head.kid)) is not None:
+            raise TokenRefused(f"the token is signed with a key that does not count: {why}")
         if key is None or self._clock() - self._read_at > STALE:
             raise TokenRefused("the token is not signed by a key of the issuer that we know")
         return self._principal(self._claims(credential, head, key))
@@ -206,11 +214,17 @@ class Tokens:
 
     def _known(self, keys: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
         """(algorithm, name) -> key, for every algorithm that a key may be used with. A key without a name, or of a
-        kind that we have no use for, is passed over."""
+        kind that we have no use for, is passed over; what is wrong with one is kept for who comes with it."""
         found: dict[tuple[str, str], Any] = {}
+        self._refused = {}
         for each in keys:
             kid = each.get("kid")
-            if not isinstance(kid, str) or not kid or each.get("use", "sig") != "sig":
+            if not isinstance(kid, str) or not kid:
+                continue
+            if why := refusal_of(each):
+                self._refused[kid] = why
+                if each.get("use", "sig") == "sig":  # a set may well have keys for something else
+                    log("access.jwk_refused", logging.WARNING, kid=kid[:KID_MAX], reason=why)
                 continue
             for algorithm in self._settings.algorithms:
                 if not _fits(each, algorithm):
@@ -226,6 +240,30 @@ class Tokens:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
+
+
+def refusal_of(key: Mapping[str, Any]) -> str:
+    """Return why no token is checked with a key of a set, whatever its algorithm; empty if one may be."""
+    if key.get("kty") == "oct":
+        return "it is a shared secret, in a set that everybody may read"
+    if "d" in key:
+        return "it is a private key, in a set that everybody may read"
+    if key.get("use", "sig") != "sig":
+        return "it is not for signatures (use)"
+    operations = key.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        return "it is not for checking signatures (key_ops)"
+    if key.get("kty") == "RSA" and (bits := _bits(key.get("n"))) is not None and bits < RSA_BITS_MIN:
+        return f"it is an RSA key of {bits} bits, and at least {RSA_BITS_MIN} are needed (RFC 7518 section 3.3)"
+    return ""
+
+
+def _bits(text: Any) -> int | None:
+    """Return how many bits a number has (Base64urlUInt of RFC 7518); None if it is none."""
+    try:
+        return int.from_bytes(jwt.utils.base64url_decode(text)).bit_length()
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:

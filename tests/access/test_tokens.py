@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,6 +28,9 @@ from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
 from tests.api.conftest import problem
+from tests.test_telemetry import lines
+
+__all__ = ["lines"]
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -184,7 +188,7 @@ async def test_scopes_with_blanks_come_in_a_list(tokens: Tokens) -> None:
         (lambda: token(OTHER), "signature"),
         (lambda: token(P256, "rsa", "ES256"), "key of the issuer"),  # a key of another kind under that name
         (lambda: token(RSA, "ps"), "key of the issuer"),  # the key is for PS256
-        (lambda: token(RSA, "enc"), "key of the issuer"),  # it is for encryption
+        (lambda: token(RSA, "enc"), "not for signatures"),  # it is for encryption
         (lambda: token(RSA, "none"), "key of the issuer"),
         (lambda: token(RSA, None), "key of the issuer"),
         (lambda: token(P384, "p384", "ES384"), "algorithms"),
@@ -315,6 +319,60 @@ async def test_keys_that_are_none_are_passed_over(issuer: Issuer, transport: Gua
     tokens = Tokens(settings(issuer), transport)
     assert (await tokens.identify(token())).name == "jwt:shop"
     assert {kid for _, kid in tokens._keys} == {"rsa", "p256", "ed", "ps"}
+
+
+SHORT = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # refused, says the test
+EDGE = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+SHARED = {"kty": "oct", "k": base64.urlsafe_b64encode(b"s" * 32).decode(), "use": "sig"}
+PRIVATE = {**json.loads(RSAAlgorithm.to_jwk(RSA)), "use": "sig"}
+
+
+@pytest.mark.parametrize(
+    ("key", "private", "alg", "why"),
+    [
+        (jwk("k", SHORT), SHORT, "RS256", "an RSA key of 1024 bits, and at least 2048 are needed"),
+        (jwk("k", SHORT), SHORT, "PS256", "an RSA key of 1024 bits"),
+        (jwk("k", RSA, key_ops=["sign"]), RSA, "RS256", "key_ops"),
+        (jwk("k", RSA, key_ops="verify"), RSA, "RS256", "key_ops"),
+        (jwk("k", P256, key_ops=["encrypt"]), P256, "ES256", "key_ops"),
+        (jwk("k", RSA, use="enc"), RSA, "RS256", "not for signatures"),
+        ({**SHARED, "kid": "k"}, RSA, "RS256", "shared secret"),
+        ({**PRIVATE, "kid": "k"}, RSA, "RS256", "private key"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+async def test_keys_that_do_not_count(
+    issuer: Issuer, transport: GuardedTransport, lines: io.StringIO, key: Any, private: Any, alg: str, why: str
+) -> None:
+    """The caller learns why, and the operator which key."""
+    issuer.body = json.dumps({"keys": [key, *KEYS]}).encode()
+    tokens = Tokens(settings(issuer), transport)
+    with pytest.raises(TokenRefused, match=why):
+        await tokens.identify(token(private, "k", alg))
+    assert (await tokens.identify(token())).name == "jwt:shop", "the others go on"
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    told = [(line["event"], line["kid"]) for line in logged if why in line["reason"]]
+    assert told == ([] if key.get("use") == "enc" else [("access.jwk_refused", "k")])
+    await tokens.close()
+
+
+async def test_keys_that_do(issuer: Issuer, transport: GuardedTransport) -> None:
+    issuer.body = json.dumps({"keys": [jwk("k", EDGE, key_ops=["verify", "wrapKey"])]}).encode()
+    tokens = Tokens(settings(issuer), transport)
+    assert (await tokens.identify(token(EDGE, "k"))).name == "jwt:shop"
+    await tokens.close()
+
+
+@pytest.mark.parametrize("exponent", [1, 2])
+async def test_an_exponent_that_signs_nothing(issuer: Issuer, transport: GuardedTransport, exponent: int) -> None:
+    """With e = 1 the signature is the text."""
+    e = base64.urlsafe_b64encode(bytes([exponent])).decode().rstrip("=")
+    issuer.body = json.dumps({"keys": [jwk("k", RSA, e=e)]}).encode()
+    tokens = Tokens(settings(issuer), transport)
+    with pytest.raises(TokenRefused, match="key of the issuer"):
+        await tokens.identify(token(RSA, "k"))
+    assert tokens._keys == {}
+    await tokens.close()
 
 
 async def test_it_can_be_closed_while_it_asks(transport: GuardedTransport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -126,7 +127,10 @@ def issuer() -> Iterator[HTTPServer]:
         thread.join()
 
 
-RSA = {"kty": "RSA", "kid": "1", "n": "AQAB", "e": "AQAB"}
+RSA = {"kty": "RSA", "kid": "1", "n": base64.urlsafe_b64encode(b"\xff" * 256).decode(), "e": "AQAB"}
+SHORT = RSA | {"n": base64.urlsafe_b64encode(b"\xff" * 128).decode(), "kid": "2"}
+
+BITS = "it is an RSA key of 1024 bits, and at least 2048 are needed (RFC 7518 section 3.3)"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,8 @@ RSA = {"kty": "RSA", "kid": "1", "n": "AQAB", "e": "AQAB"}
         (200, json.dumps({"keys": [RSA]}), "1 keys that can be used", 0),
         (200, json.dumps({"keys": [{**RSA, "kid": None}]}), "none of its 1 keys can be used", FAILED),
         (200, json.dumps({"keys": [{"kty": "oct", "kid": "1"}]}), "none of its 1 keys can be used", FAILED),
+        (200, json.dumps({"keys": [SHORT]}), "none of its 1 keys can be used", FAILED),
+        (200, json.dumps({"keys": [RSA, SHORT]}), f"the key '2' is not used: {BITS}", 0),
         (200, "<html>", "the answer is no set of keys (RFC 7517)", UNREACHABLE),
         (404, "", "it answered with status 404", UNREACHABLE),
     ],

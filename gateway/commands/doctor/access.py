@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.access.configured import doubts
 from gateway.access.scopes import principal_of
-from gateway.access.tokens import FAMILIES, KEYS_MAX, SET_MAX, WITHIN, JwkSet
+from gateway.access.tokens import FAMILIES, KEYS_MAX, KID_MAX, SET_MAX, WITHIN, JwkSet, refusal_of
 from gateway.api.auth import Keys
 from gateway.app import check as check_whole
 from gateway.commands.doctor.files import owner_only
@@ -163,12 +163,19 @@ async def _issuer(report: Report, config: Config, transport: GuardedTransport, w
         what = f"it is over {SET_MAX} octets" if answer.truncated else f"it answered with status {answer.status}"
         report.fail("access.tokens", where, what, do="Look for jwks_uri in /.well-known/openid-configuration.")
         return
-    usable = [key for key in found if key.get("kid") and key.get("kty") in FAMILIES and key.get("use", "sig") == "sig"]
+    usable = [key for key in found if key.get("kid") and key.get("kty") in FAMILIES and not refusal_of(key)]
     if not usable:
         report.fail(
             "access.tokens", where, f"none of its {len(found)} keys can be used",
-            why="A key needs a name (kid), and to be RSA, EC or Ed25519, for signatures.", do="Ask the issuer.",
-            status=1,
+            why="A key needs a name (kid), and to be RSA of 2,048 bits or more, EC or Ed25519, for signatures.",
+            do="Ask the issuer.", status=1,
         )  # fmt: skip
-    else:
+        return
+    refused = [(key, why) for key in found if key.get("use", "sig") == "sig" and (why := refusal_of(key))]
+    for key, why in refused:
+        report.warn(
+            "access.tokens", where, f"the key {str(key.get('kid'))[:KID_MAX]!r} is not used: {why}",
+            why="Tokens that are signed with it are refused.", do="Ask the issuer for another key.",
+        )  # fmt: skip
+    if not refused:
         report.ok("access.tokens", where, f"{len(usable)} keys that can be used")
