@@ -302,7 +302,6 @@ async def running(
             ack_key=ack_key,
             peers=peers,
             confirm_timeout=config.http.confirm_timeout,
-            leases_max=config.http.leases_max,
             intent_always=config.ledger.intent == "always",
             takes_work=config.role != "api",
             tracer=spans.tracer,

@@ -27,6 +27,10 @@ class Client(NamedTuple):
     """Whether there can be no other client, so that all of the total is its share."""
 
 
+ALONE: Final = Client("", is_admin=True, is_alone=True)
+"""Who works with the gateway in its own process, with nobody beside it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One thing that clients share."""
@@ -51,6 +55,10 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         Resource(
             "requests", "HTTP requests under way", 1_000, "http.concurrency", "process",
             "Wait for answers before you send more requests.",
+        ),
+        Resource(
+            "leases", "messages held by brokers under leases", 10_000, "http.leases_max", "process",
+            "Settle some of them, or pull fewer.",
         ),
     )
 }  # fmt: skip

@@ -261,7 +261,7 @@ class Reloads:
             lambda: running.bridges.reconfigure(config.bridges),
             lambda: running.taps.reconfigure(config.taps, config.retention),
             lambda: self._note(running.gateway.subscriptions.reconfigure(config.subscriptions)),
-            lambda: running.gateway.set_bounds(config.http.confirm_timeout, config.http.leases_max),
+            lambda: setattr(running.gateway, "confirm_timeout", config.http.confirm_timeout),
             lambda: running.gateway.budgets.configure(budget_bounds(config)),
             lambda: running.set_bounds(config.http),
             lambda: set_level(config.log_level),

@@ -342,7 +342,7 @@ class Api:
             raise
         if route.tag != "documents" and FORWARDED not in scope:  # a link on a page may open a document
             self._doorkeeper.check_site(headers, scope.get(CERTIFICATE, ()))
-        self._take_share(scope, principal)
+        client = self._take_share(scope, principal)
         closed = route.tag == "documents" and self._access is not None and self._access.closed
         if closed and not principal.name:
             principal = self._doorkeeper.reader(headers)
@@ -354,8 +354,8 @@ class Api:
         self._rate(scope, principal)
         auth.require(principal, route.scope, names)
         return Call(
-            scope, receive, headers, route, names, principal, self._gateway, self._http, self._bridges,
-            self._taps,
+            scope, receive, headers, route, names, principal, self._gateway, self._http, client,
+            self._bridges, self._taps,
             endpoints=self._endpoints,
             pushes=self._pushes,
             replays=self._replays,
@@ -366,13 +366,13 @@ class Api:
             again=self._caller_of,
         )  # fmt: skip
 
-    def _take_share(self, scope: AsgiScope, principal: Principal) -> None:
-        """Count the request in its client's share. Raises BudgetExceeded, Overloaded."""
-        if FORWARDED in scope:
-            return
+    def _take_share(self, scope: AsgiScope, principal: Principal) -> Client:
+        """Count the request in its client's share, unless another process has. Raises BudgetExceeded, Overloaded."""
         client = client_of(principal, _address(scope))
-        self._gateway.budgets["requests"].take(client)
-        scope[COUNTED] = client
+        if FORWARDED not in scope:
+            self._gateway.budgets["requests"].take(client)
+            scope[COUNTED] = client
+        return client
 
     async def _caller_of(self, call: Call) -> Principal:
         """Who calls, by the credentials that count now. Raises ApiProblem (unauthorized)."""

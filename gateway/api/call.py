@@ -37,6 +37,7 @@ from gateway.api.problems import (
 )
 from gateway.api.routing import Route, not_text
 from gateway.bridges import Bridges
+from gateway.budgets import Client
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.errors import EncodeError, Overloaded
@@ -128,6 +129,8 @@ class Call:
     principal: Principal
     gateway: Gateway
     http: HttpSettings
+    client: Client
+    """Whose share of everything it takes."""
     bridges: Bridges
     taps: Taps
     endpoints: Endpoints | None = None

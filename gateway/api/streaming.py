@@ -131,6 +131,9 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
     query = call.query(StreamQuery)
     gateway = call.gateway
     gateway.consuming.check(subscription)
+    if subscription.settings.lease == "broker":
+        with gateway.budgets["leases"].hold(call.client):
+            pass  # a client at its share is told so before the stream begins
     form = form_of(call)
     if call.scope["method"] == "HEAD":  # nobody would read what is pulled for it
         return Response(media_type=form.media_type)
@@ -150,6 +153,7 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
             gone,
             shared=gateway.peers.shared,
             refused=refused,
+            client=call.client,
         )
         try:
             yield form.heartbeat  # so that the reader knows that it is heard

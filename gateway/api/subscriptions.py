@@ -241,7 +241,7 @@ async def pull(call: Call) -> Response:
         gone = asyncio.get_running_loop().create_task(_disconnected(call.receive), name="disconnect")
     try:
         pulled = await call.gateway.consuming.pull(
-            found, request.max_messages, request.seconds, request.ack_deadline_seconds, gone
+            found, request.max_messages, request.seconds, request.ack_deadline_seconds, gone, call.client
         )
     finally:
         if gone is not None:

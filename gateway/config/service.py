@@ -61,7 +61,7 @@ class HttpSettings(Settings, frozen=True):
     confirm_timeout: Seconds = 30.0
     """How long a publish waits for its confirm, in seconds, before it answers 504 ``outcome_unknown``."""
     leases_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    """Most messages that are out with consumers at once; then a pull answers 503."""
+    """Most messages that brokers hold under leases at once; see [budgets](limits.md#budgets)."""
     access_log: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Share of the requests that are logged (``http.request``), and with it every one that failed (5xx), at most 200
     a second; 0: none."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+from gateway.budgets import Client
 from gateway.core.arrivals import Arrival, Arrivals, Readers, now_us, printable
 from gateway.core.dead_letters import Letter, Place, place_of
 from gateway.core.fetching import Fetch, settle
@@ -20,7 +21,7 @@ from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
 from gateway.core.subscriptions import Subscription, discards_unmatched
-from gateway.errors import GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
+from gateway.errors import GatewayError, LeaseLost, LedgerUnavailable, Unsupported
 from gateway.ledger import Entry, Kind
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
@@ -36,7 +37,6 @@ class BrokerLeases:
         self._parts = parts
         self._leases = leases
         self._draining = draining
-        self._pulls = 0
         self._readers = Readers(parts.ids)
 
     # --------------------------------------------------------------------------------------------- pull
@@ -48,11 +48,9 @@ class BrokerLeases:
         wait: float,
         seconds: float | None,
         gone: asyncio.Future[None] | None,
+        client: Client,
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""
-        room = self._leases.room - self._pulls
-        if room <= 0:
-            raise Overloaded("the bound on leases (http.leases_max) is reached; settle some")
         settings = subscription.settings
         upstream = self._parts.find(settings.broker)
         await self._parts.own_queues.ensure(subscription.name, settings)
@@ -60,16 +58,16 @@ class BrokerLeases:
         upstream.delivery_limits.state_native(arrivals.queue, settings.dead_letter_native)
         if not settings.dead_letter_native:
             await upstream.check_give_back(arrivals.queue)
-        wanted = min(max_messages, room)
-        self._pulls += wanted
+        wanted = self._leases.reserve(client, max_messages)
+        found: list[Arrival] = []
         try:
             found = await self._find(upstream, subscription, arrivals, wanted, wait, gone)
         finally:
-            self._pulls -= wanted
+            self._leases.give_back(client, wanted - len(found))
         if not found:
             return []
         length = seconds if seconds is not None else settings.ack_deadline_seconds
-        pulled = [self._lease(upstream, subscription, arrival, length) for arrival in found]
+        pulled = [self._lease(upstream, subscription, arrival, length, client) for arrival in found]
         try:
             await self._parts.ledger.record(self._delivered(arrivals, found, pulled))
         except GatewayError:
@@ -126,7 +124,9 @@ class BrokerLeases:
             raise
         return await fetch.end()
 
-    def _lease(self, upstream: Upstream, subscription: Subscription, arrival: Arrival, seconds: float) -> Pulled:
+    def _lease(
+        self, upstream: Upstream, subscription: Subscription, arrival: Arrival, seconds: float, client: Client
+    ) -> Pulled:
         delivery = arrival.delivery
         redelivered = arrival.redelivered
         if not redelivered and not arrival.first and self._leases.was_handed(subscription.name, arrival.id):
@@ -139,6 +139,7 @@ class BrokerLeases:
             subscription.name,
             seconds,
             upstream.settings.lease_max,
+            client,
         )
         if delivery.lost:
             self._leases.end(lease, End.LOST)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from gateway.budgets import ALONE, Client
 from gateway.core.ack_ids import AckIds, of_ledger
 from gateway.core.arrivals import own_id, printable
 from gateway.core.broker_leases import BrokerLeases
@@ -81,17 +82,20 @@ class Consuming:
         wait: float,
         seconds: float | None,
         gone: asyncio.Future[None] | None = None,
+        client: Client = ALONE,
     ) -> list[Pulled]:
         """Take up to ``max_messages``, waiting up to ``wait`` seconds for the first, and lease them.
 
         Args:
             seconds: how long each is leased; None: as the subscription says.
             gone: done when the caller is gone; what was fetched goes back then.
+            client: whose share of leases it takes.
 
         Raises:
             StateError: the subscription is paused, or pushed.
             NoSuchBroker, BrokerUnavailable, NotFound: from the broker.
             LedgerUnavailable: nothing is out.
+            BudgetExceeded: the client holds its share of leases.
             Overloaded: the bound on leases is reached, or the gateway is shutting down.
         """
         self.check(subscription)
@@ -102,7 +106,7 @@ class Consuming:
             if left := await self._ledger_pulls.left_over(subscription, max_messages, seconds):
                 return left
         if not wait:
-            return await kind.pull(subscription, max_messages, wait, seconds, gone)
+            return await kind.pull(subscription, max_messages, wait, seconds, gone, client)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def end(_: object) -> None:
@@ -114,7 +118,7 @@ class Consuming:
         waits = self._waits.setdefault(subscription.name, set())
         waits.add(ended)
         try:
-            pulled = await kind.pull(subscription, max_messages, wait, seconds, ended)
+            pulled = await kind.pull(subscription, max_messages, wait, seconds, ended, client)
         finally:
             waits.discard(ended)
             if not waits and self._waits.get(subscription.name) is waits:

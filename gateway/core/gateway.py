@@ -65,7 +65,6 @@ class Gateway:
         ack_key: bytes,
         peers: Peers | None = None,
         confirm_timeout: float = 30.0,
-        leases_max: int = 10_000,
         intent_always: bool = False,
         takes_work: bool = True,
         tracer: Tracer | None = None,
@@ -97,7 +96,7 @@ class Gateway:
         ack_ids = AckIds(ack_key, self.peers.me.id)
         self._leases = Leases(
             ack_ids,
-            leases_max,
+            self.budgets["leases"],
             lambda leases: self.consuming.expired(leases),
             lambda lease: self.consuming.lost(lease),
         )
@@ -153,11 +152,6 @@ class Gateway:
             await self.topology.restore(name, RESTORE_WITHIN)
         except GatewayError as error:
             log("topology.not_restored", logging.WARNING, broker=name, reason=str(error))
-
-    def set_bounds(self, confirm_timeout: float, leases_max: int) -> None:
-        """Other bounds, for what begins from now on."""
-        self.confirm_timeout = confirm_timeout
-        self._leases.bound = leases_max
 
     def leave(self) -> None:
         """Be no longer ready, and go on with everything until ``drain``."""

@@ -18,6 +18,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from gateway.budgets import Client, Holdings
 from gateway.core.ack_ids import AckIds, ForeignAckId, InvalidAckId
 from gateway.errors import LeaseLost, StateError
 from gateway.operations import Settlement
@@ -67,6 +68,8 @@ class Lease:
     """On the loop's clock."""
     latest: float
     """No extension goes beyond this."""
+    client: Client
+    """Whose share it counts in."""
     on_end: Callable[[Lease], None] | None = None
     """Called once, on the loop, when it has ended in whatever way."""
 
@@ -77,18 +80,19 @@ class Leases:
     def __init__(
         self,
         ack_ids: AckIds,
-        bound: int,
+        holdings: Holdings,
         on_expired: Callable[[list[Lease]], None],
         on_lost: Callable[[Lease], None],
     ) -> None:
         self._ack_ids = ack_ids
-        self.bound = bound
-        """Most leases at once."""
+        self._holdings = holdings
         self._on_expired = on_expired
         self._on_lost = on_lost
         self._leases: dict[int, Lease] = {}
         self._by_delivery: dict[int, Lease] = {}
         self._counts: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
+        """Client -> how much of its share waits for messages."""
         self._ended: OrderedDict[int, End] = OrderedDict()
         self._handed: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._heap: list[tuple[float, int]] = []
@@ -104,10 +108,36 @@ class Leases:
         first = next(iter(self._leases.values()), None)
         return 0.0 if first is None else max(0.0, asyncio.get_running_loop().time() - first.delivery.at)
 
-    @property
-    def room(self) -> int:
-        """How many more leases there may be."""
-        return self.bound - len(self._leases)
+    def reserve(self, client: Client, wanted: int) -> int:
+        """Take up to ``wanted`` leases of the client's share, for :meth:`grant`. While other pulls of the client wait
+        with what they reserved, this one takes half of what is left at most, so that many may wait.
+
+        Returns:
+            How many, at least 1. :meth:`give_back` those that are not granted.
+
+        Raises:
+            BudgetExceeded, Overloaded: there is none for this client.
+        """
+        room = self._holdings.room_of(client)
+        if self._reserved.get(client.name):
+            room = (room + 1) // 2
+        count = max(1, min(wanted, room))
+        self._holdings.take(client, count)
+        self._reserved[client.name] = self._reserved.get(client.name, 0) + count
+        return count
+
+    def give_back(self, client: Client, count: int) -> None:
+        """Give back what was reserved and not granted."""
+        if count:
+            self._unreserve(client, count)
+            self._holdings.give(client, count)
+
+    def _unreserve(self, client: Client, count: int) -> None:
+        left = self._reserved[client.name] - count
+        if left:
+            self._reserved[client.name] = left
+        else:
+            del self._reserved[client.name]
 
     def count(self, subscription: str) -> int:
         """How many leases the subscription has out."""
@@ -122,8 +152,10 @@ class Leases:
         subscription: str,
         seconds: float,
         lease_max: float,
+        client: Client,
     ) -> Lease:
-        """Lease a delivery for ``seconds``."""
+        """Lease a delivery for ``seconds``, to a client that has reserved it."""
+        self._unreserve(client, 1)
         now = asyncio.get_running_loop().time()
         self._number += 1
         lease = Lease(
@@ -136,6 +168,7 @@ class Leases:
             delivery,
             now + min(seconds, lease_max - LEASE_MARGIN),
             now + lease_max - LEASE_MARGIN,
+            client,
         )
         self._leases[lease.number] = lease
         self._by_delivery[id(delivery)] = lease
@@ -198,6 +231,7 @@ class Leases:
         """Forget a lease."""
         if self._leases.pop(lease.number, None) is None:
             return
+        self._holdings.give(lease.client)
         self._by_delivery.pop(id(lease.delivery), None)
         lease.delivery.on_lost = None
         count = self._counts[lease.subscription] - 1

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from gateway.budgets import Client
 from gateway.core.ack_ids import AckIds
 from gateway.core.arrivals import READERS_MAX, Readers, Taken, now_us
 from gateway.core.dead_letters import place_of
@@ -83,6 +84,7 @@ class LedgerPulls:
         wait: float,
         seconds: float | None,
         gone: asyncio.Future[None] | None,
+        client: Client,
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""
         length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)

@@ -15,13 +15,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from gateway.budgets import ALONE, Client
 from gateway.core.ack_ids import LedgerLease as Named
 from gateway.core.consuming import Consuming
 from gateway.core.leases import Lease
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import LedgerLease, Pulled
 from gateway.core.subscriptions import Subscription, Subscriptions
-from gateway.errors import BrokerUnavailable, LedgerUnavailable, NoSuchSubscription, Overloaded, StateError
+from gateway.errors import (
+    BrokerUnavailable,
+    BudgetExceeded,
+    LedgerUnavailable,
+    NoSuchSubscription,
+    Overloaded,
+    StateError,
+)
 from gateway.ledger import Ledger
 
 BATCH: Final = 50
@@ -53,10 +61,11 @@ class Stream:
         *,
         shared: bool,
         refused: Callable[[], Awaitable[str]] | None = None,
+        client: Client = ALONE,
     ) -> None:
         """``seconds``: how long each message is leased; None: as the subscription says. ``gone``: done when the reader
         is. ``shared``: other processes may settle what the ledger holds. ``refused`` says why the reader may have no
-        more; empty: it may."""
+        more; empty: it may. ``client``: whose share of leases it takes."""
         self.reason = ""
         """Why it has ended."""
         self._consuming = consuming
@@ -68,6 +77,7 @@ class Stream:
         self._gone = gone
         self._shared = shared
         self._refused = refused
+        self._client = client
         self._loop = asyncio.get_running_loop()
         self._out: dict[int | bytes, Pulled] = {}
         """What is not settled: by the number of the lease, or by the delivery of the ledger."""
@@ -92,7 +102,7 @@ class Stream:
                     pulled = await self._pull(min(room, BATCH), max(left, 0.0))
             except (BrokerUnavailable, LedgerUnavailable):
                 await self._pause()
-            except Overloaded:
+            except (BudgetExceeded, Overloaded):
                 if not self._consuming.draining.done():
                     await self._pause()
             except (StateError, NoSuchSubscription) as error:
@@ -135,7 +145,7 @@ class Stream:
         if _place(found) != _place(self._subscription):  # its reader was let in for another queue
             raise StateError(f"the subscription {found.name!r} takes from another queue now: begin anew")
         self._subscription = found
-        pulled = await self._consuming.pull(self._subscription, wanted, wait, self._seconds, self._gone)
+        pulled = await self._consuming.pull(self._subscription, wanted, wait, self._seconds, self._gone, self._client)
         seconds = self._seconds if self._seconds is not None else self._subscription.settings.ack_deadline_seconds
         for item in pulled:
             lease = item.lease

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from gateway.api.app import Api
-from gateway.config import HttpSettings, SubscriptionSettings
+from gateway.budgets import BudgetBounds
+from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
@@ -19,7 +20,7 @@ from gateway.message import Message, Properties, RawProperties, ReplyTo
 from gateway.operations import Settlement
 from gateway.values import Typed
 from tests.api.conftest import problem
-from tests.core.fakes import FakeUpstream
+from tests.core.fakes import FakeQueue, FakeUpstream
 
 PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
 BILLING = "/v1/subscriptions/billing"
@@ -362,3 +363,35 @@ async def test_messages_that_cannot_be_written_as_json_go_back(
     problem(await client.post(f"{BILLING}:pull", json={"max_messages": 2}), 500, "internal")
     assert [settlement for settlement, _ in upstream.settled] == [Settlement.RELEASE, Settlement.RELEASE]
     assert len(upstream.queues["orders"].ready) == 2
+
+
+async def test_one_client_does_not_take_the_leases_of_others(gateway: Gateway) -> None:
+    gateway.budgets.configure(BudgetBounds(0.25, 0.1, {"leases": 40}))
+    keys = [
+        ApiKeySettings(name=name, key=f"{name}-secret", scopes=(f"consume:fake/{name}", "publish:fake/*"))
+        for name in ("alice", "bob")
+    ]
+    upstream: Any = gateway.brokers["fake"]
+    for name in ("alice", "bob"):
+        upstream.queues[name] = FakeQueue()
+        await gateway.subscriptions.put(name, SubscriptionSettings(broker="fake", queue=name), None)
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings(), keys))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        alice, bob = ({"x-api-key": f"{name}-secret"} for name in ("alice", "bob"))
+        for name, count in (("alice", 50), ("bob", 5)):
+            messages = [{"routing_key": name, "payload": "x"} for _ in range(count)]
+            assert (await client.post(PUBLISH, json={"messages": messages}, headers=bob)).status_code == 207
+        pull = "/v1/subscriptions/{}:pull"
+        held = await client.post(pull.format("alice"), json={"max_messages": 1000}, headers=alice)
+        assert len(held.json()["messages"]) == 10
+        refused = problem(await client.post(pull.format("alice"), headers=alice, json={}), 429, "budget_exceeded")
+        assert "budget leases: 'alice' holds 10" in refused["detail"]
+        problem(await client.get("/v1/subscriptions/alice:stream", headers=alice), 429, "budget_exceeded")
+        other = await client.post(pull.format("bob"), json={"max_messages": 1000}, headers=bob)
+        assert len(other.json()["messages"]) == 5
+        ack_ids = [message["ack_id"] for message in held.json()["messages"]]
+        assert (
+            await client.post(f"{pull.format('alice')[:-5]}:acknowledge", json={"ack_ids": ack_ids}, headers=alice)
+        ).is_success
+        again = await client.post(pull.format("alice"), json={"max_messages": 1000}, headers=alice)
+        assert len(again.json()["messages"]) == 10

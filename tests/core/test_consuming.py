@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.budgets import BudgetBounds, Client
 from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, Pulled, Subscription
 from gateway.core.consuming import own_id
+from gateway.core.leases import Lease
 from gateway.errors import (
+    BudgetExceeded,
     FrameSyntaxError,
     LedgerUnavailable,
     NoDeadLetterDestination,
@@ -333,11 +336,38 @@ async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
 
 
 async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
-    gateway._leases.bound = 2
+    gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"leases": 4}))
+    alice, bob = Client("alice"), Client("bob")
     await gateway.publish("fake", "", [message() for _ in range(5)])
-    assert len(await pull(gateway, billing, 10)) == 2
-    with pytest.raises(Overloaded):
-        await pull(gateway, billing)
+    held = await gateway.consuming.pull(billing, 10, 0.0, None, client=alice)
+    assert len(held) == 2
+    with pytest.raises(BudgetExceeded):
+        await gateway.consuming.pull(billing, 10, 0.0, None, client=alice)
+    (other,) = await gateway.consuming.pull(billing, 1, 0.0, 0.05, client=bob)
+    await gateway.consuming.acknowledge(billing, [held[0].lease.ack_id])
+    gateway.consuming.hand_back(held[1:], "nobody reads")
+    await asyncio.sleep(0.1)
+    assert isinstance(other.lease, Lease)
+    assert gateway.budgets["leases"].standing().held == 0
+    assert len(await gateway.consuming.pull(billing, 10, 0.0, None, client=alice)) == 2
+    assert await gateway.consuming.pull(billing, 10, 0.05, None, client=bob) != []
+
+
+async def test_pulls_that_fail_or_wait_in_vain_hold_no_share(
+    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+) -> None:
+    gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"leases": 4}))
+    alice = Client("alice")
+    assert await gateway.consuming.pull(billing, 10, 0.05, None, client=alice) == []
+    waiting = asyncio.create_task(gateway.consuming.pull(billing, 1, 30.0, None, client=alice))
+    await asyncio.sleep(0.05)
+    assert gateway.budgets["leases"].held_by(alice) == 1
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    missing, _ = await gateway.subscriptions.put("s", SubscriptionSettings(broker="fake", queue="missing"), None)
+    with pytest.raises(NotFound):
+        await gateway.consuming.pull(missing, 1, 0.0, None, client=alice)
+    assert gateway.budgets["leases"].standing().held == 0
 
 
 async def test_a_queue_that_is_missing(gateway: Gateway) -> None:

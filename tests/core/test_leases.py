@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from gateway.budgets import BudgetBounds, Budgets, Client
 from gateway.core import leases as module
 from gateway.core.ack_ids import AckIds
 from gateway.core.leases import End, Lease, Leases, Unusable
+from gateway.errors import BudgetExceeded, Overloaded
 from gateway.message import Message
 from gateway.operations import Settlement
 from tests.core.fakes import FakeDelivery, FakeQueue, FakeUpstream
+
+ALICE, BOB, ROOT = Client("alice"), Client("bob"), Client("root", is_admin=True)
 
 
 class Desk:
@@ -23,11 +27,15 @@ class Desk:
         self.upstream.queues["q"] = FakeQueue()
         self.expired: list[Lease] = []
         self.lost: list[Lease] = []
-        self.leases = Leases(AckIds(b"k" * 32), bound, self.expired.extend, self.lost.append)
+        self.holdings = Budgets(BudgetBounds(0.5, 0.2, {"leases": bound}))["leases"]
+        self.leases = Leases(AckIds(b"k" * 32), self.holdings, self.expired.extend, self.lost.append)
 
-    def grant(self, seconds: float = 60.0, lease_max: float = 1500.0) -> tuple[Lease, FakeDelivery]:
+    def grant(
+        self, seconds: float = 60.0, lease_max: float = 1500.0, client: Client = ALICE
+    ) -> tuple[Lease, FakeDelivery]:
+        assert self.leases.reserve(client, 1) == 1
         delivery: Any = FakeDelivery(self.upstream, "q", (Message(b"x"), "", "q", False))
-        lease = self.leases.grant(delivery, b"i" * 16, "b", "0-9-1", "s", seconds, lease_max)
+        lease = self.leases.grant(delivery, b"i" * 16, "b", "0-9-1", "s", seconds, lease_max, client)
         return lease, delivery
 
 
@@ -35,7 +43,7 @@ async def test_found_by_its_ack_id_until_it_ends() -> None:
     desk = Desk()
     lease, _ = desk.grant()
     assert desk.leases.find("s", lease.ack_id) is lease
-    assert (len(desk.leases), desk.leases.room, desk.leases.count("s"), desk.leases.count("t")) == (1, 9, 1, 0)
+    assert (len(desk.leases), desk.leases.count("s"), desk.leases.count("t")) == (1, 1, 0)
     assert desk.leases.find("t", lease.ack_id) is Unusable.INVALID
     assert desk.leases.settle(lease, Settlement.ACCEPT, End.ACKNOWLEDGED)
     assert desk.leases.find("s", lease.ack_id) is End.ACKNOWLEDGED
@@ -43,6 +51,35 @@ async def test_found_by_its_ack_id_until_it_ends() -> None:
     desk.leases.end(lease, End.LOST)
     assert desk.leases.find("s", lease.ack_id) is End.ACKNOWLEDGED
     assert Desk().leases.find("s", lease.ack_id) is Unusable.LOST
+    desk.leases.close()
+
+
+async def test_a_client_reserves_and_holds_no_more_than_its_share() -> None:
+    desk = Desk()
+    assert desk.leases.reserve(ALICE, 100) == 5
+    with pytest.raises(BudgetExceeded, match=r"budget leases: 'alice' holds 5 messages .* its share is 5 of 10"):
+        desk.leases.reserve(ALICE, 1)
+    desk.leases.give_back(ALICE, 5)
+    held = [desk.grant()[0] for _ in range(5)]
+    with pytest.raises(BudgetExceeded):
+        desk.leases.reserve(ALICE, 1)
+    assert desk.leases.reserve(BOB, 100) == 3  # the rest is reserved for admin
+    with pytest.raises(Overloaded, match=r"8 of 10 are in use \(http.leases_max\)"):
+        desk.leases.reserve(BOB, 1)
+    assert desk.leases.reserve(ROOT, 100) == 2
+    desk.leases.settle(held[0], Settlement.ACCEPT, End.ACKNOWLEDGED)
+    desk.leases.end(held[1], End.LOST)
+    assert desk.holdings.held_by(ALICE) == 3
+    desk.leases.close()
+
+
+async def test_what_waits_leaves_room_for_other_pulls_of_the_client() -> None:
+    desk = Desk(40)
+    assert [desk.leases.reserve(ALICE, 10) for _ in range(5)] == [10, 5, 3, 1, 1]
+    for count in (10, 5, 3, 1, 1):
+        desk.leases.give_back(ALICE, count)
+    assert desk.holdings.standing().held == 0
+    assert desk.leases.reserve(ALICE, 30) == 20
     desk.leases.close()
 
 
