@@ -279,7 +279,7 @@ async def running(
         ops_socket = stack.enter_context(contextlib.closing(_listen(config.ops.host, config.ops.port, "ops")))
         ops = Ops(sites=Sites(config.http, *LOCAL_HOSTS), is_local=_literal(config.ops.host) in LOCAL_HOSTS)
         await stack.enter_async_context(_serving(ops, ops_socket, 1.0))
-        amqp_ports = await _start_embedded(config.embedded, stack)
+        amqp_ports = await _start_embedded(config.embedded, metrics, stack)
         amqp = amqp_ports[0] if amqp_ports else None
         listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
         spans = collector.Collector(metrics, [each.getsockname()[:2] for each in listeners])
@@ -398,11 +398,11 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _start_embedded(settings: EmbeddedSettings, stack: AsyncExitStack) -> tuple[int, ...]:
+async def _start_embedded(settings: EmbeddedSettings, metrics: Metrics, stack: AsyncExitStack) -> tuple[int, ...]:
     """The ports of the embedded broker, without TLS and with it; none: it does not run."""
     if not settings.enabled:
         return ()
-    broker = EmbeddedBroker(settings)
+    broker = EmbeddedBroker(settings, metrics=metrics)
     try:
         await broker.start()
     except OSError as error:

@@ -105,6 +105,8 @@ class Capabilities:
     """The password of a connection may be renewed while it is open (RabbitMQ's 0-9-1)."""
     dialect: str = ""
     """``transitional`` where 0-10 is the draft of July 2007."""
+    form: str = ""
+    """Of a server: what messages to this client are translated to, where its version has more than one form."""
     frame_max: int = 0
     channel_max: int = 0
     heartbeat: float = 0.0

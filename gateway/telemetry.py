@@ -298,6 +298,12 @@ class Metrics:
         self.events_dropped = self._plain(
             Counter, "events_dropped", "Events lost because the ledger was away for too long"
         )
+        self.embedded_skipped = counter(
+            "embedded_skipped",
+            "Messages in queues of the embedded broker that a connection could not carry. Each is counted once, and "
+            "stays in its queue for other consumers",
+            ("version",),
+        )
         self.requests = counter("http_requests", "HTTP requests", ("operation", "status"))
         self.request_seconds = histogram("http_request_seconds", "Time to answer", ("operation",))
         self.requests_running = self._plain(Gauge, "http_requests_running", "HTTP requests under way")

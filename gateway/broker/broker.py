@@ -20,12 +20,12 @@ from gateway.broker.alarms import Alarms
 from gateway.broker.channels import Channel
 from gateway.broker.consumers import Consumer
 from gateway.broker.publishing import PublisherWaits
-from gateway.broker.queues import Memory, Queue
+from gateway.broker.queues import UNCARRIABLE, Carriage, Entry, Memory, Queue
 from gateway.broker.refusals import reply_text
-from gateway.broker.requests import HANDLERS, QUERIES
+from gateway.broker.requests import HANDLERS, QUERIES, LooksOn
 from gateway.broker.vhost import VirtualHost
 from gateway.config import EmbeddedSettings
-from gateway.errors import FrameSyntaxError, RemoteError, StateError
+from gateway.errors import EncodeError, FrameSyntaxError, RemoteError, StateError
 from gateway.limits import DEFAULT_BROKER_LIMITS, BrokerLimits
 from gateway.operations import (
     Blocked,
@@ -48,6 +48,10 @@ from gateway.session import ScramKeys, Session, Version
 
 WRITE_OVERHEAD = 256
 """What a delivery takes on the wire beside its body, roughly, in octets."""
+
+ATTEMPT_COST = 1 << 16
+"""What it counts, at least, as output to find out that a connection cannot carry a message, in octets: so many take a
+turn."""
 
 SCRAM_SECRET = 32
 """Octets of the secret from which those who do not exist have their keys."""
@@ -166,12 +170,23 @@ def rules_for(session: Session) -> VersionRules:
     return replace(rules, **QPID_CLIENT) if "qpid" in session.capabilities.product.lower() else rules  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A message was found that a connection cannot carry. It stays in its queue, for others."""
+
+    queue: str
+    exchange: str
+    version: str
+    """Of that connection."""
+    why: str
+
+
 class Connection:
     """One client: its session, channels and exclusive queues. Made by :meth:`Broker.connect`."""
 
     __slots__ = (
-        "awake", "backlog", "blocked", "broker", "channels", "confirming", "number", "open", "outgoing", "owned",
-        "parked", "paused", "refusal", "rules", "session", "user", "vhost", "vhost_name", "waits", "wake",
+        "awake", "backlog", "blocked", "broker", "carriage", "channels", "confirming", "number", "open", "outgoing",
+        "owned", "parked", "paused", "refusal", "rules", "session", "user", "vhost", "vhost_name", "waits", "wake",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
@@ -184,6 +199,8 @@ class Connection:
         self.awake = False
         """``wake`` was called, and :meth:`Broker.flushed` not since."""
         self.rules = rules_for(session)
+        self.carriage: Carriage = (session.version.value, 0)
+        """What it can carry, once it is open."""
         self.vhost = broker.virtual_host("")
         self.vhost_name = ""
         """As the client named it, without a leading slash."""
@@ -220,6 +237,23 @@ class Connection:
         self.outgoing += WRITE_OVERHEAD
         self.rouse()
 
+    def carries(self, entry: Entry) -> bool:
+        """See :class:`~gateway.broker.queues.Carrier`."""
+        sizes = entry.envelope.frame_sizes
+        form, frame_max = self.carriage
+        return sizes is None or sizes.get(form, 0) <= frame_max
+
+    def skip(self, entry: Entry, error: EncodeError | FrameSyntaxError) -> None:
+        """It cannot carry the entry, which stays in its queue."""
+        envelope = entry.envelope
+        if envelope.frame_sizes is None:
+            envelope.frame_sizes = {}
+        frame_size = error.frame_size if isinstance(error, EncodeError) else 0
+        envelope.frame_sizes[self.carriage[0]] = frame_size or UNCARRIABLE
+        if entry.queue.skip(entry):
+            self.broker.on_skip(Skip(entry.queue.name, envelope.exchange, self.session.version.value, str(error)))
+        self.wrote(max(envelope.cost, ATTEMPT_COST))
+
     def rouse(self) -> None:
         """Have the server look after this connection."""
         if not self.awake:
@@ -244,6 +278,7 @@ class Broker:
         limits: see :class:`~gateway.limits.BrokerLimits`.
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
+        on_skip: told once of each message in a queue that some connection cannot carry.
     """
 
     def __init__(
@@ -254,7 +289,9 @@ class Broker:
         wall_clock: Callable[[], float],
         limits: BrokerLimits | None = None,
         virtual_hosts: Iterable[str] = ("/",),
+        on_skip: Callable[[Skip], None] = lambda skip: None,
     ) -> None:
+        self.on_skip = on_skip
         self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
         self.memory = Memory(settings.queue_memory)
         self.connections: dict[int, Connection] = {}
@@ -562,6 +599,9 @@ class Broker:
             HANDLERS[type(operation)](channel, operation, now)
         except RemoteError as error:
             self._fail(channel, operation, error, now)
+        except LooksOn:
+            connection.outgoing = max(connection.outgoing, self.limits.input_stop + 1)
+            connection.backlog.appendleft(operation)
         except PublisherWaits:
             connection.waits = True
             connection.backlog.appendleft(operation)
@@ -584,6 +624,8 @@ class Broker:
         connection.vhost_name = _bare(operation.virtual_host)
         connection.rules = rules_for(connection.session)  # it has said by now who it is
         connection.user = operation.user
+        known = connection.session.capabilities
+        connection.carriage = (f"{connection.session.version.value} {known.form}", known.frame_max)
         if connection.refusal:
             connection.send(Close(0, 530, reply_text(530, connection.refusal)), now)
             self.disconnect(connection, now)

@@ -16,7 +16,7 @@ from gateway.broker.consumers import Consumer, Window
 from gateway.broker.dtx import Branch, State
 from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
-from gateway.errors import LocalError, StateError
+from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
 from gateway.message import SMALL
 from gateway.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
 
@@ -91,8 +91,9 @@ class Channel:
 
     # ----------------------------------------------------------------------------------------- deliveries
 
-    def deliver(self, consumer: Consumer, entry: Entry, now: float) -> None:
-        """Send a message that was taken from its queue (or is browsed there)."""
+    def deliver(self, consumer: Consumer, entry: Entry, now: float) -> bool:
+        """Send a message, which the queue then has to let go unless it is browsed. False: the consumer cannot have it,
+        and nothing was sent."""
         connection, envelope = self.connection, entry.envelope
         try:
             number = connection.session.send(
@@ -107,15 +108,16 @@ class Channel:
                 ),
                 now,
             )
+        except (EncodeError, FrameSyntaxError) as error:
+            connection.skip(entry, error)
+            return False
         except LocalError as error:
-            # Nothing was sent. The message stays; the consumer that cannot have it loses its channel, if it has
-            # not lost it already (StateError: its session has closed it, and says so next).
+            # The consumer loses its channel, if it has not lost it already (StateError: its session has closed it, and
+            # says so next).
             consumer.cancelled = True
-            if consumer.acquires:
-                entry.queue.requeue([entry], now)
             if not isinstance(error, StateError):
                 connection.broker.fail_later(self, reply_text(311, f"{entry.queue.name}: {error}"))
-            return
+            return False
         connection.wrote(entry.size)
         if consumer.credit is not None:
             consumer.credit.spend(entry.size)
@@ -128,6 +130,7 @@ class Channel:
                 envelope.memory.used += ENTRY_OVERHEAD
         elif consumer.acquires:
             entry.drop()
+        return True
 
     def settle(self, request: Settle, now: float) -> None:
         """basic.ack, nack, reject; message.accept, release, reject. 406 for a delivery that is not out."""
@@ -262,7 +265,8 @@ class Channel:
             consumer.window.remove(entry.size)
             self.window.remove(entry.size)
             entry.redelivered = True
-            self.deliver(consumer, entry, now)
+            if not self.deliver(consumer, entry, now):
+                entry.queue.requeue([entry], now)
         self.finish(orphans, Settlement.RELEASE, now)
 
     def limit(self, count: int, size: int) -> None:

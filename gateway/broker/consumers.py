@@ -157,6 +157,8 @@ class Consumer:
     def wants(self, entry: Entry) -> bool:
         """Whether it wants this message at all."""
         envelope = entry.envelope
+        if envelope.frame_sizes is not None and not self.channel.connection.carries(entry):
+            return False
         if self.no_local and envelope.publisher == self.channel.connection.number:
             return False
         if self.selector is None:
@@ -241,12 +243,19 @@ class Rotation:
         return None
 
     def select(self, choose: Callable[[Consumer], bool]) -> Consumer | None:
-        """The first in line that ``choose`` accepts; it goes to the end of its line, the others stay."""
+        """The first in line that ``choose`` accepts; it goes to the end of its line."""
         for priority in self._priorities:
             line = self._lines[priority]
-            for index, consumer in enumerate(line):
+            index = 0
+            while index < len(line):
+                consumer = line[index]
                 if choose(consumer):
                     del line[index]
                     line.append(consumer)
                     return consumer
+                if consumer.admits(0):
+                    index += 1
+                else:
+                    del line[index]
+                    consumer.waiting = False
         return None

@@ -3,6 +3,9 @@
 One table per queue and reason, the newest first, with a count; ``x-first-death-queue``, ``-reason`` and
 ``-exchange`` beside it. A message that would come to a queue for the second time, with nothing but expiry and
 length limits on the way, is dropped there: nobody would ever end that cycle.
+
+Publishers can write the header themselves, so its values may be of any type and size. A count stops at the most that
+64 bits hold. What is older than a rejection, which no cycle is made of, is cut off beyond :data:`HISTORY_MAX`.
 """
 
 from __future__ import annotations
@@ -10,12 +13,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.broker.arguments import plain
+from gateway.broker.arguments import plain, weight
 from gateway.broker.queues import Entry
 from gateway.message import Message, Properties
-from gateway.values import Table, Timestamp, Typed
+from gateway.values import INT64_MAX, Table, Timestamp, Typed, Value
 
 X_DEATH = "x-death"
+HISTORY_MAX = 1 << 16
+"""Bytes of the newest entries that are kept in any case, as :func:`~gateway.broker.arguments.weight` counts them."""
 
 
 def with_death(entry: Entry, reason: str, seconds: int) -> Message:
@@ -49,12 +54,34 @@ def with_death(entry: Entry, reason: str, seconds: int) -> Message:
             and plain(item.get("queue")) == entry.queue.name
             and plain(item.get("reason")) == reason
         ):
-            count = plain(item.get("count"))
-            death = {**item, "count": Typed("int64", (count if isinstance(count, int) else 0) + 1)}
+            death = {**item, "count": Typed("int64", _one_more(item.get("count")))}
         else:
             others.append(item)
-    headers[X_DEATH] = [death, *others]
+    headers[X_DEATH] = _recent([death, *others])
     return envelope.message.altered(replace(properties, headers=headers, expiration=None))
+
+
+def _one_more(count: Value) -> int:
+    """The count of an entry after one more death; what is no count is 0."""
+    known = plain(count)
+    if not isinstance(known, int) or isinstance(known, bool):
+        return 1
+    return min(max(known, 0), INT64_MAX - 1) + 1
+
+
+def _recent(deaths: list[Any]) -> list[Any]:
+    """The entries, without those that are too old."""
+    size, ended = 0, False
+    for index, death in enumerate(deaths):
+        size += weight(death)
+        if ended and size > HISTORY_MAX:
+            return deaths[:index]
+        ended = ended or _ends_cycles(death)
+    return deaths
+
+
+def _ends_cycles(death: Any) -> bool:
+    return not isinstance(death, dict) or plain(death.get("reason")) == "rejected"
 
 
 def is_automatic_cycle(properties: Properties, queue: str) -> bool:
@@ -63,7 +90,7 @@ def is_automatic_cycle(properties: Properties, queue: str) -> bool:
     if not isinstance(deaths, list):
         return False
     for death in deaths:
-        if not isinstance(death, dict) or plain(death.get("reason")) == "rejected":
+        if _ends_cycles(death):
             return False
         if plain(death.get("queue")) == queue:
             return True

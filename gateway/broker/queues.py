@@ -6,7 +6,9 @@ There is one line of entries per priority (one in all without ``x-max-priority``
 
 Two ways of dispatch. Where all consumers take whatever comes first, the head of the queue goes to the consumer
 whose turn it is. Where one browses or selects, each such consumer has a cursor, and an entry that is taken from the
-middle leaves a hole, which is swept up when it reaches the head or when holes outnumber entries.
+middle leaves a hole, which is swept up when it reaches the head or when holes outnumber entries. While an entry waits
+that some connection could not carry (:meth:`Queue.skip`), connections that can carry the same share a cursor, so that
+none of them looks at it twice.
 
 Expired messages go when they come to the head, as in RabbitMQ, by an alarm or on the way to a consumer.
 
@@ -18,11 +20,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from gateway.broker.arguments import QueueArguments, weight
 from gateway.broker.consumers import Consumer, Cursor, Rotation
@@ -44,6 +46,12 @@ RESERVE = 1.25
 """Dead letters, which nobody can be asked to stop, may go over the limit by this factor; then they are dropped."""
 BATCH = 1_024
 """Messages that are dropped, expired or looked at in one go."""
+UNCARRIABLE: Final = 1 << 62
+"""In place of the size of a frame: no frame carries the message."""
+CARRIERS_MAX: Final = 256
+"""For how many kinds of connections a queue remembers how far they have looked."""
+Carriage: TypeAlias = tuple[str, int]
+"""What a connection can carry: the form that messages have on it, and its ``frame_max``."""
 
 
 class Memory:
@@ -75,6 +83,7 @@ class Envelope:
         "cost",
         "exchange",
         "expiration",
+        "frame_sizes",
         "memory",
         "message",
         "priority",
@@ -102,6 +111,9 @@ class Envelope:
         self.expiration = expiration
         """The message's own time to live, in milliseconds."""
         self.priority = priority
+        self.frame_sizes: dict[str, int] | None = None
+        """Form of messages -> the frame that it takes to carry this one, where a connection could not carry it;
+        :data:`UNCARRIABLE`: no frame does."""
         raw = message.raw
         self.cost = (
             len(message.body)
@@ -124,7 +136,9 @@ class Envelope:
 class Entry:
     """A message's place in a queue."""
 
-    __slots__ = ("envelope", "expires", "level", "position", "queue", "ready", "redelivered", "size", "stored")
+    __slots__ = (
+        "envelope", "expires", "level", "position", "queue", "ready", "redelivered", "size", "skipped", "stored",
+    )  # fmt: skip
 
     def __init__(self, queue: Queue, envelope: Envelope, position: int, level: int, expires: float | None) -> None:
         self.queue = queue
@@ -139,6 +153,8 @@ class Entry:
         """It waits in the queue; false while it is out, and after."""
         self.stored = False
         """It stands in its line, ready or as a hole."""
+        self.skipped = False
+        """A connection could not carry it."""
 
     def drop(self) -> None:
         """It is over with this entry; whoever still refers to it holds no message by it."""
@@ -167,6 +183,16 @@ class Undertaker(Protocol):
 
     def discard(self, entries: deque[Entry]) -> None:
         """These have left their queue and are to be dropped, now or later."""
+        ...
+
+
+class Carrier(Protocol):
+    """A connection, as far as what it can carry goes."""
+
+    carriage: Carriage
+
+    def carries(self, entry: Entry) -> bool:
+        """Whether it can carry the message, as far as that was found out."""
         ...
 
 
@@ -219,12 +245,18 @@ class Queue:
         self.ready = 0
         """How many messages wait."""
         self.ready_octets = 0
+        self.skipped = 0
+        """How many of those that wait could not be carried by some connection."""
         self._lines: list[deque[Entry]] = [deque() for _ in range((self.arguments.max_priority or 0) + 1)]
         self._holes = 0
         self._mortal = False
         self._next_position = 0
         self._rotation = Rotation()
         self._selective: dict[Consumer, None] = {}
+        self._carriers: dict[Carriage, Cursor] = {}
+        """While messages are skipped: how far connections that can carry the same have looked."""
+        self._settled = False
+        """Nobody can take any of what waits."""
 
     # ------------------------------------------------------------------------------------------- messages
 
@@ -274,15 +306,19 @@ class Queue:
 
     def accepts_at_once(self, size: int) -> bool:
         """Whether a message of that size would go straight to a consumer (``immediate``)."""
-        return not self.ready and any(consumer.acquires and consumer.admits(size) for consumer in self._candidates())
+        if self.ready > self.skipped:
+            return False
+        return any(consumer.acquires and consumer.admits(size) for consumer in self._candidates())
 
     def requeue(self, entries: Iterable[Entry], now: float) -> None:
         """Give entries back their old places. Dispatch is the caller's business."""
         by_level: dict[int, list[Entry]] = {}
+        self._settled = False
         for entry in entries:
             entry.ready = True
             self.ready += 1
             self.ready_octets += entry.size
+            self.skipped += entry.skipped
             if entry.stored:
                 self._holes -= 1
             else:
@@ -291,6 +327,9 @@ class Queue:
             for consumer in self._selective:
                 cursor = consumer.cursor
                 if consumer.acquires and cursor is not None and entry.position <= cursor.seen[entry.level]:
+                    cursor.returned[entry] = None
+            for cursor in self._carriers.values():
+                if entry.position <= cursor.seen[entry.level]:
                     cursor.returned[entry] = None
         for level, returned in by_level.items():
             _insert(self._lines[level], sorted(returned, key=_BY_POSITION))
@@ -325,6 +364,8 @@ class Queue:
         entry.ready = False
         self.ready -= 1
         self.ready_octets -= entry.size
+        if entry.skipped:
+            self._less_skipped()
         line = self._lines[entry.level]
         if line[0] is entry:
             line.popleft()
@@ -350,7 +391,8 @@ class Queue:
             for entry in line:
                 entry.ready = entry.stored = False
             line.clear()
-        self.ready = self.ready_octets = self._holes = 0
+        self.ready = self.ready_octets = self._holes = self.skipped = 0
+        self._carriers.clear()
         return entries
 
     def expire(self, now: float) -> None:
@@ -401,6 +443,39 @@ class Queue:
                 line.extend(kept)
         self._holes = 0
 
+    # ------------------------------------------------------------- what not every connection can carry
+
+    def skip(self, entry: Entry) -> bool:
+        """A connection cannot carry the entry, which stays for others. Whether that is the first time."""
+        if entry.skipped:
+            return False
+        entry.skipped = True
+        if entry.ready:
+            self.skipped += 1
+        return True
+
+    def _less_skipped(self) -> None:
+        self.skipped -= 1
+        if not self.skipped:
+            self._carriers.clear()
+
+    def next_for(self, connection: Carrier, now: float) -> Entry | None:
+        """The next entry that the connection can carry, as far as is known; None if none is ready. What has expired
+        is buried on the way."""
+        if not self.skipped:
+            return self.first(now)
+        return self._unseen(self._cursor_of(connection), connection.carries, now, bury=True)
+
+    def _cursor_of(self, connection: Carrier) -> Cursor:
+        """The cursor of all connections that can carry what this one can."""
+        carriers = self._carriers
+        cursor = carriers.get(connection.carriage)
+        if cursor is None:
+            if len(carriers) >= CARRIERS_MAX:
+                del carriers[next(iter(carriers))]
+            cursor = carriers[connection.carriage] = Cursor(len(self._lines))
+        return cursor
+
     # ------------------------------------------------------------------------------------------ consumers
 
     @property
@@ -411,6 +486,7 @@ class Queue:
     def add_consumer(self, consumer: Consumer) -> None:
         """It takes part from the next dispatch on."""
         self.consumers[consumer] = None
+        self._settled = False
         if consumer.selective:
             consumer.cursor = Cursor(len(self._lines))
             self._selective[consumer] = None
@@ -421,6 +497,7 @@ class Queue:
         """It takes part no more; with a single active consumer the next one takes over."""
         consumer.cancelled = True
         was_active = self._active() is consumer
+        self._settled = False
         del self.consumers[consumer]
         self._selective.pop(consumer, None)
         self._rotation.remove(consumer)
@@ -429,6 +506,7 @@ class Queue:
 
     def wake(self, consumer: Consumer) -> None:
         """Something that held the consumer back has changed."""
+        self._settled = False
         if (
             not consumer.waiting
             and not consumer.cancelled
@@ -439,56 +517,72 @@ class Queue:
 
     def dispatch(self, now: float) -> None:
         """Hand out what is ready to those who may have it."""
-        if self._selective:
-            self._dispatch_selectively(now)
-            return
         next_consumer = self._rotation.next
-        while self.ready:
-            entry = self.first(now)
-            if entry is None or (consumer := next_consumer(entry.size)) is None:
+        while not self._selective and not self.skipped:
+            if not self.ready or (entry := self.first(now)) is None or (consumer := next_consumer(entry.size)) is None:
                 return
-            self.take(entry)
-            consumer.channel.deliver(consumer, entry, now)
+            if consumer.channel.deliver(consumer, entry, now):
+                self.take(entry)
+        self._dispatch_selectively(now)
 
     def _dispatch_selectively(self, now: float) -> None:
+        """The same where not every consumer may have what comes first."""
         for consumer in list(self._selective):
             if not consumer.acquires:
-                while (entry := self._unseen(consumer, now)) is not None and consumer.admits(entry.size):
-                    assert consumer.cursor is not None
-                    consumer.cursor.unseen.popleft()
-                    consumer.channel.deliver(consumer, entry, now)
+                cursor = consumer.cursor
+                assert cursor is not None
+                while (entry := self._unseen(cursor, consumer.wants, now)) is not None and consumer.admits(entry.size):
+                    if consumer.channel.deliver(consumer, entry, now):
+                        cursor.unseen.popleft()
                 if entry is None and consumer.auto_close:
                     consumer.channel.connection.broker.finish_later(consumer)
         chosen: list[Entry] = []
+        dry: set[Cursor] = set()
 
         def choose(consumer: Consumer) -> bool:
-            entry = self._unseen(consumer, now) if consumer.selective else self.first(now)
+            if (cursor := consumer.cursor) is not None:
+                entry = self._unseen(cursor, consumer.wants, now)
+            elif self.skipped:
+                connection = consumer.channel.connection
+                cursor = self._cursor_of(connection)
+                entry = None if cursor in dry else self.next_for(connection, now)
+                if entry is None:
+                    dry.add(cursor)
+            else:
+                entry = self.first(now)
             if entry is None or not consumer.admits(entry.size):
                 return False
             chosen.append(entry)
             return True
 
+        was_settled = self._settled
         while self.ready and (taker := self._rotation.select(choose)) is not None:
             entry = chosen.pop()
-            self.take(entry)
-            taker.channel.deliver(taker, entry, now)
+            if taker.channel.deliver(taker, entry, now):
+                self.take(entry)
+                if was_settled:
+                    return  # no more than one has come since nobody could take any
+        self._settled = True
 
-    def _unseen(self, consumer: Consumer, now: float) -> Entry | None:
-        """The first ready entry that a browsing or selecting consumer has not looked at and wants."""
-        cursor = consumer.cursor
-        assert cursor is not None
+    def _unseen(self, cursor: Cursor, wants: Callable[[Entry], bool], now: float, bury: bool = False) -> Entry | None:
+        """The first ready entry that was not looked at with this cursor and is wanted. What has expired is passed
+        over, or buried."""
         unseen, returned = cursor.unseen, cursor.returned
         while returned:
             entry = next(iter(returned))
-            if entry.ready and consumer.wants(entry):
+            if entry.ready and wants(entry):
                 return entry
             del returned[entry]
         while True:
             while unseen:
                 entry = unseen[0]
-                expired = entry.expires is not None and entry.expires < now
-                if entry.ready and not expired and consumer.wants(entry):
-                    return entry
+                if entry.ready:
+                    if entry.expires is None or entry.expires >= now:
+                        if wants(entry):
+                            return entry
+                    elif bury:
+                        self.take(entry)
+                        self.undertaker.died(entry, "expired")
                 unseen.popleft()
             self._look(cursor)
             if not unseen:

@@ -15,7 +15,7 @@ from gateway.broker.consumers import Consumer, CreditBalance, Window
 from gateway.broker.dtx import DTX_HANDLERS
 from gateway.broker.queues import Queue
 from gateway.broker.refusals import missing, refusal, reply_text
-from gateway.errors import LocalError, RemoteError
+from gateway.errors import EncodeError, FrameSyntaxError, LocalError, RemoteError
 from gateway.operations import (
     Acquire,
     Acquired,
@@ -54,6 +54,10 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+
+
+class LooksOn(Exception):
+    """The request goes on looking when its neighbors have had their turn."""
 
 
 def _done(channel: Channel, request: Request, now: float) -> None:
@@ -262,30 +266,33 @@ def _get(channel: Channel, request: Get, now: float) -> None:
     connection.vhost.touch(queue, now)
     if not request.no_ack and len(channel.unsettled) >= connection.broker.limits.unacked:
         raise refusal(506, f"{connection.broker.limits.unacked} deliveries are not acknowledged")
-    entry = queue.first(now)
-    if entry is None:
+    while (entry := queue.next_for(connection, now)) is not None:
+        envelope = entry.envelope
+        got = Got(
+            channel.number,
+            serial,
+            serial,
+            0,
+            entry.redelivered,
+            envelope.exchange,
+            envelope.routing_key,
+            envelope.message,
+            queue.ready - 1,
+        )
+        try:
+            delivery = connection.session.send(got, now)
+        except (EncodeError, FrameSyntaxError) as error:
+            connection.skip(entry, error)
+            if connection.paused:
+                raise LooksOn from None
+            continue
+        except LocalError as error:
+            raise RemoteError(311, reply_text(311, f"{queue.name}: {error}")) from None
+        break
+    else:
         connection.send(GotNothing(channel.number, serial, serial), now)
         return
     queue.take(entry)
-    envelope = entry.envelope
-    try:
-        delivery = connection.session.send(
-            Got(
-                channel.number,
-                serial,
-                serial,
-                0,
-                entry.redelivered,
-                envelope.exchange,
-                envelope.routing_key,
-                envelope.message,
-                queue.ready,
-            ),
-            now,
-        )
-    except LocalError as error:
-        queue.requeue([entry], now)
-        raise RemoteError(311, reply_text(311, f"{queue.name}: {error}")) from None
     connection.wrote(entry.size)
     if request.no_ack:
         entry.drop()

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import Final
 
 from gateway import __version__
-from gateway.broker.broker import Broker
+from gateway.broker.broker import Broker, Skip
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import NEVER, Listener, Served
 from gateway.config import EmbeddedSettings
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.session import ServerConfig, Version
-from gateway.telemetry import log
+from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
 from gateway.values import Table
 
@@ -54,6 +54,7 @@ class EmbeddedBroker:
         settings: where to listen, who may log in, how much memory messages may take.
         limits: of each session; None: the default ones, with ``handshake_timeout`` and ``message_max`` of ``settings``.
         broker_limits: of the broker as a whole; None: the default ones, with what ``settings`` say.
+        metrics: where what happens is counted.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class EmbeddedBroker:
         settings: EmbeddedSettings,
         limits: Limits | None = None,
         broker_limits: BrokerLimits | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
+        self._metrics = metrics
         if limits is None:
             limits = replace(
                 DEFAULT_LIMITS,
@@ -80,7 +83,9 @@ class EmbeddedBroker:
             )
         self.limits = limits
         self.loop: asyncio.AbstractEventLoop
-        self.broker = Broker(settings, random_octets=os.urandom, wall_clock=time.time, limits=broker_limits)
+        self.broker = Broker(
+            settings, random_octets=os.urandom, wall_clock=time.time, limits=broker_limits, on_skip=self._skipped
+        )
         config = ServerConfig(
             authenticate=self.broker.authenticate,
             open_virtual_host=self.broker.open_virtual_host,
@@ -183,6 +188,15 @@ class EmbeddedBroker:
             self._timer.cancel()
         for listener in listeners:
             await listener.wait_closed()
+
+    def _skipped(self, skip: Skip) -> None:
+        """A message that some connection cannot carry stays in its queue."""
+        log(
+            "embedded.skipped", logging.WARNING,
+            queue=skip.queue, exchange=skip.exchange, version=skip.version, reason=skip.why,
+        )  # fmt: skip
+        if self._metrics is not None:
+            self._metrics.embedded_skipped.labels(skip.version).inc()
 
     def arrived(self, served: Served) -> None:
         """A client has connected."""

@@ -183,6 +183,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         )  # fmt: skip
         known.consumer_cancel_notify = hears.get("consumer_cancel_notify") is True
         known.absolute_expiration = self.dialect.absolute_expiration
+        known.form = self.dialect.name
         waits = hears.get("authentication_failure_close") is True
         self.waits = waits or not self.dialect.capabilities_table or self.dialect.browse
         self._mechanism = server_mechanism(method.mechanism, self.config, self.tables.read_entries)

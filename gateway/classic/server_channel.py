@@ -267,10 +267,12 @@ class ServerChannel(BaseChannel):
     def _content(self, method: m.Method, message: Message) -> None:
         session = self.session
         octets = session.translator.encode(message)
-        if len(octets) + 12 + OVERHEAD > session.frame_max:
+        frame_size = len(octets) + 12 + OVERHEAD
+        if frame_size > session.frame_max:
             raise EncodeError(
                 f"properties: a content header of {len(octets) + 12} octets does not fit the client's"
-                f" frame_max of {session.frame_max}"
+                f" frame_max of {session.frame_max}",
+                frame_size,
             )
         frame = method_frame(self.number, method.encode())
         session.out += content_frames(self.number, frame, octets, message.body, session.frame_max)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gateway.broker.broker import Broker, Connection
 from gateway.config import EmbeddedSettings
-from gateway.errors import LocalError, StateError
+from gateway.errors import EncodeError, LocalError, StateError
 from gateway.limits import BrokerLimits
 from gateway.message import Message, Properties
 from gateway.operations import (
@@ -38,6 +38,16 @@ SECONDS_1970 = 1_700_000_000.0
 
 _T = TypeVar("_T", bound=Operation)
 
+FRAME_MAX = 131_072
+IMPOSSIBLE = 1 << 30
+"""A frame size that stands for a message which the version has no form for."""
+
+
+def frame_size(message: Message) -> int:
+    """How large the frame of a message's header is taken to be; a test says so in a header."""
+    size: int = (message.properties.headers or {}).get("frame_size", 0)
+    return size
+
 
 class Recorder:
     """A session in the server role that only writes down what it is sent."""
@@ -46,11 +56,13 @@ class Recorder:
 
     def __init__(self, version: Version = Version.V0_9_1) -> None:
         self.version = version
-        self.capabilities = Capabilities(blocked_notification=True, consumer_cancel_notify=True)
+        self.capabilities = Capabilities(blocked_notification=True, consumer_cancel_notify=True, frame_max=FRAME_MAX)
         self.closed = False
         self.sent: list[Operation] = []
         self.refuses: type[Operation] | None = None
         """Operations of this type do not fit the version."""
+        self.tried = 0
+        """How often it was given a message that it cannot carry."""
         self.over: set[int] = set()
         """Channels that are closed on the session's side."""
         self._deliveries: dict[int, int] = {}
@@ -58,6 +70,10 @@ class Recorder:
     def send(self, operation: Operation, now: float) -> int:
         if operation.channel in self.over:
             raise StateError("closed")
+        if isinstance(operation, Deliver | Got) and self.capabilities.frame_max < frame_size(operation.message):
+            self.tried += 1
+            needed = frame_size(operation.message)
+            raise EncodeError("the header is too large", needed if needed < IMPOSSIBLE else 0)
         if self.refuses is not None and isinstance(operation, self.refuses):
             raise LocalError("it does not fit")
         number = 0
@@ -108,9 +124,11 @@ class Client:
         user: str = "guest",
         vhost: str = "/",
         product: str = "",
+        frame_max: int = FRAME_MAX,
     ) -> None:
         self.broker = broker
         self.session = Recorder(version)
+        self.session.capabilities.frame_max = frame_max
         self.session.capabilities.product = product
         self.now = 0.0
         self.wakes = 0
