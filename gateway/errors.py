@@ -47,8 +47,8 @@
     ├── KeyReused                 the Idempotency-Key belongs to another request
     ├── KeyRunning                the first request with this Idempotency-Key is still under way
     ├── Overloaded                a bound on work under way is reached; nothing was done
-    ├── BudgetExceeded            the client holds its share of what all clients need; nothing was done
-    ├── PeerUnavailable           another process of the gateway has to do it, and did not answer
+    ├── BudgetExceeded            the client holds its share of a resource; nothing was done
+    ├── PeerUnavailable           another process of the gateway has to do it; it did not answer
     ├── OutboundFailed            an HTTP request of ours came to no answer
     │   ├── AddressDenied         the guard does not let us call there; no connection was made
     │   ├── ResolveFailed         the host has no address, or the resolver failed
