@@ -47,6 +47,10 @@ class Resource:
     """Where it is counted: ``process`` or ``ledger``."""
     advice: str
     """What a client at its share can do, as a sentence."""
+    within: str = ""
+    """The resource that each of it takes one of, too; its total is lower than that one's."""
+    one: str = ""
+    """The setting of the largest amount that a request may need. A client that holds nothing may take that much."""
 
 
 RESOURCES: Final[Mapping[str, Resource]] = {
@@ -59,6 +63,14 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         Resource(
             "leases", "messages held by brokers under leases", 10_000, "http.leases_max", "process",
             "Settle some of them, or pull fewer.",
+        ),
+        Resource(
+            "streams", "streams and pulls that wait", 750, "budgets.totals", "process",
+            "End one, or pull with `wait` 0.", within="requests",
+        ),
+        Resource(
+            "bytes", "bytes of bodies of requests under way", 512 << 20, "http.bodies_max", "process",
+            "Wait for answers before you send more, or send smaller batches.", one="http.body_max",
         ),
     )
 }  # fmt: skip
@@ -90,7 +102,7 @@ class Holdings:
         """Called with the resource and ``share`` or ``total``: what was reached."""
         self.configure(resource.total, 1.0, 0.0, {})
 
-    def configure(self, total: int, share: float, reserve: float, shares: Mapping[str, float]) -> None:
+    def configure(self, total: int, share: float, reserve: float, shares: Mapping[str, float], one: int = 1) -> None:
         """Change the bounds. What is held over them stays held.
 
         Args:
@@ -98,11 +110,12 @@ class Holdings:
             share: the part of the total that one client may hold, more than 0, at most 1.
             reserve: the part of the total that only clients with ``admin`` may use, from 0, less than 1.
             shares: client -> its part, where it has one of its own.
+            one: what any client that holds nothing may take, whatever its part, and whatever is reserved.
         """
         self.total = total
-        self.share = max(1, int(total * share))
-        self.reserve = int(total * reserve)
-        self._shares = {name: max(1, int(total * part)) for name, part in shares.items()}
+        self.share = max(one, int(total * share))
+        self.reserve = max(0, min(int(total * reserve), total - one))
+        self._shares = {name: max(one, int(total * part)) for name, part in shares.items()}
 
     def share_of(self, client: Client) -> int:
         """Return how much the client may hold."""
@@ -120,14 +133,14 @@ class Holdings:
             Overloaded: so much is not left for anybody.
         """
         held = self._held.get(client.name, 0)
-        if held + amount > (share := self.share_of(client)):
+        if held + amount > (share := self.share_of(client)) and not client.is_alone:
             self._refused("share")
             raise self.exceeded(client, held, amount, share)
         if self._sum + amount > self._bound(client):
             self._refused("total")
             raise Overloaded(
-                f"{self.resource.what}: {self._sum:,} of {self.total:,} are in use ({self.resource.setting}), and "
-                f"{self.reserve:,} are reserved for admin"
+                f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
+                f"({self.resource.setting}), and {self.reserve:,} are reserved for admin"
             )
         self._held[client.name] = held + amount
         self._sum += amount
@@ -194,6 +207,8 @@ class BudgetBounds:
     """Resource -> the part that one client may hold of it, where it is not ``share``."""
     clients: Mapping[str, float] = field(default_factory=dict)
     """Client -> the part that it may hold of each resource, where it has one of its own."""
+    ones: Mapping[str, int] = field(default_factory=dict)
+    """Resource -> what any client that holds nothing may take of it, where that is more than 1."""
 
 
 class Budgets:
@@ -207,7 +222,8 @@ class Budgets:
         """Change the bounds. What is held over them stays held."""
         for name, holdings in self._holdings.items():
             total = bounds.totals.get(name, holdings.resource.total)
-            holdings.configure(total, bounds.shares.get(name, bounds.share), bounds.reserve, bounds.clients)
+            share, one = bounds.shares.get(name, bounds.share), bounds.ones.get(name, 1)
+            holdings.configure(total, share, bounds.reserve, bounds.clients, one)
 
     def __getitem__(self, name: str) -> Holdings:
         return self._holdings[name]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Client, Holdings, Resource
-from gateway.config import budget_bounds, load
+from gateway.config import Config, budget_bounds, load
+from gateway.config.budgets import check_budgets
 from gateway.errors import BudgetExceeded, ConfigurationError, Overloaded
 from gateway.telemetry import Metrics
 
@@ -34,7 +36,9 @@ def test_what_is_reserved_is_for_admin() -> None:
     requests = ten()
     requests.take(ALICE, 5)
     requests.take(BOB, 3)
-    with pytest.raises(Overloaded, match=r"8 of 10 are in use \(http.concurrency\), and 2 are reserved for admin"):
+    with pytest.raises(
+        Overloaded, match=r"8 of 10 HTTP requests .* \(http.concurrency\), and 2 are reserved for admin"
+    ):
         requests.take(BOB)
     requests.take(ROOT, 2)
     with pytest.raises(Overloaded):
@@ -77,6 +81,23 @@ def test_a_lower_bound_takes_nothing_away() -> None:
         budgets["requests"].take(ALICE)
     budgets["requests"].give(ALICE, 6)
     budgets["requests"].take(ALICE)
+
+
+def test_what_one_request_may_need_fits_into_any_share() -> None:
+    holdings = Budgets(BudgetBounds(0.1, 0.5, {"bytes": 1_000}, clients={"alice": 0.01}, ones={"bytes": 700}))["bytes"]
+    assert (holdings.share, holdings.reserve, holdings.share_of(ALICE)) == (700, 300, 700)
+    holdings.take(ALICE, 700)
+    with pytest.raises(Overloaded):
+        holdings.take(BOB, 1)
+
+
+def test_a_part_of_another_resource_is_lower_than_that() -> None:
+    config = msgspec.convert({"http": {"concurrency": 100}}, Config)
+    assert budget_bounds(config).totals["streams"] == 75
+    config = msgspec.convert({"http": {"concurrency": 100}, "budgets": {"totals": {"streams": 99}}}, Config)
+    assert budget_bounds(config).totals["streams"] == 99
+    config = msgspec.convert({"http": {"concurrency": 100}, "budgets": {"totals": {"streams": 100}}}, Config)
+    assert check_budgets(config) == "totals: 'streams' is 100; set it below http.concurrency, which is 100"
 
 
 def test_the_metrics_show_it() -> None:

@@ -19,7 +19,7 @@ from starlette.types import Scope as AsgiScope
 
 from gateway.access.access import Access
 from gateway.access.rates import address_of
-from gateway.access.scopes import DEVELOPER, Principal
+from gateway.access.scopes import DEVELOPER, VISITOR, Principal
 from gateway.access.trail import Trail
 from gateway.api import (
     auth,
@@ -27,6 +27,7 @@ from gateway.api import (
     brokers,
     deliveries,
     documents,
+    eager,
     endpoints,
     events,
     keys,
@@ -47,7 +48,8 @@ from gateway.api import (
 )
 from gateway.api.access_log import AccessLog
 from gateway.api.auth import Doorkeeper, Keys, unauthorized
-from gateway.api.call import Call, Room, problem_response
+from gateway.api.call import Call, problem_response
+from gateway.api.cycle import CUT
 from gateway.api.guard import CERTIFICATE, HEAD_MAX
 from gateway.api.heads import TARGET_MAX
 from gateway.api.peers import FORWARDED
@@ -58,7 +60,7 @@ from gateway.bridges import Bridges
 from gateway.budgets import Client
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
-from gateway.errors import GatewayError, Overloaded
+from gateway.errors import GatewayError
 from gateway.replays import Replays
 from gateway.taps import Taps
 from gateway.telemetry import Following
@@ -174,7 +176,6 @@ class Api:
         self._router = Router(routes)
         self._access_log = AccessLog(http.access_log) if http.access_log else None
         self._running = 0
-        self._room = Room()
         self._counts: dict[tuple[str, int], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         gateway.metrics.requests_running.set_function(lambda: self._running)
@@ -192,12 +193,6 @@ class Api:
             raise RuntimeError(f"no handler for {scope['type']}")
         started = perf_counter()
         operation = "none"
-        if self._running >= self._http.concurrency:
-            full = Overloaded(f"{self._http.concurrency} requests are under way (http.concurrency)")
-            response = _problem(full, scope)
-            self._count(operation, 503, started)
-            await response(scope, receive, send)
-            return
         self._running += 1
         call: Call | None = None
         status = 0
@@ -206,6 +201,7 @@ class Api:
                 scope[TRACED] = trace
             try:
                 if self._takes_tokens and FORWARDED not in scope:
+                    self._take_share(scope, VISITOR)  # it may wait for the issuer's keys
                     scope[SIGNED] = await self._doorkeeper.check_token(dict(scope["headers"]))
                 call = self._call(scope, receive)
                 operation = call.route.operation
@@ -225,14 +221,17 @@ class Api:
             if (said := scope.get(RATED)) is not None:
                 response.raw_headers += [pair for pair in said if pair not in response.raw_headers]
             status = response.status_code
-            await response(scope, receive, send)
+            if COUNTED in scope or FORWARDED in scope:
+                await response(scope, receive, send)
+            else:
+                await _answer_at_once(response, scope, receive, send)
             self._count(operation, status, started)
         finally:
             self._running -= 1
             if (client := scope.get(COUNTED)) is not None:
                 self._gateway.budgets["requests"].give(client)
-            if call is not None and call.holds:
-                call.hold(0)
+            if call is not None:
+                call.leave()
             if self._access_log is not None:
                 self._access_log.tell(scope, operation, status, perf_counter() - started, scope.get(CALLER))
             if (traced := scope.get(TRACED)) is not None:
@@ -362,7 +361,6 @@ class Api:
             access=self._access,
             trace=trace,
             reloader=self.reloader,
-            room=self._room,
             again=self._caller_of,
         )  # fmt: skip
 
@@ -370,7 +368,10 @@ class Api:
         """Count the request in its client's share, unless another process has. Raises BudgetExceeded, Overloaded."""
         client = client_of(principal, _address(scope))
         if FORWARDED not in scope:
-            self._gateway.budgets["requests"].take(client)
+            requests = self._gateway.budgets["requests"]
+            if (before := scope.pop(COUNTED, None)) is not None:
+                requests.give(before)
+            requests.take(client)
             scope[COUNTED] = client
         return client
 
@@ -379,6 +380,14 @@ class Api:
         if FORWARDED in call.scope:
             return call.principal
         return await self._doorkeeper.caller(call.headers, call.scope.get(CERTIFICATE, ()))
+
+
+async def _answer_at_once(response: Response, scope: AsgiScope, receive: Receive, send: Send) -> None:
+    """Answer a request that is counted in no share. A caller that does not read the answer is not waited for."""
+    _, waiting = eager.begin(response(scope, receive, send))
+    if waiting is not None:
+        await send({"type": CUT})
+        await waiting
 
 
 def client_of(principal: Principal, address: str) -> Client:

@@ -1,8 +1,8 @@
 """One HTTP request, as the handlers see it: names, query, body, headers; and the answers they give.
 
 Bodies are read chunk by chunk and counted as they come: what is over the limit is refused before it is held,
-and a body that stalls is given up. All bodies that come in pieces, and the lines of streams, are held in one
-:class:`Room`.
+and a body that stalls is given up. All bodies that come in pieces, and the lines of streams, are held in
+the budget ``bytes``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gateway.bridges import Bridges
 from gateway.budgets import Client
 from gateway.config import HttpSettings
 from gateway.core import Gateway
-from gateway.errors import EncodeError, Overloaded
+from gateway.errors import BudgetExceeded, EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
 from gateway.taps import Taps
@@ -60,7 +60,7 @@ DISCARD_MAX: Final = 64 * 1024 * 1024
 DISCARD_SECONDS: Final = 5.0
 """And for how long, in seconds."""
 ONE_PIECE: Final = 65_536
-"""Octets of a body that may come in one piece, and are not counted in the :class:`Room`."""
+"""Octets of a body that may come in one piece, and are not counted in the budget ``bytes``."""
 PLAIN_MAX: Final = 1_048_576
 """Most octets of a body that is no message: 10,000 ack ids fit."""
 DEPTH_MAX: Final = 64
@@ -79,15 +79,6 @@ ANY_OCTETS: Final = frozenset(
 STILL_COUNTS: Final = 1.0
 """How long the answer is good for, in seconds."""
 _encode = msgspec.json.Encoder().encode
-
-
-class Room:
-    """Octets that the bodies of all requests under way hold; see :data:`ONE_PIECE`."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = 0
 
 
 class _Pace:
@@ -140,9 +131,10 @@ class Call:
     trace: Trace | None = None
     """None: nothing is traced."""
     reloader: Reloader | None = None
-    room: Room = field(default_factory=Room)
     holds: int = 0
-    """Octets of the room that are this request's."""
+    """Bytes of bodies that are counted for this request."""
+    takes: list[str] = field(default_factory=list)
+    """Resources of which it holds one, until it is over."""
     again: Callable[[Call], Awaitable[Principal]] | None = None
     """Looks up once more who calls; None: who it was."""
     _looked: float = field(default_factory=monotonic)
@@ -191,19 +183,35 @@ class Call:
 
     # --------------------------------------------------------------------------------------------- body
 
+    def take(self, resource: str) -> None:
+        """Hold one of a resource until the request is over. Raises BudgetExceeded, Overloaded."""
+        self.gateway.budgets[resource].take(self.client)
+        self.takes.append(resource)
+
     def hold(self, octets: int) -> None:
-        """Hold so many octets of a body from now on, until the request is over. Raises Overloaded."""
-        room, more = self.room, octets - self.holds
-        if more > 0 and room.held + more > self.http.bodies_max:
-            raise Overloaded(
-                f"the bodies of all requests would take {room.held + more} octets, the limit is {self.http.bodies_max} "
-                "(http.bodies_max)"
-            )
-        room.held += more
+        """Hold so many bytes from now on, until the request is over. Raises BudgetExceeded, Overloaded."""
+        more = octets - self.holds
+        if more > 0:
+            self.gateway.budgets["bytes"].take(self.client, more)
+        elif more < 0:
+            self.gateway.budgets["bytes"].give(self.client, -more)
         self.holds = octets
 
+    def leave(self) -> None:
+        """Give back all that the request holds: it is over."""
+        if self.holds:
+            self.hold(0)
+        for resource in self.takes:
+            self.gateway.budgets[resource].give(self.client)
+        self.takes.clear()
+
     async def body(self) -> bytes:
-        """The whole body. Raises ApiProblem (body_too_large, request_timeout, malformed_request), Overloaded."""
+        """The whole body.
+
+        Raises:
+            ApiProblem: body_too_large, request_timeout, malformed_request.
+            BudgetExceeded, Overloaded: it may not be held.
+        """
         limit = self.http.body_max if self.route.takes_messages else min(self.http.body_max, PLAIN_MAX)
         length = self.headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
@@ -232,7 +240,7 @@ class Call:
                 raise _too_large(limit, self.http)
             try:
                 self.hold(size)
-            except Overloaded:
+            except (BudgetExceeded, Overloaded):
                 chunks.clear()
                 self.hold(0)
                 if message.get("more_body", False):

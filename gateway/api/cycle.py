@@ -100,7 +100,7 @@ class Cycle(RequestResponseCycle):
         """Nobody is to take what was sent for all of it; who does not read is not waited for."""
         if self.disconnected or self.response_complete:
             return
-        self.response_complete = True
+        self.response_complete = self.disconnected = True
         self.message_event.set()
         if self.flow.write_paused:
             self.transport.abort()

@@ -70,6 +70,7 @@ async def stream_events(call: Call) -> Response:
     form = form_of(call)
     if call.scope["method"] == "HEAD":
         return Response(media_type=form.media_type)
+    call.take("streams")
     stream = EventStream(call.gateway, form, position, where, follow=query.follow, refused=lambda: why_refused(call))
     return LiveAnswer(form, stream.pieces, STUCK)
 

@@ -27,7 +27,7 @@ from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
 from gateway.api.traced import Publishing
 from gateway.core import Outgoing
-from gateway.errors import GatewayError, Overloaded
+from gateway.errors import BudgetExceeded, GatewayError, Overloaded
 from gateway.notation.values import ValueProblem
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 def publish_stream(call: Call) -> Response:
     """The answer that reads the request while it is written."""
     call.gateway.broker(call.names["broker"])  # a broker that is not there is a 404, not a stream of them
+    call.take("streams")
     return StreamAnswer(call)
 
 
@@ -97,7 +98,7 @@ async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | N
                     raise
     except asyncio.CancelledError:
         raise  # nobody takes anything out of the queue any more, so that its end must not wait for room
-    except (ApiProblem, Overloaded) as problem:
+    except (ApiProblem, BudgetExceeded, Overloaded) as problem:
         await under_way.put(loop.create_task(_refuse(problem)))
     except BaseException:
         await under_way.put(None)

@@ -137,6 +137,7 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
     form = form_of(call)
     if call.scope["method"] == "HEAD":  # nobody would read what is pulled for it
         return Response(media_type=form.media_type)
+    call.take("streams")
 
     async def refused() -> str:
         settings = subscription.settings

@@ -238,6 +238,7 @@ async def pull(call: Call) -> Response:
     request = await call.json(PullRequest)
     gone = None
     if request.seconds:
+        call.take("streams")
         gone = asyncio.get_running_loop().create_task(_disconnected(call.receive), name="disconnect")
     try:
         pulled = await call.gateway.consuming.pull(

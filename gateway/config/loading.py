@@ -106,7 +106,7 @@ def _check(where: str, config: Config) -> None:
             f"{where}: embedded.message_max is {embedded.message_max}, more than embedded.queue_memory = "
             f"{embedded.queue_memory}. Raise embedded.queue_memory, or lower embedded.message_max."
         )
-    if (wrong := check_budgets(config.budgets)) is not None:
+    if (wrong := check_budgets(config)) is not None:
         raise ConfigurationError(f"{where}: budgets.{wrong}")
     _check_listeners(where, config)
     clients = [("api_keys: name", key.name) for key in config.api_keys]

@@ -37,11 +37,12 @@ class HttpSettings(Settings, frozen=True):
     body_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 64 << 20
     """Largest request body, in octets."""
     bodies_max: Annotated[int, Meta(ge=1024, le=1 << 40)] = 512 << 20
-    """Most octets of the bodies of all requests under way; more get 503. At least ``body_max``."""
+    """Most bytes of the bodies of all requests under way; more get 503. One client holds a part of it
+    ([budgets](limits.md#budgets)). At least ``body_max``."""
     batch_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     """Most messages in one batch."""
     concurrency: Annotated[int, Meta(ge=1)] = 1_000
-    """Most requests under way at once; more get 503."""
+    """Most requests under way at once; more get 503. One client holds a part of it ([budgets](limits.md#budgets))."""
     connections_per_address: Annotated[int, Meta(ge=0)] = 200
     """Most connections from one remote address; more are closed at once. Loopback is not counted. 0: no limit."""
     head_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from gateway.api.app import Api
-from gateway.budgets import BudgetBounds
+from gateway.api.cycle import CUT
+from gateway.budgets import BudgetBounds, Client
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.core.publishing import Publisher
@@ -99,7 +100,8 @@ async def test_errors_that_came_by_a_task_are_gone_too(
 
 
 async def test_requests_under_way_are_bounded(gateway: Gateway) -> None:
-    transport = httpx.ASGITransport(Api(gateway, HttpSettings(concurrency=1)))
+    gateway.budgets.configure(BudgetBounds(totals={"requests": 1}))
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings()))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         await client.put("/v1/subscriptions/s", json={"broker": "fake", "queue": "orders"})
         waiting = asyncio.create_task(client.post("/v1/subscriptions/s:pull", json={"wait": 0.2}))
@@ -131,9 +133,81 @@ async def test_one_client_has_its_share_of_the_requests(gateway: Gateway) -> Non
     assert gateway.budgets["requests"].standing().held == 0
 
 
+async def test_streams_take_no_more_than_their_part_of_the_requests(gateway: Gateway) -> None:
+    gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"streams": 4}))
+    keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("admin",)) for name in ("alice", "bob")]
+    api = Api(gateway, HttpSettings(), keys)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
+        alice, bob = ({"x-api-key": f"{name}-secret"} for name in ("alice", "bob"))
+        await gateway.subscriptions.put("s", SubscriptionSettings(broker="fake", queue="orders"), None)
+        pull = "/v1/subscriptions/s:pull"
+        waiting = [asyncio.create_task(client.post(pull, json={"wait": 0.3}, headers=alice)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        for refused in (
+            await client.post(pull, json={"wait": 1}, headers=alice),
+            await client.get("/v1/subscriptions/s:stream", headers=alice),
+            await client.get("/v1/events", headers=alice),
+            await client.post(PUBLISH, headers=alice | {"content-type": "application/x-ndjson"}),
+        ):
+            found = problem(refused, 429, "budget_exceeded")
+            assert "'alice' holds 2 streams and pulls that wait; its share is 2 of 4." in found["detail"]
+        assert (await client.post(pull, json={"wait": 0}, headers=alice)).status_code == 200
+        assert (await client.post(pull, json={"wait": 0.01}, headers=bob)).status_code == 200
+        assert [(await each).status_code for each in waiting] == [200, 200]
+    assert gateway.budgets["streams"].standing().held == 0
+
+
+async def test_a_body_over_the_share_of_its_client(gateway: Gateway) -> None:
+    gateway.budgets.configure(BudgetBounds(0.25, 0.0, {"bytes": 400_000}, ones={"bytes": 100_000}))
+    keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("admin",)) for name in ("alice", "bob")]
+    api = Api(gateway, HttpSettings(body_max=100_000), keys)
+    go_on = asyncio.Event()
+
+    async def held() -> AsyncIterator[bytes]:
+        yield b" " * 45_000
+        yield b" " * 45_000
+        await go_on.wait()
+        yield b"{}"
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
+        url, body = "/v1/brokers/fake/queues/orders", b" " * 90_000 + b"{}"
+        alice, bob = ({"x-api-key": f"{name}-secret"} for name in ("alice", "bob"))
+        first = asyncio.create_task(client.put(url, content=held(), headers=alice))
+        await asyncio.sleep(0.05)
+        found = problem(await client.put(url, content=body, headers=alice), 429, "budget_exceeded")
+        assert "'alice' holds 90,000 bytes of bodies of requests under way and asks for 90,002 more" in found["detail"]
+        assert (await client.put(url, content=body, headers=bob)).status_code < 300
+        go_on.set()
+        assert (await first).status_code < 300
+        assert (await client.put(url, content=body, headers=alice)).status_code < 300
+    assert gateway.budgets["bytes"].standing().held == 0
+
+
+async def test_a_refusal_that_nobody_reads_holds_nothing(gateway: Gateway) -> None:
+    api = Api(gateway, HttpSettings(), [ApiKeySettings(name="alice", key="secret", scopes=("admin",))])
+    blocked, sent = asyncio.Event(), []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        if message["type"] == CUT:
+            blocked.set()
+        await blocked.wait()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/brokers", "raw_path": b"/v1/brokers", "query_string": b"",
+             "headers": [(b"host", b"localhost")], "client": ("192.0.2.1", 1)}  # fmt: skip
+    scope["headers"] = [(b"host", b"localhost"), (b"x-api-key", b"wrong")]
+    await asyncio.wait_for(api(scope, receive, send), 1.0)
+    assert CUT in sent
+
+
 @pytest.mark.parametrize("pieces", [2, 1])
 async def test_the_bodies_of_all_requests_are_bounded_together(gateway: Gateway, pieces: int) -> None:
-    api = Api(gateway, HttpSettings(body_max=100_000, bodies_max=150_000))
+    gateway.budgets.configure(BudgetBounds(totals={"bytes": 150_000}, ones={"bytes": 100_000}))
+    held_bytes = gateway.budgets["bytes"]
+    api = Api(gateway, HttpSettings(body_max=100_000))
     go_on = asyncio.Event()
 
     async def held() -> AsyncIterator[bytes]:
@@ -151,22 +225,23 @@ async def test_the_bodies_of_all_requests_are_bounded_together(gateway: Gateway,
         url = "/v1/brokers/fake/queues/orders"
         first = asyncio.create_task(client.put(url, content=held()))
         await asyncio.sleep(0.05)
-        assert api._room.held == 90_000
+        assert held_bytes.standing().held == 90_000
         response = await client.put(url, content=whole())
         found = problem(response, 503, "overloaded")
-        assert found["detail"].endswith("the limit is 150000 (http.bodies_max)")
+        assert "90,000 of 150,000 bytes of bodies of requests under way are in use (http.bodies_max)" in found["detail"]
         assert response.headers["retry-after"] == "1"
-        assert api._room.held == 90_000
+        assert held_bytes.standing().held == 90_000
         go_on.set()
         assert (await first).status_code < 300
-        assert api._room.held == 0
+        assert held_bytes.standing().held == 0
         assert (await client.put(url, content=whole())).status_code < 300
-        assert api._room.held == 0
+        assert held_bytes.standing().held == 0
 
 
 async def test_a_long_line_of_a_stream_counts_among_the_bodies(gateway: Gateway) -> None:
-    api = Api(gateway, HttpSettings(body_max=400_000, bodies_max=400_000))
-    api._room.held = 250_000
+    gateway.budgets.configure(BudgetBounds(totals={"bytes": 400_000}, shares={"bytes": 1.0}))
+    gateway.budgets["bytes"].take(Client("other"), 250_000)
+    api = Api(gateway, HttpSettings(body_max=400_000))
     line = b'{"body":"' + b"x" * 200_000 + b'"}\n'
     async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
 
@@ -181,7 +256,7 @@ async def test_a_long_line_of_a_stream_counts_among_the_bodies(gateway: Gateway)
         results = [json.loads(each) for each in response.text.splitlines()]
         assert len(results) == 2
         assert results[1]["problem"]["code"] == "overloaded", results[1]
-    assert api._room.held == 250_000
+    assert gateway.budgets["bytes"].standing().held == 250_000
 
 
 async def test_no_such_route_and_method(client: httpx.AsyncClient) -> None:
