@@ -128,14 +128,14 @@ class EndpointInUse(LocalError):
 
 
 class EncodeError(LocalError):
-    """A value that does not fit its field. The text names the field, the value and the limit. ``frame_size``: the
-    frame that a content header takes which is over the peer's ``frame_max``; 0: it is something else."""
+    """A value that does not fit its field. The text names the field, the value and the limit."""
 
     code = "invalid_value"
 
     def __init__(self, text: str, frame_size: int = 0) -> None:
         super().__init__(text)
         self.frame_size = frame_size
+        """The frame that a content header takes, where that is over the peer's ``frame_max``; 0: it is not."""
 
 
 class Unsupported(LocalError):

@@ -211,6 +211,11 @@ MESSAGES: tuple[Panel, ...] = (
             ("sum(amqpgw_push_in_flight)", "requests under way"),
         ),
     ),
+    (
+        "Embedded broker: messages that a connection could not carry",
+        "short",
+        (("sum by (version) (increase(amqpgw_embedded_skipped_total[30m]))", "{{version}}"),),
+    ),
     ("Events that were dropped", "short", (("sum(increase(amqpgw_events_dropped_total[30m]))", "events"),)),
 )
 
