@@ -72,6 +72,14 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "bytes", "bytes of bodies of requests under way", 512 << 20, "http.bodies_max", "process",
             "Wait for answers before you send more, or send smaller batches.", one="http.body_max",
         ),
+        Resource(
+            "lookups", "DNS lookups of endpoints under way", 16, "budgets.totals", "process",
+            "Wait for the answers of the name server.",
+        ),
+        Resource(
+            "outbound_requests", "`:test` and `:verify` requests under way", 64, "budgets.totals", "process",
+            "Wait for their answers, or lower the deadline of the endpoint.",
+        ),
     )
 }  # fmt: skip
 """Name -> resource."""
