@@ -25,9 +25,10 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -38,6 +39,7 @@ import uvicorn
 from gateway import __version__, collector
 from gateway.access import configured
 from gateway.access.access import Access
+from gateway.access.heads import Heads
 from gateway.access.tokens import SET_MAX
 from gateway.access.trail import Trail
 from gateway.api.app import Api
@@ -62,6 +64,7 @@ from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.ledger import Ledger
+from gateway.ledger.audit import PURPOSE
 from gateway.memory import given_back
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
 from gateway.reload import Reloads, Running
@@ -71,7 +74,7 @@ from gateway.telemetry import Metrics, log, set_up_logging, settle_lines
 from gateway.transports.tls import ServerTls
 from gateway.upstreams import Upstream
 from gateway.webhooks.endpoints import Endpoints
-from gateway.webhooks.secrets import load_seals
+from gateway.webhooks.secrets import Seals, load_seals
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.supervisor import Pushes
 from gateway.webhooks.traces import Traces
@@ -289,8 +292,9 @@ async def running(
         stack.enter_context(given_back())
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
         data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
+        seals = await asyncio.to_thread(load_seals, config.ledger.secrets_file, data / "secrets.key")
         ops.waits_for = "the ledger"
-        ledger = await _open_ledger(config, migrate)
+        ledger = await _open_ledger(config, migrate, seals)
         stack.push_async_callback(ledger.close)
         ledger.history.start()
         peers, ack_key = await _peers(config, ledger, metrics, data)
@@ -309,17 +313,20 @@ async def running(
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)
-        rules, transport = _outbound(config, listeners, amqp_ports, gateway.budgets)
+        rules, transport = _outbound(config, listeners, amqp_ports)
         stack.push_async_callback(transport.aclose)
         sender = Sender(transport, traces=Traces(spans.tracer, brokers))
         stack.push_async_callback(sender.close)
-        seals = await asyncio.to_thread(load_seals, config.ledger.secrets_file, data / "secrets.key")
         if peers.shared and not config.ledger.secrets_file:
             log(
                 "secrets.key_not_shared", logging.WARNING, key=seals.name,
-                detail="ledger.secrets_file is not set: what this gateway seals, others on this ledger cannot open",
+                detail="ledger.secrets_file is not set: what this gateway seals, others on this ledger cannot open, "
+                "and its rows of the audit log they cannot check",
             )  # fmt: skip
         endpoints = Endpoints(ledger, config.endpoints, sender, transport, seals, origin=config.outbound.origin)
+        heads = Heads(ledger, config.audit, data, metrics, partial(_tell_head, endpoints, config.audit.send_endpoint))
+        await heads.start()
+        stack.push_async_callback(heads.close)
         pushes = Pushes(
             gateway, endpoints, sender, places=config.outbound.requests
         )  # fmt: skip
@@ -426,7 +433,7 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
 
 
 def _outbound(
-    config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int], budgets: Budgets
+    config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int]
 ) -> tuple[Rules, GuardedTransport]:
     """The transport for requests to URLs that others set; and its rules, to which ports of ours may be added."""
     settings = config.outbound
@@ -437,10 +444,10 @@ def _outbound(
     for port in amqp:
         rules.listens("127.0.0.1" if host == "localhost" else host, port)
     # Who may call whom how often is said by the endpoints; here is only what all of them may take together.
-    # Requests that callers wait for have connections of their own, so that none is missing for webhooks.
-    most = settings.requests + budgets["outbound_requests"].total
-    limits = dataclasses.replace(DEFAULT_OUTBOUND_LIMITS, connections=most, connections_per_site=most)
-    return rules, GuardedTransport(rules, limits, lookups=budgets["lookups"])
+    limits = dataclasses.replace(
+        DEFAULT_OUTBOUND_LIMITS, connections=settings.requests, connections_per_site=settings.requests
+    )
+    return rules, GuardedTransport(rules, limits)
 
 
 def _issuer(rules: Rules, stack: AsyncExitStack) -> GuardedTransport:
@@ -469,11 +476,39 @@ def ledger_url(config: Config) -> str:
     return config.ledger.url or f"sqlite:///{_data_folder(Path(config.data_dir)) / 'ledger.db'}"
 
 
-async def _open_ledger(config: Config, migrate: bool | None) -> Ledger:
+def audit_keys(config: Config, *, make: bool = True) -> dict[str, bytes]:
+    """The keys of the MACs of the audit log, by name; the first one makes them. ``make``: a key in the data folder,
+    where there is none and ``ledger.secrets_file`` does not say another; False: then there are none.
+
+    Raises:
+        ConfigurationError: the file of keys is missing or wrong.
+    """
+    file, data = config.ledger.secrets_file, Path(config.data_dir)
+    if not file and make:
+        data = _data_folder(data)
+    otherwise = data / "secrets.key"
+    return load_seals(file, otherwise).derived(PURPOSE) if file or make or otherwise.exists() else {}
+
+
+async def _open_ledger(config: Config, migrate: bool | None, seals: Seals) -> Ledger:
     url = await asyncio.to_thread(ledger_url, config)
     if migrate is None:
         migrate = url.startswith("sqlite")
-    return await Ledger.open(url, config.ledger, owner=_process(), migrate=migrate, retention=config.retention)
+    return await Ledger.open(
+        url, config.ledger, owner=_process(), migrate=migrate, retention=config.retention,
+        audit_keys=seals.derived(PURPOSE),
+    )  # fmt: skip
+
+
+async def _tell_head(endpoints: Endpoints, name: str, head: Mapping[str, Any]) -> str:
+    """Send the head of the audit log to an endpoint; why it was not taken, or empty."""
+    try:
+        outcome = await endpoints.tell(name, "amqp.audit-head", head)
+    except GatewayError as error:
+        return str(error)
+    if outcome.error is not None:
+        return str(outcome.error)
+    return "" if outcome.status is not None and 200 <= outcome.status <= 299 else f"status {outcome.status}"
 
 
 @asynccontextmanager

@@ -94,6 +94,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "data_dir": (RESTART, "files in it are open"),
     "cluster": (RESTART, "other processes know this one by it"),
     "tracing": ("live", "for the next span; what waits goes to the collector that there is then"),
+    "audit": (RESTART, "the head is kept from the start on"),
     "retention": ("live", "for the next message and the next sweep; a body that is kept goes when that was said"),
 }
 """Setting, or table of them -> ``live`` or ``restart``, and when it counts or why it does not. The longest that fits

@@ -271,6 +271,15 @@ class Metrics:
         self.audit_rounds = self._plain(
             Counter, "audit_rounds", "How often the audit has been through everything that the ledger remembers"
         )
+        self.audit_log_row = self._plain(
+            Gauge, "audit_log_row", "Number of the newest row of the audit log of changes that this process knows of"
+        )
+        self.audit_log_broken = self._plain(
+            Gauge,
+            "audit_log_broken",
+            "1 while rows of the audit log of changes are gone, or others than this process wrote: `audit.broken` in "
+            "the log says which",
+        )
         self.work = gauge("work", "Work that this process does and no other, by kind", ("kind",))
         self.fenced = self._plain(
             Counter, "fenced", "Times that this process lost all its work because its lease ran out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +17,8 @@ from gateway.terminal import json_text
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from gateway.config import Config
+
 T = TypeVar("T")
 
 
@@ -23,27 +26,37 @@ T = TypeVar("T")
 def audit() -> None:
     """Check the audit log, and write it out: who changed what, and who was refused.
 
-    Each row is chained to the one before by its hash. Both verbs read the ledger itself: the gateway may run.
+    Each row is chained to the one before by its hash, and has a MAC with a key that the database does not have. Both
+    verbs read the ledger itself: the gateway may run.
     """
 
 
-def _read(config: str | None, data_dir: str | None, work: Callable[[sa.Connection], T]) -> T:
+def _read(settings: Config, work: Callable[[sa.Connection, bool], T]) -> T:
+    """``work`` gets a connection with one snapshot, and whether several processes write to the ledger."""
     from sqlalchemy import exc
 
     from gateway.app import ledger_url
-    from gateway.config import load
     from gateway.ledger import schema
     from gateway.ledger.engine import Database, unavailable
 
-    engine = Database(ledger_url(load(config, overrides={"data_dir": data_dir}))).readers()
+    database = Database(ledger_url(settings))
+    engine = database.readers()
     try:
         with engine.connect() as connection:
+            if database.shared:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             schema.check(connection)
-            return work(connection)
+            return work(connection, database.shared)
     except exc.DBAPIError as error:
         raise unavailable(error) from error
     finally:
         engine.dispose()
+
+
+def _load(config: str | None, data_dir: str | None) -> Config:
+    from gateway.config import load
+
+    return load(config, overrides={"data_dir": data_dir})
 
 
 class _HeadType(click.ParamType[tuple[int, bytes]]):
@@ -60,27 +73,83 @@ class _HeadType(click.ParamType[tuple[int, bytes]]):
         return found
 
 
+class _RowsType(click.ParamType[range]):
+    name = "FIRST[-LAST]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
+        first, _, last = str(value).partition("-")
+        try:
+            found = range(int(first), int(last or first) + 1)
+        except ValueError:
+            found = range(0)
+        if not found or found.start < 1:
+            self.fail(f"{str(value)[:40]!r}: expected the number of a row, or two with a hyphen: 120-140", param, ctx)
+        return found
+
+
 @audit.command("verify")
 @click.option("--head", type=_HeadType(), help="A head that was kept elsewhere: it must still be on the chain.")
+@click.option(
+    "--accept", "accepted", type=_RowsType(), multiple=True,
+    help="Rows that you know about: of an earlier release, or a finding that was looked into. May be repeated.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @config_option
 @data_dir_option
-def verify_audit(head: tuple[int, bytes] | None, as_json: bool, config: str | None, data_dir: str | None) -> None:
-    """Walk the whole chain, and print its head.
+def verify_audit(
+    head: tuple[int, bytes] | None,
+    accepted: tuple[range, ...],
+    as_json: bool,
+    config: str | None,
+    data_dir: str | None,
+) -> None:
+    """Check the whole log: hashes, MACs, times, and what went for its age. Print its head.
 
-    Keep the head somewhere else, and give it with --head next time: only so is it seen that the newest rows were cut
-    off, or that the whole chain was made anew.
+    The keys are those of ledger.secrets_file, and the days those of retention.audit_days: give the gateway's
+    configuration. The head that the gateway keeps in audit.head_file must be on the chain, where that file is there,
+    and so must --head. Without both, nobody can see that rows at the end were cut off, and the command says so.
+
+    \b
+    Exit status: 0 the log is sound; 9 rows are changed, missing, inserted or
+    not the gateway's; 2 a wrong setting; 5 the ledger cannot be read.
     """
-    from gateway.ledger.audit import Head, verify
+    from time import time
 
-    found = _read(config, data_dir, lambda connection: verify(connection, Head(*head) if head else None))
+    from gateway.access.heads import head_path, read_head
+    from gateway.app import audit_keys
+    from gateway.ledger.audit import AuditKeys, Head
+    from gateway.ledger.audit_check import Rules, verify
+
+    settings = _load(config, data_dir)
+    path = head_path(settings.audit, Path(settings.data_dir))
+    kept = read_head(path)  # before the log is read: what the file knows is there
+    heads = [Head(*head)] if head else []
+    heads += [kept] if kept is not None else []
+    rules = Rules(
+        AuditKeys(audit_keys(settings, make=False)), int(time() * 1e6), settings.retention.audit_days, False, accepted
+    )
+    found = _read(settings, lambda connection, shared: verify(connection, heads, rules._replace(shared=shared)))
     text = f"{found.head.sequence}:{found.head.hash.hex()}"
     if as_json:
-        broken = found.broken or None
-        print_json({"rows": found.rows, "first": found.first, "head": text, "broken": broken, "why": found.why})
+        print_json(
+            {
+                "rows": found.rows, "first": found.first, "head": text, "mac": found.head.mac.hex(),
+                "broken": found.broken or None, "why": found.why, "first_with_mac": found.keyed or None,
+                "later_without_mac": found.without, "end_checked": bool(heads),
+            }
+        )  # fmt: skip
     elif not found.broken:
         since = f" from row {found.first} on" if found.first > 1 else ""
-        note(f"{found.rows} rows{since}, sound. The head:")
+        note(f"{found.rows} rows{since}, sound.")
+        if found.keyed > found.first:
+            note(f"Rows before {found.keyed} are of an earlier release, and have no MAC of their own.")
+        if found.without:
+            note(
+                f"{found.without} rows behind row {found.keyed} have no MAC: an earlier release wrote beside this one."
+            )
+        if not heads:
+            note(f"The end was not checked: {path} is not there, and no --head. A cut at the end cannot be seen.")
+        note("The head:")
         click.echo(text)
     if found.broken:
         raise Failure(
@@ -109,11 +178,13 @@ def export_audit(after: int, config: str | None, data_dir: str | None) -> None:
                 "text": row.entry.decode("utf-8", "backslashreplace"),
                 "previous": row.previous.hex(),
                 "hash": row.hash.hex(),
+                "mac": row.mac.hex() if row.mac is not None else None,
+                "mac_key": row.mac_key,
             }
         )
 
-    def work(connection: sa.Connection) -> None:
+    def work(connection: sa.Connection, _: bool) -> None:
         for row in rows(connection, after):
             click.echo(line(row))
 
-    _read(config, data_dir, work)
+    _read(_load(config, data_dir), work)

@@ -84,13 +84,17 @@ async def _in_the_ledger(
     config: str | None, data_dir: str | None, work: Callable[[StoredKeys, Collection[str]], Awaitable[T]]
 ) -> T:
     from gateway.access.keys import StoredKeys
-    from gateway.app import ledger_url
+    from gateway.app import audit_keys, ledger_url
     from gateway.config import broker_names, load
     from gateway.ledger import Ledger
 
     settings = load(config, overrides={"data_dir": data_dir})
     address = ledger_url(settings)
-    ledger = await Ledger.open(address, settings.ledger, owner="gateway keys", migrate=address.startswith("sqlite"))
+    keys = await asyncio.to_thread(audit_keys, settings)
+    ledger = await Ledger.open(
+        address, settings.ledger, owner="gateway keys", migrate=address.startswith("sqlite"),
+        audit_keys=keys,
+    )  # fmt: skip
     try:
         stored = StoredKeys(ledger, frozenset(key.name for key in settings.api_keys))
         return await work(stored, broker_names(settings))

@@ -80,25 +80,37 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
 @config_option
 @data_dir_option
 def list_secrets(as_json: bool, config: str | None, data_dir: str | None) -> None:
-    """Show the keys by their names, and how many secrets are sealed with each."""
+    """Show the keys by their names, how many secrets are sealed with each, and how many rows of the audit log have a
+    MAC of it."""
+    from gateway.ledger.audit import keys_used
     from gateway.webhooks import resealing
 
     async def work(ledger: Ledger, seals: Seals) -> list[dict[str, object]]:
         counts = await resealing.used(ledger)
-        names = [*seals.names, *sorted(counts.keys() - set(seals.names))]
+        rows: dict[str, int] = await ledger.read(keys_used)
+        names = [*seals.names, *sorted((counts.keys() | rows.keys()) - set(seals.names))]
         return [
-            {"key": name, "secrets": counts[name], "there": name in seals.names, "seals": name == seals.name}
+            {
+                "key": name, "secrets": counts[name], "audit_rows": rows.get(name, 0), "there": name in seals.names,
+                "seals": name == seals.name,
+            }
             for name in names
-        ]
+        ]  # fmt: skip
 
     found = asyncio.run(_with(config, data_dir, work))
     if as_json:
         print_json({"keys": found})
         return
     print_table(
-        ("KEY", "SECRETS", "IN THE FILE", "SEALS"),
+        ("KEY", "SECRETS", "AUDIT ROWS", "IN THE FILE", "SEALS"),
         (
-            (row["key"], row["secrets"], "yes" if row["there"] else "MISSING", "yes" if row["seals"] else "-")
+            (
+                row["key"],
+                row["secrets"],
+                row["audit_rows"],
+                "yes" if row["there"] else "MISSING",
+                "yes" if row["seals"] else "-",
+            )
             for row in found
         ),
     )
@@ -115,7 +127,9 @@ def rotate_secrets(config: str | None, data_dir: str | None) -> None:
        Restart every gateway on the ledger: all of them can open what it seals.
     2. Make it the first line, and restart them again: it seals what is new.
     3. gateway secrets rotate
-    4. gateway secrets list: the old keys have 0 secrets. Take their lines out.
+    4. gateway secrets list: the old keys have 0 secrets. A key with 0 audit
+       rows, too, is needed no more: take its line out. The others stay, last,
+       for gateway audit verify, until retention.audit_days have passed.
     """
     from gateway.webhooks import resealing
 

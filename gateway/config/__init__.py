@@ -22,7 +22,7 @@ from gateway.config.brokers import (
 from gateway.config.budgets import BudgetSettings, budget_bounds
 from gateway.config.document import Config, asks_for_credentials
 from gateway.config.endpoints import EndpointAuth, EndpointSettings, EndpointTls
-from gateway.config.ledger import ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
+from gateway.config.ledger import AuditSettings, ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
 from gateway.config.loading import ENVIRONMENT, broker_names, load
 from gateway.config.service import (
     EmbeddedSettings,
@@ -45,6 +45,7 @@ __all__ = [
     "VERSION_NAMES",
     "AccessSettings",
     "ApiKeySettings",
+    "AuditSettings",
     "BridgePlace",
     "BridgeSettings",
     "BridgeSource",

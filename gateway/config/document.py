@@ -10,7 +10,7 @@ from gateway.config.bridges import BridgeSettings
 from gateway.config.brokers import BrokerSettings
 from gateway.config.budgets import BudgetSettings
 from gateway.config.endpoints import EndpointSettings
-from gateway.config.ledger import ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
+from gateway.config.ledger import AuditSettings, ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
 from gateway.config.service import EmbeddedSettings, HttpSettings, OpsSettings, OutboundSettings, TracingSettings
 from gateway.config.subscriptions import SubscriptionSettings
 from gateway.config.taps import TapSettings
@@ -38,6 +38,7 @@ class Config(Settings, frozen=True):
     tracing: TracingSettings = TracingSettings()
     cluster: ClusterSettings = ClusterSettings()
     retention: RetentionSettings = RetentionSettings()
+    audit: AuditSettings = AuditSettings()
     subscriptions: dict[Name, SubscriptionSettings] = {}
     endpoints: dict[Name, EndpointSettings] = {}
     bridges: dict[Name, BridgeSettings] = {}

@@ -28,9 +28,9 @@ class LedgerSettings(Settings, frozen=True):
     """Names of AMQP headers that are remembered of each message, as text of at most 200 characters, so that messages
     can be found by them."""
     secrets_file: str = ""
-    """File with the key under which secrets are sealed (AES-256-GCM): 32 octets in base64; several lines: the first one
-    seals, all of them open. Empty: ``secrets.key`` in the data folder, made at the first start. Gateways that share a
-    ledger need the same one."""
+    """File with the key under which secrets are sealed (AES-256-GCM), and from which the key of the MACs of the audit
+    log is derived: 32 octets in base64; several lines: the first one seals, all of them open. Empty: ``secrets.key`` in
+    the data folder, made at the first start. Gateways that share a ledger need the same one."""
 
 
 class RetentionSettings(Settings, frozen=True):
@@ -54,6 +54,23 @@ class RetentionSettings(Settings, frozen=True):
     read goes at once."""
     log_octets: Annotated[int, Meta(ge=1 << 20, le=1 << 50)] = 10 << 30
     """How large the message log may be, in octets; what is more goes, the oldest first, whether it was read or not."""
+
+
+class AuditSettings(Settings, frozen=True):
+    """``[audit]``: where the gateway keeps the head of the audit log (number, hash and MAC of its newest row), and to
+    whom it sends it. For how long rows are kept: ``retention.audit_days``."""
+
+    head_file: str = ""
+    """File with the newest row that this process knows of, written within a second after it. Keep it where nobody who
+    can write to the database can write. Empty: ``audit.head`` in the data folder."""
+    send_every: Annotated[float, Meta(ge=1)] = 3_600.0
+    """Pause between two heads that are sent, in seconds."""
+    send_log: bool = False
+    """Whether each head is a line of the log, ``audit.head``."""
+    send_file: str = ""
+    """File to which each head is appended as a line of JSON; empty: none."""
+    send_endpoint: str = ""
+    """Endpoint that gets each head as a signed webhook; empty: none."""
 
 
 class ClusterSettings(Settings, frozen=True):

@@ -61,6 +61,7 @@ STRANGE: Final = frozenset({UNSEALED, REPEATED})
 """Refusals of requests that need not be from a process that has the secret: no answer to them is sealed."""
 _OWN: Final = (
     "role", "http.host", "http.port", "ops", "cluster", "data_dir", "log_level", "embedded.host", "embedded.port",
+    "audit",
 )  # fmt: skip
 """Settings that differ from process to process."""
 

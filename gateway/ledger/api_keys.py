@@ -5,18 +5,20 @@ Each change is written with its row of the audit log, in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from gateway.errors import NoSuchResource, StateError
-from gateway.ledger import audit
+from gateway.ledger.audit import Head
 from gateway.ledger.models import api_keys
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
+
+T = TypeVar("T")
 
 LIVE_MAX: Final = 2
 """Most live keys of one client: the one in use, and the one that replaces it."""
@@ -120,12 +122,12 @@ class ApiKeys:
             LedgerUnavailable: it is not remembered.
         """
 
-        def run(connection: sa.Connection, _: Any) -> None:
+        def run(connection: sa.Connection) -> tuple[None, Head]:
             _alone(connection)
             _insert(connection, key, now)
-            audit.append(connection, [(now, entry)])
+            return None, self._ledger.audit.chain(connection, [(now, entry)])
 
-        await self._ledger.task(run)
+        await self._recorded(run)
 
     async def revoke(self, key_id: str, now: int, entry: Mapping[str, Any]) -> ApiKey:
         """It opens nothing any more. Harmless where it does not already.
@@ -134,16 +136,15 @@ class ApiKeys:
             NoSuchResource: there is none of that id.
         """
 
-        def run(connection: sa.Connection, _: Any) -> ApiKey:
+        def run(connection: sa.Connection) -> tuple[ApiKey, Head | None]:
             _alone(connection)
             found = _get(connection, key_id)
             if found.revoked_at:
-                return found
-            audit.append(connection, [(now, {**entry, "client": found.client})])
-            return _change(connection, key_id, revoked_at=now)
+                return found, None
+            head = self._ledger.audit.chain(connection, [(now, {**entry, "client": found.client})])
+            return _change(connection, key_id, revoked_at=now), head
 
-        key: ApiKey = await self._ledger.task(run)
-        return key
+        return await self._recorded(run)
 
     async def replace(self, key_id: str, key: ApiKey, until: int, now: int, entry: Mapping[str, Any]) -> ApiKey:
         """Another key for the client and with the scopes of one that there is, which ends at ``until`` if not before;
@@ -154,7 +155,7 @@ class ApiKeys:
             StateError: it is not live, or its client has two already.
         """
 
-        def run(connection: sa.Connection, _: Any) -> ApiKey:
+        def run(connection: sa.Connection) -> tuple[ApiKey, Head]:
             _alone(connection)
             old = _get(connection, key_id)
             if not old.live(now):
@@ -163,11 +164,18 @@ class ApiKeys:
             _insert(connection, new, now)
             ends = min(until, old.expires_at) if old.expires_at else until
             _change(connection, key_id, expires_at=max(ends, 1))
-            audit.append(connection, [(now, {**entry, "client": old.client, "new": new.id})])
-            return new
+            row = (now, {**entry, "client": old.client, "new": new.id})
+            return new, self._ledger.audit.chain(connection, [row])
 
-        new: ApiKey = await self._ledger.task(run)
-        return new
+        return await self._recorded(run)
+
+    async def _recorded(self, run: Callable[[sa.Connection], tuple[T, Head | None]]) -> T:
+        """Run a change with its row of the audit log, in one transaction."""
+        found: tuple[T, Head | None] = await self._ledger.task(lambda connection, _: run(connection))
+        value, head = found
+        if head is not None:
+            self._ledger.audit.note(head)
+        return value
 
     async def get(self, key_id: str) -> ApiKey:
         """One by its id. Raises NoSuchResource."""

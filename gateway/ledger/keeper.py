@@ -159,7 +159,8 @@ class Keeper:
         hour = (today - self._settings.statistics_days) * 24
         await self._forget(lambda connection: statistics.forget(connection, hour), statistics.CHUNK)
         days = self._settings.audit_days
-        await self._forget(lambda connection: audit.trim(connection, now, days), audit.CHUNK)
+        while await self._ledger.audit.trim(now, days) == audit.CHUNK:
+            pass
         run = now - self._settings.statistics_days * DAY_MS * 1000
         await self._forget(lambda connection: pipeline_runs.forget(connection, run), pipeline_runs.CHUNK)
         found = Dropped.GONE

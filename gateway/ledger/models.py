@@ -432,8 +432,11 @@ audit_log = _table(
     _octets("entry"),
     _octets("previous"),
     _octets("hash"),
+    sa.Column("mac", Octets, nullable=True),
+    sa.Column("mac_key", Text, nullable=True),
     sa.CheckConstraint("length(previous) = 32", name="previous_32"),
     sa.CheckConstraint("length(hash) = 32", name="hash_32"),
 )
 """Who changed what, and who was refused, append-only, without gaps. ``entry`` is JSON, as octets; ``hash`` is over
-``sequence``, ``at``, ``entry`` and ``previous``, the hash of the row before."""
+``sequence``, ``at``, ``entry`` and ``previous``, the hash of the row before. ``mac`` is over ``hash`` and the MAC of
+the row before, with the key that ``mac_key`` names; releases before 0008 write neither."""

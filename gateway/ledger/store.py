@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import time
+from types import MappingProxyType
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
@@ -46,7 +47,6 @@ from gateway.ledger.records import (
     Intent,
     KeyClaim,
     MessageFilter,
-    New,
     Resource,
     Seen,
     StoredMessage,
@@ -82,8 +82,6 @@ class Ledger:
     on_fenced: Callable[[], None] | None = None
     """Called on the loop when this process has lost its shard, before any write is answered that came later: what is
     owned by shard and fence is another's now."""
-    on_keys: Callable[[str, int], None] = staticmethod(lambda client, count: None)
-    """Called on the loop with a client and how many of its Idempotency-Keys are kept now, or, below 0, no more."""
     on_commit: Callable[[float], None] | None = None
     """Called on the writer's thread with the seconds that a transaction took, its commit included."""
     on_outdated: Callable[[], None] | None = None
@@ -114,6 +112,7 @@ class Ledger:
         migrate: bool = False,
         clock: Callable[[], float] = time,
         retention: RetentionSettings = RetentionSettings(),  # noqa: B008  # frozen
+        audit_keys: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Ledger:
         """Open the ledger and lease a shard.
 
@@ -124,6 +123,7 @@ class Ledger:
             clock: seconds since 1970, for the age of keys. Leases of shards go by the database's clock, and so do those
                 of deliveries, unless this is another clock than the system's.
             retention: which bodies are kept.
+            audit_keys: keys of the MACs of the audit log, by name; the first one makes them. None: rows get no MAC.
 
         Raises:
             ConfigurationError: the URL is wrong, or the schema is older than this release (run
@@ -133,7 +133,7 @@ class Ledger:
         database = Database(url)
         loop = asyncio.get_running_loop()
         lock = await loop.run_in_executor(None, _prepare, database, migrate)
-        ledger = cls(database, settings, owner, clock, lock, retention)
+        ledger = cls(database, settings, owner, clock, lock, retention, audit_keys)
         try:
             await ledger._writer.submit(Task(loop.create_future(), lambda connection, lease: None))
         except BaseException:
@@ -149,6 +149,7 @@ class Ledger:
         clock: Callable[[], float],
         lock: IO[bytes] | None,
         retention: RetentionSettings,
+        audit_keys: Mapping[str, bytes],
     ) -> None:
         """Use ``open``."""
         self._database = database
@@ -195,7 +196,7 @@ class Ledger:
         """Messages, oldest first, step by step."""
         self.api_keys = ApiKeys(self)
         """Keys of callers."""
-        self.audit = Audit(self)
+        self.audit = Audit(self, audit_keys, shared=database.shared)
         """Who changed what."""
         self.promises = Promises(self, database)
         """Whether all that was promised is accounted for."""
@@ -344,8 +345,6 @@ class Ledger:
         claim: KeyClaim = await self._writer.submit(
             Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
         )
-        if isinstance(claim, New):
-            self.on_keys(client, 1)
         return claim
 
     async def finish_key(
@@ -375,7 +374,6 @@ class Ledger:
             KeyLost, LedgerUnavailable: as in ``finish_key``.
         """
         await self._writer.submit(Settle(self._loop.create_future(), client, key, FREE, entries))
-        self.on_keys(client, -1)
 
     async def unknown_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
         """Remember that a key this process holds ended without an outcome (504). The intents without a final
@@ -573,10 +571,9 @@ class Ledger:
             try:
                 if await self._task(self._renew, proves=True) and self.on_takeover is not None:
                     self.on_takeover()
-                while self._forgot(await self._task(self._forget_keys)) == keys.CHUNK and self._loop.time() < due:
-                    pass
-                while await self._task(self._forget_inbox) == inbox.CHUNK and self._loop.time() < due:
-                    pass
+                for forget, chunk in ((self._forget_keys, keys.CHUNK), (self._forget_inbox, inbox.CHUNK)):
+                    while await self._task(forget) == chunk and self._loop.time() < due:
+                        pass
                 await self._partition()
             except GatewayError as error:
                 logger.debug("ledger maintenance: %s", error)
@@ -589,13 +586,8 @@ class Ledger:
             self._group.probe(connection, lease, first, self._now())
         return self._shards.fence_lapsed(connection) if self._database.shared else []
 
-    def _forget_keys(self, connection: sa.Connection, _: Lease) -> Mapping[str, int]:
+    def _forget_keys(self, connection: sa.Connection, _: Lease) -> int:
         return self._keys.forget_expired(connection, self._now())
-
-    def _forgot(self, clients: Mapping[str, int]) -> int:
-        for client, count in clients.items():
-            self.on_keys(client, -count)
-        return sum(clients.values())
 
     def _forget_inbox(self, connection: sa.Connection, _: Lease) -> int:
         return self._inbox.forget_expired(connection, self._now())

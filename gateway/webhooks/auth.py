@@ -21,10 +21,9 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from gateway.budgets import Client
 from gateway.config import EndpointAuth
 from gateway.errors import ConfigurationError, OutboundTimeout, TokenRefused
-from gateway.outbound import NOBODY, Answer, GuardedTransport
+from gateway.outbound import Answer, GuardedTransport
 from gateway.outbound.hosts import split_url
 
 TOKENS: Final = 10_000
@@ -78,12 +77,11 @@ class Tokens:
         self._kept: OrderedDict[EndpointAuth, Token] = OrderedDict()
         self._asking: dict[EndpointAuth, asyncio.Task[Token]] = {}
 
-    async def get(self, auth: EndpointAuth, within: float, client: Client = NOBODY, refused: str = "") -> str:
+    async def get(self, auth: EndpointAuth, within: float, refused: str = "") -> str:
         """A token.
 
         Args:
             within: how long to wait for it, in seconds.
-            client: whose share of the lookups is used.
             refused: one that the endpoint did not take: another one is asked for, unless this one is new.
 
         Raises:
@@ -97,7 +95,7 @@ class Tokens:
             return kept.text
         asking = self._asking.get(auth)
         if asking is None:
-            asking = asyncio.get_running_loop().create_task(self._ask(auth, client), name="token")
+            asking = asyncio.get_running_loop().create_task(self._ask(auth), name="token")
             self._asking[auth] = asking
             asking.add_done_callback(lambda task: self._asked(auth, task))
         try:
@@ -123,7 +121,7 @@ class Tokens:
             if len(self._kept) > TOKENS:
                 self._kept.popitem(last=False)
 
-    async def _ask(self, auth: EndpointAuth, client: Client) -> Token:
+    async def _ask(self, auth: EndpointAuth) -> Token:
         form = {"grant_type": "client_credentials"} | ({"scope": auth.scope} if auth.scope else {})
         headers = [
             (b"content-type", b"application/x-www-form-urlencoded"),
@@ -131,9 +129,8 @@ class Tokens:
             (b"authorization", _basic(quote_plus(auth.user), quote_plus(secret_of(auth)))),  # section 2.3.1
         ]
         answer = await self._transport.send(
-            "POST", auth.token_url, headers, urlencode(form).encode(), within=TOKEN_WITHIN, repeatable=True,
-            client=client,
-        )  # fmt: skip
+            "POST", auth.token_url, headers, urlencode(form).encode(), within=TOKEN_WITHIN, repeatable=True
+        )
         return self._read(auth, answer)
 
     def _read(self, auth: EndpointAuth, answer: Answer) -> Token:

@@ -7,6 +7,8 @@ nobody who can write to the database moves a secret to where it would be sent to
 
 The key is in a file, not in the ledger: 32 octets in base64. A file of several lines has several keys: the first one
 seals, all of them open, so that a key is replaced by writing a new line before the old one.
+
+Keys for other purposes are derived from these (HKDF, RFC 5869), so that one file is enough.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.errors import ConfigurationError
 
@@ -41,6 +45,7 @@ class Seals:
         if not 0 < len(keys) <= KEYS_MAX or any(len(key) != KEY for key in keys):
             raise ConfigurationError(f"sealing keys: 1 to {KEYS_MAX} are needed, each of {KEY} octets")
         self._keys = {_name(key): AESGCM(key) for key in keys}
+        self._octets = {_name(key): key for key in keys}
         self.name = _name(keys[0])
         """Of the key that seals."""
         self._random = random
@@ -49,6 +54,13 @@ class Seals:
     def names(self) -> tuple[str, ...]:
         """Of all keys, in their order."""
         return tuple(self._keys)
+
+    def derived(self, purpose: str) -> dict[str, bytes]:
+        """A key for another purpose from each of the keys, in their order, under the same names."""
+        return {
+            name: HKDF(SHA256(), KEY, salt=None, info=purpose.encode()).derive(key)
+            for name, key in self._octets.items()
+        }
 
     def seal(self, purpose: str, text: str) -> str:
         """A text for nobody to read but us. ``purpose`` says what it is for; it is needed to open it."""

@@ -8,12 +8,16 @@ import sqlite3
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
-from gateway.config import LedgerSettings, RetentionSettings
+from gateway.access.heads import Heads
+from gateway.app import audit_keys
+from gateway.config import AuditSettings, Config, LedgerSettings, RetentionSettings
 from gateway.ledger import Ledger
+from gateway.telemetry import Metrics
 from tests.commands.conftest import Run
 
 Ask = Callable[..., Result]
@@ -22,7 +26,7 @@ Ask = Callable[..., Result]
 @pytest.fixture
 def ask(run: Run, tmp_path: Path) -> Ask:
     async def fill() -> None:
-        ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", migrate=True)
+        ledger = await opened(tmp_path)
         for number in range(3):
             await ledger.audit.append([(number + 1, {"action": "a", "number": number})])
         await ledger.close()
@@ -31,14 +35,82 @@ def ask(run: Run, tmp_path: Path) -> Ask:
     return lambda *arguments: run(*arguments, "--data-dir", str(tmp_path))
 
 
+async def opened(folder: Path, **options: Any) -> Ledger:
+    """The ledger of a data folder, with the keys that are there."""
+    keys = audit_keys(Config(data_dir=str(folder)))
+    url = f"sqlite:///{folder}/ledger.db"
+    return await Ledger.open(url, LedgerSettings(), owner="test", migrate=True, audit_keys=keys, **options)
+
+
+def keep_head(folder: Path) -> None:
+    """Have the gateway's file say what it would."""
+
+    async def keep() -> None:
+        ledger = await opened(folder)
+        heads = Heads(ledger, AuditSettings(), folder, Metrics(""))
+        await heads.start()
+        await heads.close()
+        await ledger.close()
+
+    asyncio.run(keep())
+
+
 def test_a_sound_log(ask: Ask) -> None:
     found = ask("audit", "verify")
-    assert (found.exit_code, found.stderr) == (0, "3 rows, sound. The head:\n")
+    *_, end, last = found.stderr.splitlines()
+    assert (found.exit_code, found.stderr.splitlines()[0], last) == (0, "3 rows, sound.", "The head:")
+    assert "A cut at the end cannot be seen" in end
     head = found.stdout.strip()
-    assert ask("audit", "verify", "--head", head).exit_code == 0
+    with_head = ask("audit", "verify", "--head", head)
+    assert (with_head.exit_code, with_head.stderr) == (0, "3 rows, sound.\nThe head:\n")
+    (mac,) = json.loads(ask("audit", "export", "--after", "2").stdout)["mac"].split()
     assert json.loads(ask("audit", "verify", "--json").stdout) == {
-        "rows": 3, "first": 1, "head": head, "broken": None, "why": "",
+        "rows": 3, "first": 1, "head": head, "mac": mac, "broken": None, "why": "", "first_with_mac": 1,
+        "later_without_mac": 0, "end_checked": False,
     }  # fmt: skip
+
+
+def test_the_file_with_the_head_is_enough(ask: Ask, tmp_path: Path) -> None:
+    keep_head(tmp_path)
+    assert (tmp_path / "audit.head").stat().st_mode & 0o777 == 0o600
+    found = ask("audit", "verify")
+    assert (found.exit_code, found.stderr) == (0, "3 rows, sound.\nThe head:\n")
+    assert json.loads(ask("audit", "verify", "--json").stdout)["end_checked"]
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("DELETE FROM audit_log WHERE sequence = 3")
+    found = ask("audit", "verify")
+    assert (found.exit_code, "the chain ends before row 3: it was cut off" in found.stderr) == (9, True)
+    (tmp_path / "audit.head").write_text("{}")
+    found = ask("audit", "verify")
+    assert (found.exit_code, "not a head of the audit log" in found.stderr) == (2, True)
+
+
+def test_a_log_of_an_earlier_release(ask: Ask, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("UPDATE audit_log SET mac = NULL, mac_key = NULL")
+    found = ask("audit", "verify")
+    assert (found.exit_code, "no row has a MAC: start the gateway once" in found.stderr) == (9, True)
+    assert ask("audit", "verify", "--accept", "1-3").exit_code == 0
+    keep_head(tmp_path)
+    found = ask("audit", "verify")
+    assert found.exit_code == 0
+    assert found.stderr.splitlines()[:2] == [
+        "4 rows, sound.", "Rows before 4 are of an earlier release, and have no MAC of their own.",
+    ]  # fmt: skip
+    (line,) = ask("audit", "export", "--after", "3").stdout.splitlines()
+    assert json.loads(line)["entry"] == {"action": "audit.keyed"}
+
+
+def test_without_the_key(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "secrets.key").unlink()
+    found = ask("audit", "verify")
+    assert (found.exit_code, "and the file of keys has none" in found.stderr) == (9, True)
+    assert not (tmp_path / "secrets.key").exists()
+
+
+@pytest.mark.parametrize("rows", ["", "x", "0", "5-3", "1-2-3"])
+def test_rows_that_are_none(ask: Ask, rows: str) -> None:
+    assert ask("audit", "verify", "--accept", rows).exit_code == 2
 
 
 def test_a_log_that_was_changed(ask: Ask, tmp_path: Path) -> None:
@@ -82,14 +154,16 @@ def test_no_ledger(run: Run, tmp_path: Path) -> None:
 
 def test_a_log_whose_old_rows_have_gone(ask: Ask, tmp_path: Path) -> None:
     async def age() -> None:
-        settings = RetentionSettings(audit_days=30)
-        ledger = await Ledger.open(
-            f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", retention=settings
-        )
+        ledger = await opened(tmp_path, retention=RetentionSettings(audit_days=30))
         await ledger.history.keeper.retain()
         await ledger.close()
 
     asyncio.run(age())
+    config = tmp_path / "gateway.toml"
+    config.write_text("[retention]\naudit_days = 30\n")
+    found = ask("audit", "verify", "--config", str(config))
+    assert (found.exit_code, found.stderr.splitlines()[0]) == (0, "2 rows from row 3 on, sound.")
+    assert json.loads(ask("audit", "verify", "--json", "--config", str(config)).stdout)["first"] == 3
     found = ask("audit", "verify")
-    assert (found.exit_code, found.stderr) == (0, "2 rows from row 3 on, sound. The head:\n")
-    assert json.loads(ask("audit", "verify", "--json").stdout)["first"] == 3
+    assert (found.exit_code, "after 30 days, and retention.audit_days is 400" in found.stderr) == (9, True)
+    assert ask("audit", "verify", "--accept", "4").exit_code == 0

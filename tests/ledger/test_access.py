@@ -7,7 +7,8 @@ from typing import Any
 
 from gateway.errors import StateError
 from gateway.ledger.api_keys import KEPT, ApiKey
-from gateway.ledger.audit import Head, verify
+from gateway.ledger.audit import Head
+from gateway.ledger.audit_check import verify
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open
 
 

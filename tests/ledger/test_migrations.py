@@ -47,7 +47,7 @@ def test_there_is_one_line_of_revisions() -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_squawk_has_nothing_to_say(revision: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     sql = sql_of(revision, capsys)
-    assert "CREATE TABLE" in sql
+    assert "CREATE TABLE" in sql or "ALTER TABLE" in sql
     found = squawk(sql, tmp_path / f"{revision}.sql")
     assert (found.returncode, found.stdout) == (0, ""), found.stdout + found.stderr
 
