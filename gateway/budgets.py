@@ -65,11 +65,16 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "Settle some of them, or pull fewer.",
         ),
         Resource(
+            "lease_bytes", "bytes of messages held by brokers under leases", 512 << 20, "http.leases_bytes_max",
+            "process", "Settle some of them, or pull fewer.", one="http.body_max",
+        ),
+        Resource(
             "streams", "streams and pulls that wait", 750, "budgets.totals", "process",
             "End one, or pull with `wait` 0.", within="requests",
         ),
         Resource(
-            "bytes", "bytes of bodies of requests under way", 512 << 20, "http.bodies_max", "process",
+            "bytes", "bytes of bodies of requests, and of messages in answers, under way", 512 << 20,
+            "http.bodies_max", "process",
             "Wait for answers before you send more, or send smaller batches.", one="http.body_max",
         ),
     )
@@ -144,6 +149,18 @@ class Holdings:
             )
         self._held[client.name] = held + amount
         self._sum += amount
+
+    def count(self, client: Client, amount: int) -> None:
+        """Count an amount that the client holds already, whatever the bounds: beyond them nobody takes more."""
+        if amount:
+            self._held[client.name] = self._held.get(client.name, 0) + amount
+            self._sum += amount
+
+    def check(self, client: Client) -> int:
+        """Return how much more the client may take now, at least 1. Raises as :meth:`take` where that is nothing."""
+        with self.hold(client):
+            pass
+        return max(1, self.room_of(client))
 
     def give(self, client: Client, amount: int = 1) -> None:
         """Give back an amount that the client has taken."""

@@ -9,8 +9,11 @@ keeps. ``docs/limits.md`` and ``docs/embedded-broker.md`` are generated from the
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 MIB = 1 << 20
+PULL_MAX: Final = 32 * MIB
+"""Bytes of messages with which one pull ends, whatever it was asked for. One message goes however large it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,14 @@ class Call:
             self.gateway.budgets["bytes"].give(self.client, -more)
         self.holds = octets
 
+    def hold_all(self, octets: int) -> None:
+        """The same for messages that were taken already: they are counted whether or not there is room."""
+        if octets > self.holds:
+            self.gateway.budgets["bytes"].count(self.client, octets - self.holds)
+            self.holds = octets
+        else:
+            self.hold(octets)
+
     def leave(self) -> None:
         """Give back all that the request holds: it is over."""
         if self.holds:

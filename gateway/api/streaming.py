@@ -17,10 +17,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from itertools import chain
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -30,12 +31,13 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.auth import lacks
 from gateway.api.call import Call
 from gateway.api.problems import ApiProblem
-from gateway.api.pulled_json import pulled_message
+from gateway.api.pulled_json import GATHERED, pieces_of
 from gateway.api.traced import handed_out
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import Pulled
 from gateway.core.streams import Stream
 from gateway.core.subscriptions import Subscription
+from gateway.core.turns import Turns
 
 NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _encode = msgspec.json.Encoder().encode
@@ -48,6 +50,8 @@ class Form:
     media_type: str
     event: Callable[[str, str, bytes], bytes]
     """Of its id, its name and its JSON."""
+    frame: Callable[[str], tuple[bytes, bytes]]
+    """What stands before and behind the JSON of a message with that id."""
     heartbeat: bytes
     end: Callable[[str], bytes]
     """Of why it ends."""
@@ -58,9 +62,19 @@ def _sse(id: str, name: str, data: bytes) -> bytes:
     return b"%bdata: %b\n\n" % (head.encode(), data)
 
 
-SSE: Final = Form("text/event-stream", _sse, b":\n\n", lambda reason: _sse("", "end", _encode({"reason": reason})))
+SSE: Final = Form(
+    "text/event-stream",
+    _sse,
+    lambda id: (b"id: %b\nevent: message\ndata: " % id.encode(), b"\n\n"),
+    b":\n\n",
+    lambda reason: _sse("", "end", _encode({"reason": reason})),
+)
 NDJSON: Final = Form(
-    "application/x-ndjson", lambda id, name, data: data + b"\n", b"\n", lambda reason: _encode({"end": reason}) + b"\n"
+    "application/x-ndjson",
+    lambda id, name, data: data + b"\n",
+    lambda id: (b"", b"\n"),
+    b"\n",
+    lambda reason: _encode({"end": reason}) + b"\n",
 )
 
 
@@ -155,14 +169,23 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
             shared=gateway.peers.shared,
             refused=refused,
             client=call.client,
+            bytes_left=lambda: gateway.budgets["bytes"].check(call.client),
         )
         try:
             yield form.heartbeat  # so that the reader knows that it is heard
             async with aclosing(stream.batches()) as batches:
                 async for batch in batches:
+                    call.hold_all(sum(len(item.delivery.message.body) for item in batch))
                     if call.trace is not None:
                         handed_out(call, subscription, batch)
-                    yield b"".join([_event(form, item) for item in batch]) if batch else form.heartbeat
+                    async with aclosing(_events(form, batch)) as events:
+                        async for piece in events:
+                            if gone.done():
+                                return
+                            yield piece
+                    call.hold_all(0)
+                    if not batch:
+                        yield form.heartbeat
             yield form.end(stream.reason)
         finally:
             stream.close()
@@ -170,6 +193,19 @@ def stream_answer(call: Call, subscription: Subscription) -> Response:
     return LiveAnswer(form, pieces)
 
 
-def _event(form: Form, item: Pulled) -> bytes:
-    message: Any = pulled_message(item)
-    return form.event(item.lease.ack_id, "message", _encode(message))
+async def _events(form: Form, batch: Iterable[Pulled]) -> AsyncGenerator[bytes, None]:
+    """The events of a batch, in pieces; others have their turn between them."""
+    turns = Turns()
+    gathered: list[bytes] = []
+    size = 0
+    for item in batch:
+        head, tail = form.frame(item.lease.ack_id)
+        for piece in chain((head,), pieces_of(item), (tail,)):
+            gathered.append(piece)
+            size += len(piece)
+            if size >= GATHERED:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+            await turns.over()
+    if gathered:
+        yield b"".join(gathered)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
@@ -31,7 +32,7 @@ from gateway.api.eager import ends_at_once
 from gateway.api.patching import MEDIA, PATCHING, Patch, patched
 from gateway.api.peers import forward
 from gateway.api.problems import ApiProblem, as_json, problem_of, wrong_parameter
-from gateway.api.pulled_json import pulled_message
+from gateway.api.pulled_json import answer_pieces, is_large, pulled_message
 from gateway.api.routing import NAME_MAX as SHORT_STRING_MAX
 from gateway.api.routing import Route
 from gateway.api.routing import Scope as Needs
@@ -58,6 +59,7 @@ from gateway.core import Gateway, Pulled, Settled
 from gateway.core import Subscription as Found
 from gateway.core.own_queues import queue_of
 from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
+from gateway.limits import PULL_MAX
 from gateway.notation.values import ValueProblem
 from gateway.tracing import names
 from gateway.tracing.names import SpanRow
@@ -236,18 +238,20 @@ async def pull(call: Call) -> Response:
     """Take messages under leases."""
     found = await _find(call)
     request = await call.json(PullRequest)
+    bytes_max = min(PULL_MAX, call.gateway.budgets["bytes"].check(call.client))
     gone = None
     if request.seconds:
         call.take("streams")
         gone = asyncio.get_running_loop().create_task(_disconnected(call.receive), name="disconnect")
     try:
         pulled = await call.gateway.consuming.pull(
-            found, request.max_messages, request.seconds, request.ack_deadline_seconds, gone, call.client
+            found, request.max_messages, request.seconds, request.ack_deadline_seconds, gone, call.client, bytes_max
         )
     finally:
         if gone is not None:
             gone.cancel()
     try:
+        call.hold_all(call.holds + sum(len(item.delivery.message.body) for item in pulled))
         if call.trace is not None:
             handed_out(call, found, pulled)
         return PullAnswer(call.gateway, pulled)
@@ -263,19 +267,36 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class PullAnswer(JsonAnswer):
-    """An answer that gives its messages back if the caller hangs up before all of it is on its way."""
+    """An answer that gives its messages back if the caller hangs up before all of it is on its way. Many messages, and
+    large ones, are written in pieces, each when the one before has been read."""
 
     def __init__(self, gateway: Gateway, pulled: Sequence[Pulled]) -> None:
         self._gateway = gateway
         self._pulled = pulled
-        super().__init__(_encode(PullResponse(messages=[pulled_message(item) for item in pulled])))
+        self._in_pieces = is_large(pulled)
+        if self._in_pieces:
+            super().__init__(b"")
+            del self.headers["content-length"]
+        else:
+            super().__init__(_encode(PullResponse(messages=[pulled_message(item) for item in pulled])))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send head and body, look whether somebody is still there, end."""
         handed_over = False
         try:
+            if self._in_pieces and scope.get("http_version") == "1.0":  # which knows no chunks
+                self.body = b"".join([piece async for piece in answer_pieces(self._pulled)])
+                self.headers["content-length"] = str(len(self.body))
+                self._in_pieces = False
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": self.body, "more_body": True})
+            if self._in_pieces:
+                async with aclosing(answer_pieces(self._pulled)) as pieces:
+                    async for piece in pieces:
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                        if ends_at_once(_disconnected(receive)):
+                            return
+            else:
+                await send({"type": "http.response.body", "body": self.body, "more_body": True})
             handed_over = not ends_at_once(_disconnected(receive))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -396,7 +417,7 @@ ROUTES = (
         description=(
             "With `lease` = `broker` the broker holds each message unacknowledged until it is settled or its deadline "
             "passes; with `ledger` it is stored first and acknowledged to the broker. 409 `state` while the "
-            "subscription is paused, or where its messages are pushed."
+            "subscription is paused, or where its messages are pushed. It ends at 32 MiB of messages."
         ),
         tag="subscriptions",
     ),

@@ -63,6 +63,8 @@ class HttpSettings(Settings, frozen=True):
     """How long a publish waits for its confirm, in seconds, before it answers 504 ``outcome_unknown``."""
     leases_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Most messages that brokers hold under leases at once; see [budgets](limits.md#budgets)."""
+    leases_bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 40)] = 512 << 20
+    """Most bytes of those messages; see [budgets](limits.md#budgets)."""
     access_log: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Share of the requests that are logged (``http.request``), and with it every one that failed (5xx), at most 200
     a second; 0: none."""

@@ -28,6 +28,7 @@ from gateway.core.own_queues import queue_of
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.core.stored import envelope
 from gateway.core.subscriptions import Subscription
+from gateway.core.turns import Turns
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import raw_annotations
 from gateway.fidelity.deaths import UNKNOWN
@@ -339,7 +340,18 @@ class Arrivals(Origins):
 
     def sort(self, deliveries: Iterable[Delivery]) -> tuple[list[Arrival], list[tuple[Arrival, str]]]:
         """Look at deliveries: those that the subscription wants, and the others, with why not."""
-        arrivals = [self.read(delivery) for delivery in deliveries]
+        return self._divide([self.read(delivery) for delivery in deliveries])
+
+    async def sort_many(self, deliveries: Iterable[Delivery]) -> tuple[list[Arrival], list[tuple[Arrival, str]]]:
+        """The same, in turns: all of them may be large. A caller who is cancelled still has the deliveries."""
+        turns = Turns()
+        arrivals = []
+        for delivery in deliveries:
+            arrivals.append(self.read(delivery))
+            await turns.over()
+        return self._divide(arrivals)
+
+    def _divide(self, arrivals: list[Arrival]) -> tuple[list[Arrival], list[tuple[Arrival, str]]]:
         if self.filter.wants_all:
             return arrivals, []
         wanted: list[Arrival] = []

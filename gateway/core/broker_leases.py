@@ -21,8 +21,9 @@ from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
 from gateway.core.subscriptions import Subscription, discards_unmatched
-from gateway.errors import GatewayError, LeaseLost, LedgerUnavailable, Unsupported
+from gateway.errors import BudgetExceeded, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
 from gateway.ledger import Entry, Kind
+from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
 
@@ -49,8 +50,10 @@ class BrokerLeases:
         seconds: float | None,
         gone: asyncio.Future[None] | None,
         client: Client,
+        bytes_max: int = PULL_MAX,
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""
+        bytes_max = min(bytes_max, self._leases.byte_holdings.check(client))
         settings = subscription.settings
         upstream = self._parts.find(settings.broker)
         await self._parts.own_queues.ensure(subscription.name, settings)
@@ -61,11 +64,17 @@ class BrokerLeases:
         wanted = self._leases.reserve(client, max_messages)
         found: list[Arrival] = []
         try:
-            found = await self._find(upstream, subscription, arrivals, wanted, wait, gone)
+            found = await self._find(upstream, subscription, arrivals, wanted, wait, gone, bytes_max)
         finally:
             self._leases.give_back(client, wanted - len(found))
         if not found:
             return []
+        try:
+            self._leases.byte_holdings.check(client)  # others may have taken what was left while this pull waited
+        except (BudgetExceeded, Overloaded):
+            self._leases.give_back(client, len(found))
+            _release(found)
+            raise
         length = seconds if seconds is not None else settings.ack_deadline_seconds
         pulled = [self._lease(upstream, subscription, arrival, length, client) for arrival in found]
         try:
@@ -87,23 +96,28 @@ class BrokerLeases:
         wanted: int,
         wait: float,
         gone: asyncio.Future[None] | None,
+        bytes_max: int,
     ) -> list[Arrival]:
         """Messages that the subscription wants. As long as there are others in front of them, and time, it goes on."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         queue = queue_of(subscription.name, subscription.settings)
         while True:
-            fetched = await self._fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), gone)
+            fetched = await self._fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), gone, bytes_max)
             deliveries = await _handable(upstream, queue, fetched)
-            if arrivals.filter.wants_all and (deliveries or not fetched):
-                return [arrivals.read(delivery) for delivery in deliveries]
-            found, unwanted = arrivals.sort(deliveries)
+            try:
+                found, unwanted = await arrivals.sort_many(deliveries)
+            except BaseException:
+                for delivery in deliveries:
+                    settle(delivery, Settlement.RELEASE)
+                raise
+            if arrivals.filter.wants_all and (found or not fetched):
+                return found
             if unwanted:
                 try:
                     await turn_away(self._parts, arrivals, subscription, unwanted)
                 except BaseException:
-                    for arrival in found:
-                        settle(arrival.delivery, Settlement.RELEASE)
+                    _release(found)
                     raise
                 self._count(upstream.name, "filtered", len(unwanted))
             over = self._draining.done() or (gone is not None and gone.done())
@@ -111,12 +125,18 @@ class BrokerLeases:
                 return found
 
     async def _fetch(
-        self, upstream: Upstream, queue: str, wanted: int, wait: float, gone: asyncio.Future[None] | None
+        self,
+        upstream: Upstream,
+        queue: str,
+        wanted: int,
+        wait: float,
+        gone: asyncio.Future[None] | None,
+        bytes_max: int,
     ) -> list[Delivery]:
         """Fetch, but not longer than somebody waits for it."""
         if not wait:
-            return await upstream.fetch(queue, wanted, 0.0)
-        fetch = Fetch(upstream, queue, wanted, wait)
+            return await upstream.fetch(queue, wanted, 0.0, bytes_max)
+        fetch = Fetch(upstream, queue, wanted, wait, bytes_max)
         try:
             await fetch.wait([self._draining] if gone is None else [self._draining, gone])
         except asyncio.CancelledError:
@@ -349,6 +369,11 @@ class BrokerLeases:
         if count:
             self._parts.metrics.deliveries.labels(broker, event).inc(count)
         self._parts.metrics.leases.set(len(self._leases))
+
+
+def _release(arrivals: Sequence[Arrival]) -> None:
+    for arrival in arrivals:
+        settle(arrival.delivery, Settlement.RELEASE)
 
 
 async def _handable(upstream: Upstream, queue: str, deliveries: list[Delivery]) -> list[Delivery]:

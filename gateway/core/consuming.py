@@ -33,6 +33,7 @@ from gateway.errors import (
     StateError,
     error_of,
 )
+from gateway.limits import PULL_MAX
 
 __all__ = ["Consuming", "own_id", "printable"]
 
@@ -83,8 +84,10 @@ class Consuming:
         seconds: float | None,
         gone: asyncio.Future[None] | None = None,
         client: Client = ALONE,
+        bytes_max: int = PULL_MAX,
     ) -> list[Pulled]:
-        """Take up to ``max_messages``, waiting up to ``wait`` seconds for the first, and lease them.
+        """Take up to ``max_messages``, waiting up to ``wait`` seconds for the first, and lease them. Once their bodies
+        have ``bytes_max`` bytes it ends; what is more stays where it is.
 
         Args:
             seconds: how long each is leased; None: as the subscription says.
@@ -103,10 +106,10 @@ class Consuming:
             kind: LedgerPulls | BrokerLeases = self._ledger_pulls
         else:
             kind = self.broker_leases
-            if left := await self._ledger_pulls.left_over(subscription, max_messages, seconds):
+            if left := await self._ledger_pulls.left_over(subscription, max_messages, seconds, bytes_max):
                 return left
         if not wait:
-            return await kind.pull(subscription, max_messages, wait, seconds, gone, client)
+            return await kind.pull(subscription, max_messages, wait, seconds, gone, client, bytes_max)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def end(_: object) -> None:
@@ -118,7 +121,7 @@ class Consuming:
         waits = self._waits.setdefault(subscription.name, set())
         waits.add(ended)
         try:
-            pulled = await kind.pull(subscription, max_messages, wait, seconds, ended, client)
+            pulled = await kind.pull(subscription, max_messages, wait, seconds, ended, client, bytes_max)
         finally:
             waits.discard(ended)
             if not waits and self._waits.get(subscription.name) is waits:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from gateway.errors import LeaseLost, StateError
+from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
 
@@ -15,9 +16,9 @@ from gateway.upstreams import Delivery, Upstream
 class Fetch:
     """One fetch that is under way. :meth:`close` gives back what nobody took."""
 
-    def __init__(self, upstream: Upstream, queue: str, wanted: int, wait: float) -> None:
+    def __init__(self, upstream: Upstream, queue: str, wanted: int, wait: float, bytes_max: int = PULL_MAX) -> None:
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(upstream.fetch(queue, wanted, wait), name="fetch")
+        self._task = loop.create_task(upstream.fetch(queue, wanted, wait, bytes_max), name="fetch")
 
     @property
     def done(self) -> bool:

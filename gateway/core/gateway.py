@@ -99,6 +99,7 @@ class Gateway:
             self.budgets["leases"],
             lambda leases: self.consuming.expired(leases),
             lambda lease: self.consuming.lost(lease),
+            self.budgets["lease_bytes"],
         )
         self.parts = Parts(
             ledger, ids, metrics, self._recorder, self.broker, DeadLetters(self.broker), OwnQueues(self.broker)

@@ -25,8 +25,9 @@ from gateway.core.fetching import settle
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import Subscription, discards_unmatched
 from gateway.core.taking import BURY_WITHIN, PAUSE_MIN, Taker
+from gateway.core.turns import Turns
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, Kind
+from gateway.ledger import Entry, InboxRow, Kind
 from gateway.ledger.owed import Delivery as OpenDelivery
 from gateway.ledger.owed import Owed
 from gateway.operations import Settlement
@@ -84,7 +85,7 @@ class Intake(Taker):
 
     async def _store(self, chunk: list[Delivery]) -> None:
         """Store a batch, and acknowledge it."""
-        wanted, unwanted = self._arrivals.sort(chunk)
+        wanted, unwanted = await self._arrivals.sort_many(chunk)
         if unwanted:
             self._set_aside(self._turn_away(unwanted), "unmatched")
         if wanted:
@@ -126,11 +127,32 @@ class Batch:
 
     def __init__(self, arrivals: Arrivals, new: Sequence[Arrival], lease_seconds: float = 0.0) -> None:
         """``lease_seconds``: they are handed out already, for so long; 0: they wait."""
-        at = now_us()
-        self.new = list(new)
-        self.owed = [arrivals.owed(arrival, at, lease_seconds=lease_seconds) for arrival in new]
-        self._entries = [arrivals.stored(arrival, at, leased=lease_seconds > 0) for arrival in new]
-        self._inbox = [arrivals.inbox(arrival, at) for arrival in new]
+        self._arrivals = arrivals
+        self._lease_seconds = lease_seconds
+        self._at = now_us()
+        self.new: list[Arrival] = []
+        self.owed: list[Owed] = []
+        self._entries: list[Entry] = []
+        self._inbox: list[InboxRow | None] = []
+        for arrival in new:
+            self._add(arrival)
+
+    @classmethod
+    async def of_many(cls, arrivals: Arrivals, new: Sequence[Arrival], lease_seconds: float) -> Batch:
+        """The same, made in turns: all of them may be large."""
+        turns = Turns()
+        batch = cls(arrivals, (), lease_seconds)
+        for arrival in new:
+            batch._add(arrival)
+            await turns.over()
+        return batch
+
+    def _add(self, arrival: Arrival) -> None:
+        arrivals, at, seconds = self._arrivals, self._at, self._lease_seconds
+        self.new.append(arrival)
+        self.owed.append(arrivals.owed(arrival, at, lease_seconds=seconds))
+        self._entries.append(arrivals.stored(arrival, at, leased=seconds > 0))
+        self._inbox.append(arrivals.inbox(arrival, at))
 
     def drop_lost(self) -> None:
         """Without what its broker has taken back, which it delivers again."""

@@ -18,7 +18,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from gateway.budgets import Client, Holdings
+from gateway.budgets import RESOURCES, Client, Holdings
 from gateway.core.ack_ids import AckIds, ForeignAckId, InvalidAckId
 from gateway.errors import LeaseLost, StateError
 from gateway.operations import Settlement
@@ -70,6 +70,8 @@ class Lease:
     """No extension goes beyond this."""
     client: Client
     """Whose share it counts in."""
+    size: int = 0
+    """Bytes of the body."""
     on_end: Callable[[Lease], None] | None = None
     """Called once, on the loop, when it has ended in whatever way."""
 
@@ -83,9 +85,12 @@ class Leases:
         holdings: Holdings,
         on_expired: Callable[[list[Lease]], None],
         on_lost: Callable[[Lease], None],
+        byte_holdings: Holdings | None = None,
     ) -> None:
         self._ack_ids = ack_ids
         self._holdings = holdings
+        self.byte_holdings = byte_holdings if byte_holdings is not None else Holdings(RESOURCES["lease_bytes"])
+        """Who holds how many bytes of messages; the last message may go beyond."""
         self._on_expired = on_expired
         self._on_lost = on_lost
         self._leases: dict[int, Lease] = {}
@@ -169,7 +174,9 @@ class Leases:
             now + min(seconds, lease_max - LEASE_MARGIN),
             now + lease_max - LEASE_MARGIN,
             client,
+            len(delivery.message.body),
         )
+        self.byte_holdings.count(client, lease.size)
         self._leases[lease.number] = lease
         self._by_delivery[id(delivery)] = lease
         self._counts[subscription] = self._counts.get(subscription, 0) + 1
@@ -234,6 +241,8 @@ class Leases:
         self._holdings.give(lease.client)
         self._by_delivery.pop(id(lease.delivery), None)
         lease.delivery.on_lost = None
+        if lease.size:
+            self.byte_holdings.give(lease.client, lease.size)
         count = self._counts[lease.subscription] - 1
         if count:
             self._counts[lease.subscription] = count

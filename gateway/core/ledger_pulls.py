@@ -26,7 +26,7 @@ from typing import Final
 
 from gateway.budgets import Client
 from gateway.core.ack_ids import AckIds
-from gateway.core.arrivals import READERS_MAX, Readers, Taken, now_us
+from gateway.core.arrivals import READERS_MAX, Arrival, Readers, Taken, now_us
 from gateway.core.dead_letters import place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.fetching import Fetch, settle
@@ -38,9 +38,11 @@ from gateway.core.pulled import LedgerLease, Pulled
 from gateway.core.shelves import Shelf, Shelves
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.core.turns import Turns
 from gateway.errors import GatewayError, Overloaded
 from gateway.ledger import Entry, Kind, id_text
 from gateway.ledger.owed import Delivery as Row
+from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
 from gateway.telemetry import log
 from gateway.upstreams import Delivery, Upstream
@@ -85,20 +87,23 @@ class LedgerPulls:
         seconds: float | None,
         gone: asyncio.Future[None] | None,
         client: Client,
+        bytes_max: int = PULL_MAX,
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""
         length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
         shelf = self._shelves[subscription.name]
         shelf.pulls += 1
         try:
-            pulled = await self._claim(subscription, shelf, max_messages, length)
+            pulled = await self._claim(subscription, shelf, max_messages, length, bytes_max)
+            bytes_left = bytes_max - _size_of(pulled)
             if subscription.ordered:
                 if not pulled and wait:
-                    pulled = await self._wait_for_row(subscription, shelf, max_messages, length, wait, gone)
-            elif len(pulled) < max_messages:
+                    pulled = await self._wait_for_row(subscription, shelf, max_messages, length, wait, gone, bytes_max)
+            elif len(pulled) < max_messages and bytes_left > 0 and not (pulled and shelf.may_be_due()):
                 wanted = max_messages - len(pulled)
+                patience = 0.0 if pulled else wait
                 try:
-                    pulled += await self._take(subscription, shelf, wanted, length, 0.0 if pulled else wait, gone)
+                    pulled += await self._take(subscription, shelf, wanted, length, patience, gone, bytes_left)
                 except BaseException as error:
                     # What is claimed is handed over all the same: the trouble shows with the next pull.
                     if not pulled or not isinstance(error, GatewayError):
@@ -109,7 +114,9 @@ class LedgerPulls:
         self._count(subscription.settings.broker, "delivered", len(pulled))
         return pulled
 
-    async def left_over(self, subscription: Subscription, max_messages: int, seconds: float | None) -> list[Pulled]:
+    async def left_over(
+        self, subscription: Subscription, max_messages: int, seconds: float | None, bytes_max: int
+    ) -> list[Pulled]:
         """What the ledger still owes to a subscription whose messages their broker holds now: what it was handed, or
         pushed, with other settings. It is looked once in a while, as for any other."""
         shelf = self._shelves[subscription.name]
@@ -121,12 +128,14 @@ class LedgerPulls:
             return []
         shelf.found()
         length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
-        pulled = await self._claim(subscription, shelf, max_messages, length)
+        pulled = await self._claim(subscription, shelf, max_messages, length, bytes_max)
         self._count(subscription.settings.broker, "delivered", len(pulled))
         return pulled
 
-    async def _claim(self, subscription: Subscription, shelf: Shelf, limit: int, seconds: float) -> list[Pulled]:
-        """What is due in the ledger."""
+    async def _claim(
+        self, subscription: Subscription, shelf: Shelf, limit: int, seconds: float, bytes_max: int
+    ) -> list[Pulled]:
+        """What is due in the ledger. Where more is due than ``bytes_max`` allows, the shelf says so."""
         pulled: list[Pulled] = []
         while len(pulled) < limit and shelf.may_be_due():
             wanted = limit - len(pulled)
@@ -137,9 +146,10 @@ class LedgerPulls:
                 wanted,
                 seconds,
                 ordered=subscription.ordered,
+                octets_max=bytes_max,
                 entries=partial(_delivered, subscription.settings.broker, subscription.name, most),
             )
-            if len(rows) < wanted:
+            if len(rows) < wanted and not rows.is_cut:
                 shelf.emptied()
             else:
                 shelf.found()
@@ -148,14 +158,28 @@ class LedgerPulls:
             tired = [row for row in rows if 0 < most < row.attempt]
             if tired:
                 await self._settling.give_up(subscription, tired, used_up(most), "delivery_limit", most)
-            pulled += [
-                item for row in rows if row not in tired and (item := self._opened(subscription, row)) is not None
-            ]
+            await self._open([row for row in rows if row not in tired], subscription, pulled)
             if subscription.ordered and tired:
                 shelf.found()  # what was behind them is due now
-            if len(rows) < wanted and not tired:
+            bytes_max -= sum(row.size for row in rows if row not in tired)
+            if bytes_max <= 0 or (pulled and rows.is_cut) or (len(rows) < wanted and not tired and not rows.is_cut):
                 break
         return pulled
+
+    async def _open(self, rows: Sequence[Row], subscription: Subscription, pulled: list[Pulled]) -> None:
+        """Add rows that were claimed to what is handed over, in turns: all of them may be large. If the caller goes
+        away meanwhile, they go back with the others."""
+        turns = Turns()
+        left = iter(rows)
+        try:
+            for row in left:
+                if (item := self._opened(subscription, row)) is not None:
+                    pulled.append(item)
+                await turns.over()
+        except asyncio.CancelledError:
+            pulled += [item for row in left if (item := self._opened(subscription, row)) is not None]
+            self._settling.hand_back(pulled, "the caller is gone")
+            raise
 
     def _opened(self, subscription: Subscription, row: Row) -> Pulled | None:
         """A row that was claimed. One that is damaged stays out until its lease ends, and is told of."""
@@ -191,6 +215,7 @@ class LedgerPulls:
         seconds: float,
         wait: float,
         gone: asyncio.Future[None] | None,
+        bytes_max: int,
     ) -> list[Pulled]:
         """What comes to be due in the ledger; with an order key that is all there is."""
         loop = asyncio.get_running_loop()
@@ -203,7 +228,7 @@ class LedgerPulls:
                 await asyncio.wait([news, *others], timeout=until, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 shelf.leave(news)
-            if pulled := await self._claim(subscription, shelf, limit, seconds):
+            if pulled := await self._claim(subscription, shelf, limit, seconds, bytes_max):
                 return pulled
         return []
 
@@ -215,6 +240,7 @@ class LedgerPulls:
         seconds: float,
         wait: float,
         gone: asyncio.Future[None] | None,
+        bytes_max: int,
     ) -> list[Pulled]:
         """From the broker; where there is time to wait, what comes to be due in the ledger meanwhile."""
         settings = subscription.settings
@@ -223,9 +249,11 @@ class LedgerPulls:
         wanted = min(wanted, await self._room(subscription, shelf))
         queue = queue_of(subscription.name, settings)
         if wanted <= 0:
-            return await self._wait_for_row(subscription, shelf, wanted or 1, seconds, wait, gone) if wait else []
+            if not wait:
+                return []
+            return await self._wait_for_row(subscription, shelf, wanted or 1, seconds, wait, gone, bytes_max)
         if not wait:
-            deliveries = await upstream.fetch(queue, wanted, 0.0)
+            deliveries = await upstream.fetch(queue, wanted, 0.0, bytes_max)
             return await self._store(subscription, shelf, upstream, deliveries, seconds)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -234,7 +262,7 @@ class LedgerPulls:
         try:
             while True:
                 if fetch is None:
-                    fetch = Fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()))
+                    fetch = Fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), bytes_max)
                 news = shelf.wait()
                 try:
                     await fetch.wait([news, *others], max(shelf.next_look() - loop.time(), 0.0))
@@ -246,7 +274,7 @@ class LedgerPulls:
                     pulled = await self._store(subscription, shelf, upstream, await ending.end(), seconds)
                     if pulled or over or loop.time() >= deadline:
                         return pulled
-                elif pulled := await self._claim(subscription, shelf, wanted, seconds):
+                elif pulled := await self._claim(subscription, shelf, wanted, seconds, bytes_max):
                     return pulled
         finally:
             if fetch is not None:
@@ -304,9 +332,10 @@ class LedgerPulls:
         seconds: float,
     ) -> list[Pulled]:
         arrivals = self._readers.of(subscription, upstream)
-        wanted, unwanted = arrivals.sort(deliveries)
         taken = self._taken_by(subscription)
+        wanted: list[Arrival] = []
         try:
+            wanted, unwanted = await arrivals.sort_many(deliveries)
             if unwanted:
                 discards = discards_unmatched(subscription.settings)
                 await turn_away(self._parts, arrivals, place_of(subscription.settings), discards, unwanted)
@@ -316,9 +345,7 @@ class LedgerPulls:
             fresh = self._is_fresh(upstream.name, len(wanted))
             known = await arrivals.duplicates(self._parts.ledger, wanted, fresh=fresh, brought=taken)
             taken.add(wanted)  # before the inbox knows of them, for another pull may ask it then
-            batch = Batch(
-                arrivals, [arrival for arrival in wanted if arrival not in known] if known else wanted, seconds
-            )
+            batch = await Batch.of_many(arrivals, [arrival for arrival in wanted if arrival not in known], seconds)
             await batch.write(self._parts)
         except BaseException:
             # Where the commit happened and nobody can tell, the redelivery is recognised, or is a second copy.
@@ -363,6 +390,10 @@ class LedgerPulls:
     def _count(self, broker: str, event: str, count: int) -> None:
         if count:
             self._parts.metrics.deliveries.labels(broker, event).inc(count)
+
+
+def _size_of(pulled: Sequence[Pulled]) -> int:
+    return sum(len(item.delivery.message.body) for item in pulled)
 
 
 def _delivered(broker: str, subscription: str, most: int, rows: list[Row]) -> list[Entry]:

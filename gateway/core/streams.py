@@ -5,7 +5,8 @@ that runs out, or is lost, makes room, too. When the stream ends, whatever the r
 back.
 
 Nothing is read ahead: a batch is pulled when the one before was written, so that a reader who does not read is not
-pulled for, and what it has not read is at most one batch and what fits into the buffers of its connection.
+pulled for, and what it has not read is at most one batch and what fits into the buffers of its connection. Of
+messages that the ledger holds only the leases are kept here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from gateway.budgets import ALONE, Client
@@ -21,6 +23,7 @@ from gateway.core.consuming import Consuming
 from gateway.core.leases import Lease
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import LedgerLease, Pulled
+from gateway.core.stored import Stored
 from gateway.core.subscriptions import Subscription, Subscriptions
 from gateway.errors import (
     BrokerUnavailable,
@@ -31,6 +34,8 @@ from gateway.errors import (
     StateError,
 )
 from gateway.ledger import Ledger
+from gateway.limits import PULL_MAX
+from gateway.message import Message
 
 BATCH: Final = 50
 """Most messages of one pull."""
@@ -42,8 +47,14 @@ ASK_EVERY: Final = 4.0
 """How often it is asked at least whether the reader may have more, in seconds."""
 LOOKED_AT: Final = 100
 """How many leases are looked at each time."""
+WINDOW_BYTES: Final = PULL_MAX
+"""Most bytes of messages that are out with one reader and not settled; one message goes however large it is."""
+BATCH_BYTES: Final = 4 << 20
+"""Most bytes of one pull: all of it is held until its reader has read it."""
 PAUSE: Final = 1.0
 """How long a stream waits before it pulls again from a broker or a ledger that is away, in seconds."""
+_ELSEWHERE: Final = Stored(Message(), "", "", False, False)
+"""In place of a message that the ledger holds: its lease is enough to settle it."""
 
 
 class Stream:
@@ -62,10 +73,12 @@ class Stream:
         shared: bool,
         refused: Callable[[], Awaitable[str]] | None = None,
         client: Client = ALONE,
+        bytes_left: Callable[[], int] = lambda: WINDOW_BYTES,
     ) -> None:
         """``seconds``: how long each message is leased; None: as the subscription says. ``gone``: done when the reader
         is. ``shared``: other processes may settle what the ledger holds. ``refused`` says why the reader may have no
-        more; empty: it may. ``client``: whose share of leases it takes."""
+        more; empty: it may. ``client``: whose share of leases it takes. ``bytes_left`` returns how many bytes of
+        messages that client may hold besides; raises BudgetExceeded, Overloaded: none."""
         self.reason = ""
         """Why it has ended."""
         self._consuming = consuming
@@ -78,9 +91,12 @@ class Stream:
         self._shared = shared
         self._refused = refused
         self._client = client
+        self._bytes_left = bytes_left
         self._loop = asyncio.get_running_loop()
         self._out: dict[int | bytes, Pulled] = {}
         """What is not settled: by the number of the lease, or by the delivery of the ledger."""
+        self._sizes: dict[int | bytes, int] = {}
+        """How many bytes each of them has."""
         self._ends_at: dict[bytes, float] = {}
         """When leases of the ledger end, on the loop's clock."""
         self._room = asyncio.Event()
@@ -96,7 +112,7 @@ class Stream:
             left = min(said + HEARTBEAT - self._loop.time(), ASK_EVERY)
             room = self._window - len(self._out)
             try:
-                if room <= 0:
+                if room <= 0 or self._window_left <= 0:
                     await self._wait_for_room(max(left, 0.0))
                 else:
                     pulled = await self._pull(min(room, BATCH), max(left, 0.0))
@@ -120,6 +136,7 @@ class Stream:
         self._consuming.settling.on_settled.remove(self._settled)
         left = list(self._out.values())
         self._out.clear()
+        self._sizes.clear()
         for item in left:
             if isinstance(item.lease, Lease):
                 item.lease.on_end = None
@@ -130,6 +147,10 @@ class Stream:
     def outstanding(self) -> int:
         """How many messages are not settled."""
         return len(self._out)
+
+    @property
+    def _window_left(self) -> int:
+        return WINDOW_BYTES - sum(self._sizes.values())
 
     async def _is_refused(self) -> bool:
         """Whether the reader may have no more; then that is the reason."""
@@ -145,15 +166,20 @@ class Stream:
         if _place(found) != _place(self._subscription):  # its reader was let in for another queue
             raise StateError(f"the subscription {found.name!r} takes from another queue now: begin anew")
         self._subscription = found
-        pulled = await self._consuming.pull(self._subscription, wanted, wait, self._seconds, self._gone, self._client)
+        bytes_max = min(BATCH_BYTES, self._window_left, self._bytes_left())
+        pulled = await self._consuming.pull(
+            self._subscription, wanted, wait, self._seconds, self._gone, self._client, bytes_max
+        )
         seconds = self._seconds if self._seconds is not None else self._subscription.settings.ack_deadline_seconds
         for item in pulled:
             lease = item.lease
             if isinstance(lease, LedgerLease):
-                self._out[lease.delivery] = item
+                self._out[lease.delivery] = replace(item, delivery=_ELSEWHERE)
+                self._sizes[lease.delivery] = len(item.delivery.message.body)
                 self._ends_at[lease.delivery] = self._loop.time() + seconds
             else:
                 self._out[lease.number] = item
+                self._sizes[lease.number] = len(item.delivery.message.body)
                 lease.on_end = self._ended
         return pulled
 
@@ -162,6 +188,7 @@ class Stream:
     def _ended(self, lease: Lease) -> None:
         """A broker's lease ended."""
         self._out.pop(lease.number, None)
+        self._sizes.pop(lease.number, None)
         self._room.set()
 
     def _settled(self, leases: Sequence[Named], due_in: float) -> None:
@@ -177,6 +204,7 @@ class Stream:
 
     def _drop(self, delivery: bytes) -> None:
         self._out.pop(delivery, None)
+        self._sizes.pop(delivery, None)
         self._ends_at.pop(delivery, None)
         self._room.set()
 

@@ -35,6 +35,9 @@ SETTLED = frozenset({Kind.ACKNOWLEDGED, Kind.REJECTED, Kind.DISCARDED, Kind.DEAD
 NONE: frozenset[Kind] = frozenset()
 CHUNK = 1_000
 """Most payloads that are forgotten in one transaction."""
+PART = 4 << 20
+"""Bytes of payloads after which another statement begins: the driver holds the interpreter's lock while it takes what a
+statement is given."""
 DIGEST = 16
 """Octets of a digest."""
 
@@ -149,11 +152,16 @@ class Bodies:
 
     def add(self, connection: sa.Connection, rows: Mapping[Key, tuple[bytes, int, int]]) -> None:
         """Add payloads: what they are, how many more deliveries need them, and until when they are kept (0: not)."""
-        batch = Batch()
+        batch, size = Batch(), 0
         for key in sorted(rows):  # the same order in every process: they may share messages
             payload, owed, kept_until = rows[key]
             batch.add((owed, kept_until), *key, payload)
-        self._add.run(connection, batch.parameters())
+            size += len(payload)
+            if size >= PART:
+                self._add.run(connection, batch.parameters())
+                batch, size = Batch(), 0
+        if batch:
+            self._add.run(connection, batch.parameters())
 
     def write(
         self,

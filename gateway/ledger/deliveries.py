@@ -18,7 +18,7 @@ from gateway.ledger import delivery_reads
 from gateway.ledger.calls import Call, Hand, Keep, SettleOwed, Store
 from gateway.ledger.delivery_reads import DeliveryReads
 from gateway.ledger.dividing import divided, future
-from gateway.ledger.owed import Backlog, Delivery, DeliveryFilter, Kept, Owed, Settlement
+from gateway.ledger.owed import Backlog, Claimed, Delivery, DeliveryFilter, Kept, Owed, Settlement
 from gateway.ledger.records import Entry, InboxRow
 
 OCTETS_MAX = 64 << 20
@@ -71,7 +71,7 @@ class Deliveries:
         ordered: bool = False,
         octets_max: int = OCTETS_MAX,
         entries: Callable[[list[Delivery]], list[Entry]] = _no_entries,
-    ) -> list[Delivery]:
+    ) -> Claimed:
         """Hand out what is due and not dead: the first ``limit`` in line, by ``due_at`` and then by id. Each is out for
         ``seconds``, with ``attempt`` and ``lease`` one higher, and comes with its payload. Any number of processes at
         once: none gets what another has. Where nothing is due, nothing is written. A caller that is cancelled while it
@@ -88,7 +88,7 @@ class Deliveries:
                 be out is due again after ``seconds``.
         """
         call = Hand(future(), subscription, limit, seconds, ordered, octets_max, entries)
-        found: list[Delivery] = await self._ledger.submit(call)
+        found: Claimed = await self._ledger.submit(call)
         return found
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:

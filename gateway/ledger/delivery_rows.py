@@ -26,7 +26,7 @@ from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database, Row
 from gateway.ledger.inserts import Insert, insert
 from gateway.ledger.models import deliveries
-from gateway.ledger.owed import ENDINGS, Delivery, Ending, Settlement, Status
+from gateway.ledger.owed import ENDINGS, Claimed, Delivery, Ending, Settlement, Status
 from gateway.ledger.prepared import Prepared, once
 from gateway.ledger.records import Entry
 
@@ -305,7 +305,7 @@ class DeliveryRows:
         lines: dict[tuple[bytes, bool], list[Hand]] = {}
         for call in calls:
             lines.setdefault((octets(call.subscription), call.ordered), []).append(call)
-        shares: list[tuple[Hand, list[Row]]] = []
+        shares: list[tuple[Hand, list[Row], bool]] = []
         deferred: list[Call] = []
         octets_left = OCTETS_MAX
         for (subscription, ordered), line in lines.items():
@@ -324,20 +324,23 @@ class DeliveryRows:
                     room -= row[_SIZE]
                     octets_left -= row[_SIZE]
                     row = next(rows, None)
-                shares.append((call, share))
+                shares.append((call, share, row is not None and len(share) < call.limit))
         handed = Batch()
-        for call, share in shares:
+        for call, share, _ in shares:
             due_at = there + _microseconds(call.seconds)
             for row in share:
                 handed.add((due_at,), row[0])
         payloads: dict[Key, bytes] = {}
         if handed:
             self._hand_out.run(connection, handed.parameters())
-            payloads = self._bodies.payloads(connection, {(row[1], row[2]) for _, share in shares for row in share})
+            payloads = self._bodies.payloads(connection, {(row[1], row[2]) for _, share, _ in shares for row in share})
         entries: list[Entry] = []
-        for call, share in shares:
+        for call, share, is_cut in shares:
             due_at = there + _microseconds(call.seconds)
-            call.result = [delivery(row, there, payloads.get((row[1], row[2])), leased_until=due_at) for row in share]
+            call.result = Claimed(
+                [delivery(row, there, payloads.get((row[1], row[2])), leased_until=due_at) for row in share]
+            )
+            call.result.is_cut = is_cut
             if call.result:
                 entries += call.entries(call.result)
         return entries, deferred

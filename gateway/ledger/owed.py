@@ -68,6 +68,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the moment of reading until ``due_at``; below 0: that long ago."""
 
 
+class Claimed(list[Delivery]):
+    """Deliveries that were handed out at once."""
+
+    is_cut = False
+    """More is due, and did not fit into the bytes that were asked for."""
+
+
 class Ending(StrEnum):
     """What becomes of a delivery."""
 

@@ -83,16 +83,19 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     """Only of a dead letter: what its headers say of that. Anybody who may publish can write those headers."""
 
 
-def received(id: str, exchange: str, routing_key: str, message: Message) -> ReceivedMessage:
+def received(
+    id: str,
+    exchange: str,
+    routing_key: str,
+    message: Message,
+    given: tuple[str, Literal["string", "base64"]] | None = None,
+) -> ReceivedMessage:
     """A message as it came from a queue. The reserved header stays here: the answer says the id by itself.
 
-    Octets that are no property list are shown as they are, in ``undecodable_properties``.
+    Octets that are no property list are shown as they are, in ``undecodable_properties``. ``given``: a payload in place
+    of the body, and its encoding.
     """
-    body = message.body
-    try:
-        payload, encoding = body.decode(), "string"
-    except UnicodeDecodeError:
-        payload, encoding = b64encode(body).decode(), "base64"
+    payload, encoding = given if given is not None else _payload(message.body)
     undecodable: Any = UNSET
     try:
         properties = message.properties
@@ -109,12 +112,19 @@ def received(id: str, exchange: str, routing_key: str, message: Message) -> Rece
         exchange=text_to_json(exchange),
         routing_key=text_to_json(routing_key),
         payload=payload,
-        payload_encoding=encoding,  # type: ignore[arg-type]  # one of the two literals above
+        payload_encoding=encoding,
         properties=properties_to_json(properties),
         headers=table_to_json(headers) if headers else {},
         undecodable_properties=undecodable,
         dead_letter=dead_letter,
     )
+
+
+def _payload(body: bytes) -> tuple[str, Literal["string", "base64"]]:
+    try:
+        return body.decode(), "string"
+    except UnicodeDecodeError:
+        return b64encode(body).decode(), "base64"
 
 
 def properties_to_json(properties: Properties) -> MessageProperties:

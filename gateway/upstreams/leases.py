@@ -3,7 +3,7 @@
 A fetch takes a channel for itself, asks it for what it wants with pipelined ``basic.get``, and where the queue is
 empty and there is time to wait, starts a consumer whose prefetch is the demand. The first message ends it: it is
 cancelled, and what the broker sent until then is at most what was asked for. So the gateway never holds more
-than somebody waits for.
+than somebody waits for, nor more bytes than a fetch may bring (:mod:`gateway.upstreams.fetched`).
 
 A get from a queue that does not exist costs the channel, and on Broker-J the whole connection with every lease on
 it. So the queue is asked for first, elsewhere, and remembered for seconds. A channel holds at most
@@ -22,20 +22,14 @@ import itertools
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from gateway.errors import (
-    BrokerUnavailable,
-    GatewayError,
-    LeaseLost,
-    LimitExceeded,
-    NotFound,
-    Overloaded,
-    StateError,
-)
+from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, NotFound, Overloaded
+from gateway.limits import PULL_MAX
 from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Get, Got, Operation, Qos, Settlement
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
 from gateway.upstreams.delivery_limits import DeliveryLimits
-from gateway.upstreams.topology import QUEUE_KNOWN
+from gateway.upstreams.fetched import Fetched, release
+from gateway.upstreams.topology import QUEUE_KNOWN, REMEMBERED
 
 CHANNEL_LEASES: Final = 100
 """Most leases on one channel."""
@@ -53,7 +47,7 @@ _SWEEP: Final = 1.0
 class LeaseChannel(DeliveryChannel):
     """A channel that serves one fetch at a time."""
 
-    __slots__ = ("arrived", "born", "cancelled", "consumer", "inbox", "plenty", "taken")
+    __slots__ = ("arrived", "born", "cancelled", "consumer", "fetched", "plenty", "taken")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -62,8 +56,8 @@ class LeaseChannel(DeliveryChannel):
         """A fetch is using it."""
         self.consumer = ""
         """Tag of the consumer that is running, "" for none."""
-        self.inbox: list[Delivery] = []
-        """What that consumer brought."""
+        self.fetched: Fetched | None = None
+        """Takes what comes for the fetch."""
         self.arrived: asyncio.Future[None] | None = None
         """Wakes the fetch that waits for the consumer's first message."""
         self.cancelled = False
@@ -86,7 +80,8 @@ class LeaseChannel(DeliveryChannel):
             # Leased as it comes: the channel may be gone before the fetch looks.
             delivery = self.take(operation)
             future = self._requests.pop(operation.first, None)
-            if future is not None and not future.done():
+            if future is not None and not future.done() and self.fetched is not None:
+                self.fetched.add(delivery)
                 future.set_result(delivery)
             else:
                 delivery.settle(Settlement.RELEASE)  # nobody waits for it any more
@@ -96,8 +91,8 @@ class LeaseChannel(DeliveryChannel):
     def handle(self, operation: Operation) -> None:
         if isinstance(operation, Deliver) and self.usable:
             delivery = self.take(operation)
-            if operation.consumer_tag == self.consumer:
-                self.inbox.append(delivery)
+            if operation.consumer_tag == self.consumer and self.fetched is not None:
+                self.fetched.add(delivery)
                 self._wake()
             else:
                 delivery.settle(Settlement.RELEASE)  # its consumer has ended: nobody would ever settle it
@@ -126,6 +121,7 @@ class Leases:
         *,
         channels: int,
         lease_max: float,
+        message_max: int,
         check_queue: Callable[[str, float], Coroutine[None, None, None]],
         on_oversized: Callable[[Oversized, Callable[[], None]], None],
         limits: DeliveryLimits,
@@ -134,6 +130,9 @@ class Leases:
         self._check_queue = check_queue
         self._most = channels
         self._lease_max = lease_max
+        self._message_max = message_max
+        self._expected: dict[str, int] = {}
+        """By queue: no message of it is expected to have more bytes."""
         self._on_oversized = on_oversized
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -168,14 +167,15 @@ class Leases:
 
     # ----------------------------------------------------------------------------------------------- fetch
 
-    async def fetch(self, queue: str, max_messages: int, wait: float) -> list[Delivery]:
+    async def fetch(self, queue: str, max_messages: int, wait: float, bytes_max: int = PULL_MAX) -> list[Delivery]:
         """See :meth:`gateway.upstreams.upstream.Upstream.fetch`. A fetch that is cancelled gives back what
         comes for it."""
         if self._link is None:
             raise BrokerUnavailable(f"broker {self.name}: {self._reason}")
         await self._check_queue(queue, QUEUE_KNOWN)
         hurry: asyncio.Future[None] = self._loop.create_future()
-        work = asyncio.ensure_future(self._fetch(queue, max_messages, self._loop.time() + wait, hurry))
+        fetched = Fetched(bytes_max, self._expected.get(queue), self._message_max)
+        work = asyncio.ensure_future(self._fetch(queue, max_messages, self._loop.time() + wait, hurry, fetched))
         self._fetches.add(work)
         work.add_done_callback(self._fetches.discard)
         try:
@@ -205,10 +205,12 @@ class Leases:
         if isinstance(error, NotFound):
             raise error
 
-    async def _fetch(self, queue: str, wanted: int, deadline: float, hurry: asyncio.Future[None]) -> list[Delivery]:
-        found: list[Delivery] = []
+    async def _fetch(
+        self, queue: str, wanted: int, deadline: float, hurry: asyncio.Future[None], fetched: Fetched
+    ) -> list[Delivery]:
+        found = fetched.deliveries
         try:
-            while len(found) < wanted:
+            while len(found) < wanted and fetched.fits:
                 try:
                     channel = await self._take(queue, 0.0 if found else deadline, hurry)
                 except Overloaded:
@@ -216,7 +218,7 @@ class Leases:
                         break
                     raise
                 try:
-                    if await self._get(channel, queue, min(wanted - len(found), channel.room), found):
+                    if await self._get(channel, queue, min(wanted - len(found), channel.room), fetched):
                         break
                 finally:
                     self._put(channel)
@@ -224,7 +226,7 @@ class Leases:
                 channel = await self._take("", deadline, hurry)
                 channel.queue = queue
                 try:
-                    await self._wait(channel, queue, min(wanted, channel.room), left, hurry, found)
+                    await self._wait(channel, queue, min(wanted, channel.room, fetched.fits), left, hurry, fetched)
                     if not found and not channel.oversized:
                         if channel.cancelled:
                             await self._look_again(queue, 0.0)
@@ -232,15 +234,26 @@ class Leases:
                 finally:
                     self._put(channel)
         except BaseException:
-            _release(found)
+            release(found)
             raise
+        finally:
+            self._remember(queue, fetched)
         return [delivery for delivery in found if not delivery.lost]
 
-    async def _get(self, channel: LeaseChannel, queue: str, wanted: int, found: list[Delivery]) -> bool:
+    def _remember(self, queue: str, fetched: Fetched) -> None:
+        """Expect of the queue's messages what a fetch has learned."""
+        if fetched.deliveries:
+            if len(self._expected) >= REMEMBERED:
+                self._expected.clear()
+            self._expected[queue] = fetched.expected
+
+    async def _get(self, channel: LeaseChannel, queue: str, wanted: int, fetched: Fetched) -> bool:
         """Ask for up to ``wanted`` messages: a few, and when they were there, all the rest at once; all at once
-        where the last time brought everything. Whether the queue turned out to be empty."""
+        where the last time brought everything; but never for more than are expected to fit. Whether the queue turned
+        out to be empty."""
         batch = CHANNEL_LEASES if channel.plenty else _FIRST_BATCH
-        while (ask := min(batch, wanted, channel.room)) > 0:
+        channel.fetched = fetched
+        while (ask := min(batch, wanted, channel.room, fetched.fits)) > 0:
             held = channel.oversized
             nothing = 0
             futures = [channel.request(Get(channel.number, queue)) for _ in range(ask)]
@@ -249,13 +262,13 @@ class Leases:
                     for future in futures:
                         outcome = await future
                         if isinstance(outcome, Delivery):
-                            found.append(outcome)
                             wanted -= 1
                         else:
                             nothing += 1
             except TimeoutError:
                 channel.abandon()  # what it may still bring is given back by its end
                 raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
+            fetched.learn()
             channel.plenty = not nothing
             if nothing > channel.oversized - held:  # one over the limit counts as nothing, but there may be more
                 return True
@@ -269,11 +282,12 @@ class Leases:
         wanted: int,
         seconds: float,
         hurry: asyncio.Future[None],
-        found: list[Delivery],
+        fetched: Fetched,
     ) -> None:
         """Consume until something comes or the time is up; what comes while that is undone is taken too."""
         number = channel.number
-        channel.inbox = found
+        channel.fetched = fetched
+        fetched.holds_surplus = True
         channel.cancelled = False
         channel.arrived = self._loop.create_future()
         channel.consumer = f"gateway-pull-{next(self._tags)}"
@@ -285,15 +299,18 @@ class Leases:
             if channel.closed is not None:
                 raise channel.closed
             if not channel.cancelled:
+                cancelled = channel.request(Cancel(number, channel.consumer))
+                fetched.release_surplus()  # behind the cancel, so that the consumer does not get it again
                 async with asyncio.timeout(ANSWER_TIMEOUT):
-                    await channel.request(Cancel(number, channel.consumer))
+                    await cancelled
         except TimeoutError:
             channel.abandon()
             raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
         finally:
             channel.consumer = ""
             channel.arrived = None
-            channel.inbox = []
+            fetched.release_surplus()
+            fetched.learn()
 
     # --------------------------------------------------------------------------------------------- channels
 
@@ -362,6 +379,7 @@ class Leases:
     def _put(self, channel: LeaseChannel) -> None:
         """A fetch has done with a channel."""
         channel.taken = False
+        channel.fetched = None
         if channel.closed is not None or channel.link is not self._link:
             self._channels.discard(channel)
         elif channel.reusable:
@@ -400,15 +418,7 @@ class Leases:
         self._wake_those_without_channel()
 
 
-def _release(deliveries: list[Delivery]) -> None:
-    for delivery in deliveries:
-        try:
-            delivery.settle(Settlement.RELEASE)
-        except (LeaseLost, StateError):
-            continue  # then it goes back by itself
-
-
 def _give_back(work: asyncio.Task[list[Delivery]]) -> None:
     """Nobody waits for a fetch any more."""
     if not work.cancelled() and work.exception() is None:
-        _release(work.result())
+        release(work.result())

@@ -21,6 +21,7 @@ from typing import Final
 
 from gateway.config import BrokerSettings
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
+from gateway.limits import PULL_MAX
 from gateway.link import Dial, Link
 from gateway.message import Message
 from gateway.operations import BindingFound, ExchangeFound
@@ -88,6 +89,7 @@ class Upstream:
             name,
             channels=settings.lease_channels,
             lease_max=settings.lease_max,
+            message_max=settings.message_max,
             check_queue=self._topology.check_queue,
             on_oversized=self._oversized,
             limits=self.delivery_limits,
@@ -368,9 +370,12 @@ class Upstream:
 
     # ---------------------------------------------------------------------------------------------- consume
 
-    async def fetch(self, queue: str, max_messages: int, wait: float = 0.0) -> list[Delivery]:
-        """Lease up to ``max_messages`` messages. Where there are none, wait up to ``wait`` seconds for the
-        first; an empty list when none came. Any number of fetches may share a queue.
+    async def fetch(
+        self, queue: str, max_messages: int, wait: float = 0.0, bytes_max: int = PULL_MAX
+    ) -> list[Delivery]:
+        """Lease up to ``max_messages`` messages, and no more once they have ``bytes_max`` bytes. Where there are none,
+        wait up to ``wait`` seconds for the first; an empty list when none came. Any number of fetches may share a
+        queue.
 
         Raises:
             NotFound: there is no such queue.
@@ -380,7 +385,7 @@ class Upstream:
         """
         self.users += 1
         try:
-            return await self._leases.fetch(queue, max_messages, wait)
+            return await self._leases.fetch(queue, max_messages, wait, bytes_max)
         finally:
             self.users -= 1
 

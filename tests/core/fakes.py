@@ -20,6 +20,7 @@ from gateway.errors import (
     StateError,
     Unsupported,
 )
+from gateway.limits import PULL_MAX
 from gateway.message import Message
 from gateway.operations import ExchangeFound, Settlement
 from gateway.session import Capabilities, Version
@@ -303,7 +304,7 @@ class FakeUpstream:
             raise NotFound(404, f"no queue '{queue}'")
         return FakeConsumer(self, queue, prefetch, on_delivery)
 
-    async def fetch(self, queue: str, max_messages: int, wait: float = 0.0) -> list[Any]:
+    async def fetch(self, queue: str, max_messages: int, wait: float = 0.0, bytes_max: int = PULL_MAX) -> list[Any]:
         self._check()
         self.fetches += 1
         if queue not in self.queues:
@@ -316,7 +317,11 @@ class FakeUpstream:
                     await self.arrived.wait()
             except TimeoutError:
                 return []
-        return [FakeDelivery(self, queue, ready.popleft()) for _ in range(min(max_messages, len(ready)))]
+        found: list[Any] = []
+        while ready and len(found) < max_messages and bytes_max > 0:
+            found.append(FakeDelivery(self, queue, ready.popleft()))
+            bytes_max -= len(found[-1].message.body)
+        return found
 
     async def check_give_back(self, queue: str) -> None:
         pass
