@@ -72,6 +72,11 @@ SERVICE: tuple[Panel, ...] = (
         ),
     ),
     (
+        "Audit log of changes",
+        "short",
+        (("max(amqpgw_audit_log_row)", "newest row"), ("max(amqpgw_audit_log_broken)", "broken")),
+    ),
+    (
         "Refused under leases that had ended",
         "short",
         (

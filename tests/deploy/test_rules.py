@@ -89,6 +89,7 @@ CASES: dict[str, list[Case]] = {
             step=5,
         ),
     ],
+    "AmqpGatewayAuditLogBroken": [summed(gauge("amqpgw_audit_log_broken", "1", "0", "1m"))],
     "AmqpGatewayEventsDropped": [
         Case({f"amqpgw_events_dropped_total{{{MINE}}}": "0x4 5x20"}, "8m",
              {f"amqpgw_events_dropped_total{{{MINE}}}": "5x20"}, before="3m"),
