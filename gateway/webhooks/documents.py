@@ -155,13 +155,13 @@ class Documents:
         secrets |= urls
         if not secrets:
             return Spec(shown)
-        return Spec(shown, self._seals.seal(purpose_of(name, shown), msgspec.json.encode(secrets).decode()))
+        return Spec(shown, self._seals.seal(purposes_of(name, shown)[0], msgspec.json.encode(secrets).decode()))
 
     def _open(self, name: str, spec: Spec) -> EndpointSettings:
         if not spec.sealed:
             return spec.settings
         secrets = msgspec.json.decode(
-            self._seals.open(purpose_of(name, spec.settings), spec.sealed), type=dict[str, str]
+            self._seals.open(purposes_of(name, spec.settings), spec.sealed), type=dict[str, str]
         )
         return checks.put_back(spec.settings, secrets)
 
@@ -176,6 +176,13 @@ def mark_of(url: str) -> str:
     return f"sha256:{sha256(url.encode()).hexdigest()}"
 
 
-def purpose_of(name: str, settings: EndpointSettings) -> str:
-    """Secrets go where they were meant to go, and nowhere else."""
-    return f"endpoint {name} to {settings.url} {settings.auth.token_url}"
+def purposes_of(name: str, settings: EndpointSettings) -> tuple[str, str]:
+    """Return what secrets of settings are sealed for: what decides where they go, how they go there, and who may say to
+    be there. So nobody who writes to the database has them sent to somebody else. The second one is that of secrets
+    that were sealed before TLS settings were part of it; they open until they are sealed anew."""
+    auth, tls = settings.auth, settings.tls
+    parts = [
+        name, settings.url, auth.kind, auth.user, auth.token_url, auth.scope, auth.secret_file,
+        tls.ca, tls.ca_file, tls.server_name, tls.cert, tls.cert_file, tls.key_file,
+    ]  # fmt: skip
+    return f"endpoint {msgspec.json.encode(parts).decode()}", f"endpoint {name} to {settings.url} {auth.token_url}"

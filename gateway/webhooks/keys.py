@@ -137,7 +137,7 @@ def unseal(seals: Seals, endpoint: str, stored: Sequence[StoredKey]) -> tuple[He
     """
     found = []
     for key in stored:
-        text = seals.open(purpose_of(endpoint, key.scheme, key.id), key.sealed)
+        text = seals.open((purpose_of(endpoint, key.scheme, key.id),), key.sealed)
         try:
             found.append(HeldKey(key.scheme, key.id, key.at, key.until, key.old, _CLASSES[key.scheme].parse(text)))
         except EncodeError:

@@ -7,31 +7,30 @@ text, and its signing keys one by one. A document that somebody else changes mea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from gateway.errors import ConfigurationError, EtagMismatch
 from gateway.ledger import Ledger, Resource
-from gateway.webhooks.documents import Spec, State
-from gateway.webhooks.documents import purpose_of as purpose_of_settings
+from gateway.webhooks.documents import Spec, State, purposes_of
 from gateway.webhooks.endpoints import RESOURCE, STATE
-from gateway.webhooks.keys import purpose_of as purpose_of_key
+from gateway.webhooks.keys import purpose_of
 from gateway.webhooks.secrets import Seals, key_of
 
 PAGE: Final = 100
 TRIES: Final = 10
 """How often a document is tried that others change."""
-Renew = Callable[[str, str], str]
-"""Purpose and sealed text -> the text sealed anew."""
+Renew = Callable[[Sequence[str], str], str]
+"""Purposes, of which the first one counts now, and sealed text -> the text sealed anew."""
 
 
 async def used(ledger: Ledger) -> Counter[str]:
     """Name of a key -> how many secrets are sealed with it. Raises LedgerUnavailable."""
     found: Counter[str] = Counter()
 
-    def count(_: str, sealed: str) -> str:
+    def count(_: Sequence[str], sealed: str) -> str:
         found[key_of(sealed)] += 1
         return sealed
 
@@ -62,9 +61,9 @@ async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: Resource | 
             return 0
         changed = 0
 
-        def renew(purpose: str, sealed: str) -> str:
+        def renew(purposes: Sequence[str], sealed: str) -> str:
             nonlocal changed
-            text = seals.renew(purpose, sealed)
+            text = seals.renew(purposes, sealed)
             changed += text != sealed
             return text
 
@@ -85,13 +84,13 @@ def _renewed(kind: str, resource: Resource, renew: Renew) -> dict[str, Any]:
         if kind == RESOURCE:
             spec = msgspec.convert(resource.spec, Spec)
             if spec.sealed:
-                spec.sealed = renew(purpose_of_settings(resource.name, spec.settings), spec.sealed)
+                spec.sealed = renew(purposes_of(resource.name, spec.settings), spec.sealed)
                 return {**resource.spec, "sealed": spec.sealed}
             return dict(resource.spec)
         state = msgspec.convert(resource.spec, State)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"it is of another release: {error}") from None
-    keys = [renew(purpose_of_key(resource.name, key.scheme, key.id), key.sealed) for key in state.keys]
+    keys = [renew((purpose_of(resource.name, key.scheme, key.id),), key.sealed) for key in state.keys]
     stored = resource.spec.get("keys", [])
     return {
         **resource.spec,

@@ -13,11 +13,11 @@ Keys for other purposes are derived from these (HKDF, RFC 5869), so that one fil
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -68,12 +68,17 @@ class Seals:
         octets = nonce + self._keys[self.name].encrypt(nonce, text.encode(), purpose.encode())
         return f"{_FORM}.{self.name}.{urlsafe_b64encode(octets).decode()}"
 
-    def renew(self, purpose: str, sealed: str) -> str:
-        """The same secret under the key that seals; as it is where it is that already. Raises as ``open``."""
-        return sealed if key_of(sealed) == self.name else self.seal(purpose, self.open(purpose, sealed))
+    def renew(self, purposes: Sequence[str], sealed: str) -> str:
+        """The same secret under the key that seals, and for the first of these purposes; as it is where it is that
+        already. Raises as ``open``."""
+        text = self.open(purposes, sealed)
+        with suppress(ConfigurationError):
+            if key_of(sealed) == self.name and self.open(purposes[:1], sealed):
+                return sealed
+        return self.seal(purposes[0], text)
 
-    def open(self, purpose: str, sealed: str) -> str:
-        """The text that was sealed for this purpose.
+    def open(self, purposes: Sequence[str], sealed: str) -> str:
+        """The text that was sealed for one of these purposes.
 
         Raises:
             ConfigurationError: it was sealed with a key that we do not have, for something else, or it was changed.
@@ -85,11 +90,11 @@ class Seals:
             raise ConfigurationError(
                 f"a secret is sealed with the key {name[:16] or '?'}, and the file of keys has {', '.join(self._keys)}"
             )
-        try:
-            octets = urlsafe_b64decode(encoded)
-            return key.decrypt(octets[:_NONCE], octets[_NONCE:], purpose.encode()).decode()
-        except (InvalidTag, ValueError):
-            raise ConfigurationError(f"a secret does not open with its key {name}: it was changed or moved") from None
+        for purpose in purposes:
+            with suppress(InvalidTag, ValueError):
+                octets = urlsafe_b64decode(encoded)
+                return key.decrypt(octets[:_NONCE], octets[_NONCE:], purpose.encode()).decode()
+        raise ConfigurationError(f"a secret does not open with its key {name}: it was changed or moved")
 
 
 def make_key_file(path: Path) -> None:
@@ -112,7 +117,7 @@ def load_seals(file: str, otherwise: Path) -> Seals:
     """
     path = Path(file) if file else otherwise
     if not file:
-        with contextlib.suppress(FileExistsError):  # made by an earlier start
+        with suppress(FileExistsError):  # made by an earlier start
             make_key_file(path)
     try:
         lines = path.read_text(encoding="ascii").split()

@@ -32,7 +32,8 @@ from gateway.errors import (
 from gateway.ledger import Ledger
 from gateway.outbound import GuardedTransport
 from gateway.webhooks import endpoints as module
-from gateway.webhooks.documents import Spec
+from gateway.webhooks import resealing
+from gateway.webhooks.documents import Spec, purposes_of
 from gateway.webhooks.endpoints import RESOURCE, STATE, Endpoints, EndpointState
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
@@ -285,6 +286,68 @@ async def test_whoever_changes_the_database_gets_no_secret_sent_elsewhere(
     assert found.state is EndpointState.DISABLED
     assert "it was changed or moved" in found.reason
     assert found.settings.auth.secret == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value"),
+    [
+        ("tls", "ca", "-----BEGIN CERTIFICATE-----"),
+        ("tls", "ca_file", "/tmp/ca.pem"),
+        ("tls", "server_name", "evil.example"),
+        ("tls", "cert", "-----BEGIN CERTIFICATE-----"),
+        ("tls", "cert_file", "/tmp/cert.pem"),
+        ("tls", "key_file", "/tmp/key.pem"),
+        ("auth", "kind", "basic"),
+        ("auth", "user", "somebody"),
+        ("auth", "token_url", "https://evil.example/token"),
+        ("auth", "scope", "all"),
+        ("auth", "secret_file", "/etc/passwd"),
+    ],
+)
+async def test_nor_by_other_settings_that_decide_who_gets_it(
+    opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger, table: str, name: str, value: str
+) -> None:
+    await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s")), None)
+    resource = await ledger.get_resource(RESOURCE, "shop")
+    assert resource is not None
+    resource.spec["settings"].setdefault(table, {})[name] = value
+    await ledger.put_resource(RESOURCE, "shop", resource.spec, None)
+    found = await (await opened()).get("shop")
+    assert (found.state, found.settings.auth.secret) == (EndpointState.DISABLED, "")
+    assert "it was changed or moved" in found.reason
+
+
+async def _sealed_before(ledger: Ledger) -> str:
+    """Seal the secrets of an endpoint as a release did that bound them to its URLs alone."""
+    resource = await ledger.get_resource(RESOURCE, "shop")
+    assert resource is not None
+    spec = msgspec.convert(resource.spec, Spec)
+    now, before = purposes_of("shop", spec.settings)
+    sealed = SEALS.seal(before, SEALS.open([now], spec.sealed))
+    await ledger.put_resource(RESOURCE, "shop", {**resource.spec, "sealed": sealed}, None)
+    return sealed
+
+
+async def test_secrets_of_a_release_before_open_and_are_sealed_anew(
+    opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger
+) -> None:
+    auth = EndpointAuth(kind="bearer", secret="s")
+    await endpoints.put("shop", settings(server, auth=auth), None)
+    for way in ("put", "rotate"):
+        await _sealed_before(ledger)
+        later = await opened()
+        assert (await later.get("shop")).settings.auth.secret == "s"
+        if way == "put":
+            await later.put("shop", settings(server, auth=EndpointAuth(kind="bearer"), rate=5), "*")
+        else:
+            assert await resealing.rotate(ledger, SEALS) == (1, [])
+        assert await resealing.rotate(ledger, SEALS) == (0, []), "it is bound to all of it now"
+        resource = await ledger.get_resource(RESOURCE, "shop")
+        assert resource is not None
+        spec = msgspec.convert(resource.spec, Spec)
+        with pytest.raises(ConfigurationError):
+            SEALS.open(purposes_of("shop", spec.settings)[1:], spec.sealed)
+        assert (await (await opened()).get("shop")).settings.auth == auth
 
 
 @pytest.mark.parametrize("spec", [{}, {"settings": 7}, {"settings": {"url": "http://x", "format": "xml"}}])

@@ -19,11 +19,11 @@ KEY, OTHER = bytes(32), bytes(range(32))
 def test_what_is_sealed_opens_for_its_purpose_alone() -> None:
     seals = Seals([KEY])
     sealed = seals.seal("endpoint shop", "geheim €")
-    assert seals.open("endpoint shop", sealed) == "geheim €"
+    assert seals.open(["endpoint shop"], sealed) == "geheim €"
     assert "geheim" not in sealed
     assert re.fullmatch(r"1\.[0-9a-f]{8}\.[A-Za-z0-9_=-]+", sealed)
     with pytest.raises(ConfigurationError, match="changed or moved"):
-        seals.open("endpoint other", sealed)
+        seals.open(["endpoint other"], sealed)
 
 
 def test_it_is_aes_256_gcm() -> None:
@@ -45,7 +45,7 @@ def test_each_changed_octet_is_noticed() -> None:
         changed = bytearray(octets)
         changed[index] ^= 1
         with pytest.raises(ConfigurationError):
-            seals.open("p", f"{form}.{name}.{urlsafe_b64encode(changed).decode()}")
+            seals.open(["p"], f"{form}.{name}.{urlsafe_b64encode(changed).decode()}")
 
 
 @pytest.mark.parametrize(
@@ -54,25 +54,25 @@ def test_each_changed_octet_is_noticed() -> None:
 def test_what_is_no_seal(sealed: str) -> None:
     seals = Seals([KEY])
     with pytest.raises(ConfigurationError):
-        seals.open("p", sealed.format(name=seals.name))
+        seals.open(["p"], sealed.format(name=seals.name))
 
 
 def test_a_key_is_replaced_by_a_line_before_it() -> None:
     old = Seals([KEY]).seal("p", "old")
     both = Seals([OTHER, KEY])
-    assert both.open("p", old) == "old"
+    assert both.open(["p"], old) == "old"
     new = both.seal("p", "new")
-    assert Seals([OTHER]).open("p", new) == "new"
+    assert Seals([OTHER]).open(["p"], new) == "new"
     with pytest.raises(ConfigurationError, match=f"sealed with the key {Seals([KEY]).name}"):
-        Seals([OTHER]).open("p", old)
+        Seals([OTHER]).open(["p"], old)
 
 
 def test_a_file_is_made_once_and_for_nobody_else(tmp_path: Path) -> None:
     path = tmp_path / "secrets.key"
     sealed = load_seals("", path).seal("p", "text")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert load_seals("", path).open("p", sealed) == "text"
-    assert load_seals(str(path), tmp_path / "none").open("p", sealed) == "text"
+    assert load_seals("", path).open(["p"], sealed) == "text"
+    assert load_seals(str(path), tmp_path / "none").open(["p"], sealed) == "text"
     assert not (tmp_path / "none").exists()
 
 
