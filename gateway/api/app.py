@@ -51,7 +51,7 @@ from gateway.api.auth import Doorkeeper, Keys, unauthorized
 from gateway.api.call import Call, problem_response
 from gateway.api.cycle import CUT
 from gateway.api.guard import CERTIFICATE, HEAD_MAX
-from gateway.api.heads import TARGET_MAX
+from gateway.api.heads import TARGET_MAX, target_length
 from gateway.api.peers import FORWARDED
 from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
 from gateway.api.routing import Route, Router, Scope
@@ -322,7 +322,7 @@ class Api:
         trace: Trace | None = scope.get(TRACED)
         if trace is None and b"traceparent" in headers:
             _follow(scope)
-        if (length := len(scope.get("raw_path") or b"") + len(scope["query_string"])) > TARGET_MAX:
+        if (length := target_length(scope)) > TARGET_MAX:
             raise ApiProblem("target_too_long", f"path and query have {length:,} bytes, the limit is {TARGET_MAX:,}")
         if len(pairs) > HEADERS_MOST:
             raise ApiProblem("headers_too_large", f"{len(pairs)} headers, the limit is {HEADERS_MOST}")

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.access.rates import address_of
 from gateway.api.cycle import WRITE_BUFFER_MAX, Cycle
-from gateway.api.heads import Refusal, refusal_of
+from gateway.api.heads import Refusal, refusal_of, refusal_of_target
 
 HEAD_MAX: Final = 16_384
 """Most octets of request line and headers."""
@@ -167,10 +167,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._idle_since = None
         self._rest()
         version = self.parser.get_http_version()
-        if (refusal := refusal_of(self.headers, version)) is not None:
+        refusal = refusal_of(self.headers, version)
+        match = _PLAIN.fullmatch(self.url)
+        if match is None and refusal is None:
+            method = self.parser.get_method().decode("ascii")
+            refusal = refusal_of_target(method, self.url, self.headers)
+        if refusal is not None:
             self._wrong = refusal
             raise ValueError(refusal.text)  # the parser ends, and the protocol refuses the request
-        match = _PLAIN.fullmatch(self.url)
         if match is None or self.parser.should_upgrade() or version != "1.1" or self.root_path:
             super().on_headers_complete()
             return

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.browsers import Sites
+from gateway.api.heads import TARGET_MAX, TOO_LONG, target_length
 from gateway.api.problems import PROBLEMS, ApiProblem
 from gateway.core import Gateway
 
@@ -40,6 +41,8 @@ class Ops:
         response: Response
         if scope["type"] != "http":
             response = Response(status_code=404)
+        elif target_length(scope) > TARGET_MAX:
+            response = PlainTextResponse(f"{TOO_LONG.text}\n", TOO_LONG.status)
         elif (refused := self._refused(dict(scope["headers"]))) is not None:
             response = refused
         elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD") and self._gateway is not None:

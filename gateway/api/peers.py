@@ -26,6 +26,7 @@ from starlette.responses import Response
 
 from gateway.access.rates import address_of
 from gateway.access.scopes import Grant, Principal
+from gateway.api.heads import TARGET_MAX, TOO_LONG, target_length
 from gateway.core.peers import STRANGE, Peers, SettleRequest, TellRequest
 from gateway.errors import GatewayError, PeerUnavailable
 from gateway.ledger.work import Peer
@@ -169,7 +170,9 @@ class PeerPort:
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes, bool]:
         """Status and body of an answer, and whether it may be sealed: the request was."""
-        if scope["path"] not in self._verbs or scope["method"] != "POST":
+        if target_length(scope) > TARGET_MAX:
+            return TOO_LONG.status, TOO_LONG.text.encode(), False
+        if scope["path"] not in self._verbs or scope["method"] != "POST" or scope["query_string"]:
             return 404, b"not found", False
         peers = self._peers
         announced = peers.seal.announced("POST", scope["path"], peers.me.id, dict(scope["headers"]))
