@@ -48,6 +48,7 @@ from gateway.api.guard import Bounds, guarded
 from gateway.api.ops import Ops
 from gateway.api.peers import PeerPort
 from gateway.bridges import Bridges
+from gateway.broker.logins import open_to_strangers
 from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import Budgets
 from gateway.config import (
@@ -409,6 +410,8 @@ async def _start_embedded(settings: EmbeddedSettings, metrics: Metrics, stack: A
     """The ports of the embedded broker, without TLS and with it; none: it does not run."""
     if not settings.enabled:
         return ()
+    for reason in open_to_strangers(settings):
+        log("embedded.open_to_strangers", logging.WARNING, host=settings.host, reason=reason)
     broker = EmbeddedBroker(settings, metrics=metrics)
     try:
         await broker.start()

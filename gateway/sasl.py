@@ -239,6 +239,8 @@ class ServerMechanism:
         self.config = config
         self.user: str | None = None
         """Who the client is; None: it has not shown that, or not yet."""
+        self.claimed = ""
+        """Who it says it is."""
 
     def respond(self, response: bytes) -> bytes | None:
         """Take a response of the client's, the initial one first. Returns the next challenge; None: it is over, and
@@ -254,8 +256,10 @@ class ServerPlain(ServerMechanism):
         return None
 
     def _check(self, login: tuple[str, str] | None) -> None:
-        if login is not None and self.config.authenticate(*login):
-            self.user = login[0]
+        if login is not None:
+            self.claimed = login[0]
+            if self.config.authenticate(*login):
+                self.user = login[0]
 
 
 class ServerAmqPlain(ServerPlain):
@@ -274,7 +278,8 @@ class ServerExternal(ServerMechanism):
     """EXTERNAL: the client may name who it is, but not somebody else."""
 
     def respond(self, response: bytes) -> bytes | None:
-        if not response or _text(response) == self.config.certificate:
+        self.claimed = _text(response) or self.config.certificate
+        if self.claimed == self.config.certificate:
             self.user = self.config.certificate
         return None
 
@@ -330,7 +335,7 @@ class ServerScram(ServerMechanism):
             raise SaslError(f"{self.name}: a '=' in the name is not written =3D")
         assert self.config.random_octets is not None
         assert self.config.scram is not None
-        self._name = prepared(_text(name.replace(b"=2C", b",").replace(b"=3D", b"=")))
+        self._name = self.claimed = prepared(_text(name.replace(b"=2C", b",").replace(b"=3D", b"=")))
         self._keys = keys = self.config.scram(self._name)
         self._header = binding + b"," + identity + b","
         self._nonce = nonce + base64.b64encode(self.config.random_octets(NONCE_OCTETS))
@@ -380,6 +385,14 @@ def server_mechanism(
     if name == "AMQPLAIN" and read_entries is not None:
         return ServerAmqPlain(config, read_entries)
     return _SERVER_MECHANISMS[name](config)
+
+
+def logged_in(mechanism: ServerMechanism, config: ServerConfig) -> str | None:
+    """Who has logged in by an exchange that is over, None: nobody."""
+    user = mechanism.user
+    if config.admits is not None and not config.admits(mechanism.claimed if user is None else user, user is not None):
+        return None
+    return user
 
 
 _SERVER_MECHANISMS: Final[Mapping[str, type[ServerMechanism]]] = {

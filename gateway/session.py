@@ -176,6 +176,8 @@ class ServerConfig:
     """The login that the client has proved by its certificate; EXTERNAL is offered to those who have."""
     anonymous: str = ""
     """The login of clients that come as ANONYMOUS; empty: that is not offered."""
+    admits: Callable[[str, bool], bool] | None = None
+    """(user, whether the client has proved to be that user) -> whether it may come in. Told once of every login."""
     redirect: Callable[[str, str], tuple[str, ...]] | None = None
     """(user, virtual host) -> the hosts where the client is sent instead (connection.redirect of 0-8 and 0-10), the
     best first; none: it stays. Not asked for clients that insist."""

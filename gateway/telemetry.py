@@ -313,6 +313,9 @@ class Metrics:
             "stays in its queue for other consumers",
             ("version",),
         )
+        self.embedded_logins_refused = self._plain(
+            Counter, "embedded_logins_refused", "Logins that the embedded broker refused"
+        )
         self.requests = counter("http_requests", "HTTP requests", ("operation", "status"))
         self.request_seconds = histogram("http_request_seconds", "Time to answer", ("operation",))
         self.requests_running = self._plain(Gauge, "http_requests_running", "HTTP requests under way")

@@ -221,6 +221,11 @@ MESSAGES: tuple[Panel, ...] = (
         "short",
         (("sum by (version) (increase(amqpgw_embedded_skipped_total[30m]))", "{{version}}"),),
     ),
+    (
+        "Embedded broker: logins that were refused",
+        "short",
+        (("sum(increase(amqpgw_embedded_logins_refused_total[30m]))", "logins"),),
+    ),
     ("Events that were dropped", "short", (("sum(increase(amqpgw_events_dropped_total[30m]))", "events"),)),
 )
 

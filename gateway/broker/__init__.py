@@ -12,6 +12,7 @@ It answers as RabbitMQ does, over all three versions on one port, and forgets ev
 ``consumers.py``    who may have how many messages
 ``arguments.py``    the tables of arguments that are known
 ``dead_letters.py`` the ``x-death`` header
+``logins.py``       how long failed logins make the next ones wait
 ``alarms.py``       what has to happen when
 ``refusals.py``     reply codes and texts
 ``served.py``       a port and its clients' connections: crowds, back-pressure, deadlines (asyncio)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from hmac import compare_digest
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -326,7 +327,10 @@ class Broker:
 
     def authenticate(self, user: str, password: str) -> bool:
         """For :attr:`gateway.session.ServerConfig.authenticate`."""
-        return self._passwords.get(user) == password
+        known = self._passwords.get(user)
+        if known is None:
+            return False
+        return compare_digest(known.encode("utf-8", "surrogatepass"), password.encode("utf-8", "surrogatepass"))
 
     def scram_keys(self, user: str) -> ScramKeys:
         """For :attr:`gateway.session.ServerConfig.scram`. Made when a user is first asked for, which takes 4,096 rounds

@@ -4,6 +4,7 @@ What clients can do to each other, and what stands against it:
 
 ===========================  ===============================================================================
 comes in crowds              connections are counted per port and per remote address: :class:`Listener`
+guesses passwords            is answered late: :mod:`gateway.broker.logins`
 says nothing, or too slowly  one deadline from the first packet to an open connection, TLS included
 sends as fast as it can      its octets are worked on in slices, for one ``turn``; then its neighbours have theirs
 does not read                gets no deliveries above ``output_high_water``, is not read from above ``input_stop``
@@ -20,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from gateway.broker.broker import Connection
+from gateway.broker.logins import client_of, is_local
 from gateway.broker.refusals import reply_text
 from gateway.operations import Close, Operation
 from gateway.session import Session
@@ -121,8 +123,8 @@ class Served:
     """One client's connection, from its first octet to the end of its stream."""
 
     __slots__ = (
-        "_going_on", "_header", "_listener", "_moved_at", "_opened", "_received_at", "_refusal", "_securing", "_sent",
-        "_server", "_timer", "_timer_at", "_unfinished", "_unread", "connection", "session", "stream",
+        "_going_on", "_header", "_held", "_listener", "_moved_at", "_opened", "_received_at", "_refusal", "_securing",
+        "_sent", "_server", "_timer", "_timer_at", "_unfinished", "_unread", "connection", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, server: EmbeddedBroker, listener: Listener) -> None:
@@ -130,6 +132,8 @@ class Served:
         self._listener = listener
         self._header = bytearray()
         self._refusal = ""
+        self._held: asyncio.TimerHandle | None = None
+        """Until then nothing is said: logins failed where it comes from."""
         self._securing: asyncio.Task[None] | None = None
         self.session: Session | None = None
         self.connection: Connection | None = None
@@ -204,7 +208,7 @@ class Served:
                 return
             data = bytes(self._header)
             self._header.clear()
-        if len(data) > SLICE or self._unread:
+        if len(data) > SLICE or self._unread or self._held is not None:
             self._unread = memoryview(bytes(self._unread) + data if self._unread else data)
             if not self._going_on:
                 self._work(now)
@@ -215,9 +219,10 @@ class Served:
     def stream_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         now = self._server.loop.time()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._held):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._held = None
         self._server.unfinished -= self._unfinished
         self._unfinished = 0
         self._unread = b""
@@ -230,7 +235,7 @@ class Served:
     def data_to_send(self) -> list[bytes]:
         """Everything queued for the client."""
         connection, session = self.connection, self.session
-        if connection is None or session is None:
+        if connection is None or session is None or self._held is not None:
             return []
         self._server.broker.flushed(connection)
         buffers = session.data_to_send()
@@ -257,11 +262,31 @@ class Served:
         assert version is not None  # may_be_header
         config = self._server.session_configs[version]
         user = common_name(self.stream.certificate)
-        if user and self._server.broker.has_user(user):
-            config = replace(config, certificate=user)
+        certificate = user if self._server.broker.has_user(user) else ""
+        config = replace(config, certificate=certificate, admits=self._admits)
         self.session = server_session(version, config)
         self.connection = self._server.broker.connect(self.session, self.stream.wake, self._refusal)
         return self.session
+
+    def _admits(self, user: str, proved: bool) -> bool:
+        """A login is over: whether the client may come in. Either way the answer may have to wait."""
+        server, name = self._server, self.stream.address
+        address = client_of(name)
+        now = server.loop.time()
+        delay = min(server.logins.delay(address, user, now), server.limits.handshake_timeout / 2)
+        if delay:
+            self._held = server.loop.call_later(delay, self._release)
+        if proved and (user not in server.settings.loopback_users or is_local(name, self.stream.own_address)):
+            return True
+        server.login_failed(address, user, "only from this machine" if proved else "wrong credentials")
+        return False
+
+    def _release(self) -> None:
+        """Say what was held back, and go on."""
+        self._held = None
+        if self.session is not None and self.connection is not None:
+            self.stream.wake()
+            self._after(self._server.loop.time())
 
     def _work(self, now: float) -> None:
         """Work on what is unread, for one turn."""
@@ -288,6 +313,8 @@ class Served:
         connection, session = self.connection, self.session
         assert connection is not None
         assert session is not None
+        if self._held is not None:
+            return True
         return bool(connection.backlog) or session.pending > self._server.broker.limits.output_buffers
 
     def _handle(self, operations: list[Operation], now: float) -> None:
@@ -302,6 +329,9 @@ class Served:
         assert connection is not None
         self.stream.wake()
         self._count_unfinished(session, connection, now)
+        if self._held is not None:
+            self.stream.pause_reading()
+            return
         if session.closed:
             self.stream.close()
             self._set_timer(now + server.limits.close_timeout)

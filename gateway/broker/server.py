@@ -12,11 +12,13 @@ import logging
 import os
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from gateway import __version__
 from gateway.broker.broker import Broker, Skip
+from gateway.broker.logins import Logins, Report
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import NEVER, Listener, Served
 from gateway.config import EmbeddedSettings
@@ -43,6 +45,8 @@ LOOKS: Final = 8
 """How often it is looked after clients that are stuck, within the time that they may be."""
 RENEW_EVERY: Final = 2.0
 """How often files of certificates are looked at, in seconds."""
+USER_SHOWN: Final = 80
+"""Characters of a user's name in the log."""
 LOOK_MIN: Final = 0.02
 """Least time between two such looks, in seconds."""
 
@@ -101,6 +105,7 @@ class EmbeddedBroker:
         classic = replace(config, properties={**PROPERTIES, "product": CLASSIC_PRODUCT})
         native = replace(config, dialect="transitional") if settings.transitional else config
         self.session_configs = {Version.V0_8: classic, Version.V0_9_1: classic, Version.V0_10: native}
+        self.logins = Logins()
         self.unfinished = 0
         """Octets of messages that are not all there, over all connections."""
         self._listeners: list[Listener] = []
@@ -198,6 +203,14 @@ class EmbeddedBroker:
         if self._metrics is not None:
             self._metrics.embedded_skipped.labels(skip.version).inc()
 
+    def login_failed(self, address: str, user: str, reason: str) -> None:
+        """A client from ``address`` did not get in as ``user``."""
+        if self._metrics is not None:
+            self._metrics.embedded_logins_refused.inc()
+        report = self.logins.failed(address, user, self.loop.time())
+        if report is not None:
+            _log_failures(report, {"user": user[:USER_SHOWN], "reason": reason})
+
     def arrived(self, served: Served) -> None:
         """A client has connected."""
         self._served.add(served)
@@ -233,8 +246,14 @@ class EmbeddedBroker:
     def _look_after_clients(self) -> None:
         """Cut off who is stuck."""
         now, timeout = self.loop.time(), self.broker.limits.stuck_timeout
+        for report in self.logins.reports(now):
+            _log_failures(report, {})
         for served in list(self._served):
             if served.is_stuck(now, timeout):
                 log("embedded.stuck", connection=served.stream.peer, unsent=served.stream.unsent)
                 served.stream.abort()
         self._look_later()
+
+
+def _log_failures(report: Report, latest: Mapping[str, Any]) -> None:
+    log("embedded.login_refused", logging.WARNING, address=report.address, failures=report.failures, **latest)

@@ -19,7 +19,7 @@ from gateway.classic.server_channel import ServerChannel, handlers
 from gateway.classic.translate import Translator
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Closed, CloseReason, Operation
-from gateway.sasl import SaslError, ServerMechanism, offered_mechanisms, server_mechanism
+from gateway.sasl import SaslError, ServerMechanism, logged_in, offered_mechanisms, server_mechanism
 from gateway.session import PROTOCOL_HEADERS, Confirms, Role, ServerConfig
 from gateway.values import Table
 
@@ -206,7 +206,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
             self._expected = m.ConnectionSecureOk
             self.send_method(0, m.ConnectionSecure(challenge))
             return
-        if mechanism.user is None:
+        user = logged_in(mechanism, self.config)
+        if user is None:
             (name,) = self.capabilities.mechanisms
             text = f"Login was refused using authentication mechanism {name}."
             ending = Closed(0, CloseReason.AUTHENTICATION, 403, text)
@@ -214,7 +215,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
             if not self.waits:
                 self.end(ending)
             return
-        self.user = mechanism.user
+        self.user = user
         self._mechanism = None
         limits = self.limits
         self._expected = m.ConnectionTuneOk

@@ -123,6 +123,8 @@ class EmbeddedSettings(Settings, frozen=True):
     """0-10 is the draft of July 2007, for whoever comes with its protocol header, which is that of the final."""
     users: tuple[EmbeddedUser, ...] = (EmbeddedUser(name="guest", password="guest"),)  # noqa: S106  # documented default of a development broker
     """Who may log in."""
+    loopback_users: tuple[str, ...] = ("guest",)
+    """Users that may log in from this machine only, as in RabbitMQ. Empty: all may come from anywhere."""
     anonymous: str = ""
     """The login of clients that come without one (ANONYMOUS); empty: they are sent away."""
     queue_memory: Annotated[int, Meta(ge=1 << 20)] = 256 << 20

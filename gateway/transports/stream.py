@@ -140,6 +140,12 @@ class Stream(asyncio.Protocol):
         """The host alone."""
         return self.peer.rpartition(":")[0]
 
+    @property
+    def own_address(self) -> str:
+        """The host of this end."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return str(name[0]) if isinstance(name, tuple) and len(name) >= 2 else ""
+
     def _flush(self) -> None:
         self._scheduled = False
         self.flush()

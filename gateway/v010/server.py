@@ -115,10 +115,11 @@ class ServerSession(Connection[ServerChannel]):
             self.send_control(0, k.ConnectionSecure(challenge))
             self.awaited = "secure-ok"
             return
-        if mechanism.user is None:
+        user = sasl.logged_in(mechanism, self.config)
+        if user is None:
             self._deny(k.CONNECTION_FORCED, "Authentication failed")
             return
-        self.user = mechanism.user
+        self.user = user
         self._mechanism = None
         heartbeat = min(ceil(self.limits.heartbeat), 0xFFFF)
         self.send_control(0, k.ConnectionTune(self._channels(), self._accepted, 0, heartbeat))

@@ -160,3 +160,33 @@ def test_an_issuer_that_the_guard_denies(look: Look) -> None:
     assert "is denied" in found.one("access.tokens").what
     found = look('[access.tokens]\nissuer = "i"\n', "access")
     assert (found.one("access.tokens").where, found.exit) == ("access.tokens.audience", USAGE)
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("", None),
+        ("[embedded]\nenabled = true\n", ""),
+        ('[embedded]\nenabled = true\nhost = "0.0.0.0"\n', ""),
+        (
+            '[embedded]\nenabled = true\nhost = "0.0.0.0"\nloopback_users = []\n',
+            "user 'guest': its password is its name",
+        ),
+        (
+            '[embedded]\nenabled = true\nhost = "::"\nanonymous = "nobody"\n',
+            "embedded.anonymous is 'nobody': clients need no password",
+        ),
+        (
+            '[embedded]\nenabled = true\nhost = "0.0.0.0"\n[[embedded.users]]\nname = "a"\npassword = "a"\n',
+            "user 'a': its password is its name",
+        ),
+        ('[embedded]\nenabled = true\n[[embedded.users]]\nname = "a"\npassword = "a"\n', ""),
+    ],
+)
+def test_who_gets_into_the_embedded_broker(look: Look, text: str, warned: str | None) -> None:
+    findings = look(text + key(), "access").all("access.embedded")
+    if warned is None:
+        assert not findings
+    else:
+        (finding,) = findings
+        assert finding.what.endswith(warned or "or come from this machine")

@@ -12,10 +12,11 @@ from gateway.access.scopes import principal_of
 from gateway.access.tokens import FAMILIES, KEYS_MAX, KID_MAX, SET_MAX, WITHIN, JwkSet, refusal_of
 from gateway.api.auth import Keys
 from gateway.app import check as check_whole
+from gateway.broker.logins import open_to_strangers
 from gateway.commands.doctor.files import owner_only
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.outbound import rules_of
-from gateway.config import Config, asks_for_credentials
+from gateway.config import Config, EmbeddedSettings, asks_for_credentials
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport
 from gateway.upstreams.keeper import is_loopback
@@ -41,6 +42,21 @@ def examine(report: Report, config: Config, *, development: bool) -> None:
         _callers(report, config, development=development)
     _keys(report, config)
     _endpoints(report, config)
+    if config.embedded.enabled:
+        _embedded(report, config.embedded)
+
+
+def _embedded(report: Report, settings: EmbeddedSettings) -> None:
+    where = f"embedded.host {settings.host}"
+    open_by = open_to_strangers(settings)
+    for reason in open_by:
+        report.warn(
+            "access.embedded", where, f"anybody who reaches the port can log in: {reason}",
+            why="The embedded broker listens for other machines.",
+            do="Set another password, or name the user in embedded.loopback_users.",
+        )  # fmt: skip
+    if not open_by:
+        report.ok("access.embedded", where, "clients of the embedded broker need a password, or come from this machine")
 
 
 def _callers(report: Report, config: Config, *, development: bool) -> None:

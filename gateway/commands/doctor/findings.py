@@ -53,6 +53,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "config.rights": Check("a file with secrets in it is not for everybody to read", FAILED),
     "access.callers": Check("who may call, and from where: keys, loopback, TLS", USAGE),
     "access.keys": Check("API keys and certificates of callers: their files, digests and scopes", USAGE),
+    "access.embedded": Check("who can log in at the embedded broker from another machine", USAGE),
     "access.tokens": Check("the issuer's set of keys (JWKS) can be had, and has keys that we can use", UNREACHABLE),
     "files.data_dir": Check("the data folder can be written, and nobody else reads it", REFUSED),
     "files.space": Check("room on the disk of data folder and ledger", FULL),
