@@ -267,7 +267,7 @@ def budget_table() -> Iterator[str]:
                 row.what,
                 f"{row.total:,}",
                 f"`{row.setting}`",
-                f"{int(row.total * bounds.share):,}",
+                f"{int(row.total * bounds.share):,}" if row.is_split else "",
                 row.scope,
             )
             for row in budgets.RESOURCES.values()

@@ -42,15 +42,18 @@ from gateway.access.access import Access
 from gateway.access.heads import Heads
 from gateway.access.tokens import SET_MAX
 from gateway.access.trail import Trail
+from gateway.api.accepting import TlsListener
 from gateway.api.app import Api
 from gateway.api.browsers import LOCAL_HOSTS, Sites
-from gateway.api.guard import Bounds, guarded
+from gateway.api.connections import Connections
+from gateway.api.guard import Bounds, GuardedProtocol, guarded
 from gateway.api.ops import Ops
 from gateway.api.peers import PeerPort
+from gateway.api.proxies import Proxies
 from gateway.bridges import Bridges
 from gateway.broker.logins import open_to_strangers
 from gateway.broker.server import EmbeddedBroker
-from gateway.budgets import Budgets
+from gateway.budgets import MOST, Budgets, Holdings
 from gateway.config import (
     LOCAL_BROKERS,
     BrokerSettings,
@@ -276,13 +279,16 @@ async def running(
     check(config)
     configured.warn(config)
     metrics = Metrics(__version__, config.ops.metrics_names)
+    budgets = Budgets(budget_bounds(config), {"connections": most_connections()})
     async with AsyncExitStack() as stack:
         http_socket = None
         if config.role != "worker":
             http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))
         ops_socket = stack.enter_context(contextlib.closing(_listen(config.ops.host, config.ops.port, "ops")))
         ops = Ops(sites=Sites(config.http, *LOCAL_HOSTS), is_local=_literal(config.ops.host) in LOCAL_HOSTS)
-        await stack.enter_async_context(_serving(ops, ops_socket, 1.0))
+        await stack.enter_async_context(
+            _serving(ops, ops_socket, 1.0, _bounds(DEFAULT_HTTP, budgets["ops_connections"]))
+        )
         amqp_ports = await _start_embedded(config.embedded, metrics, stack)
         amqp = amqp_ports[0] if amqp_ports else None
         listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
@@ -310,7 +316,7 @@ async def running(
             intent_always=config.ledger.intent == "always",
             takes_work=config.role != "api",
             tracer=spans.tracer,
-            budgets=Budgets(budget_bounds(config)),
+            budgets=budgets,
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)
@@ -342,7 +348,8 @@ async def running(
         )  # fmt: skip
         peer_port = None
         if peers.shared:
-            peer_port = await stack.enter_async_context(_peer_port(config, peers, api, rules))
+            of_cluster = _bounds(DEFAULT_HTTP, budgets["cluster_connections"])
+            peer_port = await stack.enter_async_context(_peer_port(config, peers, api, rules, of_cluster))
         await gateway.start(LOCAL_BROKERS if amqp is not None else ())
         stack.push_async_callback(gateway.close, CLOSE_TIMEOUT)
         stack.push_async_callback(bridges.close, CLOSE_TIMEOUT)
@@ -357,9 +364,9 @@ async def running(
         replays.begin()
         await bridges.start()
         await taps.start()
-        bounds = _bounds(config.http)
+        bounds = _bounds(config.http, budgets["connections"])
         if http_socket is not None:
-            await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, config.http, bounds))
+            await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, bounds, config.http))
         live = Running(
             gateway, bridges, taps, endpoints, pushes, access, api, spans, rules, (transport, issuer), issuer,
             set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check,
@@ -395,6 +402,22 @@ def check(config: Config) -> None:
     if taken:
         raise ConfigurationError(f"brokers.{taken[0]}: the name belongs to the embedded broker")
     configured.check(config)
+    Proxies(config.http.trusted_proxies)
+
+
+def most_connections() -> int:
+    """Return how many connections the API may hold, by the files that the process may open: half of them. The process
+    has its soft limit raised to its hard one."""
+    try:
+        import resource  # not on every platform
+    except ImportError:
+        return MOST
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST if files == resource.RLIM_INFINITY else max(10, files // 2)
 
 
 def _is_loopback(host: str) -> bool:
@@ -515,14 +538,14 @@ async def _tell_head(endpoints: Endpoints, name: str, head: Mapping[str, Any]) -
 
 
 @asynccontextmanager
-async def _peer_port(config: Config, peers: Peers, api: Api, rules: Rules) -> AsyncIterator[PeerPort]:
+async def _peer_port(config: Config, peers: Peers, api: Api, rules: Rules, bounds: Bounds) -> AsyncIterator[PeerPort]:
     """Be there for the other processes as long as the block."""
     host = config.cluster.host
     with contextlib.closing(_listen(host, config.cluster.port, "cluster")) as listener:
         peers.reached_at(f"http://{_literal(host)}:{_port(listener)}")
         rules.listens(*listener.getsockname()[:2])
         port = PeerPort(peers, api, config.http.body_max)
-        async with _serving(port, listener, 1.0):
+        async with _serving(port, listener, 1.0, bounds):
             yield port
 
 
@@ -574,18 +597,18 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
             return
 
-        def protocol() -> asyncio.Protocol:
-            made: type[Any] = self.config.http_protocol_class
-            found: asyncio.Protocol = made(config=self.config, server_state=self.server_state, app_state={})
+        made: type[Any] = self.config.http_protocol_class
+
+        def protocol() -> GuardedProtocol:
+            found: GuardedProtocol = made(config=self.config, server_state=self.server_state, app_state={})
             return found
 
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                protocol, sock=each, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT, backlog=self.config.backlog
-            )
+        connections = made.bounds.connections
+        listeners: list[Any] = [
+            TlsListener(each, self._tls, protocol, connections, HANDSHAKE_TIMEOUT, self.config.backlog)
             for each in sockets or ()
         ]
+        self.servers = listeners
         self.started = True
 
     def exit(self) -> None:
@@ -607,20 +630,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _bounds(http: HttpSettings) -> Bounds:
-    """What the connections of a port may do."""
-    return Bounds(
-        head=http.head_timeout, rest=http.body_idle, send=http.send_timeout, per_address=http.connections_per_address
-    )
+def _bounds(http: HttpSettings, holdings: Holdings) -> Bounds:
+    """What the connections of a port may do, and in which budget they count."""
+    connections = Connections(holdings, http.connections_per_address, Proxies(http.trusted_proxies).trusts)
+    return Bounds(http.head_timeout, http.body_idle, http.send_timeout, connections)
 
 
 def _set_bounds(bounds: Bounds, peer_port: PeerPort | None, http: HttpSettings) -> None:
     """Have the ports do as other settings say."""
     if peer_port is not None:
         peer_port.set_body_max(http.body_max)
-    other = _bounds(http)
-    for name in ("head", "rest", "send", "per_address"):
+    other = _bounds(http, bounds.connections.holdings)
+    for name in ("head", "rest", "send"):
         setattr(bounds, name, getattr(other, name))
+    bounds.connections.per_address = other.connections.per_address
+    bounds.connections.is_proxy = other.connections.is_proxy
 
 
 @asynccontextmanager
@@ -628,15 +652,14 @@ async def _serving(
     app: Any,
     listener: socket.socket,
     drain: float,
-    http: HttpSettings = DEFAULT_HTTP,
     bounds: Bounds | None = None,
+    http: HttpSettings = DEFAULT_HTTP,
 ) -> AsyncIterator[None]:
     """Serve on an open socket as long as the block; then let requests under way finish, for ``drain`` seconds.
-    ``http``, ``bounds``: what its connections may do."""
-    bounds = bounds or _bounds(http)
+    ``bounds``: what its connections may do."""
     settings = uvicorn.Config(
         app,
-        http=guarded(bounds),
+        http=guarded(bounds or Bounds()),
         ws="none",
         lifespan="off",
         interface="asgi3",

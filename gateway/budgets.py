@@ -47,6 +47,8 @@ class Resource:
     """Where it is counted: ``process`` or ``ledger``."""
     advice: str
     """What a client at its share can do, as a sentence."""
+    is_split: bool = True
+    """Whether a client has a share of it; False: who it is is not known, and strangers make room for each other."""
     within: str = ""
     """The resource that each of it takes one of, too; its total is lower than that one's."""
     one: str = ""
@@ -77,9 +79,25 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "http.bodies_max", "process",
             "Wait for answers before you send more, or send smaller batches.", one="http.body_max",
         ),
+        Resource(
+            "connections", "HTTP connections", 4_000, "http.connections", "process",
+            "Use a connection for more than one request.",
+        ),
+        Resource(
+            "ops_connections", "connections of the operations port", 256, "budgets.totals", "process",
+            "Close idle ones.", is_split=False,
+        ),
+        Resource(
+            "cluster_connections", "connections of the cluster port", 256, "budgets.totals", "process",
+            "Close idle ones.", is_split=False,
+        ),
     )
 }  # fmt: skip
 """Name -> resource."""
+
+
+MOST: Final = 1 << 60
+"""More than there is of anything."""
 
 
 class Standing(NamedTuple):
@@ -104,7 +122,7 @@ class Holdings:
         self._held: dict[str, int] = {}
         self._sum = 0
         self.on_refused: Callable[[str, str], None] | None = None
-        """Called with the resource and ``share`` or ``total``: what was reached."""
+        """Called with the resource and what was reached: ``share``, ``total``, or ``dropped``: made room for others."""
         self.configure(resource.total, 1.0, 0.0, {})
 
     def configure(self, total: int, share: float, reserve: float, shares: Mapping[str, float], one: int = 1) -> None:
@@ -118,7 +136,7 @@ class Holdings:
             one: what any client that holds nothing may take, whatever its part, and whatever is reserved.
         """
         self.total = total
-        self.share = max(one, int(total * share))
+        self.share = max(one, int(total * share)) if self.resource.is_split else total
         self.reserve = max(0, min(int(total * reserve), total - one))
         self._shares = {name: max(one, int(total * part)) for name, part in shares.items()}
 
@@ -130,19 +148,22 @@ class Holdings:
         """Return how much more the client may take now; 0 or less: nothing."""
         return min(self.share_of(client) - self._held.get(client.name, 0), self._bound(client) - self._sum)
 
-    def take(self, client: Client, amount: int = 1) -> None:
+    def take(self, client: Client, amount: int = 1, *, forced: bool = False) -> None:
         """Take an amount of the resource for a client.
+
+        Args:
+            forced: whether there is room or not: the client has it already.
 
         Raises:
             BudgetExceeded: the client would hold more than its share.
             Overloaded: so much is not left for anybody.
         """
         held = self._held.get(client.name, 0)
-        if held + amount > (share := self.share_of(client)) and not client.is_alone:
-            self._refused("share")
+        if held + amount > (share := self.share_of(client)) and not client.is_alone and not forced:
+            self.count_refusal("share")
             raise self.exceeded(client, held, amount, share)
-        if self._sum + amount > self._bound(client):
-            self._refused("total")
+        if self._sum + amount > self._bound(client) and not forced:
+            self.count_refusal("total")
             raise Overloaded(
                 f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
                 f"({self.resource.setting}), and {self.reserve:,} are reserved for admin"
@@ -202,7 +223,17 @@ class Holdings:
         largest = max(self._held.values(), default=0)
         return Standing(self._sum, self.total, self.share, largest)
 
-    def _refused(self, reached: str) -> None:
+    @property
+    def held(self) -> int:
+        """How much all clients hold."""
+        return self._sum
+
+    def has_room(self, client: Client) -> bool:
+        """Whether there is more of it for such a client, whatever the client's share."""
+        return self._sum < self._bound(client)
+
+    def count_refusal(self, reached: str) -> None:
+        """Count that somebody was refused, for those who find out on their own. ``reached``: see :attr:`on_refused`."""
         if self.on_refused is not None:
             self.on_refused(self.resource.name, reached)
 
@@ -231,14 +262,16 @@ class BudgetBounds:
 class Budgets:
     """The holdings of all resources."""
 
-    def __init__(self, bounds: BudgetBounds | None = None) -> None:
+    def __init__(self, bounds: BudgetBounds | None = None, most: Mapping[str, int] | None = None) -> None:
+        """``most``: resource -> more of it there cannot be, whatever the bounds say."""
+        self._most = most or {}
         self._holdings = {row.name: Holdings(row) for row in RESOURCES.values()}
         self.configure(bounds or BudgetBounds())
 
     def configure(self, bounds: BudgetBounds) -> None:
         """Change the bounds. What is held over them stays held."""
         for name, holdings in self._holdings.items():
-            total = bounds.totals.get(name, holdings.resource.total)
+            total = min(bounds.totals.get(name, holdings.resource.total), self._most.get(name, MOST))
             share, one = bounds.shares.get(name, bounds.share), bounds.ones.get(name, 1)
             holdings.configure(total, share, bounds.reserve, bounds.clients, one)
 
@@ -246,7 +279,7 @@ class Budgets:
         return self._holdings[name]
 
     def watch(self, on_refused: Callable[[str, str], None]) -> None:
-        """Call back at each refusal, with the resource and ``share`` or ``total``: what was reached."""
+        """Call back at each refusal, as :attr:`Holdings.on_refused` says."""
         for holdings in self._holdings.values():
             holdings.on_refused = on_refused
 

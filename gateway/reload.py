@@ -80,6 +80,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "http.idle_timeout": (RESTART, "the HTTP server is told at the start"),
     "http.drain_timeout": (RESTART, "the HTTP server is told at the start"),
     "http.drain_delay": ("live", "at the next stop"),
+    "http.trusted_proxies": ("live", "for the next request; connections count as they did"),
     "budgets": ("live", "for the next request; what is held over a new bound stays held"),
     "outbound": ("live", "for the next request; open connections are not used again"),
     "outbound.requests": (RESTART, "places and connections are counted out at the start"),

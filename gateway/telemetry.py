@@ -328,7 +328,7 @@ class Metrics:
         )
         self.budget_refusals = counter(
             "budget_refusals",
-            "Requests refused by a budget. reached: share (the client's, 429) or total (everybody's, 503)",
+            "Refused by a budget. reached: share (the client's, 429), total (everybody's, 503), dropped (a connection)",
             ("resource", "reached"),
         )
         self.trace_spans = counter("trace_spans", "Spans, by what became of them", ("outcome",))

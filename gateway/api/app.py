@@ -49,11 +49,13 @@ from gateway.api import (
 from gateway.api.access_log import AccessLog
 from gateway.api.auth import Doorkeeper, Keys, unauthorized
 from gateway.api.call import Call, problem_response
+from gateway.api.connections import CONNECTION
 from gateway.api.cycle import CUT
 from gateway.api.guard import CERTIFICATE, HEAD_MAX
 from gateway.api.heads import TARGET_MAX, target_length
 from gateway.api.peers import FORWARDED
 from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
+from gateway.api.proxies import Proxies
 from gateway.api.routing import Route, Router, Scope
 from gateway.api.traced import Trace, begin, follow
 from gateway.bridges import Bridges
@@ -175,6 +177,7 @@ class Api:
         self._doorkeeper = Doorkeeper(http, Keys(api_keys), access)
         self._router = Router(routes)
         self._access_log = AccessLog(http.access_log) if http.access_log else None
+        self._proxies = Proxies(http.trusted_proxies)
         self._running = 0
         self._counts: dict[tuple[str, int], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
@@ -184,6 +187,7 @@ class Api:
         """Other bounds and keys, for the requests that come from now on; what ``access`` says counts as well."""
         self._http = http
         self._access_log = AccessLog(http.access_log) if http.access_log else None
+        self._proxies = Proxies(http.trusted_proxies)
         self._takes_tokens = self._access is not None and self._access.tokens is not None
         self._doorkeeper = Doorkeeper(http, keys, self._access)
 
@@ -193,6 +197,8 @@ class Api:
             raise RuntimeError(f"no handler for {scope['type']}")
         started = perf_counter()
         operation = "none"
+        if self._proxies and (client := scope.get("client")) is not None:
+            scope["client"] = (self._proxies.caller(client[0], scope["headers"]), client[1])
         self._running += 1
         call: Call | None = None
         status = 0
@@ -371,6 +377,8 @@ class Api:
             requests = self._gateway.budgets["requests"]
             if (before := scope.pop(COUNTED, None)) is not None:
                 requests.give(before)
+            if principal.name and (place := scope.get(CONNECTION)) is not None:
+                place.known(client)
             requests.take(client)
             scope[COUNTED] = client
         return client

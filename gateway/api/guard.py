@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,7 +25,7 @@ from urllib.parse import unquote
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.access.rates import address_of
+from gateway.api.connections import CONNECTION, Connections, Place
 from gateway.api.cycle import WRITE_BUFFER_MAX, Cycle
 from gateway.api.heads import Refusal, refusal_of, refusal_of_target
 
@@ -46,8 +45,6 @@ SMALL_FREE: Final = 8
 """So many of them may come of one request."""
 SMALL_PAUSE: Final = 1.0
 """Then nothing is read for so long after each, in seconds."""
-REFUSED_MAX: Final = 1_000_000
-"""Most that is counted of connections that were refused."""
 _PLAIN = re.compile(rb"(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?")
 """Path and query in ASCII, without scheme, host and fragment; anything else is for uvicorn's parser."""
 
@@ -62,26 +59,8 @@ class Bounds:
     """For the rest of a body when its answer is written."""
     send: float = 300.0
     """For a caller to read on."""
-    per_address: int = 0
-    """Most connections of one remote address (IPv6: of one /64 network); 0: no limit."""
-    open: Counter[str] = field(default_factory=Counter)
-    """Connections of each address that is counted."""
-    refused: int = 0
-    """How many were closed at once."""
-
-    def admit(self, address: str) -> bool:
-        """Count a connection, if there may be one more."""
-        if self.open[address] >= self.per_address:
-            self.refused = min(self.refused + 1, REFUSED_MAX)
-            return False
-        self.open[address] += 1
-        return True
-
-    def leave(self, address: str) -> None:
-        """It is gone."""
-        self.open[address] -= 1
-        if self.open[address] <= 0:
-            del self.open[address]
+    connections: Connections = field(default_factory=Connections)
+    """Which of them stay open."""
 
 
 class Flow(FlowControl):
@@ -105,7 +84,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     bounds = Bounds()
     _certificate: frozenset[str] = frozenset()
-    _counted: str | None = None
+    place: Place | None = None
+    """Where it has one before its handshake."""
+    is_open = False
+    """It has been open."""
     _whole = True
     _rest_timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
@@ -129,11 +111,14 @@ class GuardedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         if (certificate := transport.get_extra_info("peercert")) is not None:
             self._certificate = names_of(certificate)
-        if self.bounds.per_address and self.client is not None and (address := address_of(self.client[0])):
-            if not self.bounds.admit(address):
-                transport.abort()
-                return
-            self._counted = address
+        self.is_open = True
+        if self.place is None:
+            self.place = self.bounds.connections.admit(self, self.client[0] if self.client is not None else "")
+        elif not self.place.is_gone:
+            self.place.owner = self
+        if self.place is None or self.place.is_gone:
+            transport.abort()
+            return
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,16 +130,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self._idle_timer = self._rest_timer = self._send_timer = self._pause = None
         self._unparsed = memoryview(b"")
         self.pipeline.clear()
-        if self._counted is not None:
-            self.bounds.leave(self._counted)
-            self._counted = None
+        if self.place is not None:
+            self.bounds.connections.leave(self.place)
+            self.place = None
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """A head begins."""
         super().on_message_begin()
+        scope: Any = self.scope
+        scope[CONNECTION] = self.place
         if self._certificate:
-            scope: Any = self.scope
             scope[CERTIFICATE] = self._certificate
         self._head = True
         self._whole = False
@@ -213,6 +199,20 @@ class GuardedProtocol(HttpToolsProtocol):
             self._rest_timer.cancel()
             self._rest_timer = None
         super().on_message_complete()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no answer is due."""
+        return not self._due()
+
+    def drop(self) -> None:
+        """End at once: others need the place."""
+        self.transport.abort()
+
+    def end(self) -> None:
+        """End behind the answer that is due."""
+        if self._due():
+            self.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
         """The caller does not read as fast as we write."""

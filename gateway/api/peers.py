@@ -26,7 +26,9 @@ from starlette.responses import Response
 
 from gateway.access.rates import address_of
 from gateway.access.scopes import Grant, Principal
+from gateway.api.connections import CONNECTION
 from gateway.api.heads import TARGET_MAX, TOO_LONG, target_length
+from gateway.budgets import Client
 from gateway.core.peers import STRANGE, Peers, SettleRequest, TellRequest
 from gateway.errors import GatewayError, PeerUnavailable
 from gateway.ledger.work import Peer
@@ -46,6 +48,8 @@ STRANGERS_PER_ADDRESS: Final = 4
 """Most of them from one address (IPv6: one /64 network)."""
 STRANGER_WITHIN: Final = 5.0
 """How long the body of one may take to come, in seconds."""
+PROCESS: Final = Client("another process", is_admin=True, is_alone=True)
+"""In whose share connections of the other processes count."""
 BODY_MORE: Final = 1 << 16
 """How many octets a request may have beside the body of the call that it passes on."""
 UNSEALED_MAX: Final = 1 << 16
@@ -216,6 +220,8 @@ class PeerPort:
             host, port = scope.get("client") or ("", 0)
             log("cluster.refused", logging.WARNING, reason=refused, connection=f"{host}:{port}")
             return 403, refused.encode(), refused not in STRANGE
+        if (place := scope.get(CONNECTION)) is not None:
+            place.known(PROCESS)
         try:
             return 200, await self._verbs[scope["path"]](body), True
         except msgspec.DecodeError as error:

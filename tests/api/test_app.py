@@ -175,7 +175,8 @@ async def test_a_body_over_the_share_of_its_client(gateway: Gateway) -> None:
         first = asyncio.create_task(client.put(url, content=held(), headers=alice))
         await asyncio.sleep(0.05)
         found = problem(await client.put(url, content=body, headers=alice), 429, "budget_exceeded")
-        assert "'alice' holds 90,000 bytes of bodies of requests under way and asks for 90,002 more" in found["detail"]
+        assert "budget bytes: 'alice' holds 90,000 bytes" in found["detail"]
+        assert "and asks for 90,002 more" in found["detail"]
         assert (await client.put(url, content=body, headers=bob)).status_code < 300
         go_on.set()
         assert (await first).status_code < 300
@@ -228,7 +229,8 @@ async def test_the_bodies_of_all_requests_are_bounded_together(gateway: Gateway,
         assert held_bytes.standing().held == 90_000
         response = await client.put(url, content=whole())
         found = problem(response, 503, "overloaded")
-        assert "90,000 of 150,000 bytes of bodies of requests under way are in use (http.bodies_max)" in found["detail"]
+        assert found["detail"].startswith("budget bytes: 90,000 of 150,000 bytes")
+        assert "are in use (http.bodies_max)" in found["detail"]
         assert response.headers["retry-after"] == "1"
         assert held_bytes.standing().held == 90_000
         go_on.set()

@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.api import cycle, guard
+from gateway.api.connections import Connections
 from gateway.api.guard import Bounds, GuardedProtocol, guarded
 
 DATE = b"date: today\r\n"
@@ -273,7 +274,10 @@ async def test_an_idle_connection_is_closed_and_one_in_use_is_not() -> None:
 
 
 async def test_connections_of_one_address_are_counted(connection: Connection) -> None:
-    bounds = Bounds(per_address=2)
+    connections = Connections(per_address=2)
+    refused: list[str] = []
+    connections.holdings.on_refused = lambda _, reached: refused.append(reached)
+    bounds = Bounds(connections=connections)
 
     def opened(host: str) -> Connection:
         made = Connection()
@@ -288,12 +292,12 @@ async def test_connections_of_one_address_are_counted(connection: Connection) ->
     assert not opened("192.0.2.2").transport.closing
     assert not any(opened("127.0.0.1").transport.closing for _ in range(5))
     assert not any(opened("::1").transport.closing for _ in range(5))
-    assert (bounds.open["192.0.2.1"], bounds.refused) == (2, 1)
+    assert (connections.open["192.0.2.1"], refused) == (2, ["share"])
     third.protocol.connection_lost(None)
-    assert bounds.open["192.0.2.1"] == 2
+    assert connections.open["192.0.2.1"] == 2
     first.protocol.connection_lost(None)
     second.protocol.connection_lost(None)
-    assert "192.0.2.1" not in bounds.open
+    assert "192.0.2.1" not in connections.open
     assert not opened("192.0.2.1").transport.closing
     assert [opened(f"2001:db8::{host}").transport.closing for host in (1, 2, 3)] == [False, False, True]
     assert not opened("2001:db8:0:1::1").transport.closing, "another network"

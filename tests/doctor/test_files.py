@@ -184,7 +184,7 @@ def test_open_files() -> None:
 
     least = needed({"role": "worker", "outbound.requests": 1})
     assert least == 1 + files.SPARE_FILES
-    assert needed({"outbound.requests": 1, "http.concurrency": 50}) == least + 50
+    assert needed({"outbound.requests": 1, "http.connections": 50}) == least + 50
     broker = {"a": {"url": "amqp://h", "consume_connections": 3}}
     assert needed({"role": "worker", "outbound.requests": 1, "brokers": broker}) == least + 2 + 3
 
@@ -192,7 +192,7 @@ def test_open_files() -> None:
 def test_too_few_open_files(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4_096))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (128, 256))
     finding = look("", "files").one("system.files")
     assert finding.what.startswith("the limit is 256, and the settings allow for")
     assert "LimitNOFILE=65536" in finding.do

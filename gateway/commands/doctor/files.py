@@ -246,7 +246,7 @@ def files_needed(config: Config) -> int:
     """Files and connections that the process may have open at once, by its limits."""
     brokers = sum(2 + broker.consume_connections for broker in config.brokers.values())
     embedded = config.embedded.connections if config.embedded.enabled else 0
-    callers = config.http.concurrency if config.role != "worker" else 0
+    callers = config.http.connections if config.role != "worker" else 0
     return callers + brokers + embedded + config.outbound.requests + SPARE_FILES
 
 
@@ -255,15 +255,17 @@ def _open_files(report: Report, config: Config) -> None:
         import resource  # not on every platform
     except ImportError:
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the gateway raises the soft one to it
     needed, where = files_needed(config), "open files (ulimit -n)"
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        report.ok("system.files", where, "no limit" if soft == resource.RLIM_INFINITY else f"{soft}; {needed} at most")
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        report.ok(
+            "system.files", where, "no limit" if limit == resource.RLIM_INFINITY else f"{limit}; {needed} at most"
+        )
         return
     report.warn(
-        "system.files", where, f"the limit is {soft}, and the settings allow for {needed} at once",
+        "system.files", where, f"the limit is {limit}, and the settings allow for {needed} at once",
         why="Beyond it no connection is taken or made. It is the limit of this shell; a service has its own.",
-        do=f"Set LimitNOFILE={max(needed, 65_536)} in the unit, or ulimit -n (here up to {hard}).",
+        do=f"Set LimitNOFILE={max(needed, 65_536)} in the unit, or raise ulimit -Hn.",
     )  # fmt: skip
 
 
