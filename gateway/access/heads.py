@@ -5,8 +5,8 @@ The head is the number, hash and MAC of the newest row that this process knows o
 younger than that, when the process dies, are not in the file.
 
 Once in :data:`LOOK_EVERY` seconds the newest row is looked at. What is wrong with the log is logged, counted as
-``amqpgw_audit_log_broken``, and said by a row of the log itself. From then on the file stays as it was, for it shows
-what is missing. After a look into it, remove the file; the process goes on with a new one.
+``amqpgw_audit_log_broken``, and said by a row of the log itself. From then on the file keeps the row that was known,
+for it shows what is missing. After a look into it, remove the file; the process goes on with a new one.
 
 Each process keeps what it knows of itself. Where several write to one file, the highest row counts.
 """
@@ -192,13 +192,18 @@ class Heads:
         self._metrics.audit_log_row.set(head.sequence)
         if self._audit.broken:
             self._metrics.audit_log_broken.set(1)
+            if (missed := self._audit.missed) is not None and missed != self._written:
+                await self._write_this(missed)  # it shows what is missing
+                return
             if await asyncio.to_thread(self._path.exists):
-                return  # it shows what is missing
+                return
             self._audit.broken = ""  # somebody has looked into it, and took the file away
             self._metrics.audit_log_broken.set(0)
             self._written = None
-        if head == self._written:
-            return
+        if head != self._written:
+            await self._write_this(head)
+
+    async def _write_this(self, head: Head) -> None:
         try:
             await asyncio.to_thread(write_head, self._path, head, self._clock())
         except (OSError, ConfigurationError) as error:

@@ -231,6 +231,8 @@ class Audit:
         """The newest row that this process knows of; None: none yet."""
         self.broken = ""
         """What was found wrong with the log since the start; empty: nothing."""
+        self.missed: Head | None = None
+        """The row that was known then: the head that shows what is wrong."""
 
     async def append(self, entries: Entries) -> Head:
         """Chain entries to the end. Durable when it returns. Raises LedgerUnavailable."""
@@ -298,6 +300,7 @@ class Audit:
     def _tell(self, why: str) -> dict[str, Any]:
         """The entry that says what is wrong. It is said once of each row that was known."""
         known, self.head, self.broken = self.head, None, why
+        self.missed = known
         log("audit.broken", logging.ERROR, detail=why)
         head = f"{known.sequence}:{known.hash.hex()}" if known is not None else ""
         return {"action": BROKEN, "detail": why, "head": head}
