@@ -320,7 +320,7 @@ async def running(
         )
         bridges = Bridges(gateway, config.bridges)
         taps = Taps(gateway, config.taps, config.retention)
-        rules, transport = _outbound(config, listeners, amqp_ports)
+        rules, transport = _outbound(config, listeners, amqp_ports, gateway.budgets)
         stack.push_async_callback(transport.aclose)
         sender = Sender(transport, traces=Traces(spans.tracer, brokers))
         stack.push_async_callback(sender.close)
@@ -459,7 +459,7 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
 
 
 def _outbound(
-    config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int]
+    config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int], budgets: Budgets
 ) -> tuple[Rules, GuardedTransport]:
     """The transport for requests to URLs that others set; and its rules, to which ports of ours may be added."""
     settings = config.outbound
@@ -470,10 +470,10 @@ def _outbound(
     for port in amqp:
         rules.listens("127.0.0.1" if host == "localhost" else host, port)
     # Who may call whom how often is said by the endpoints; here is only what all of them may take together.
-    limits = dataclasses.replace(
-        DEFAULT_OUTBOUND_LIMITS, connections=settings.requests, connections_per_site=settings.requests
-    )
-    return rules, GuardedTransport(rules, limits)
+    # Requests that callers wait for have connections of their own, so that none is missing for webhooks.
+    most = settings.requests + budgets["outbound_requests"].total
+    limits = dataclasses.replace(DEFAULT_OUTBOUND_LIMITS, connections=most, connections_per_site=most)
+    return rules, GuardedTransport(rules, limits, lookups=budgets["lookups"])
 
 
 def _issuer(rules: Rules, stack: AsyncExitStack) -> GuardedTransport:

@@ -80,6 +80,26 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "Wait for answers before you send more, or send smaller batches.", one="http.body_max",
         ),
         Resource(
+            "lookups", "DNS lookups of endpoints under way", 16, "budgets.totals", "process",
+            "Wait for the answers of the name server.",
+        ),
+        Resource(
+            "outbound_requests", "`:test` and `:verify` requests under way", 64, "budgets.totals", "process",
+            "Wait for their answers, or lower the deadline of the endpoint.",
+        ),
+        Resource(
+            "scheduled", "scheduled publishes in the ledger", 1_000_000, "budgets.totals", "ledger",
+            "Cancel some of them, or wait until they are sent.",
+        ),
+        Resource(
+            "scheduled_bytes", "bytes of scheduled publishes in the ledger", 4 << 30, "budgets.totals", "ledger",
+            "Cancel some of them, or wait until they are sent.",
+        ),
+        Resource(
+            "idempotency_keys", "Idempotency-Keys in the ledger", 10_000_000, "budgets.totals", "ledger",
+            "Publish without a key, or wait until keys expire (ledger.key_retention).",
+        ),
+        Resource(
             "connections", "HTTP connections", 4_000, "http.connections", "process",
             "Use a connection for more than one request.",
         ),
@@ -115,11 +135,13 @@ class Standing(NamedTuple):
 class Holdings:
     """Who holds how much of one resource."""
 
-    __slots__ = ("_held", "_shares", "_sum", "on_refused", "reserve", "resource", "share", "total")
+    __slots__ = ("_held", "_kept", "_shares", "_sum", "on_refused", "reserve", "resource", "share", "total")
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
         self._held: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
+        """Of what the ledger keeps: what is written there. What is being written is held."""
         self._sum = 0
         self.on_refused: Callable[[str, str], None] | None = None
         """Called with the resource and what was reached: ``share``, ``total``, or ``dropped``: made room for others."""
@@ -146,7 +168,7 @@ class Holdings:
 
     def room_of(self, client: Client) -> int:
         """Return how much more the client may take now; 0 or less: nothing."""
-        return min(self.share_of(client) - self._held.get(client.name, 0), self._bound(client) - self._sum)
+        return min(self.share_of(client) - self.held_by(client), self._bound(client) - self._sum)
 
     def take(self, client: Client, amount: int = 1, *, forced: bool = False) -> None:
         """Take an amount of the resource for a client.
@@ -158,7 +180,8 @@ class Holdings:
             BudgetExceeded: the client would hold more than its share.
             Overloaded: so much is not left for anybody.
         """
-        held = self._held.get(client.name, 0)
+        mine = self._held.get(client.name, 0)
+        held = mine + self._kept.get(client.name, 0)
         if held + amount > (share := self.share_of(client)) and not client.is_alone and not forced:
             self.count_refusal("share")
             raise self.exceeded(client, held, amount, share)
@@ -168,14 +191,8 @@ class Holdings:
                 f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
                 f"({self.resource.setting}), and {self.reserve:,} are reserved for admin"
             )
-        self._held[client.name] = held + amount
+        self._held[client.name] = mine + amount
         self._sum += amount
-
-    def count(self, client: Client, amount: int) -> None:
-        """Count an amount that the client holds already, whatever the bounds: beyond them nobody takes more."""
-        if amount:
-            self._held[client.name] = self._held.get(client.name, 0) + amount
-            self._sum += amount
 
     def check(self, client: Client) -> int:
         """Return how much more the client may take now, at least 1. Raises as :meth:`take` where that is nothing."""
@@ -191,6 +208,22 @@ class Holdings:
         else:
             del self._held[client.name]
         self._sum -= amount
+
+    def keep(self, client: str, amount: int) -> None:
+        """Count what the ledger keeps for a client from now on; below 0: no more. It is never refused."""
+        before = self._kept.get(client, 0)
+        after = max(0, before + amount)  # what another process wrote may not be counted yet
+        if after:
+            self._kept[client] = after
+        else:
+            self._kept.pop(client, None)
+        self._sum += after - before
+
+    def recount(self, counts: Mapping[str, int]) -> None:
+        """Replace what is counted by :meth:`keep`."""
+        self._sum -= sum(self._kept.values())
+        self._kept = {client: count for client, count in counts.items() if count > 0}
+        self._sum += sum(self._kept.values())
 
     @contextmanager
     def hold(self, client: Client, amount: int = 1) -> Iterator[None]:
@@ -212,16 +245,22 @@ class Holdings:
 
     def held_by(self, client: Client) -> int:
         """Return how much the client holds."""
-        return self._held.get(client.name, 0)
+        return self._held.get(client.name, 0) + self._kept.get(client.name, 0)
 
     def largest(self, count: int) -> list[tuple[str, int]]:
         """Return the clients that hold most, with what they hold."""
-        return sorted(self._held.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
+        return sorted(self._all().items(), key=lambda pair: (-pair[1], pair[0]))[:count]
 
     def standing(self) -> Standing:
         """Return how much is held."""
-        largest = max(self._held.values(), default=0)
+        largest = max(self._all().values(), default=0)
         return Standing(self._sum, self.total, self.share, largest)
+
+    def _all(self) -> dict[str, int]:
+        """Client -> what it holds."""
+        if not self._kept:
+            return self._held
+        return {name: self._held.get(name, 0) + self._kept.get(name, 0) for name in self._held | self._kept}
 
     @property
     def held(self) -> int:

@@ -152,10 +152,8 @@ class Doorkeeper:
         Raises:
             ApiProblem: origin_refused.
         """
-        if not self._asks:
+        if not self._asks or (certificate and credential_of(headers) is None):
             self._sites.check_site(headers)
-        elif certificate and credential_of(headers) is None:
-            self._sites.check_site(headers, headers.get(b"host", b""))
 
     def reader(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Whose key is the password of HTTP Basic (RFC 7617), which a browser asks its user for; a visitor where there

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from gateway.api.problems import ApiProblem
 from gateway.config import HttpSettings
@@ -38,12 +37,12 @@ class Sites:
         if name not in self._hosts and name.rpartition(":")[0] not in self._hosts:
             raise ApiProblem("misdirected_request", f"Host {name!r} is not one of http.allowed_hosts")
 
-    def check_site(self, headers: Mapping[bytes, bytes], own: bytes = b"") -> None:
-        """Refuse a request that a page of another site has sent.
+    def check_site(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a request that a page of another site has sent. The gateway's own site is the one that ``Host``
+        names, port included: other ports of this machine may serve anybody's pages.
 
         Args:
             headers: those of the request, names in lower case.
-            own: the ``Host`` whose pages are the gateway's own. Empty: the allowed hosts are.
 
         Raises:
             ApiProblem: origin_refused.
@@ -51,8 +50,12 @@ class Sites:
         origin = headers.get(b"origin")
         if origin is not None:
             text = origin.decode("latin-1").lower()
-            if text not in self._origins and not self._is_own(text, own.decode("latin-1").lower()):
-                raise ApiProblem("origin_refused", f"Origin {text!r} is not allowed")
+            host = headers.get(b"host", b"").decode("latin-1").lower()
+            is_own = bool(host) and text in (f"http://{host}", f"https://{host}")
+            if text not in self._origins and not is_own:
+                raise ApiProblem(
+                    "origin_refused", f"Origin {text!r} is neither this gateway nor one of http.allowed_origins"
+                )
             return
         site = headers.get(b"sec-fetch-site")
         if site is not None and site.lower() not in OWN_SITES:
@@ -60,13 +63,3 @@ class Sites:
                 f"Sec-Fetch-Site {site.decode('latin-1')!r}: a page of another site had a browser send this request"
             )
             raise ApiProblem("origin_refused", detail)
-
-    def _is_own(self, origin: str, own: str) -> bool:
-        try:
-            parts = urlsplit(origin)
-            name = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
-        except ValueError:
-            return False
-        if parts.scheme not in ("http", "https"):
-            return False
-        return parts.netloc == own if own else name in self._hosts or parts.netloc in self._hosts

@@ -200,7 +200,7 @@ class Call:
     def hold_all(self, octets: int) -> None:
         """The same for messages that were taken already: they are counted whether or not there is room."""
         if octets > self.holds:
-            self.gateway.budgets["bytes"].count(self.client, octets - self.holds)
+            self.gateway.budgets["bytes"].take(self.client, octets - self.holds, forced=True)
             self.holds = octets
         else:
             self.hold(octets)

@@ -147,7 +147,8 @@ def _well(call: Call, found: endpoints.Endpoint) -> Response:
 async def verify_endpoint(call: Call) -> Response:
     """Ask whether we may call it."""
     try:
-        return _answer(await _all(call).verify(call.names["endpoint"]))
+        with call.gateway.budgets["outbound_requests"].hold(call.client):
+            return _answer(await _all(call).verify(call.names["endpoint"], call.client))
     except OutboundFailed as error:
         raise (error if call.principal.admin else public_error(error)) from None
 
@@ -163,7 +164,8 @@ async def rotate_endpoint(call: Call) -> Response:
 
 async def test_endpoint(call: Call) -> Response:
     """Send a message that says that it is a test."""
-    outcome = await _all(call).test(call.names["endpoint"])
+    with call.gateway.budgets["outbound_requests"].hold(call.client):
+        outcome = await _all(call).test(call.names["endpoint"], call.client)
     if call.principal.admin:
         outcome.error = outcome.detailed or outcome.error
     return answer(_result(outcome))

@@ -84,18 +84,29 @@ async def publish_each(
         raise wrong_header("Prefer", f"{ASYNC}: a message with a key is published at once")
     delayed = [item for item in messages if later or item.not_before is not None]
     if not delayed:
-        return await gateway.publish(broker, exchange, messages, client, order)
+        return await _publish_now(call, messages, order)
     upstream = gateway.broker(broker)
-    if len(delayed) == len(messages):
-        return await gateway.outbox.put(upstream, exchange, messages, client)
-    at_once = [item for item in messages if item.not_before is None]
-    kept = iter(await gateway.outbox.put(upstream, exchange, delayed, client))
+    size = sum(len(item.message.body) for item in delayed)
+    with gateway.ledger_budgets.scheduling(call.client, len(delayed), size):
+        kept = iter(await gateway.outbox.put(upstream, exchange, delayed, client))
+    at_once = [item for item in messages if not later and item.not_before is None]
+    if not at_once:
+        return list(kept)
     try:
-        published = await gateway.publish(broker, exchange, at_once, client, order)
+        published = await _publish_now(call, at_once, order)
     except GatewayError as error:  # that of some; the others are kept already
         published = [Result(item.text, error, routed=False) for item in at_once]
     sent = iter(published)
     return [next(sent) if item.not_before is None else next(kept) for item in messages]
+
+
+async def _publish_now(call: Call, messages: Sequence[Outgoing], order: str | None) -> list[Result]:
+    gateway, broker, exchange, client = call.gateway, call.names["broker"], call.names["exchange"], call.principal.name
+    keys = [item.key for item in messages if item.key]
+    if not keys:
+        return await gateway.publish(broker, exchange, messages, client, order)
+    async with gateway.ledger_budgets.claiming(call.client, keys):
+        return await gateway.publish(broker, exchange, messages, client, order)
 
 
 def all_or_none(messages: Sequence[Any], later: bool) -> bool:

@@ -61,7 +61,7 @@ class Ops:
         try:
             if self._is_local:
                 self._sites.check_host(headers.get(b"host", b""))
-            self._sites.check_site(headers, headers.get(b"host", b""))
+            self._sites.check_site(headers)
         except ApiProblem as problem:
             return PlainTextResponse(f"{problem}\n", PROBLEMS[problem.problem_code].status)
         return None

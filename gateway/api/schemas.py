@@ -747,7 +747,7 @@ class MessageEvent(Output, omit_defaults=False):
 
 
 class MessageSummary(Output, omit_defaults=False):
-    """A message, without its events. The body is not kept; its size and SHA-256 are."""
+    """A message, without its events."""
 
     id: str
     state: str
@@ -762,7 +762,9 @@ class MessageSummary(Output, omit_defaults=False):
     client: str
     """The name of the API key that published it."""
     size: int
+    """Bytes of the body, which is not kept."""
     sha256: str
+    """SHA-256 of the body, in hex. Empty without `admin`: whoever has it can find a short body by trying."""
     properties: dict[str, Any]
 
 

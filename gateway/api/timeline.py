@@ -45,7 +45,7 @@ async def list_messages(call: Call) -> Response:
         value = getattr(query, name)
         if name != "cursor" and value is not None:
             given[name] = value.isoformat() if isinstance(value, datetime) else value
-    body = Messages(messages=[MessageSummary(**_summary(message)) for message in page])
+    body = Messages(messages=[MessageSummary(**_summary(call, message)) for message in page])
     return answer(body, headers=page_headers(call, cursor, **given))
 
 
@@ -88,7 +88,7 @@ async def get_message(call: Call) -> Response:
     holding = msgspec.structs.replace(holding, waits=await waits(call, message, events, holding))
     return answer(
         MessageTimeline(
-            **_summary(message),
+            **_summary(call, message),
             events=[_event(event) for event in events],
             owed=[_owed(delivery) for delivery in holding.deliveries],
             body_kept=holding.body,
@@ -123,7 +123,7 @@ def _owed(delivery: Delivery) -> OwedDelivery:
     )
 
 
-def _summary(message: StoredMessage) -> dict[str, Any]:
+def _summary(call: Call, message: StoredMessage) -> dict[str, Any]:
     return {
         "id": id_text(message.id),
         "state": message.state.value if message.state is not None else "",
@@ -135,7 +135,7 @@ def _summary(message: StoredMessage) -> dict[str, Any]:
         "origin": message.origin,
         "client": message.client,
         "size": message.size,
-        "sha256": message.sha256.hex(),
+        "sha256": message.sha256.hex() if call.principal.admin else "",
         "properties": message.properties,
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Final
 
-from gateway.classic.frames import BASIC, CONTENT_HEADER, unexpected
+from gateway.classic.frames import BASIC, CONTENT_HEADER, CONTENT_HEADER_SIZE, unexpected
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
 
@@ -91,6 +91,17 @@ class Assembler:
             self._discard(size, self._message_max)
         elif len(octets) > SMALL_HEADER:
             self._hold(len(octets))
+        if size == 0:
+            self._finish()
+
+    def header_too_large(self, data: bytes, at: int, length: int) -> None:
+        """The fixed part of a content header whose frame has ``length`` octets and is passed over."""
+        class_id, _weight, size = CONTENT_HEADER.unpack_from(data, at)
+        if class_id != BASIC:
+            raise FrameSyntaxError(f"a content header of class {class_id} after a method of class {BASIC}", 501)
+        self._size = self._left = size
+        self.awaiting = "body"
+        self._discard(length - CONTENT_HEADER_SIZE, self._header_max)
         if size == 0:
             self._finish()
 

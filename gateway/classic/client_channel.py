@@ -87,6 +87,7 @@ class ClientChannel(BaseChannel):
         "requests", "serial", "session", "state", "ticket", "window",
     )  # fmt: skip
 
+    large_headers = True
     session: ClassicClient
 
     def __init__(self, session: ClassicClient, number: int) -> None:

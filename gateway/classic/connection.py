@@ -27,6 +27,7 @@ from gateway.classic.assembler import Assembler, Spool
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import (
     BODY,
+    CONTENT_HEADER_SIZE,
     FRAME_END,
     FRAME_HEADER,
     HEADER,
@@ -70,6 +71,9 @@ class BaseChannel(Assembler):
     number: int
     attention: bool
     """The next method is not simply dispatched: :meth:`attend` is asked first."""
+    large_headers: ClassVar[bool] = False
+    """A content header may be in a frame over the negotiated ``frame_max``. RabbitMQ sends one where it has added to
+    the headers of a message (``x-death``), and hanging up over it would never end: it would be delivered again."""
 
     @abstractmethod
     def attend(self, key: int) -> bool:
@@ -112,6 +116,8 @@ class ClassicSession(Generic[C]):
         self.emit = self._events.append
         self._partial = bytearray()
         self._need = 0
+        self._passing = 0
+        """Octets of a frame that are passed over as they come, its end included."""
         self._heartbeat = 0.0
         self._last_sent = 0.0
         self._last_received = 0.0
@@ -143,6 +149,10 @@ class ClassicSession(Generic[C]):
         self._last_received = now
         if self.phase is Phase.CLOSED or not data:
             return self._take()
+        if self._passing:
+            data = self._pass_over(data)
+            if not data:
+                return self._take()
         if self._partial:
             self._partial += data
             if len(self._partial) < self._need:
@@ -319,10 +329,18 @@ class ClassicSession(Generic[C]):
         try:
             while size - at >= 7:
                 kind, number, length = unpack(data, at)
-                if length > self._payload_max:
-                    raise FrameSyntaxError(f"a frame of {length + OVERHEAD} octets is over {self.frame_max}")
                 start = at + 7
                 end = start + length
+                if length > self._payload_max:
+                    taker = self._large_header(kind, number, length)
+                    if length > self.limits.header_max + CONTENT_HEADER_SIZE:
+                        if size - start < CONTENT_HEADER_SIZE:
+                            self._need = CONTENT_HEADER_SIZE + 7
+                            return at
+                        taker.header_too_large(data, start, length)
+                        self._passing = length + 1
+                        at = size - len(self._pass_over(memoryview(data)[start:]))
+                        continue
                 if end >= size:
                     if kind not in _FRAME_TYPES:
                         raise FrameSyntaxError(f"there is no frame type {kind}")
@@ -370,6 +388,22 @@ class ClassicSession(Generic[C]):
             return size
         self._need = 7
         return at
+
+    def _large_header(self, kind: int, number: int, length: int) -> C:
+        """The channel that takes a frame over the negotiated size."""
+        channel = self.channels.get(number)
+        if kind != HEADER or channel is None or not channel.large_headers or channel.awaiting != "header":
+            raise FrameSyntaxError(f"a frame of {length + OVERHEAD} octets is over {self.frame_max}")
+        return channel
+
+    def _pass_over(self, data: bytes | bytearray | memoryview) -> memoryview:
+        """Pass over what is left of a frame; what follows it."""
+        passed = min(self._passing, len(data))
+        self._passing -= passed
+        if not self._passing and data[passed - 1] != FRAME_END:
+            self.violation(FrameSyntaxError(f"a frame ends with {data[passed - 1]:#04x}"), 0)
+            return memoryview(b"")
+        return memoryview(data)[passed:]
 
     def _without_handler(self, number: int, key: int) -> FrameSyntaxError:
         """What to say of a method that nothing here takes."""

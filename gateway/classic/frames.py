@@ -30,6 +30,7 @@ FRAME_HEADER: Final = struct.Struct(">BHI")
 METHOD_KEY: Final = struct.Struct(">I")
 CONTENT_HEADER: Final = struct.Struct(">HHQ")
 """Class, weight, size of the body; the properties follow."""
+CONTENT_HEADER_SIZE: Final = CONTENT_HEADER.size
 BASIC: Final = 60
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"

@@ -33,7 +33,7 @@ class HttpSettings(Settings, frozen=True):
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     """``Host`` headers accepted when there are no API keys (DNS rebinding)."""
     allowed_origins: tuple[str, ...] = ()
-    """``Origin`` headers accepted besides those of the allowed hosts."""
+    """``Origin`` headers accepted besides the gateway's own, such as ``http://localhost:5173``."""
     body_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 64 << 20
     """Largest request body, in octets."""
     bodies_max: Annotated[int, Meta(ge=1024, le=1 << 40)] = 512 << 20

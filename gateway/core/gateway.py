@@ -25,6 +25,7 @@ from gateway.core.intakes import Intakes
 from gateway.core.keyed_messages import KeyedMessages
 from gateway.core.keys import Answer, KeyedPublisher, KeyedRequest, Render
 from gateway.core.leases import Leases
+from gateway.core.ledger_budgets import LedgerBudgets
 from gateway.core.observer import Observer
 from gateway.core.outbox import WORK as OUTBOX
 from gateway.core.outbox import Outbox
@@ -117,8 +118,16 @@ class Gateway:
         self.topology = Topology(ledger, self._publisher, self.broker)
         self.on_owed: list[Callable[[str], None]] = []
         """Called with the name of a subscription of which dead messages were revived, say."""
+        self.ledger_budgets = LedgerBudgets(ledger, self.budgets)
+        """How much of it the ledger holds for whom."""
         self.outbox = Outbox(
-            ledger, self._publisher, self.brokers, metrics, partial(self.ownership.changed, OUTBOX), tracer
+            ledger,
+            self._publisher,
+            self.brokers,
+            metrics,
+            partial(self.ownership.changed, OUTBOX),
+            self.ledger_budgets,
+            tracer,
         )
         """Publishes of later."""
         self.ownership.register(OUTBOX, self.outbox)
@@ -145,6 +154,7 @@ class Gateway:
         self.ledger.on_takeover = self._in_doubt.resolve_soon
         self._in_doubt.resolve_soon()
         await self.ownership.start()
+        self.ledger_budgets.start()
         self.auditor.start()
         self.observer.start()
 
@@ -166,7 +176,7 @@ class Gateway:
     async def close(self, within: float) -> None:
         """Finish, within ``within`` seconds: keyed publishes, leases, events, links. The ledger stays open."""
         self.drain()
-        await asyncio.gather(self.auditor.close(), self.observer.close())
+        await asyncio.gather(self.auditor.close(), self.observer.close(), self.ledger_budgets.close())
         await self.ownership.close(within)
         await asyncio.gather(*(part.close(within) for part in (self._keyed, self._keyed_messages, self._in_doubt)))
         for task in self._declaring:

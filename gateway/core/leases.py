@@ -176,7 +176,8 @@ class Leases:
             client,
             len(delivery.message.body),
         )
-        self.byte_holdings.count(client, lease.size)
+        if lease.size:
+            self.byte_holdings.take(client, lease.size, forced=True)
         self._leases[lease.number] = lease
         self._by_delivery[id(delivery)] = lease
         self._counts[subscription] = self._counts.get(subscription, 0) + 1

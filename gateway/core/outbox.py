@@ -31,12 +31,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gateway.core import envelopes
 from gateway.core.consuming import printable
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.keys import Answer, KeyedRequest
+from gateway.core.ledger_budgets import LedgerBudgets
 from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
 from gateway.core.traces import published_later
 from gateway.errors import (
@@ -155,9 +156,12 @@ class Outbox:
         brokers: Mapping[str, Upstream],
         metrics: Metrics,
         elsewhere: Callable[[str], None],
+        budgets: LedgerBudgets,
         tracer: Tracer | None = None,
     ) -> None:
-        """``elsewhere`` is told of a broker for which another process sends, and something is due."""
+        """``elsewhere`` is told of a broker for which another process sends, and something is due; ``budgets`` of what
+        the ledger holds of each client."""
+        self._budgets = budgets
         self._tracer = tracer
         self._ledger = ledger
         self._publisher = publisher
@@ -185,10 +189,13 @@ class Outbox:
         if not taken:
             return results
         try:
-            await self._ledger.outbox.put(*self._rows(upstream, exchange, [item for item, _ in taken], client))
+            rows, entries = self._rows(upstream, exchange, [item for item, _ in taken], client)
+            await self._ledger.outbox.put(rows, entries)
         except EntriesRefused as error:
             for index, why in error.refused.items():
                 taken[index][1].error = EncodeError(f"the ledger cannot hold the message: {why}")
+            rows = [row for index, row in enumerate(rows) if index not in error.refused]
+        self._count(rows, 1)
         self._told(upstream.name, [item for item, result in taken if result.error is None])
         return results
 
@@ -229,10 +236,18 @@ class Outbox:
             case Mismatch():
                 raise KeyReused("the Idempotency-Key was used for another request")
             case New():
+                self._count(rows, 1)
+                self._budgets.keys_changed(request.client, 1)
                 self._told(upstream.name, taken)
                 return answer
             case _:
                 raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
+
+    def _count(self, rows: Sequence[Promised], sign: Literal[1, -1]) -> None:
+        """The ledger holds these from now on, or no more."""
+        for client in {row.client for row in rows}:
+            mine = [len(row.payload) for row in rows if row.client == client]
+            self._budgets.scheduled_changed(client, sign * len(mine), sign * sum(mine))
 
     def _checked(self, upstream: Upstream, messages: Sequence[Outgoing]) -> list[Published]:
         """Refuse now what would be refused in any case."""
@@ -319,6 +334,7 @@ class Outbox:
             entry = Entry(message_id, Kind.CANCELLED, time_ns() // 1000, row.broker, "", {"client": printable(client)})
             if await self._ledger.outbox.cancel(message_id, entry):
                 self._metrics.publishes.labels(row.broker, Kind.CANCELLED.value).inc()
+                self._count([row], -1)
                 return
             if (await self.get(message_id)).is_cancelled:  # by somebody else meanwhile
                 return
@@ -537,7 +553,8 @@ class Outbox:
         now = asyncio.get_running_loop().time()
         lane.pause = min(max(lane.pause * 2, PAUSE_MIN), PAUSE_MAX) if away else 0.0
         lane.not_before = now + lane.pause
-        await self._settle(work)
+        gone = await self._settle(work)
+        self._count([row for row in batch if row.message_id in gone], -1)
 
     def _sort(self, work: Work, upstream: Upstream, row: Promised, item: Outgoing, result: Published) -> bool:
         """What follows from the outcome of one; whether its broker is away."""
@@ -564,13 +581,13 @@ class Outbox:
                 self._metrics.outbox_refused.labels(upstream.name, error.code).inc()
         return False
 
-    async def _settle(self, work: Work) -> None:
-        """Write down what became of a batch; tries for as long as it takes."""
+    async def _settle(self, work: Work) -> set[bytes]:
+        """Write down what became of a batch; tries for as long as it takes. Returns what the ledger holds no more."""
         pause = PAUSE_MIN
         while True:
             try:
-                await self._ledger.outbox.settle(work.done, work.retry, work.kept)
-                return
+                was_ours = await self._ledger.outbox.settle(work.done, work.retry, work.kept)
+                return {message_id for (message_id, _), ours in zip(work.done, was_ours, strict=False) if ours}
             except LedgerUnavailable as error:
                 log("outbox.waits", logging.WARNING, reason=str(error))
             except EntriesRefused as error:  # the rows that it is about are ended without their events

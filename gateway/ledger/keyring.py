@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gateway.errors import GatewayError
 from gateway.ledger.calls import Claim, Settle
 from gateway.ledger.keys import DONE, FREE, UNKNOWN
-from gateway.ledger.records import Entry, Intent, KeyClaim
+from gateway.ledger.records import Entry, Intent, KeyClaim, New
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -61,12 +61,15 @@ class Keyring:
             LedgerUnavailable: the ledger is closed; nothing was claimed.
         """
         loop = get_running_loop()
-        return await self._ledger.submit_all(
+        found = await self._ledger.submit_all(
             [
                 Claim(loop.create_future(), client, each.key, each.fingerprint, each.intents, each.older)
                 for each in wanted
             ]
         )
+        if count := sum(isinstance(claim, New) for claim in found):
+            self._ledger.on_keys(client, count)
+        return found
 
     async def end(self, client: str, ended: Sequence[Ended]) -> list[GatewayError | None]:
         """End claims: what ``finish_key``, ``free_key`` or ``unknown_key`` would have raised for each, in order.
@@ -75,9 +78,13 @@ class Keyring:
             LedgerUnavailable: the ledger is closed; nothing was written.
         """
         loop = get_running_loop()
-        return await self._ledger.submit_all(
+        found = await self._ledger.submit_all(
             [
                 Settle(loop.create_future(), client, each.key, each.ending, each.entries, each.status, None, each.body)
                 for each in ended
             ]
         )
+        freed = [each for each, error in zip(ended, found, strict=True) if each.ending == FREE and error is None]
+        if freed:
+            self._ledger.on_keys(client, -len(freed))
+        return found

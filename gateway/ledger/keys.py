@@ -10,7 +10,8 @@ keys wait for each other, but never in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -149,7 +150,7 @@ class Keys:
             .limit(sa.bindparam("most"))
             .with_for_update(skip_locked=True, of=keys)
         )
-        self._forget_expired = sa.delete(keys).where(keys.c.id.in_(expired)).returning(keys.c.id)
+        self._forget_expired = sa.delete(keys).where(keys.c.id.in_(expired)).returning(keys.c.id, keys.c.client)
 
     # ------------------------------------------------------------------------------------------ claim, settle
 
@@ -273,12 +274,12 @@ class Keys:
                 break
         return [intent for intents in self._take(connection, found, hold).values() for intent in intents]
 
-    def forget_expired(self, connection: sa.Connection, now: int) -> int:
-        """Forget keys that are older than the retention; at most :data:`CHUNK`."""
-        gone = connection.execute(self._forget_expired, {"now": now, "most": CHUNK}).scalars().all()
+    def forget_expired(self, connection: sa.Connection, now: int) -> Mapping[str, int]:
+        """Forget keys that are older than the retention; at most :data:`CHUNK`. Returns how many of each client."""
+        gone = connection.execute(self._forget_expired, {"now": now, "most": CHUNK}).all()
         if gone:
-            connection.execute(self._drop, _ids(gone).parameters())
-        return len(gone)
+            connection.execute(self._drop, _ids([row.id for row in gone]).parameters())
+        return Counter(text(row.client) for row in gone)
 
 
 def _settled(lease: Lease, claim: Claim, row: Any) -> KeyClaim | None:

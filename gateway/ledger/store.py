@@ -47,6 +47,7 @@ from gateway.ledger.records import (
     Intent,
     KeyClaim,
     MessageFilter,
+    New,
     Resource,
     Seen,
     StoredMessage,
@@ -82,6 +83,8 @@ class Ledger:
     on_fenced: Callable[[], None] | None = None
     """Called on the loop when this process has lost its shard, before any write is answered that came later: what is
     owned by shard and fence is another's now."""
+    on_keys: Callable[[str, int], None] = staticmethod(lambda client, count: None)
+    """Called on the loop with a client and how many of its Idempotency-Keys are kept now, or, below 0, no more."""
     on_commit: Callable[[float], None] | None = None
     """Called on the writer's thread with the seconds that a transaction took, its commit included."""
     on_outdated: Callable[[], None] | None = None
@@ -345,6 +348,8 @@ class Ledger:
         claim: KeyClaim = await self._writer.submit(
             Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
         )
+        if isinstance(claim, New):
+            self.on_keys(client, 1)
         return claim
 
     async def finish_key(
@@ -374,6 +379,7 @@ class Ledger:
             KeyLost, LedgerUnavailable: as in ``finish_key``.
         """
         await self._writer.submit(Settle(self._loop.create_future(), client, key, FREE, entries))
+        self.on_keys(client, -1)
 
     async def unknown_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
         """Remember that a key this process holds ended without an outcome (504). The intents without a final
@@ -571,9 +577,10 @@ class Ledger:
             try:
                 if await self._task(self._renew, proves=True) and self.on_takeover is not None:
                     self.on_takeover()
-                for forget, chunk in ((self._forget_keys, keys.CHUNK), (self._forget_inbox, inbox.CHUNK)):
-                    while await self._task(forget) == chunk and self._loop.time() < due:
-                        pass
+                while self._forgot(await self._task(self._forget_keys)) == keys.CHUNK and self._loop.time() < due:
+                    pass
+                while await self._task(self._forget_inbox) == inbox.CHUNK and self._loop.time() < due:
+                    pass
                 await self._partition()
             except GatewayError as error:
                 logger.debug("ledger maintenance: %s", error)
@@ -586,8 +593,13 @@ class Ledger:
             self._group.probe(connection, lease, first, self._now())
         return self._shards.fence_lapsed(connection) if self._database.shared else []
 
-    def _forget_keys(self, connection: sa.Connection, _: Lease) -> int:
+    def _forget_keys(self, connection: sa.Connection, _: Lease) -> Mapping[str, int]:
         return self._keys.forget_expired(connection, self._now())
+
+    def _forgot(self, clients: Mapping[str, int]) -> int:
+        for client, count in clients.items():
+            self.on_keys(client, -count)
+        return sum(clients.values())
 
     def _forget_inbox(self, connection: sa.Connection, _: Lease) -> int:
         return self._inbox.forget_expired(connection, self._now())

@@ -8,6 +8,15 @@
 from gateway.outbound.answers import Answer
 from gateway.outbound.hosts import Rules
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
+from gateway.outbound.resolver import NOBODY
 from gateway.outbound.transport import GuardedTransport, guarded_client
 
-__all__ = ["DEFAULT_OUTBOUND_LIMITS", "Answer", "GuardedTransport", "OutboundLimits", "Rules", "guarded_client"]
+__all__ = [
+    "DEFAULT_OUTBOUND_LIMITS",
+    "NOBODY",
+    "Answer",
+    "GuardedTransport",
+    "OutboundLimits",
+    "Rules",
+    "guarded_client",
+]

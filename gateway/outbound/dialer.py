@@ -11,18 +11,19 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from gateway.budgets import Client
 from gateway.config import EndpointTls, TlsSettings
 from gateway.errors import AddressDenied, ConnectFailed, OutboundFailed, ResolveFailed, TlsFailed
 from gateway.outbound.addresses import Address, parse_address
 from gateway.outbound.connection import Connection
 from gateway.outbound.hosts import Rules, Site
 from gateway.outbound.limits import OutboundLimits
-from gateway.outbound.resolver import Resolver
+from gateway.outbound.resolver import NOBODY, Resolver, SystemResolver
 from gateway.transports import client_context
 
 Dial = Callable[[Address, int], Awaitable[socket.socket]]
@@ -31,6 +32,8 @@ Dial = Callable[[Address, int], Awaitable[socket.socket]]
 Tls = TlsSettings | EndpointTls
 """Authorities and client certificate, in files or as texts."""
 
+SOONER: Final = 0.05
+"""How much sooner than the connection the lookup is given up, in seconds: the resolver knows what it waited for."""
 CONTEXTS: Final = 64
 """TLS contexts that are kept: one per set of files and texts."""
 
@@ -63,17 +66,23 @@ def is_ours(address: Address) -> bool:
 class Dialer:
     """Opens connections that the rules allow."""
 
-    def __init__(self, rules: Rules, limits: OutboundLimits, resolve: Resolver, dial: Dial) -> None:
+    def __init__(self, rules: Rules, limits: OutboundLimits, resolve: Resolver | SystemResolver, dial: Dial) -> None:
         self._rules = rules
         self._limits = limits
         self._resolve = resolve
         self._dial = dial
         self._context = lru_cache(CONTEXTS)(_context)
 
-    async def open(self, site: Site, tls: Tls, connection: Connection, deadline: float) -> None:
+    async def open(
+        self, site: Site, tls: Tls, connection: Connection, deadline: float, client: Client = NOBODY
+    ) -> None:
         """Connect to the site, before ``deadline`` (of the loop's clock) and within ``connect_timeout``.
 
+        Args:
+            client: whose share of the lookups is used.
+
         Raises:
+            Overloaded: there was no place to look the host up. Nobody was asked.
             AddressDenied: the host, or one of its addresses, is not allowed.
             ResolveFailed: it has no address.
             ConnectFailed: none of them takes the connection.
@@ -86,7 +95,7 @@ class Dialer:
         late: type[OutboundFailed] = ResolveFailed
         try:
             async with asyncio.timeout_at(until):
-                addresses = await self._addresses_of(site)
+                addresses = await self._addresses_of(site, client, until - began)
                 late = ConnectFailed
                 sock = await self._connect(site, addresses, until)
                 late = TlsFailed
@@ -94,23 +103,23 @@ class Dialer:
         except TimeoutError:
             raise late(f"{site}: {_LATE[late]} within {until - began:.1f} s") from None
 
-    async def _addresses_of(self, site: Site) -> list[Address]:
+    async def _addresses_of(self, site: Site, client: Client, within: float) -> list[Address]:
         """All addresses of the host. Callers are not told whether a name has none or one that is denied: they could
         else explore the names of the network."""
         try:
-            return await self._judged(site)
+            return await self._judged(site, client, within)
         except (AddressDenied, ResolveFailed) as error:
             if site.literal is None:
                 error.public = ResolveFailed(f"{site.host}: the host has no address that the gateway may call")
             raise
 
-    async def _judged(self, site: Site) -> list[Address]:
+    async def _judged(self, site: Site, client: Client, within: float) -> list[Address]:
         """All addresses of the host, every one of them allowed."""
         if site.literal is not None:
             self._check(site, site.literal)
             return [site.literal]
         found = []
-        for text in await self._resolve(site.host):
+        for text in await self._look_up(site.host, client, within):
             address = parse_address(text)
             if address is None:
                 raise AddressDenied(f"{site}: the resolver answered {text[:80]!r}, which is no address or has a zone")
@@ -119,6 +128,11 @@ class Dialer:
         if not found:
             raise ResolveFailed(f"{site}: the host has no address")
         return found
+
+    async def _look_up(self, host: str, client: Client, within: float) -> Sequence[str]:
+        if isinstance(self._resolve, SystemResolver):
+            return await self._resolve(host, client, max(0.0, within - SOONER))
+        return await self._resolve(host)
 
     def _check(self, site: Site, address: Address) -> None:
         """Raises AddressDenied where the rules do not allow the address, or this process listens there itself."""

@@ -41,7 +41,7 @@ class OutboundLimits:
     addresses: int = 8
     """Most addresses of a host that are tried, one after the other. All are judged."""
     lookups: int = 16
-    """Most names that are being resolved at once."""
+    """Most names that are being resolved at once. For endpoints, the budget `lookups` says so."""
     lookups_waiting: int = 1_024
     """Most names that are being resolved or wait for it."""
 

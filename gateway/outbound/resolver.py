@@ -1,8 +1,9 @@
 """Names to addresses, asked once per connection.
 
-The system's resolver blocks, and one that gets no answer blocks for half a minute: each question has a thread of its
-own, at most so many at a time, and one question serves all who ask for the same name meanwhile. No answer is kept: what
-is kept is the connection.
+The system's resolver blocks, and one that gets no answer blocks for half a minute. So each question has a thread of its
+own, the number of places is bounded, and each client has a share of them. Half of the places are for hosts that had an
+address when they were asked last: names that nobody answers cannot take those. Clients that wait take turns. No answer
+is kept: what is kept is the connection.
 """
 
 from __future__ import annotations
@@ -10,71 +11,182 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
+from gateway.budgets import RESOURCES, Client, Holdings
 from gateway.errors import Overloaded, ResolveFailed
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
 """A host name to all its addresses, in the order in which to try them. Raises ResolveFailed."""
+KNOWN_MAX: Final = 1_024
+"""Hosts that are remembered to have had an address; the one that was asked longest ago is forgotten."""
+UNKNOWN_SHARE: Final = 0.5
+"""The part of all places that hosts may hold of which no address is known."""
+WAITING_SHARE: Final = 0.125
+"""The part of ``lookups_waiting`` that one client may hold."""
+NOBODY: Final = Client("")
+"""The client of a request that is nobody's in particular."""
+
+
+class _Lookup:
+    """One question, of one client."""
+
+    __slots__ = ("asking", "begun", "client", "found", "host", "known")
+
+    def __init__(self, host: str, client: Client, found: asyncio.Future[Sequence[str]]) -> None:
+        self.host = host
+        self.client = client
+        self.found = found
+        self.asking = 0
+        """Callers that wait for the answer."""
+        self.begun = False
+        """Whether it has a place."""
+        self.known = False
+        """Whether the host had an address when it was asked last."""
 
 
 class SystemResolver:
-    """What ``getaddrinfo`` says: hosts file, DNS, whatever the system is set up for."""
+    """The system's own resolver: hosts file, DNS, and anything else that the system uses."""
 
-    def __init__(self, limits: OutboundLimits = DEFAULT_OUTBOUND_LIMITS) -> None:
+    def __init__(self, limits: OutboundLimits = DEFAULT_OUTBOUND_LIMITS, places: Holdings | None = None) -> None:
+        """Create a resolver. ``places`` None: it has ``limits.lookups`` places, of which a client has a quarter."""
         self._waiting_max = limits.lookups_waiting
-        self._free = asyncio.Semaphore(limits.lookups)
-        self._running: dict[str, asyncio.Task[Sequence[str]]] = {}
+        if places is None:
+            places = Holdings(RESOURCES["lookups"])
+            places.configure(limits.lookups, 0.25, 0.0, {})
+        self._places = places
+        self._lookups: dict[tuple[str, Client], _Lookup] = {}
+        self._waiting: OrderedDict[Client, deque[_Lookup]] = OrderedDict()
+        """Client -> questions without a place. The client whose turn it is comes first."""
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._unknown = 0
+        """Places held by hosts of which no address is known."""
+        self._closed = False
 
-    async def __call__(self, host: str) -> Sequence[str]:
-        """All addresses of a host.
+    async def __call__(self, host: str, client: Client = NOBODY, within: float | None = None) -> Sequence[str]:
+        """Return all addresses of a host.
+
+        Args:
+            host: the name.
+            client: whose share of the places is used.
+            within: how long to wait, in seconds; None: as long as the system does.
 
         Raises:
-            ResolveFailed: it has none, or nobody could be asked.
-            Overloaded: too many names wait for an answer.
+            ResolveFailed: the host has no address, or the resolver did not answer in time.
+            Overloaded: no place was free in time, or too many names wait for one. Nobody was asked.
         """
-        task = self._running.get(host)
-        if task is None:
-            if len(self._running) >= self._waiting_max:
-                raise Overloaded(f"{host}: {self._waiting_max} names are being resolved, the limit is lookups_waiting")
-            task = asyncio.get_running_loop().create_task(self._look_up(host))
-            self._running[host] = task
-            task.add_done_callback(lambda task: self._looked_up(host, task))
-        return await asyncio.shield(task)
+        loop = asyncio.get_running_loop()
+        lookup = self._lookups.get((host, client))
+        if lookup is None:
+            lookup = self._queue(host, client, loop.create_future())
+        lookup.asking += 1
+        try:
+            await asyncio.wait([lookup.found], timeout=within)
+        finally:
+            lookup.asking -= 1
+            if not (lookup.asking or lookup.begun or lookup.found.done()):
+                self._forget(lookup)
+        if lookup.found.done():
+            return lookup.found.result()
+        if lookup.begun:
+            raise ResolveFailed(f"{host}: no addresses within {within:.1f} s")
+        raise Overloaded(
+            f"{host}: no place for a lookup within {within:.1f} s; {self._places.standing().held} are under way, of "
+            f"{self._places.total} ({self._places.resource.setting})"
+        )
 
     def close(self) -> None:
         """Stop waiting; a thread that waits ends when the system gives up."""
-        for task in self._running.values():
-            task.cancel()
+        self._closed = True
+        for lookup in list(self._lookups.values()):
+            lookup.found.cancel()
+        self._lookups.clear()
+        self._waiting.clear()
 
-    def _looked_up(self, host: str, task: asyncio.Task[Sequence[str]]) -> None:
-        del self._running[host]
-        if not task.cancelled():
-            task.exception()  # whoever asked may have gone
+    def _queue(self, host: str, client: Client, found: asyncio.Future[Sequence[str]]) -> _Lookup:
+        waiting = self._waiting.get(client, ())
+        if len(self._lookups) >= self._waiting_max or len(waiting) >= max(1, int(self._waiting_max * WAITING_SHARE)):
+            raise Overloaded(
+                f"{host}: {len(self._lookups)} names wait for an answer, {len(waiting)} of them for "
+                f"{client.name or 'this caller'}; the limit is lookups_waiting"
+            )
+        lookup = self._lookups[host, client] = _Lookup(host, client, found)
+        self._waiting.setdefault(client, deque()).append(lookup)
+        self._begin()
+        return lookup
 
-    async def _look_up(self, host: str) -> Sequence[str]:
-        async with self._free:
-            loop = asyncio.get_running_loop()
-            found: asyncio.Future[Sequence[str]] = loop.create_future()
+    def _forget(self, lookup: _Lookup) -> None:
+        """Nobody waits for it, and it has not begun."""
+        if self._lookups.pop((lookup.host, lookup.client), None) is not lookup:
+            return
+        waiting = self._waiting[lookup.client]
+        waiting.remove(lookup)
+        if not waiting:
+            del self._waiting[lookup.client]
 
-            def settle(result: Sequence[str] | OSError) -> None:
-                if found.cancelled():
-                    return
-                if isinstance(result, OSError):
-                    found.set_exception(ResolveFailed(f"{host}: {result.strerror or result}"))
+    def _begin(self) -> None:
+        """Give places to questions that wait, one to each client in turn."""
+        begun = True
+        while begun:
+            begun = False
+            for client, waiting in list(self._waiting.items()):
+                lookup = self._next(client, waiting)
+                if lookup is None:
+                    continue
+                waiting.remove(lookup)
+                if waiting:
+                    self._waiting.move_to_end(client)
                 else:
-                    found.set_result(result)
+                    del self._waiting[client]
+                self._start(lookup)
+                begun = True
 
-            def ask() -> None:
-                result = _addresses(host)
-                try:
-                    loop.call_soon_threadsafe(settle, result)
-                except RuntimeError:
-                    return  # the loop has ended meanwhile
+    def _next(self, client: Client, waiting: deque[_Lookup]) -> _Lookup | None:
+        """Return the first question of a client that may have a place now."""
+        if self._places.room_of(client) <= 0:
+            return None
+        most_unknown = max(1, int(self._places.total * UNKNOWN_SHARE))
+        for lookup in waiting:
+            if lookup.host in self._known or self._unknown < most_unknown:
+                return lookup
+        return None
 
-            threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
-            return await found
+    def _start(self, lookup: _Lookup) -> None:
+        self._places.take(lookup.client)
+        lookup.begun = True
+        lookup.known = lookup.host in self._known
+        self._unknown += not lookup.known
+        loop = asyncio.get_running_loop()
+
+        def ask() -> None:
+            result = _addresses(lookup.host)
+            try:
+                loop.call_soon_threadsafe(self._answered, lookup, result)
+            except RuntimeError:
+                return  # the loop has ended meanwhile
+
+        threading.Thread(target=ask, name=f"resolve {lookup.host}", daemon=True).start()
+
+    def _answered(self, lookup: _Lookup, result: Sequence[str] | OSError) -> None:
+        self._places.give(lookup.client)
+        self._unknown -= not lookup.known
+        self._known.pop(lookup.host, None)
+        if not isinstance(result, OSError):
+            self._known[lookup.host] = None
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        if self._closed:
+            return
+        del self._lookups[lookup.host, lookup.client]
+        if isinstance(result, OSError):
+            lookup.found.set_exception(ResolveFailed(f"{lookup.host}: {result.strerror or result}"))
+            lookup.found.exception()  # everyone who asked may have gone
+        else:
+            lookup.found.set_result(result)
+        self._begin()
 
 
 def _addresses(host: str) -> Sequence[str] | OSError:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import httpx
 
+from gateway.budgets import Client, Holdings
 from gateway.config import TlsSettings
 from gateway.errors import AnswerCut, StateError
 from gateway.outbound.answers import Answer
@@ -31,7 +32,7 @@ from gateway.outbound.hosts import Rules, Site, split_url
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 from gateway.outbound.pool import Pool
 from gateway.outbound.requests import IDEMPOTENT, OURS, Headers, request_line, request_octets
-from gateway.outbound.resolver import Resolver, SystemResolver
+from gateway.outbound.resolver import NOBODY, Resolver, SystemResolver
 
 URLS: Final = 1_024
 """URLs whose parts are remembered."""
@@ -51,9 +52,11 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         tls: Tls = NO_TLS_SETTINGS,
         resolve: Resolver | None = None,
         dial: Dial = dial,
+        lookups: Holdings | None = None,
     ) -> None:
         """
         Args:
+            lookups: places for lookups by the system's resolver, and each client's share; None: by ``limits``.
             tls: authorities and client certificate of requests that bring none of their own.
             resolve: instead of the system's resolver.
             dial: instead of connecting by TCP; it gets nothing but addresses that the rules allow.
@@ -62,7 +65,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._limits = limits
         self._tls = tls
         self._rules = rules if rules is not None else Rules()
-        self._system = SystemResolver(limits)
+        self._system = SystemResolver(limits, lookups)
         self._dialer = Dialer(self._rules, limits, resolve or self._system, dial)
         self._pool = Pool(limits)
         self._destination = lru_cache(URLS)(self._judge)
@@ -102,6 +105,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         repeatable: bool | None = None,
         fresh: bool = False,
         tls: Tls | None = None,
+        client: Client = NOBODY,
     ) -> Answer:
         """Send a request and read its answer, whatever its status is.
 
@@ -111,6 +115,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             fresh: on a new connection, whatever is kept open: for a request that will most likely end its connection,
                 by a time-out for instance, so that others find theirs.
             tls: authorities, client certificate and name to verify.
+            client: whose share of the lookups is used: an endpoint's, or that of who asked for the request.
 
         Raises:
             EncodeError: the URL or a header cannot be sent.
@@ -133,7 +138,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 harmless = method in IDEMPOTENT if repeatable is None else repeatable
                 if cut.sent and (connection.heard or not harmless):
                     raise
-        opened = await self._open(site, key, tls or self._tls, deadline)
+        opened = await self._open(site, key, tls or self._tls, deadline, client)
         answer = await self._exchange(opened, octets, head_only, deadline)
         answer.resent = connection is not None
         return answer
@@ -170,14 +175,14 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._rules.check_site(site)
         return site, str(site), request_line(site, target)
 
-    async def _open(self, site: Site, key: Hashable, tls: Tls, deadline: float) -> Connection:
+    async def _open(self, site: Site, key: Hashable, tls: Tls, deadline: float, client: Client) -> Connection:
         if self._pool.closed:
             raise StateError(f"{site}: the transport is closed")
         pool = self._pool
         pool.reserve(key, str(site))
         connection = Connection(key, str(site), self._limits, pool.keep, pool.gone)
         try:
-            await self._dialer.open(site, tls, connection, deadline)
+            await self._dialer.open(site, tls, connection, deadline, client)
         finally:
             if not connection.made:  # else the pool hears of its end
                 pool.release(key)

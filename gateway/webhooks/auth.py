@@ -21,9 +21,10 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
+from gateway.budgets import Client
 from gateway.config import EndpointAuth
 from gateway.errors import ConfigurationError, OutboundTimeout, TokenRefused
-from gateway.outbound import Answer, GuardedTransport
+from gateway.outbound import NOBODY, Answer, GuardedTransport
 from gateway.outbound.hosts import split_url
 
 TOKENS: Final = 10_000
@@ -77,11 +78,12 @@ class Tokens:
         self._kept: OrderedDict[EndpointAuth, Token] = OrderedDict()
         self._asking: dict[EndpointAuth, asyncio.Task[Token]] = {}
 
-    async def get(self, auth: EndpointAuth, within: float, refused: str = "") -> str:
+    async def get(self, auth: EndpointAuth, within: float, client: Client = NOBODY, refused: str = "") -> str:
         """A token.
 
         Args:
             within: how long to wait for it, in seconds.
+            client: whose share of the lookups is used.
             refused: one that the endpoint did not take: another one is asked for, unless this one is new.
 
         Raises:
@@ -95,7 +97,7 @@ class Tokens:
             return kept.text
         asking = self._asking.get(auth)
         if asking is None:
-            asking = asyncio.get_running_loop().create_task(self._ask(auth), name="token")
+            asking = asyncio.get_running_loop().create_task(self._ask(auth, client), name="token")
             self._asking[auth] = asking
             asking.add_done_callback(lambda task: self._asked(auth, task))
         try:
@@ -121,7 +123,7 @@ class Tokens:
             if len(self._kept) > TOKENS:
                 self._kept.popitem(last=False)
 
-    async def _ask(self, auth: EndpointAuth) -> Token:
+    async def _ask(self, auth: EndpointAuth, client: Client) -> Token:
         form = {"grant_type": "client_credentials"} | ({"scope": auth.scope} if auth.scope else {})
         headers = [
             (b"content-type", b"application/x-www-form-urlencoded"),
@@ -129,8 +131,9 @@ class Tokens:
             (b"authorization", _basic(quote_plus(auth.user), quote_plus(secret_of(auth)))),  # section 2.3.1
         ]
         answer = await self._transport.send(
-            "POST", auth.token_url, headers, urlencode(form).encode(), within=TOKEN_WITHIN, repeatable=True
-        )
+            "POST", auth.token_url, headers, urlencode(form).encode(), within=TOKEN_WITHIN, repeatable=True,
+            client=client,
+        )  # fmt: skip
         return self._read(auth, answer)
 
     def _read(self, auth: EndpointAuth, answer: Answer) -> Token:

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from gateway.budgets import Client
 from gateway.config import EndpointSettings, EndpointTls
 from gateway.errors import (
     ConfigurationError,
@@ -45,7 +46,7 @@ from gateway.webhooks.documents import Disabled, Documents, Held, State, Verifie
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.keys import HeldKey, PublicKeys, Scheme
 from gateway.webhooks.secrets import Seals
-from gateway.webhooks.sender import Outcome, Outgoing, Sender
+from gateway.webhooks.sender import Outcome, Outgoing, Sender, endpoint_client
 
 __all__ = ["Endpoint", "EndpointState", "Endpoints"]
 
@@ -404,34 +405,46 @@ class Endpoints:
             log("endpoint.rotated", endpoint=name, new=[key.id for key in new], finished=finish)
             return self._held[name].endpoint, new
 
-    async def verify(self, name: str) -> Endpoint:
-        """Ask the endpoint whether we may call it. What it says is its state.
+    async def verify(self, name: str, client: Client | None = None) -> Endpoint:
+        """Ask the endpoint whether the gateway may call it. What it says is its state.
+
+        Args:
+            name: the endpoint's.
+            client: whose share of the lookups is used; None: the endpoint's.
 
         Raises:
             NoSuchEndpoint: there is none of that name.
             OutboundFailed: it said nothing; and it had allowed it before, which still holds.
         """
         settings = (await self.get(name)).settings
-        async with self._verifying:
-            try:
-                rate = await handshake.ask(self._transport, settings, self._origin)
-            except handshake.Refused as error:
-                self._documents.refused[name] = f"not verified: {error}"
-                return await self._set(name, verified=None)
-            except (OutboundFailed, EncodeError, ConfigurationError) as error:
-                if (await self.get(name)).state is not EndpointState.UNVERIFIED:
-                    raise  # what it allowed still holds
-                told = public_error(error)
-                if told is not error:
-                    log("endpoint.not_reached", logging.WARNING, endpoint=name, code=error.code, reason=str(error))
-                self._documents.refused[name] = f"not verified: {told}"
-                return await self._set(name)
+        try:
+            rate = await handshake.ask(self._transport, settings, self._origin, client or endpoint_client(name))
+        except handshake.Refused as error:
+            self._documents.refused[name] = f"not verified: {error}"
+            return await self._set(name, verified=None)
+        except (OutboundFailed, EncodeError, ConfigurationError) as error:
+            if (await self.get(name)).state is not EndpointState.UNVERIFIED:
+                raise  # what it allowed still holds
+            told = public_error(error)
+            if told is not error:
+                log("endpoint.not_reached", logging.WARNING, endpoint=name, code=error.code, reason=str(error))
+            self._documents.refused[name] = f"not verified: {told}"
+            return await self._set(name)
         self._documents.refused.pop(name, None)
         return await self._set(name, verified=Verified(mark_of(settings.url), self._origin, self._clock(), rate))
 
-    async def test(self, name: str) -> Outcome:
-        """Send it a message that says that it is a test, whatever state it is in. Raises NoSuchEndpoint."""
-        return await self._tell(name, "amqp.test", {"test": True, "endpoint": name}, {"test": True}, test=True)
+    async def test(self, name: str, client: Client | None = None) -> Outcome:
+        """Send it a message that says that it is a test, in every state of the endpoint.
+
+        Args:
+            name: the endpoint's.
+            client: whose share of the lookups is used; None: the endpoint's.
+
+        Raises:
+            NoSuchEndpoint: there is no endpoint of that name.
+        """
+        document = {"test": True, "endpoint": name}
+        return await self._tell(name, "amqp.test", document, {"test": True}, test=True, client=client)
 
     async def tell(self, name: str, kind: str, document: Mapping[str, Any]) -> Outcome:
         """Send it a message of the gateway's own, once, whatever state it is in. Raises NoSuchEndpoint.
@@ -442,7 +455,14 @@ class Endpoints:
         return await self._tell(name, kind, document, {})
 
     async def _tell(
-        self, name: str, kind: str, document: Mapping[str, Any], headers: dict[str, Any], test: bool = False
+        self,
+        name: str,
+        kind: str,
+        document: Mapping[str, Any],
+        headers: dict[str, Any],
+        *,
+        test: bool = False,
+        client: Client | None = None,
     ) -> Outcome:
         endpoint = await self.get(name)
         now = self._clock()
@@ -450,7 +470,7 @@ class Endpoints:
         properties = Properties("application/json", timestamp=int(now), type=kind, headers=headers)
         body = msgspec.json.encode({**document, "id": message_id})
         item = Outgoing(message_id, message_id, "", "", "", "", "", Message(body, properties), test=test)
-        return await self._sender.send(endpoint, [item], int(now))
+        return await self._sender.send(endpoint, [item], int(now), client=client)
 
     # ---------------------------------------------------------------------------------------------- pieces
 
@@ -545,7 +565,8 @@ class Endpoints:
             try:
                 endpoint = await self.get(name)
                 if endpoint.state is EndpointState.UNVERIFIED:
-                    endpoint = await self.verify(name)
+                    async with self._verifying:
+                        endpoint = await self.verify(name)
             except NoSuchEndpoint:
                 return
             except LedgerUnavailable as error:

@@ -11,9 +11,10 @@ import math
 import re
 from typing import Final
 
+from gateway.budgets import Client
 from gateway.config import EndpointSettings, EndpointTls
 from gateway.errors import OutboundFailed
-from gateway.outbound import Answer, GuardedTransport
+from gateway.outbound import NOBODY, Answer, GuardedTransport
 
 REQUEST_ORIGIN, REQUEST_RATE = b"webhook-request-origin", b"webhook-request-rate"
 ALLOWED_ORIGIN, ALLOWED_RATE = b"webhook-allowed-origin", b"webhook-allowed-rate"
@@ -28,7 +29,7 @@ class Refused(OutboundFailed):
     """The endpoint did not allow us to call it."""
 
 
-async def ask(transport: GuardedTransport, settings: EndpointSettings, origin: str) -> float:
+async def ask(transport: GuardedTransport, settings: EndpointSettings, origin: str, client: Client = NOBODY) -> float:
     """Ask an endpoint whether ``origin`` may call it; returns the requests a second that it allows, 0 for any number.
 
     Raises:
@@ -43,6 +44,7 @@ async def ask(transport: GuardedTransport, settings: EndpointSettings, origin: s
         headers,
         within=settings.deadline,
         tls=None if settings.tls == EndpointTls() else settings.tls,
+        client=client,
     )
     return _judge(answer, origin)
 

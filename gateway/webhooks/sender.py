@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.budgets import Client
 from gateway.config import EndpointTls
 from gateway.errors import ConfigurationError, EncodeError, GatewayError, OutboundTimeout, public_error
 from gateway.outbound import Answer, GuardedTransport
@@ -81,10 +82,18 @@ class Sender:
         """Ask for no tokens any more. The transport is closed by whoever made it."""
         await self._tokens.close()
 
-    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False) -> Outcome:
+    async def send(
+        self,
+        endpoint: Endpoint,
+        items: Sequence[Outgoing],
+        timestamp: int,
+        fresh: bool = False,
+        client: Client | None = None,
+    ) -> Outcome:
         """Send messages as one request. Never raises but CancelledError.
 
         Args:
+            client: whose share of the lookups is used; None: the endpoint's.
             timestamp: seconds since 1970, for ``webhook-timestamp`` and to choose the keys that sign.
             fresh: on a connection of its own.
         """
@@ -99,7 +108,8 @@ class Sender:
             if len(written.undeliverable) < len(items):
                 told = push.headers if push is not None else ()
                 sent: list[bytes] = []
-                answer = await self._send(endpoint, written, timestamp, began, told, fresh, sent)
+                who = client if client is not None else endpoint_client(endpoint.name)
+                answer = await self._send(endpoint, written, timestamp, began, told, fresh, sent, who)
                 self._note(outcome, answer)
                 if not SUCCESS.first <= answer.status <= SUCCESS.last:
                     outcome.excerpt = excerpt(answer.body, outcome.content_encoding, secrets_of(endpoint, sent))
@@ -134,6 +144,7 @@ class Sender:
         told: Sequence[Header],
         fresh: bool,
         sent: list[bytes],
+        client: Client,
     ) -> Answer:
         """``told``: headers that name the trace; ``sent`` gets the values of ``Authorization`` that were sent."""
         settings = endpoint.settings
@@ -143,19 +154,23 @@ class Sender:
             if (value := authorization.fixed(auth)) is not None:
                 sent.append(value)
                 headers.append((b"authorization", value))
-            return await self._post(endpoint, headers, written.body, began, fresh)
-        token = await self._tokens.get(auth, self._left(endpoint, began))
+            return await self._post(endpoint, headers, written.body, began, fresh, client)
+        token = await self._tokens.get(auth, self._left(endpoint, began), client)
         sent.append(authorization.bearer(token))
-        answer = await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh)
+        answer = await self._post(
+            endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client
+        )
         if answer.status != UNAUTHORIZED:
             return answer
-        other = await self._tokens.get(auth, self._left(endpoint, began), refused=token)
+        other = await self._tokens.get(auth, self._left(endpoint, began), client, refused=token)
         if other == token:
             return answer
         sent.append(authorization.bearer(other))
-        return await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh)
+        return await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client)
 
-    async def _post(self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool) -> Answer:
+    async def _post(
+        self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool, client: Client
+    ) -> Answer:
         settings = endpoint.settings
         return await self._transport.send(
             "POST",
@@ -166,6 +181,7 @@ class Sender:
             repeatable=True,
             fresh=fresh,
             tls=None if settings.tls == NO_TLS else settings.tls,
+            client=client,
         )
 
     @staticmethod
@@ -175,6 +191,11 @@ class Sender:
         if left <= 0:
             raise OutboundTimeout("the deadline passed before the request was sent")
         return left
+
+
+def endpoint_client(name: str) -> Client:
+    """Return the client whose share requests to an endpoint use."""
+    return Client(f"endpoint {name}")
 
 
 def _signed(endpoint: Endpoint, written: Written, timestamp: int) -> list[Header]:

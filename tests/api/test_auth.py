@@ -156,11 +156,19 @@ def test_other_hosts(host: str) -> None:
     ("origin", "allowed"),
     [
         ("http://localhost:8080", True),
-        ("https://127.0.0.1", True),
-        ("http://[::1]:8080", True),
+        ("https://localhost:8080", True),
+        ("http://LOCALHOST:8080", True),
+        ("http://localhost:5173", True),  # listed
         ("https://console.example", True),
-        ("http://gateway.example:8443", True),
-        ("http://gateway.example:8444", False),
+        ("http://localhost:3000", False),
+        ("http://localhost", False),
+        ("http://127.0.0.1:8080", False),
+        ("https://127.0.0.1", False),
+        ("http://[::1]:8080", False),
+        ("http://gateway.example:8443", False),
+        ("http://u@localhost:8080", False),
+        ("", False),
+        ("http://", False),
         ("http://evil.example", False),
         ("null", False),
         ("file://localhost", False),
@@ -170,9 +178,9 @@ def test_other_hosts(host: str) -> None:
 )
 def test_origins_of_development(origin: str, allowed: bool) -> None:
     hosts = ("localhost", "127.0.0.1", "[::1]", "gateway.example:8443")
-    http = HttpSettings(allowed_origins=("https://console.example",), allowed_hosts=hosts)
-    doorkeeper = Doorkeeper(http, Keys([]))
-    headers = {b"host": b"localhost", b"origin": origin.encode()}
+    origins = ("https://console.example", "http://localhost:5173")
+    doorkeeper = Doorkeeper(HttpSettings(allowed_origins=origins, allowed_hosts=hosts), Keys([]))
+    headers = {b"host": b"localhost:8080", b"origin": origin.encode()}
     if allowed:
         doorkeeper.check_site(headers)
     else:

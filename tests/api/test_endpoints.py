@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import threading
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from gateway.api.app import Api
+from gateway.budgets import BudgetBounds
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings
 from gateway.core import Gateway
 from gateway.outbound import GuardedTransport, Rules
@@ -288,3 +293,76 @@ async def test_only_an_admin_learns_how_a_name_resolves(
     assert len(said["low"]) == 2, "one answer of each verb, whatever the name resolves to"
     assert not any("10.0.0.7" in text or "denied" in text for text in said["low"])
     assert any("10.0.0.7 is denied" in text and "address_denied" in text for text in said["root"])
+
+
+@asynccontextmanager
+async def two_keys(gateway: Gateway, endpoints: Endpoints, url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API, two keys, and an endpoint for each."""
+    keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("endpoint:*",)) for name in ("mallory", "alice")]
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings(), keys, endpoints=endpoints))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for name in ("mallory", "alice"):
+            made = await client.put(f"/v1/endpoints/{name}", json={"url": url, "deadline": 300}, headers=_key(name))
+            assert made.status_code == 201, made.text
+        yield client
+
+
+def _key(name: str) -> dict[str, str]:
+    return {"x-api-key": f"{name}-secret"}
+
+
+@pytest.mark.parametrize("verb", ["test", "verify"])
+async def test_one_client_has_its_share_of_the_requests_to_endpoints(
+    gateway: Gateway, endpoints: Endpoints, server: Server, verb: str
+) -> None:
+    gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"outbound_requests": 4}))
+    async with two_keys(gateway, endpoints, server.url("/never")) as client:
+        path = f"/v1/endpoints/mallory:{verb}"
+        hanging = [asyncio.create_task(client.post(path, headers=_key("mallory"))) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        refused = await client.post(path, headers=_key("mallory"))
+        detail = problem(refused, 429, "budget_exceeded")["detail"]
+        assert "budget outbound_requests: 'mallory' holds 2" in detail
+        await client.put("/v1/endpoints/alice2", json={"url": server.url("/200")}, headers=_key("alice"))
+        answer = await client.post("/v1/endpoints/alice2:test", headers=_key("alice"))
+        assert answer.json()["delivered"] is True
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+    assert gateway.budgets["outbound_requests"].standing().held == 0
+
+
+async def test_names_that_nobody_answers_hold_up_nobody_else(
+    gateway: Gateway, endpoints: Endpoints, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    getaddrinfo = socket.getaddrinfo
+
+    def answers(host: str, *more: Any, **named: Any) -> Any:
+        if host.endswith(".hooks.example"):
+            go_on.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return getaddrinfo(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answers)
+    gateway.budgets.configure(BudgetBounds(1.0, 0.0))
+    async with two_keys(gateway, endpoints, server.url("/200")) as client:
+        tests = []
+        for number in range(32):
+            url = f"https://n{number}.hooks.example/"
+            name = f"mallory{number}"
+            made = await client.put(f"/v1/endpoints/{name}", json={"url": url}, headers=_key("mallory"))
+            assert made.status_code == 201, made.text
+            tests.append(asyncio.create_task(client.post(f"/v1/endpoints/{name}:test", headers=_key("mallory"))))
+        await asyncio.sleep(0.1)
+        local = server.url("/200").replace("127.0.0.1", "localhost")
+        await client.put("/v1/endpoints/alice3", json={"url": local}, headers=_key("alice"))
+        async with asyncio.timeout(2.0):
+            answer = await client.post("/v1/endpoints/alice3:test", headers=_key("alice"))
+        assert answer.json()["delivered"] is True, answer.text
+        endpoint = await endpoints.get("alice3")
+        outcome = await endpoints.test(endpoint.name)  # as a push to it
+        assert outcome.status == 200
+        go_on.set()
+        for each in await asyncio.gather(*tests):
+            assert each.json()["verdict"] in ("retry", "not_tried"), each.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -27,6 +29,19 @@ async def test_a_timeline(client: httpx.AsyncClient) -> None:
     assert (first["kind"], first["sequence"], second["kind"], second["sequence"]) == ("accepted", 1, "confirmed", 2)
     assert (first["broker"], first["version"]) == ("fake", "0-9-1")
     assert first["at"].endswith("Z")
+
+
+async def test_only_an_admin_sees_digests_of_bodies(
+    client: httpx.AsyncClient, client_with_keys: Callable[..., Any]
+) -> None:
+    """With the digest a body of few bytes is found by trying them all."""
+    identity = (await client.post(PUBLISH, json={"routing_key": "orders", "payload": "4711"})).json()["id"]
+    async with client_with_keys("history") as caller:
+        assert (await caller.get(f"/v1/messages/{identity}")).json()["sha256"] == ""
+        (found,) = (await caller.get("/v1/messages")).json()["messages"]
+        assert (found["sha256"], found["size"]) == ("", 4)
+    (found,) = (await client.get("/v1/messages")).json()["messages"]
+    assert found["sha256"] == hashlib.sha256(b"4711").hexdigest()
 
 
 @pytest.mark.parametrize("identity", ["nonsense", "01980000-0000-7000-8000-000000000000"])

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
 from gateway import commands
 from gateway.commands.client import Client
+from gateway.commands.probe import _with_password
 from tests.commands.conftest import Run
 
 
@@ -81,3 +87,51 @@ def test_a_url_that_is_none(run: Run) -> None:
     result = run("probe", "http://guest:secret@127.0.0.1")
     assert result.exit_code == commands.USAGE
     assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize("way", ["file", "stdin", "variable", "url"])
+def test_where_the_password_comes_from(
+    run: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A wrong one is refused, so it was this one that counted."""
+    file = tmp_path / "password"
+    for password, status in (("guest", commands.DONE), ("wr/ng@", commands.REFUSED)):
+        file.write_text(f"{password}\n", encoding="utf-8")
+        arguments = {
+            "file": (f"amqp://guest@{broker}", "--password-file", str(file)),
+            "stdin": (f"amqp://guest@{broker}", "--password-file", "-"),
+            "variable": (f"amqp://{broker}",),
+            "url": (f"amqp://guest:{quote(password, safe='')}@{broker}",),
+        }[way]
+        monkeypatch.setenv("GATEWAY_BROKER_PASSWORD", password) if way == "variable" else None
+        result = run("probe", *arguments, "--timeout", "3", input=f"{password}\n")
+        assert result.exit_code == status
+        assert ("visible in the process list" in result.stderr) == (way == "url" and password != "guest")
+        assert "wr/ng" not in result.output
+
+
+def test_you_are_asked_for_it(run: Run, broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("gateway.commands.probe.sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("gateway.commands.probe.click.prompt", lambda text, **options: asked.append(text) or "guest")
+    url = _with_password(f"amqp://guest@{broker}", None, "")
+    assert (asked, url) == (["Password"], f"amqp://guest:guest@{broker}")
+    assert _with_password(f"amqp://{broker}", None, "") == f"amqp://{broker}", "guest, as brokers come"
+
+
+def test_no_password_in_the_process_list() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://shop:hunter2%2F@127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "gateway", "probe", url, "--timeout", "20"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            silent.settimeout(60)
+            connection, _ = silent.accept()  # it has begun, and waits
+            shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            connection.close()
+            process.kill()
+            assert process.stderr is not None
+            said = process.stderr.read().decode()
+    assert b"amqp://shop:xxxxxxxxxx@127.0.0.1" in shown
+    assert b"hunter2" not in shown
+    assert "visible in the process list" in said
+    assert "hunter2" not in said

@@ -64,7 +64,7 @@ async def test_a_client_reserves_and_holds_no_more_than_its_share() -> None:
     with pytest.raises(BudgetExceeded):
         desk.leases.reserve(ALICE, 1)
     assert desk.leases.reserve(BOB, 100) == 3  # the rest is reserved for admin
-    with pytest.raises(Overloaded, match=r"8 of 10 are in use \(http.leases_max\)"):
+    with pytest.raises(Overloaded, match=r"budget leases: 8 of 10 .* \(http.leases_max\)"):
         desk.leases.reserve(BOB, 1)
     assert desk.leases.reserve(ROOT, 100) == 2
     desk.leases.settle(held[0], Settlement.ACCEPT, End.ACKNOWLEDGED)

@@ -21,7 +21,7 @@ APIS: Final = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1", "gateway.networki
 """What others bring to a cluster."""
 FOREIGN: Final = frozenset(("ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute"))
 """Kinds of theirs, for which Kubernetes has no schema."""
-LEDGER: Final[dict[str, Any]] = {"ledger": {"existingSecret": "db"}}
+LEDGER: Final[dict[str, Any]] = {"ledger": {"existingSecret": "db"}, "seal": {"existingSecret": "seal"}}
 """The least that must be said."""
 
 Object = dict[str, Any]
@@ -97,4 +97,5 @@ def pods(objects: Sequence[Object]) -> Iterator[tuple[str, Object]]:
 
 def with_ledger(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same, with what must be said."""
-    return {**LEDGER, **values}
+    is_sqlite = values.get("ledger", {}).get("kind") == "sqlite"
+    return dict(values) if is_sqlite else {**LEDGER, **values}

@@ -159,6 +159,8 @@ SLEEPING: Final[dict[str, Any]] = {"drain": {"preStopSleepSeconds": 5}}
 
 REFUSED: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("no-ledger", {"ledger": {"existingSecret": ""}}, "ledger.existingSecret: name the Secret"),
+    ("no-seal", {"seal": {"existingSecret": ""}}, "seal.existingSecret: name the Secret with the key"),
+    ("trial-no-seal", {"ledger": {"url": "postgresql://db/gateway"}, "seal": {}}, "seal.existingSecret: name the Secret"),
     ("misspelt", {"replicas": 3}, "additional properties 'replicas' not allowed"),
     ("misspelt-below", {"api": {"replica": 3}}, "at '/api': additional properties 'replica' not allowed"),
     ("misspelt-config", {"config": {"http": {"prot": 1}}}, "at '/config/http': additional properties 'prot'"),

@@ -96,6 +96,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not (or .Values.ledger.existingSecret .Values.ledger.url) -}}
 {{- fail "ledger.existingSecret: name the Secret that holds the URL of your PostgreSQL, or set ledger.kind to sqlite for one process" -}}
 {{- end -}}
+{{- if not .Values.seal.existingSecret -}}
+{{- fail "seal.existingSecret: name the Secret with the key that seals the secrets of endpoints (openssl rand -base64 32 makes one, kept as its key `key`); a key that a pod makes is lost with the pod, and so are the secrets" -}}
+{{- end -}}
 {{- end -}}
 {{- if .Values.ingress.enabled -}}
 {{- if not .Values.ingress.hosts }}{{ fail "ingress.hosts: name at least one host" }}{{ end -}}

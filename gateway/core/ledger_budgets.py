@@ -1,0 +1,138 @@
+"""Budgets of what clients have the ledger keep: scheduled publishes, their bytes, and Idempotency-Keys.
+
+The tables are the truth. They are counted at the start, and again from time to time for what other processes did; what
+this process writes counts at once. So a share may be exceeded by what others write between two counts. Counting reads
+every row: the pause is 100 times as long as the count took, and 10 seconds at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Final
+
+from gateway.budgets import Budgets, Client
+from gateway.errors import BudgetExceeded, LedgerUnavailable, Overloaded
+from gateway.ledger import Ledger, holdings
+from gateway.telemetry import log
+
+SCHEDULED: Final = "scheduled"
+SCHEDULED_BYTES: Final = "scheduled_bytes"
+KEYS: Final = "idempotency_keys"
+"""Resources."""
+EVERY: Final = 10.0
+"""Pause between two counts, in seconds."""
+SHARE: Final = 100
+"""The same, in times that a count took, where that is longer."""
+
+
+class LedgerBudgets:
+    """Who has how much in the ledger."""
+
+    def __init__(self, ledger: Ledger, budgets: Budgets) -> None:
+        self._ledger = ledger
+        self._budgets = budgets
+        self._since: dict[str, Counter[str]] = {name: Counter() for name in (SCHEDULED, SCHEDULED_BYTES, KEYS)}
+        """Resource -> what changed since the count under way began."""
+        self._task: asyncio.Task[None] | None = None
+        ledger.on_keys = self.keys_changed
+
+    # ------------------------------------------------------------------------------------------- counting
+
+    def start(self) -> None:
+        """Count, in the background."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="ledger budgets")
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self.count()
+            except LedgerUnavailable as error:
+                log("budgets.not_counted", logging.DEBUG, reason=str(error))
+            except Exception as error:  # a defect of ours; shares go by what was counted last
+                log("budgets.failed", logging.ERROR, error)
+            await asyncio.sleep(max(EVERY, SHARE * (loop.time() - began)))
+
+    async def count(self) -> None:
+        """Count once.
+
+        Raises:
+            LedgerUnavailable: it cannot be read; what was counted before stays.
+        """
+        for since in (self._since[SCHEDULED], self._since[SCHEDULED_BYTES]):
+            since.clear()
+        found = await self._ledger.read(holdings.scheduled)
+        self._recount(SCHEDULED, {client: row.messages for client, row in found.items()})
+        self._recount(SCHEDULED_BYTES, {client: row.payload_bytes for client, row in found.items()})
+        self._since[KEYS].clear()
+        self._recount(KEYS, dict(await self._ledger.read(holdings.idempotency_keys)))
+
+    def _recount(self, resource: str, counts: dict[str, int]) -> None:
+        for client, change in self._since[resource].items():
+            counts[client] = counts.get(client, 0) + change
+        self._budgets[resource].recount(counts)
+
+    # ---------------------------------------------------------------------------------------------- changes
+
+    def scheduled_changed(self, client: str, messages: int, payload_bytes: int) -> None:
+        """Count publishes that the ledger holds now; below 0: that it holds no more."""
+        self._change(SCHEDULED, client, messages)
+        self._change(SCHEDULED_BYTES, client, payload_bytes)
+
+    def keys_changed(self, client: str, count: int) -> None:
+        """Count Idempotency-Keys that are kept now; below 0: that are kept no more."""
+        self._change(KEYS, client, count)
+
+    def _change(self, resource: str, client: str, amount: int) -> None:
+        if amount:
+            self._since[resource][client] += amount
+            self._budgets[resource].keep(client, amount)
+
+    # --------------------------------------------------------------------------------------------- promises
+
+    @contextmanager
+    def scheduling(self, client: Client, messages: int, payload_bytes: int) -> Iterator[None]:
+        """Take so much of the client's share while it is written; what is in the ledger then counts there.
+
+        Raises:
+            BudgetExceeded, Overloaded: put nothing there.
+        """
+        with (
+            self._budgets[SCHEDULED].hold(client, messages),
+            self._budgets[SCHEDULED_BYTES].hold(client, payload_bytes),
+        ):
+            yield
+
+    @asynccontextmanager
+    async def claiming(
+        self, client: Client, keys: Sequence[str], messages: int = 0, payload_bytes: int = 0
+    ) -> AsyncIterator[None]:
+        """Take the share that Idempotency-Keys, and publishes scheduled with them, need while they are written. A
+        client at its share may repeat keys that the ledger knows.
+
+        Raises:
+            BudgetExceeded, Overloaded: some of the keys are new, and there is no room for them.
+            LedgerUnavailable: it cannot be told.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._budgets[KEYS].hold(client, len(keys)))
+                if messages:
+                    held.enter_context(self.scheduling(client, messages, payload_bytes))
+            except (BudgetExceeded, Overloaded):
+                known = await self._ledger.read(lambda connection: holdings.known_keys(connection, client.name, keys))
+                if known < len(set(keys)):
+                    raise
+            yield
