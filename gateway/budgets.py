@@ -191,8 +191,9 @@ class Holdings:
                 f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
                 f"({self.resource.setting}), and {self.reserve:,} are reserved for admin"
             )
-        self._held[client.name] = mine + amount
-        self._sum += amount
+        if amount:
+            self._held[client.name] = mine + amount
+            self._sum += amount
 
     def check(self, client: Client) -> int:
         """Return how much more the client may take now, at least 1. Raises as :meth:`take` where that is nothing."""
@@ -202,6 +203,8 @@ class Holdings:
 
     def give(self, client: Client, amount: int = 1) -> None:
         """Give back an amount that the client has taken."""
+        if not amount:
+            return
         left = self._held[client.name] - amount
         if left > 0:
             self._held[client.name] = left

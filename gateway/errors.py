@@ -27,6 +27,7 @@
     ├── LeaseLost                 the channel that held a delivery is gone
     ├── LimitExceeded             over a documented limit (names it)
     ├── LedgerUnavailable         the ledger is locked, full or away; nothing was promised
+    │   ├── LedgerFull            its disk is full, but for what is reserved
     │   └── NotRecorded           the broker answered, but the ledger could not record it
     ├── EntriesRefused            the ledger cannot hold some of the entries; the others are written
     ├── ReloadRefused             the new configuration is not taken
@@ -307,6 +308,12 @@ class LedgerUnavailable(GatewayError):
     """Of a call that was written in parts: so many from its first on are durable all the same, but for ``refused``."""
     refused: Mapping[int, str] = MappingProxyType({})
     """Which of these the ledger cannot hold, and why."""
+
+
+class LedgerFull(LedgerUnavailable):
+    """The ledger's disk is full but for its reserve, or full; nothing was promised."""
+
+    code = "ledger_full"
 
 
 class NotRecorded(LedgerUnavailable):

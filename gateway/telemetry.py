@@ -253,6 +253,14 @@ class Metrics:
             Histogram, "ledger_commit_seconds", "A transaction of the ledger's writer, its commit included",
             buckets=_SECONDS,
         )  # fmt: skip
+        self.ledger_disk_free = self._plain(
+            Gauge, "ledger_disk_free_bytes", "Free bytes of the disk of a ledger on SQLite; 0 on PostgreSQL"
+        )
+        self.ledger_disk_reserve = self._plain(
+            Gauge,
+            "ledger_disk_reserve_bytes",
+            "With fewer free bytes of its disk, the ledger takes nothing new; 0: none are reserved",
+        )
         self.ledger_waiting = self._plain(Gauge, "ledger_waiting", "Rows that wait for the ledger's writer")
         self.lost = counter(
             "lost",

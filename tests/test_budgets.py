@@ -147,3 +147,23 @@ def test_the_settings_are_the_bounds(tmp_path: Path) -> None:
     file.write_text("http.concurrency = 50\n[budgets]\nshare = 0.5\n[budgets.clients]\nalice = 1.0")
     requests = Budgets(budget_bounds(load(file, {})))["requests"]
     assert (requests.total, requests.share_of(BOB), requests.share_of(ALICE), requests.reserve) == (50, 25, 50, 5)
+
+
+def test_nothing_is_taken_and_given_back() -> None:
+    requests = ten()
+    with requests.hold(ALICE, 0), requests.hold(ALICE, 0):
+        assert requests.largest(10) == []
+
+
+def test_what_the_ledger_keeps_counts_with_what_is_held() -> None:
+    scheduled = Budgets(BudgetBounds(0.5, 0.2, {"scheduled": 10}))["scheduled"]
+    scheduled.keep("alice", 3)
+    with scheduled.hold(ALICE, 2), pytest.raises(BudgetExceeded, match="'alice' holds 5"):
+        scheduled.take(ALICE)
+    scheduled.recount({"alice": 1, "bob": 5, "carol": 2})
+    assert (scheduled.held_by(ALICE), scheduled.standing()) == (1, (8, 10, 5, 5))
+    with pytest.raises(Overloaded):
+        scheduled.take(ALICE)
+    scheduled.keep("bob", -7)
+    assert scheduled.standing().held == 3
+    assert scheduled.largest(10) == [("carol", 2), ("alice", 1)]

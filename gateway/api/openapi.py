@@ -322,6 +322,8 @@ def _responses(route: Route) -> dict[str, Any]:
         codes.extend(EVERYWHERE)
     if route.body is not None:
         codes.extend(WITH_BODY)
+    if "ledger_unavailable" in codes:
+        codes.append("ledger_full")
     by_status: dict[int, list[str]] = {}
     for code in codes:
         by_status.setdefault(PROBLEMS[code].status, []).append(code)

@@ -168,6 +168,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         503, "Sent, but not in the ledger", "The message may be safe; repeat with the same Idempotency-Key."
     ),
     "ledger_unavailable": ProblemType(503, "The ledger cannot be written", "Nothing was promised; repeat later."),
+    "ledger_full": ProblemType(
+        507, "The disk of the ledger is full", "Nothing was promised; repeat later. The operator must make room."
+    ),
     "entries_refused": ProblemType(500, "The ledger cannot hold an event", "See detail; report it."),
     "overloaded": ProblemType(503, "Too much is under way", "Repeat after Retry-After."),
     "peer_unavailable": ProblemType(

@@ -66,7 +66,7 @@ class Journal:
         """Something can be recorded now; where not, the fault is set."""
         if self._stuck:
             return False
-        ready, reason = self._ledger.ready()
+        ready, reason = self._ledger.takes()
         if ready:
             self._faults.clear(WHERE)
         else:

@@ -295,6 +295,7 @@ ADVICE: Final = {
     "protocol_mismatch": "Ask what the broker speaks: gateway probe URL",
     "unsupported": "See what the broker can do: gateway brokers NAME --json",
     "ledger_unavailable": "Look at the ledger: gateway doctor",
+    "ledger_full": "Look at the disk of the ledger: gateway doctor",
 }
 """Code of a problem -> what to do about it here, in place of what it says to those who speak HTTP."""
 

@@ -24,6 +24,9 @@ class LedgerSettings(Settings, frozen=True):
     """Most rows of one group commit."""
     queue_max: Annotated[int, Meta(ge=1)] = 50_000
     """Most rows waiting for a commit; then callers wait."""
+    disk_reserve: Annotated[int, Meta(ge=0, le=1 << 50)] = 256 << 20
+    """Bytes of the disk of a ledger on SQLite that are kept for what was promised before, but at most 5 percent of the
+    disk. While less is free, nothing new is promised: 507 ``ledger_full``. 0: none."""
     headers: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=255)], ...], Meta(max_length=16)] = ()
     """Names of AMQP headers that are remembered of each message, as text of at most 200 characters, so that messages
     can be found by them."""

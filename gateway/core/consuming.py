@@ -153,6 +153,7 @@ class Consuming:
             )
         if not self._parts.ledger.healthy:
             raise LedgerUnavailable("the ledger cannot be written now; nothing was taken")
+        self._parts.ledger.disk.check()
 
     def hand_back(self, pulled: Sequence[Pulled], reason: str) -> None:
         """Give messages back that were not handed over."""

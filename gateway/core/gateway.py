@@ -260,6 +260,8 @@ class Gateway:
             self.metrics.unconfirmed_oldest.labels(name).set(upstream.unconfirmed_for)
         self.metrics.leases_oldest.set(self._leases.oldest)
         self.metrics.ledger_waiting.set(self.ledger.waiting)
+        self.metrics.ledger_disk_free.set(self.ledger.disk.free_bytes)
+        self.metrics.ledger_disk_reserve.set(self.ledger.disk.reserve_bytes)
         self.ready()
 
     def _oversized(self, broker: str, oversized: Oversized) -> None:
@@ -282,6 +284,8 @@ class Gateway:
         self.metrics.ledger_up.set(writable)
         if not writable:
             reasons.append(f"ledger: {reason}")
+        elif self.ledger.disk.is_low:
+            reasons.append(f"ledger: {self.ledger.disk.reason}")
         reasons.extend(
             f"broker {name}: {upstream.state.value} {upstream.reason}".rstrip()
             for name, upstream in self.brokers.items()

@@ -184,6 +184,7 @@ class Outbox:
         Raises:
             LedgerUnavailable, EntriesRefused: none was taken.
         """
+        self._ledger.disk.check()
         results = self._checked(upstream, messages)
         taken = [(item, result) for item, result in zip(messages, results, strict=True) if result.error is None]
         if not taken:
@@ -213,6 +214,7 @@ class Outbox:
             KeyReused, KeyRunning: as for any publish.
             LedgerUnavailable, EntriesRefused: none was taken.
         """
+        self._ledger.disk.check()
         results = self._checked(upstream, messages)
         taken = [item for item, result in zip(messages, results, strict=True) if result.error is None]
         answer = render(results)

@@ -151,6 +151,7 @@ class Publisher:
         started = perf_counter()
         if not self._ledger.healthy:
             raise LedgerUnavailable("the ledger cannot be written now; nothing was sent")
+        self._ledger.disk.check()
         self.give_ids(messages)
         await self.intend(upstream, exchange, messages, client)
         if order is not None or len(messages) <= GROUP:  # nobody of the same order may come in between

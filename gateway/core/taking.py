@@ -115,6 +115,8 @@ class Taker:
         self._aside: set[asyncio.Task[None]] = set()
         """What is on its way elsewhere, unacknowledged: dead letters."""
         self._stopping = False
+        self._is_disk_full = False
+        """The ledger's disk has no room for what is new."""
 
     # ------------------------------------------------------------------------------- what it is all about
 
@@ -258,6 +260,12 @@ class Taker:
         await self._prepare()
         while True:
             room = await self._room_now()
+            if full := self._parts.ledger.disk.reason:
+                self._trouble(full)
+                room = 0
+            elif self._is_disk_full:
+                self._clear_trouble()
+            self._is_disk_full = bool(full)
             if room > 0:
                 self._full_since = None
                 if self._is_cancelled and not self._arrived and not self._aside:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,15 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.pool import NullPool
 
-from gateway.errors import ConfigurationError, LedgerUnavailable
+from gateway.errors import ConfigurationError, LedgerFull, LedgerUnavailable
 
 Row = tuple[Any, ...]
 BUSY_TIMEOUT = 5.0
 """How long a statement waits for SQLite's lock, in seconds."""
 ROOM = 1 << 20
 """Least free space, in octets, with which a ledger that was in trouble counts as mended."""
+DISK_FULL = "53100"
+"""PostgreSQL's code for a full disk."""
 STATEMENTS = 256
 """Prepared statements that a connection to SQLite keeps; :mod:`gateway.ledger.inserts` has up to 80."""
 READERS = 4
@@ -228,7 +231,11 @@ def unavailable(error: BaseException) -> LedgerUnavailable:
     """What callers are told of a database error."""
     original = getattr(error, "orig", None) or error
     text = str(original).strip().splitlines() or [type(original).__name__]
-    return LedgerUnavailable(f"the ledger cannot be written: {text[0]}")
+    is_full = (
+        getattr(original, "sqlstate", None) == DISK_FULL
+        or getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    )
+    return (LedgerFull if is_full else LedgerUnavailable)(f"the ledger cannot be written: {text[0]}")
 
 
 def filesystem_of(folder: Path) -> str:

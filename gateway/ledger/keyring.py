@@ -58,8 +58,9 @@ class Keyring:
         once; the other one finds it running.
 
         Raises:
-            LedgerUnavailable: the ledger is closed; nothing was claimed.
+            LedgerUnavailable: the ledger is closed, or its disk is full; nothing was claimed.
         """
+        self._ledger.disk.check()
         loop = get_running_loop()
         found = await self._ledger.submit_all(
             [

@@ -29,6 +29,7 @@ from gateway.ledger.calls import Call, Claim, Record, Settle, Task
 from gateway.ledger.deliveries import Deliveries
 from gateway.ledger.delivery_reads import DeliveryReads
 from gateway.ledger.delivery_rows import DeliveryRows
+from gateway.ledger.disk import Disk
 from gateway.ledger.engine import READERS, Database, unavailable
 from gateway.ledger.group import Group
 from gateway.ledger.history import History
@@ -206,6 +207,9 @@ class Ledger:
         self._readers = database.readers()
         self._pool = ThreadPoolExecutor(READERS, "ledger-reader")
         self._partitioned_day = 0
+        self.disk = Disk(database.path, settings.disk_reserve)
+        """How much room there is for what is new."""
+        self.disk.look()
         self._writer = Writer(
             database,
             self._shards,
@@ -272,6 +276,12 @@ class Ledger:
         if trouble is None and not self._writer.holds:
             trouble = LAPSED
         return trouble is None, trouble or f"writes to shard {self.shard}"
+
+    def takes(self) -> tuple[bool, str]:
+        """Whether something new may be promised: the ledger can be written, and more than the reserve of its disk is
+        free; and a sentence for the one who asks why not."""
+        ready, reason = self.ready()
+        return (False, self.disk.reason) if ready and self.disk.is_low else (ready, reason)
 
     # ------------------------------------------------------------------------------------------------- write
 
@@ -343,8 +353,9 @@ class Ledger:
             older: makes other digests that stand for the same request.
 
         Raises:
-            LedgerUnavailable, EntriesRefused: nothing was written; do not publish.
+            LedgerUnavailable, EntriesRefused: nothing was written; do not publish. LedgerFull: its disk is.
         """
+        self.disk.check()
         claim: KeyClaim = await self._writer.submit(
             Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
         )
@@ -571,6 +582,8 @@ class Ledger:
         while True:
             await asyncio.sleep(min(1.0, third))
             self._writer.hear()
+            if self.disk.is_watched:
+                await self._loop.run_in_executor(None, self.disk.look)
             if self.healthy and self._loop.time() < due:
                 continue
             due = self._loop.time() + third

@@ -335,7 +335,7 @@ class Writer:
         except LedgerUnavailable as error:
             again = []
             for call in calls:
-                call.error = LedgerUnavailable(*error.args)
+                call.error = type(error)(*error.args)
         except BadRow as error:
             if len(calls) > 1:
                 middle = len(calls) // 2

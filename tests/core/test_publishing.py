@@ -25,6 +25,7 @@ from gateway.errors import (
 )
 from gateway.fidelity import annotation
 from gateway.ledger import Kind, Ledger, MessageIds, parse_id
+from gateway.ledger.disk import Disk
 from gateway.message import Message, Properties
 from gateway.session import Capabilities
 from gateway.telemetry import Metrics
@@ -209,6 +210,7 @@ class Failing:
     """A ledger of which the writes whose number is in ``fail`` go wrong."""
 
     deliveries = SimpleNamespace(keeps_bodies=False)
+    disk = Disk(None, 0)
 
     def __init__(self, *fail: int) -> None:
         self.healthy = True

@@ -113,6 +113,12 @@ CASES: dict[str, list[Case]] = {
         Case({}, "6m", {f'amqpgw_build_info{{{MINE},version="1"}}': "1x20"}, before="4m", by=()),
     ],
     "AmqpGatewayLedgerDown": [gauge("amqpgw_ledger_up", "0", "1", "2m")],
+    "AmqpGatewayLedgerDiskLow": [
+        Case({f"amqpgw_ledger_disk_free_bytes{{{MINE}}}": "400x20",
+              f"amqpgw_ledger_disk_reserve_bytes{{{MINE}}}": "256x20"}, "3m",
+             {f"amqpgw_ledger_disk_free_bytes{{{MINE}}}": "600x20",
+              f"amqpgw_ledger_disk_reserve_bytes{{{MINE}}}": "256x20"}),
+    ],
     "AmqpGatewayLedgerSlow": [
         Case(slow("amqpgw_ledger_commit_seconds_bucket", "", "1"), "20m",
              slow("amqpgw_ledger_commit_seconds_bucket", "", "0.25"), before="8m"),

@@ -71,7 +71,7 @@ class Usage(NamedTuple):
     free: int
 
 
-@pytest.mark.parametrize(("free", "status"), [(1 << 20, FULL), (100 << 20, 0)])
+@pytest.mark.parametrize(("free", "status"), [(1 << 20, FULL), (100 << 20, FULL), (300 << 20, 0)])
 def test_a_disk_that_is_full(look: Look, monkeypatch: pytest.MonkeyPatch, free: int, status: int) -> None:
     monkeypatch.setattr(files.shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 40, free))
     found = look("", "files")

@@ -20,6 +20,7 @@ from gateway.commands.doctor.network import judge_dates, judge_file, read_certif
 from gateway.config import Config, TlsSettings
 from gateway.core.peers import SECRET_MIN
 from gateway.errors import ConfigurationError, EncodeError
+from gateway.ledger.disk import reserve_of
 from gateway.ledger.engine import Database
 from gateway.transports import client_context
 from gateway.transports.tls import ServerTls
@@ -28,7 +29,7 @@ from gateway.webhooks.secrets import load_seals
 SPACE_LOW: Final = 1 << 30
 """Less free space than this is worth a word, in octets."""
 SPACE_NONE: Final = 64 << 20
-"""With less, the ledger is about to stop."""
+"""With less, files cannot be counted on to be written."""
 ACK_KEY: Final = 32
 """Octets of ``ack-ids.key``."""
 SPARE_FILES: Final = 128
@@ -102,13 +103,16 @@ def _space(report: Report, config: Config) -> None:
         if (device := folder.stat().st_dev) in seen:
             continue
         seen.add(device)
-        free, where = shutil.disk_usage(folder).free, str(folder)
+        usage, where = shutil.disk_usage(folder), str(folder)
+        free, least = usage.free, max(SPACE_NONE, reserve_of(config.ledger.disk_reserve, usage.total))
         what = f"{free / (1 << 30):,.1f} GiB free" if free >= SPACE_LOW else f"{free / (1 << 20):,.0f} MiB free"
         found = os.statvfs(folder)
-        if free < SPACE_NONE or (found.f_files and not found.f_favail):
+        if free < least or (found.f_files and not found.f_favail):
             report.fail(
-                "files.space", where, what if free < SPACE_NONE else "no more files can be made there (inodes)",
-                why="Without room nothing is promised any more: publishes are answered with 503.", do="Make room.",
+                "files.space", where,
+                what if free < least else "no more files can be made there (inodes)",
+                why="Below ledger.disk_reserve nothing new is promised: publishes are answered with 507.",
+                do="Make room.",
             )  # fmt: skip
         elif free < SPACE_LOW:
             report.warn("files.space", where, what, why="The ledger grows with traffic.", do="Make room.")
