@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from gateway.errors import BudgetExceeded, Overloaded
 
@@ -43,7 +43,7 @@ class Resource:
     """How much there is of it, where no setting says otherwise."""
     setting: str
     """The setting that says how much there is of it."""
-    scope: str
+    scope: Literal["process", "ledger"]
     """Where it is counted: ``process`` or ``ledger``."""
     advice: str
     """What a client at its share can do, as a sentence."""
@@ -116,6 +116,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 """Name -> resource."""
 
 
+REACHED: Final = ("share", "total", "dropped")
+"""Why something was refused: the client's share, the total; or a connection made room for others."""
 MOST: Final = 1 << 60
 """More than there is of anything."""
 
@@ -135,7 +137,7 @@ class Standing(NamedTuple):
 class Holdings:
     """Who holds how much of one resource."""
 
-    __slots__ = ("_held", "_kept", "_shares", "_sum", "on_refused", "reserve", "resource", "share", "total")
+    __slots__ = ("_held", "_kept", "_shares", "_sum", "on_refused", "refusals", "reserve", "resource", "share", "total")
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
@@ -143,6 +145,8 @@ class Holdings:
         self._kept: dict[str, int] = {}
         """Of what the ledger keeps: what is written there. What is being written is held."""
         self._sum = 0
+        self.refusals = dict.fromkeys(REACHED, 0)
+        """What was reached -> how often somebody was refused for that."""
         self.on_refused: Callable[[str, str], None] | None = None
         """Called with the resource and what was reached: ``share``, ``total``, or ``dropped``: made room for others."""
         self.configure(resource.total, 1.0, 0.0, {})
@@ -276,6 +280,7 @@ class Holdings:
 
     def count_refusal(self, reached: str) -> None:
         """Count that somebody was refused, for those who find out on their own. ``reached``: see :attr:`on_refused`."""
+        self.refusals[reached] += 1
         if self.on_refused is not None:
             self.on_refused(self.resource.name, reached)
 

@@ -25,6 +25,7 @@ from gateway.api import (
     auth,
     bridges,
     brokers,
+    budgets,
     deliveries,
     documents,
     eager,
@@ -123,6 +124,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *topology.ROUTES,
     *translations.ROUTES,
     *reloads.ROUTES,
+    *budgets.ROUTES,
     *well_known.ROUTES,
     *documents.ROUTES,
     Route(

@@ -56,6 +56,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "explain": ("gateway.commands.explain:explain", "Say what a message becomes in another version."),
     "bridges": ("gateway.commands.bridges:bridges", "Show, put, steer, compare and delete bridges between brokers."),
     "bridge": ("gateway.commands.bridge:bridge", "Watch a bridge at work."),
+    "budgets": ("gateway.commands.budgets:budgets", "Show budgets, and which clients hold most."),
     "taps": ("gateway.commands.taps:taps", "Show, put, pause and delete taps into the message log."),
     "endpoints": ("gateway.commands.endpoints:endpoints", "Show, put, test, steer and delete webhook endpoints."),
     "replay": ("gateway.commands.replay:replay", "Send messages once more, and watch it."),

@@ -173,6 +173,11 @@ CASES: dict[str, list[Case]] = {
              {f"process_open_fds{{{MINE}}}": "700x20", f"process_max_fds{{{MINE}}}": "1000x20",
               f'amqpgw_build_info{{{MINE},version="1"}}': "1x20"}),
     ],
+    "AmqpGatewayBudgetRefusals": [
+        Case({f'amqpgw_budget_refusals_total{{{MINE},reached="share",resource="streams"}}': "0+6x60"}, "30m",
+             {f'amqpgw_budget_refusals_total{{{MINE},reached="dropped",resource="connections"}}': "0+6x60"},
+             {"resource": "streams", "reached": "share"}, "5m", ("job",)),
+    ],
     "AmqpGatewaySeriesRefused": [gauge("amqpgw_series_refused", "3", "0", "16m", "12m")],
 }  # fmt: skip
 SCRAPED = {"job": "gateway", "instance": "10.1.2.3:8081"}

@@ -6,6 +6,7 @@ changing anything, whether a gateway runs or not. The parts, each a module:
 * :mod:`~gateway.commands.doctor.findings`   the table of checks, and what a run found
 * :mod:`~gateway.commands.doctor.settings`   the file, variables, secrets that must not be shown
 * :mod:`~gateway.commands.doctor.access`     who may call
+* :mod:`~gateway.commands.doctor.budgets`    what one of them may hold
 * :mod:`~gateway.commands.doctor.files`      data folder, secrets, certificates of ours, what the system allows
 * :mod:`~gateway.commands.doctor.listeners`  ports
 * :mod:`~gateway.commands.doctor.ledger`     SQLite and PostgreSQL
@@ -128,11 +129,12 @@ async def examine(path: str | None, overrides: dict[str, Any], areas: frozenset[
 
 async def _examine(report: Report, config: Config, areas: frozenset[str], within: float, *, development: bool) -> None:
     """Area by area; a defect of ours in one of them hides nothing of the others."""
-    from gateway.commands.doctor import access, brokers, files, ledger, listeners, outbound
+    from gateway.commands.doctor import access, brokers, budgets, files, ledger, listeners, outbound
 
     async def callers() -> None:
         access.examine(report, config, development=development)
         await access.examine_issuer(report, config, within)
+        await asyncio.to_thread(budgets.examine, report, config)
 
     steps: dict[str, Callable[[], Awaitable[None]]] = {
         "access": callers,

@@ -55,6 +55,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "access.keys": Check("API keys and certificates of callers: their files, digests and scopes", USAGE),
     "access.embedded": Check("who can log in at the embedded broker from another machine", USAGE),
     "access.tokens": Check("the issuer's set of keys (JWKS) can be had, and has keys that we can use", UNREACHABLE),
+    "access.budgets": Check("budgets: shares that make sense; how close a gateway that runs is to them", FAILED),
     "files.data_dir": Check("the data folder can be written, and nobody else reads it", REFUSED),
     "files.space": Check("room on the disk of data folder and ledger", FULL),
     "files.secret": Check("files that hold a secret are there, hold one, and are for their owner alone", USAGE),

@@ -150,9 +150,9 @@ def _reasons(port: Port) -> list[str] | None:
     return None
 
 
-def _near(port: Port) -> str:
-    """Where it is reached from here."""
-    host = port.host.strip("[]")
+def near(host: str) -> str:
+    """Where a port of that host is reached from here."""
+    host = host.strip("[]")
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # what is looked for
 
 
@@ -164,10 +164,10 @@ def _ask(port: Port, path: str) -> Any:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                _near(port), port.port, timeout=WITHIN, context=context
+                near(port.host), port.port, timeout=WITHIN, context=context
             )
         else:
-            connection = http.client.HTTPConnection(_near(port), port.port, timeout=WITHIN)
+            connection = http.client.HTTPConnection(near(port.host), port.port, timeout=WITHIN)
         with closing(connection):
             connection.request("GET", path, headers={"host": "localhost"})
             return json.loads(connection.getresponse().read(ANSWER_MAX))
@@ -178,7 +178,7 @@ def _ask(port: Port, path: str) -> Any:
 def _answers(port: Port) -> bool:
     """Whether somebody there takes a connection, and speaks AMQP where that is expected."""
     try:
-        with socket.create_connection((_near(port), port.port), WITHIN) as sock:
+        with socket.create_connection((near(port.host), port.port), WITHIN) as sock:
             if port.kind != "amqp":
                 return True
             header = next(octets for octets, version in PROTOCOL_HEADERS.items() if version is Version.V0_9_1)

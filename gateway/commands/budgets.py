@@ -1,0 +1,41 @@
+"""``gateway budgets``: how much of everything that clients share is held, and by whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gateway.commands.client import Client, client_options, print_json, print_table
+
+SHOWN = 3
+"""How many clients of a resource are in the table."""
+
+
+@click.command(short_help="Show budgets, and which clients hold most.")
+@client_options
+def budgets(url: str, api_key: str | None, as_json: bool) -> None:
+    """Show how much of each shared resource is in use at the gateway at --url, and which clients hold most.
+
+    A client at its share gets 429 budget_exceeded. REFUSED counts since the process started.
+    """
+    found: dict[str, Any] = Client(url, api_key).ask("GET", "/v1/budgets")
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("RESOURCE", "HELD", "TOTAL", "SHARE", "RESERVE", "SCOPE", "REFUSED", "LARGEST"),
+        (
+            (
+                row["resource"],
+                f"{row['held']:,}",
+                f"{row['total']:,}",
+                f"{row['share']:,}",
+                f"{row['reserve']:,}",
+                row["scope"],
+                f"{sum(row['refusals'].values()):,}",
+                ", ".join(f"{each['client']} {each['held']:,}" for each in row["largest"][:SHOWN]) or "-",
+            )
+            for row in found["budgets"]
+        ),
+    )
