@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -29,6 +30,8 @@ class Client(NamedTuple):
 
 ALONE: Final = Client("", is_admin=True, is_alone=True)
 """Who works with the gateway in its own process, with nobody beside it."""
+ON_BEHALF: Final[ContextVar[Client]] = ContextVar("on_behalf", default=ALONE)
+"""For whom the task under way works: the client of a request, or the gateway itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,10 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         Resource(
             "cluster_connections", "connections of the cluster port", 256, "budgets.totals", "process",
             "Close idle ones.", is_split=False,
+        ),
+        Resource(
+            "ledger_rows", "rows that wait for the ledger", 50_000, "ledger.queue_max", "process",
+            "What is over the share waits until rows are written.",
         ),
     )
 }  # fmt: skip

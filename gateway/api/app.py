@@ -60,7 +60,7 @@ from gateway.api.proxies import Proxies
 from gateway.api.routing import Route, Router, Scope
 from gateway.api.traced import Trace, begin, follow
 from gateway.bridges import Bridges
-from gateway.budgets import Client
+from gateway.budgets import ALONE, ON_BEHALF, Client
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError
@@ -244,6 +244,7 @@ class Api:
                 self._access_log.tell(scope, operation, status, perf_counter() - started, scope.get(CALLER))
             if (traced := scope.get(TRACED)) is not None:
                 _traced(traced, scope["method"], call, status)
+            ON_BEHALF.set(ALONE)
 
     def _failed(self, error: GatewayError, scope: AsgiScope) -> Response:
         problem = self._unknown(error, scope)
@@ -383,6 +384,7 @@ class Api:
                 place.known(client)
             requests.take(client)
             scope[COUNTED] = client
+        ON_BEHALF.set(client)
         return client
 
     async def _caller_of(self, call: Call) -> Principal:

@@ -79,6 +79,7 @@ class Gateway:
         self.budgets = budgets if budgets is not None else Budgets()
         """How much of everything one client may hold."""
         metrics.show_budgets(self.budgets)
+        ledger.share_queue(self.budgets["ledger_rows"])
         self.tracer = tracer if tracer is not None else Tracer(exports=False)
         self.confirm_timeout = confirm_timeout
         self.leaving = False

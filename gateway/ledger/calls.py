@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from gateway.budgets import ALONE
 from gateway.ledger.logged import Spooled
 from gateway.ledger.owed import Delivery, Ending, Kept, Owed, Promised, Settlement
 from gateway.ledger.records import Entry, InboxRow, Intent
@@ -25,7 +26,7 @@ class Call:
     ``error``, and the loop passes them on. A ``result`` counts once the call is ``settled``: its transaction is
     committed, or will never be."""
 
-    __slots__ = ("error", "future", "lease", "result", "settled")
+    __slots__ = ("error", "future", "holder", "lease", "result", "settled")
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
@@ -34,6 +35,8 @@ class Call:
         self.settled = False
         self.lease: Lease | None = None
         """That under which it was submitted; it is written under no other. None: under any."""
+        self.holder = ALONE
+        """In whose share of the queue its rows are."""
 
     @property
     def rows(self) -> int:

@@ -18,6 +18,7 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from gateway.budgets import Holdings
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import inbox, keys, reads, resources, schema, searches, windows
@@ -267,6 +268,10 @@ class Ledger:
     def waiting(self) -> int:
         """Rows that wait for the writer, or are in the transaction under way."""
         return self._writer.waiting
+
+    def share_queue(self, holdings: Holdings) -> None:
+        """Give each client its share of the rows that wait for the writer; until then there is none."""
+        self._writer.places.count_in(holdings)
 
     def ready(self) -> tuple[bool, str]:
         """``healthy``, and a sentence for the one who asks why not."""

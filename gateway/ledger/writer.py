@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -29,12 +28,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from gateway.budgets import ON_BEHALF, RESOURCES, Client, Holdings
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger.calls import Call, Claim, Hand, Settle, Task
 from gateway.ledger.dividing import partly
 from gateway.ledger.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
 from gateway.ledger.group import NOTHING, Group
 from gateway.ledger.keys import FREE, UNKNOWN
+from gateway.ledger.places import Places
 from gateway.ledger.records import Entry, New, Unknown
 from gateway.ledger.shards import Fenced, Lease, Shards
 from gateway.ledger.states import Kind
@@ -89,7 +90,10 @@ class Writer:
         self._group = group
         self._clock = clock
         self._group_max = group_max
-        self._queue_max = queue_max
+        rows = Holdings(RESOURCES["ledger_rows"])
+        rows.configure(queue_max, 1.0, 0.0, {})
+        self.places = Places(queue_max, rows)
+        """Those in the queue."""
         self._lease_seconds = lease_seconds
         self._on_lease = on_lease
         self._on_fenced = on_fenced
@@ -109,8 +113,6 @@ class Writer:
         self._heard_at = monotonic()
         """When the event loop was heard of last."""
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
-        self._rows = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self.closed = False
         self._locked = False
@@ -129,7 +131,7 @@ class Writer:
     @property
     def waiting(self) -> int:
         """Rows that are in the queue, or in the transaction under way."""
-        return self._rows
+        return self.places.rows
 
     def hear(self) -> None:
         """The event loop turns."""
@@ -165,19 +167,11 @@ class Writer:
         """Put calls into the queue, as soon as there is room."""
         if self.closed:
             raise LedgerUnavailable(CLOSED)
+        client = ON_BEHALF.get()
         for call in calls:
             call.lease = self._known
-        if self._waiting or (self._rows and self._rows + rows > self._queue_max):
-            turn: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append((rows, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():  # its turn had come: hand it on
-                    self._leave(rows)
-                raise
-        else:
-            self._rows += rows
+            call.holder = client
+        await self.places.take(client, rows)
         if self.closed:
             raise LedgerUnavailable(CLOSED)
         for call in calls:
@@ -188,10 +182,7 @@ class Writer:
         if self.closed:
             return
         self.closed = True
-        while self._waiting:
-            _, turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+        self.places.close()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
@@ -203,19 +194,10 @@ class Writer:
         self._known = None
         self._on_fenced()
 
-    def _leave(self, rows: int) -> None:
-        """Rows left the queue; whoever waits for room takes it, in order."""
-        self._rows -= rows
-        while self._waiting and (self._rows == 0 or self._rows + self._waiting[0][0] <= self._queue_max):
-            wanted, turn = self._waiting.popleft()
-            if not turn.done():
-                self._rows += wanted
-                turn.set_result(None)
-
     def _deliver(self, calls: Sequence[Call]) -> None:
-        rows = 0
+        left: dict[Client, int] = {}
         for call in calls:
-            rows += call.rows
+            left[call.holder] = left.get(call.holder, 0) + call.rows
             future = call.future
             if future.done():
                 if call.error is None:
@@ -226,7 +208,7 @@ class Writer:
                 future.set_exception(error)
             else:
                 future.set_result(call.result)
-        self._leave(rows)
+        self.places.leave(left)
 
     def _give_back(self, call: Call) -> None:
         """The caller of a claim went away before it got its answer, so nobody knows of what it claimed."""
@@ -243,7 +225,7 @@ class Writer:
         else:
             return
         future.add_done_callback(lambda done: done.exception())  # the next process, or the end of the lease, will do
-        self._rows += end.rows
+        self.places.add(end.holder, end.rows)
         self._queue.put(end)
 
     # ------------------------------------------------------------------------------------------ on the thread
