@@ -58,7 +58,8 @@ class JsonFormatter(logging.Formatter):
         line.update(getattr(record, FIELDS, {}))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        # ASCII alone; DEL is the only control character that JSON leaves as it is.
+        return json.dumps(line, default=str).replace("\x7f", "\\u007f")
 
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,26 @@ def test_an_event_is_one_line(lines: io.StringIO) -> None:
         "broker.state", "info", "b", "line\nbreak",
     )  # fmt: skip
     assert found["at"].endswith("+00:00")
+
+
+HOSTILE = "<\x1b]0;PWNED\x07\x00\x7f\x85\x9b2J\u061c\u200e\u2028\u2029\u202e\u2066\ufeff\ud800>"
+
+
+def test_a_line_is_printable_ascii(lines: io.StringIO) -> None:
+    """Whatever others have put into a name, a text, an exception or the event itself."""
+    log("broker.state", broker=HOSTILE, reason=[HOSTILE], detail={HOSTILE: HOSTILE}, odd=HostileObject())
+    log(HOSTILE, logging.ERROR, ValueError(HOSTILE))
+    logging.getLogger(HOSTILE).warning(HOSTILE)
+    logging.getLogger("asyncio").error("%s", HOSTILE)
+    found = lines.getvalue().splitlines()
+    assert len(found) == 4
+    assert re.fullmatch("[ -~\n]+", lines.getvalue())
+    assert json.loads(found[0])["broker"] == HOSTILE
+
+
+class HostileObject:
+    def __str__(self) -> str:
+        return HOSTILE
 
 
 def test_less_severe_lines_are_left_out(lines: io.StringIO) -> None:

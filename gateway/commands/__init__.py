@@ -14,6 +14,8 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from traceback import format_exception
+from types import TracebackType
 from typing import Any, NoReturn
 
 import click
@@ -148,7 +150,13 @@ def cli(ctx: click.Context) -> None:
         ctx.color = False
 
 
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of a defect. Its texts may be those of others."""
+    note("".join(format_exception(kind, error, trace)).rstrip("\n"))
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
+    sys.excepthook = _show_traceback
     cli.main(args=sys.argv[1:] if arguments is None else arguments, prog_name="gateway")
     raise SystemExit(DONE)

@@ -225,7 +225,7 @@ def print_secrets(keys: Sequence[Mapping[str, Any]]) -> None:
     """The keys that are shown this once, for the receiver."""
     for key in keys:
         if "secret" in key:
-            click.echo(key["secret"])
+            click.echo(printable(key["secret"]))
             note(f"the key {key['id']} of {key['scheme']} is shown this once; give it to the receiver")
 
 

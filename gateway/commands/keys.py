@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.options import config_option, data_dir_option
 from gateway.commands.settings import PAGE, confirm, yes_option
 
@@ -107,7 +107,7 @@ def _print_new(key: dict[str, Any], as_json: bool) -> None:
         print_json(key)
         return
     note(f"{key['id']}: for {key['client']}, {', '.join(key['scopes'])}. The key is told this once:")
-    click.echo(key["key"])
+    click.echo(printable(key["key"]))
 
 
 @keys.command("list")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.commands.options import config_option, data_dir_option
+from gateway.terminal import note
 
 RETRY_EVERY = 1.0
 """Pause before a database that is away is asked again, in seconds."""
@@ -55,11 +56,11 @@ def migrate(config: str | None, data_dir: str | None, url: str | None, wait: flo
                 raise
             if str(error) != said:
                 said = str(error)
-                click.echo(f"gateway: {said}; trying again", err=True)
+                note(f"gateway: {said}; trying again")
         time.sleep(min(RETRY_EVERY, max(0.0, deadline - time.monotonic())))
     click.echo("The ledger is up to date.", err=True)
     if settings.ledger.secrets_file:
         try:
             load_seals(settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
         except ConfigurationError as error:
-            click.echo(f"gateway: {error}\ngateway: serve does not start without it", err=True)
+            note(f"gateway: {error}\ngateway: serve does not start without it")

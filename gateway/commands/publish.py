@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, segment
+from gateway.commands.client import Client, client_options, note, print_json, printable, segment
 
 NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 """The properties that are numbers; all others are text."""
@@ -90,7 +90,7 @@ def publish(
     if as_json:
         print_json(answer)
         return
-    click.echo(answer["id"])
+    click.echo(printable(answer["id"]))
     if answer["status"] == "scheduled":
         note(f"scheduled for {answer['not_before']}; the ledger holds it")
     elif not answer["routed"]:

@@ -145,11 +145,11 @@ def print_message(item: Mapping[str, Any]) -> None:
     message = item["message"]
     again = ", redelivered" if item["redelivered"] else ""
     where = printable(message["exchange"] or DEFAULT_EXCHANGE)
-    click.echo(click.style(f"{message['id']}  {where}, {printable(message['routing_key'])}{again}", bold=True))
+    click.echo(click.style(printable(f"{message['id']}  {where}, {message['routing_key']}{again}"), bold=True))
     if "dead_letter" in message:
         click.echo(dead_letter_text(message["dead_letter"]))
     if message["payload_encoding"] == "string":
         payload = message["payload"]
         click.echo(escaped(payload) if sys.stdout.isatty() else payload)  # a file or a program gets it unchanged
     else:
-        click.echo(f"({len(b64decode(message['payload']))} octets, base64) {message['payload']}")
+        click.echo(printable(f"({len(b64decode(message['payload']))} octets, base64) {message['payload']}"))

@@ -11,7 +11,7 @@ import click
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.bridges import moment
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.progress import Progress, replay_line
 from gateway.terminal import escaped
 
@@ -200,7 +200,7 @@ def run(client: Client, source: Mapping[str, Any], given: Mapping[str, Any], as_
         if as_json:
             print_json(answer)
         else:
-            click.echo(answer["id"])
+            click.echo(printable(answer["id"]))
     else:
         watch(client, answer["id"], as_json)
 

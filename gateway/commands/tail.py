@@ -137,6 +137,6 @@ def blocks(lines: Iterable[str]) -> Iterator[Received]:
 
 def line(event: Any) -> str:
     """An event as a line."""
-    where = printable(event["broker"] or "-")
-    kind = click.style(f"{event['kind']:<17}", bold=True)
-    return f"{event['at']}  {event['id']}  {kind}  {where}  {detail_text(event['detail'])}"
+    when, where = printable(f"{event['at']}  {event['id']}"), printable(event["broker"] or "-")
+    kind = click.style(f"{printable(event['kind']):<17}", bold=True)
+    return f"{when}  {kind}  {where}  {detail_text(event['detail'])}"

@@ -30,13 +30,13 @@ def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> 
     if as_json:
         print_json(answer)
         return
-    click.echo(click.style(f"{answer['id']} is {answer['state'] or 'in no state'}.", bold=True))
+    click.echo(click.style(printable(f"{answer['id']} is {answer['state'] or 'in no state'}."), bold=True))
     click.echo(printable(answer["now"]))
     if answer.get("dead_letter"):
         click.echo(dead_letter_text(answer["dead_letter"]))
     click.echo()
     for event, said in zip(answer["events"], answer["story"], strict=True):
-        click.echo(f"{event['at']}  {printable(said)}")
+        click.echo(printable(f"{event['at']}  {said}"))
     if events:
         click.echo()
         print_timeline(answer)
@@ -60,5 +60,5 @@ def _related(client: Client, other: str) -> str:
     except Failure as failure:
         if failure.exit_code != NOT_FOUND:
             raise
-        return f"{other}: the ledger knows nothing of it (yet, or any more)."
-    return f"{other} is {found['state'] or 'in no state'}. {printable(found['now'])}"
+        return printable(f"{other}: the ledger knows nothing of it (yet, or any more).")
+    return printable(f"{other} is {found['state'] or 'in no state'}. {found['now']}")

@@ -4,6 +4,7 @@ gets its documented error, and nothing else in the process notices."""
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import ssl
 import struct
@@ -13,15 +14,20 @@ from contextlib import asynccontextmanager
 import pytest
 import trustme
 
+from gateway.commands.client import print_json
+from gateway.commands.probe import as_document, show
 from gateway.config import BrokerSettings
 from gateway.errors import BrokerUnavailable
 from gateway.message import Message
-from gateway.operations import Done, OpenChannel
+from gateway.operations import Close, Done, OpenChannel, Opened
 from gateway.session import ServerConfig, Version
 from gateway.upstreams import Upstream, UpstreamState, probe
 from gateway.versions import HEADERS, client_session, server_session
+from tests.test_telemetry import lines
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, until
+
+__all__ = ["lines"]
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -48,6 +54,42 @@ async def listener(script: Script) -> AsyncIterator[int]:
         server.close()
         for writer in writers:
             writer.close()
+
+
+HOSTILE = "<\x1b]0;PWNED\x07\x00\x7f\x85\x9b2J\u061c\u200e\u2028\u202e\u2066>"
+
+
+@pytest.mark.parametrize("version", list(Version))
+async def test_its_texts_are_escaped(version: Version, lines: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its product, and the text with which it closes: in the log, and in what ``gateway probe`` prints."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        config = ServerConfig(
+            lambda *_: True, lambda *_: True, {"product": HOSTILE, "version": HOSTILE, "platform": HOSTILE}
+        )
+        session = server_session(version, config)
+        data = HEADERS[version]
+        while data:
+            for operation in session.receive_data(data, loop.time()):
+                if isinstance(operation, Opened):
+                    session.send(Close(0, code=320, text=HOSTILE), loop.time())
+            writer.writelines(session.data_to_send())
+            data = await reader.read(65536)
+
+    async with listener(script) as port:
+        url = f"amqp://guest:guest@127.0.0.1:{port}/?version={version.value}"
+        upstream = Upstream("hostile", BrokerSettings(url=url, reconnect_min=60.0))
+        await upstream.start()
+        await until(lambda: "PWNED" in upstream.reason, 20)
+        await upstream.close()
+        found = await probe(BrokerSettings(url=url, connect_timeout=5.0))
+    show(found)
+    print_json(as_document(found))
+    assert re.fullmatch("[ -~\n]+", shown := capsys.readouterr().out)
+    assert shown.count("PWNED") >= (0 if version is Version.V0_10 else 2)
+    assert lines.getvalue().count("PWNED") > 0
+    assert re.fullmatch("[ -~\n]+", lines.getvalue())
 
 
 async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
