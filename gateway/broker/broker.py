@@ -249,8 +249,9 @@ class Connection:
         envelope = entry.envelope
         if envelope.frame_sizes is None:
             envelope.frame_sizes = {}
-        frame_size = error.frame_size if isinstance(error, EncodeError) else 0
-        envelope.frame_sizes[self.carriage[0]] = frame_size or UNCARRIABLE
+        form, frame_max = self.carriage
+        frame_size = (error.frame_size if isinstance(error, EncodeError) else 0) or UNCARRIABLE
+        envelope.frame_sizes[form] = max(frame_size, frame_max + 1)
         if entry.queue.skip(entry):
             self.broker.on_skip(Skip(entry.queue.name, envelope.exchange, self.session.version.value, str(error)))
         self.wrote(max(envelope.cost, ATTEMPT_COST))

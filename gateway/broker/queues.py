@@ -517,13 +517,23 @@ class Queue:
 
     def dispatch(self, now: float) -> None:
         """Hand out what is ready to those who may have it."""
+        if self._is_picky():
+            self._dispatch_selectively(now)
+            return
         next_consumer = self._rotation.next
-        while not self._selective and not self.skipped:
-            if not self.ready or (entry := self.first(now)) is None or (consumer := next_consumer(entry.size)) is None:
+        while self.ready:
+            entry = self.first(now)
+            if entry is None or (consumer := next_consumer(entry.size)) is None:
                 return
             if consumer.channel.deliver(consumer, entry, now):
                 self.take(entry)
-        self._dispatch_selectively(now)
+            elif self._is_picky():
+                self._dispatch_selectively(now)
+                return
+
+    def _is_picky(self) -> bool:
+        """Not every consumer may have what comes first."""
+        return bool(self._selective) or self.skipped > 0
 
     def _dispatch_selectively(self, now: float) -> None:
         """The same where not every consumer may have what comes first."""

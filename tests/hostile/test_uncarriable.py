@@ -22,7 +22,7 @@ from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.limits import Limits
 from gateway.link import Channel, Link
 from gateway.message import Message, Properties, ReplyTo
-from gateway.operations import Consume, Deliver, Operation, Publish, SelectConfirm, Settlement
+from gateway.operations import Consume, DeclareQueue, Deliver, Operation, Publish, SelectConfirm, Settlement
 from gateway.session import Version
 from gateway.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
@@ -390,3 +390,40 @@ async def test_the_neighbors_hardly_wait(place: Place) -> None:
         await consumer.close()
     for each in (link, other):
         await each.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_small_frames_do_not_speak_for_large_ones(version: str) -> None:
+    """What does not fit the frames of one consumer goes to another of the same version whose frames hold it. With the
+    transitional draft of 0-10, which has one frame for it too."""
+    broker = EmbeddedBroker(EmbeddedSettings(port=0, transitional=True))
+    await broker.start()
+    place = Place(broker, Metrics("test"))
+    dialect = "transitional" if version == N else None
+    links, channels = [], []
+    for frame_max in (4_096, 131_072):
+        dialer = Dialer("raw", place.settings(version))
+        config = replace(dialer.client_config("raw"), limits=Limits(frame_max=frame_max), dialect=dialect)
+        link = Link(client_session(Version(version), config))
+        await dialer._open(link, dialer.url, 10)
+        channel = link.channel(Taker)
+        await channel.open()
+        links.append(link)
+        channels.append(channel)
+    small, large = channels
+    await large.request(DeclareQueue(large.number, "q"))
+    await large.request(SelectConfirm(large.number))
+    for headers in ({"h": "x" * 10_000}, {"h": "x"}):
+        await large.request(Publish(large.number, "", "q", Message(b"1", Properties(headers=headers))))
+    await small.request(Consume(small.number, "q", "small", no_ack=True))
+    await asyncio.sleep(0.1)
+    assert (len(small.bodies), place.ready("q")) == (1, 1)
+    await large.request(Consume(large.number, "q", "large", no_ack=True))
+    async with asyncio.timeout(5):
+        while not large.bodies:
+            await asyncio.sleep(0.01)
+    assert place.ready("q") == 0
+    assert small.usable
+    for link in links:
+        await link.close()
+    await broker.stop()

@@ -102,7 +102,10 @@ class Attached:
         head = write_transfer(destination, flags, exchange, routing_key, properties)
         room = self.session.frame_max - OVERHEAD
         if len(head) + MESSAGE_ENVELOPE > room:
-            raise EncodeError(f"properties of {len(head)} octets are more than a frame of {room} holds")
+            raise EncodeError(
+                f"properties of {len(head)} octets are more than a frame of {room} holds",
+                len(head) + MESSAGE_ENVELOPE + OVERHEAD,
+            )
         if len(head) + 5 + len(body) <= room:
             return self._transfer(head + inline(body))
         self._names += 1
