@@ -30,7 +30,8 @@
     retention.py    what goes, and how
     resources.py    named JSON documents with an etag
     api_keys.py     ledger.api_keys: keys of callers, by their digests
-    audit.py        ledger.audit: who changed what, hash-chained
+    audit.py        ledger.audit: who changed what, hash-chained, with a MAC
+    audit_check.py  whether that log is as the gateways wrote it
     shards.py       the lease of a shard, its fence, takeover
     inserts.py      rows of the history, in the way that is quickest on each database
     batch.py        many rows in two parameters: one JSON array, one string of octets

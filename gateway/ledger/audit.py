@@ -172,7 +172,7 @@ def row_at(connection: sa.Connection, sequence: int) -> Row | None:
 
 def read(connection: sa.Connection, after: int = 0, limit: int = PAGE) -> list[Row]:
     """Rows behind a sequence number, in order."""
-    query = sa.select(audit_log).where(audit_log.c.sequence > after).order_by(audit_log.c.sequence).limit(limit)
+    query = sa.select(*_COLUMNS).where(audit_log.c.sequence > after).order_by(audit_log.c.sequence).limit(limit)
     return [Row(*row) for row in connection.execute(query)]
 
 

@@ -10,15 +10,32 @@ what they write must have been covered by a MAC within that time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from gateway.ledger.audit import BEGIN, BROKEN, DAY, DAYS_MIN, NO_MAC, TRIMMED, AuditKeys, Head, Row, hash_of, rows
+from gateway.ledger.audit import (
+    BEGIN,
+    BROKEN,
+    DAY,
+    DAYS_MIN,
+    ENTRY_MAX,
+    NO_MAC,
+    TRIMMED,
+    AuditKeys,
+    Head,
+    Row,
+    hash_of,
+)
+from gateway.ledger.models import audit_log
 
 ROLLOUT: Final = DAY
 """How long after the first row with a MAC other processes may write rows without one, in microseconds."""
+PAGE: Final = 250
+"""Rows that are read at once."""
+NAME_MAX: Final = 64
+"""Longest name of a key that is read, in characters."""
 SKEW: Final = 300_000_000
 """How far the clock of a gateway may be ahead of that of whoever checks, in microseconds."""
 
@@ -69,10 +86,34 @@ def verify(connection: sa.Connection, known: Head | Sequence[Head] | None = None
     it."""
     heads = [] if known is None else [known] if isinstance(known, Head) else list(known)
     check = _Check(rules, heads)
-    for row in rows(connection):
+    for row in _rows(connection):
         if (at := check.add(row)) is not None:
             return check.found(*at)
     return check.found(*(check.end() or (0, "")))
+
+
+def _rows(connection: sa.Connection) -> Iterator[Row]:
+    """All rows in order, of which a page is in memory. Of a value that is longer than any that a gateway writes only so
+    much is read that it is not sound."""
+    columns = audit_log.c
+    cut = (
+        _cut(columns.entry, ENTRY_MAX, b""),
+        columns.previous,
+        columns.hash,
+        _cut(columns.mac, len(NO_MAC), b""),
+        _cut(columns.mac_key, NAME_MAX, ""),
+    )
+    query = sa.select(columns.sequence, columns.at, *cut).order_by(columns.sequence).limit(PAGE)
+    after = 0
+    while page := [Row(*row) for row in connection.execute(query.where(columns.sequence > after))]:
+        yield from page
+        after = page[-1].sequence
+
+
+def _cut(column: sa.Column[Any], most: int, empty: bytes | str) -> sa.ColumnElement[Any]:
+    """A value up to one octet more than it may have. SQLite makes NULL of a part of what is empty."""
+    part = sa.func.coalesce(sa.func.substr(column, 1, most + 1), empty, type_=column.type)
+    return sa.case((column.is_(None), None), else_=part)
 
 
 class _Check:
@@ -169,7 +210,7 @@ class _Check:
             return row.sequence, f"its MAC is of the key {row.mac_key[:16]!r}, and the file of keys has {names}"
         can_check = row.mac_key in keys.names and (self._before is not None or row.sequence == 1)
         if can_check and not keys.is_right(row, self._head.mac or NO_MAC):
-            return row.sequence, "its MAC is not the one that its key makes: no gateway wrote it so"
+            return row.sequence, "its MAC does not fit its key: no gateway wrote this row"
         if self._before is not None and row.at < self._before.at:
             return row.sequence, "its time is before that of the row before"
         if self._bare is not None and row.at >= self._rollout:
@@ -250,7 +291,7 @@ class _Check:
         if begin.mac is not None and begin.mac_key in keys.names:
             before = bytes.fromhex(str(said.get("mac", ""))) or NO_MAC
             if not keys.is_right(begin, before):
-                return "its MAC is not the one that its key makes: no gateway wrote it so"
+                return "its MAC does not fit its key: no gateway wrote this row"
         return ""
 
     def _goes_on(self) -> tuple[int, str] | None:

@@ -17,6 +17,7 @@ from gateway.commands import cli
 from gateway.config import ENVIRONMENT, EndpointAuth, EndpointSettings, LedgerSettings, load
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
+from gateway.ledger.audit import PURPOSE
 from gateway.webhooks import resealing
 from gateway.webhooks.documents import Documents, State
 from gateway.webhooks.endpoints import RESOURCE, STATE
@@ -106,6 +107,9 @@ def test_the_commands(tmp_path: Path) -> None:
         ledger = await Ledger.open(url, LedgerSettings(), owner="test", migrate=True)
         await fill(ledger, Seals([OLD]))
         await ledger.close()
+        ledger = await Ledger.open(url, LedgerSettings(), owner="test", audit_keys=Seals([OLD]).derived(PURPOSE))
+        await ledger.audit.append([(1, {"action": "a"}), (2, {"action": "b"})])
+        await ledger.close()
 
     asyncio.run(prepare())
 
@@ -122,6 +126,7 @@ def test_the_commands(tmp_path: Path) -> None:
     done = run("rotate")
     assert (done.exit_code, done.stderr) == (0, "6 secrets are sealed anew\n")
     assert list(listed().values()) == [6, 0]
+    assert [row["audit_rows"] for row in json.loads(run("list", "--json").stdout)["keys"]] == [0, 2]
     file.write_bytes(b64encode(bytes([9]) * 32) + b"\n")
     assert "MISSING" in run("list").stdout
     failed = run("rotate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -228,3 +229,19 @@ def test_a_key_that_is_gone(connection: sa.Connection) -> None:
     only = Rules(AuditKeys(keys(2)), NOW)
     assert verify(connection, None, only).why == "its MAC is of the key '00000001', and the file of keys has 00000002"
     assert verify(connection, None, only._replace(accepted=[range(1, 2)])).broken == 0
+
+
+def test_values_that_are_far_too_long_cost_no_memory(connection: sa.Connection) -> None:
+    """Somebody has put 64 MB into each column that takes them: they are named, and not read."""
+    write(connection, NOW, 0, BOTH)
+    log = stored(connection)
+    long = bytes(64 << 20)
+    for fields in ({"entry": long}, {"mac": long}, {"mac_key": long.decode()[: 64 << 20].replace("\0", "k")}):
+        store(connection, [log[0]._replace(**fields)])
+        tracemalloc.start()
+        found = verify(connection, None, Rules(BOTH, NOW))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert found.broken == 1
+        assert len(found.why) < 200
+        assert peak < 1 << 20
