@@ -167,3 +167,24 @@ def test_a_log_whose_old_rows_have_gone(ask: Ask, tmp_path: Path) -> None:
     found = ask("audit", "verify")
     assert (found.exit_code, "after 30 days, and retention.audit_days is 400" in found.stderr) == (9, True)
     assert ask("audit", "verify", "--accept", "4").exit_code == 0
+
+
+@pytest.mark.broker
+def test_on_postgresql(run: Run, tmp_path: Path, postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_LEDGER_URL", postgresql_ledger)
+
+    async def fill() -> str:
+        keys = audit_keys(Config(data_dir=str(tmp_path)))
+        ledger = await Ledger.open(postgresql_ledger, LedgerSettings(), owner="test", audit_keys=keys)
+        for number in range(300):
+            await ledger.audit.append([(number + 1, {"action": "a", "number": number})])
+        head = ledger.audit.head
+        await ledger.close()
+        assert head is not None
+        return f"{head.sequence}:{head.hash.hex()}"
+
+    head = asyncio.run(fill())
+    folder = ("--data-dir", str(tmp_path))
+    found = run("audit", "verify", "--head", head, *folder)
+    assert (found.exit_code, found.stdout, found.stderr) == (0, head + "\n", "300 rows, sound.\nThe head:\n")
+    assert len(run("audit", "export", *folder).stdout.splitlines()) == 300
