@@ -115,6 +115,22 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "Close idle ones.", is_split=False,
         ),
         Resource(
+            "subscriptions", "subscriptions", 10_000, "budgets.totals", "ledger",
+            "Delete some of them.",
+        ),
+        Resource(
+            "endpoints", "endpoints", 10_000, "budgets.totals", "ledger",
+            "Delete some of them.",
+        ),
+        Resource(
+            "bridges", "bridges", 4_000, "budgets.totals", "ledger",
+            "Delete some of them, or define them in the configuration file.",
+        ),
+        Resource(
+            "taps", "taps", 4_000, "budgets.totals", "ledger",
+            "Delete some of them, or define them in the configuration file.",
+        ),
+        Resource(
             "ledger_rows", "rows that wait for the ledger", 50_000, "ledger.queue_max", "process",
             "What is over the share waits until rows are written.",
         ),

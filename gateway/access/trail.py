@@ -3,8 +3,9 @@
 What a request changed is recorded before its answer goes out: a caller that got one is on record, unless the ledger
 went away just then; then the row waits in memory, and the log says so. Publishing, pulling and settling are not here:
 they have a row each in the ledger's history. What was refused (401, 403, 429) goes through a queue, so that who is
-refused a million times costs nobody a commit each: of one address and reason there are :data:`REFUSALS` rows a minute,
-and one more says how many there were besides.
+refused a million times costs nobody a commit each: of one client, or of one address without a credential, and one
+reason there are :data:`REFUSALS` rows a minute, and one more says how many there were besides. Of all of them there
+are :data:`REFUSALS_MAX` rows a minute, so that no caller can fill the log.
 
 A row says who, what, on which object, from where, with which result; never a secret, a body, or a query.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.access.rates import address_of
 from gateway.errors import GatewayError
 from gateway.telemetry import log
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from gateway.ledger import Ledger
 
 REFUSALS: Final = 5
-"""Rows a minute of one address and reason."""
+"""Rows a minute of one client, or of one address without a credential (IPv6: its /64), and reason."""
+REFUSALS_MAX: Final = 500
+"""Rows a minute of all of them."""
 MINUTE: Final = 60.0
 ADDRESSES_MAX: Final = 1_000
 """Of how many addresses and reasons the refusals of a minute are told apart; the rest are one."""
@@ -46,7 +50,10 @@ class Trail:
         self._clock = clock
         self._waiting: list[tuple[int, Mapping[str, Any]]] = []
         self._missed = 0
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str, str], int] = {}
+        """``actor`` or ``address``, which one, and reason -> how many were refused in this minute."""
+        self._recorded = 0
+        """How many of them are on record."""
         self._minute = 0.0
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -69,19 +76,25 @@ class Trail:
         if now - self._minute >= MINUTE:
             self._sum_up()
             self._minute = now
-        key = (address, code)
+        actor = str(fields.get("actor", ""))
+        key = ("actor", actor, code) if actor else ("address", address_of(address) or address, code)
         if key not in self._counts and len(self._counts) >= ADDRESSES_MAX:
-            key = (OTHERS, code)
+            key = ("address", OTHERS, code)
         self._counts[key] = count = self._counts.get(key, 0) + 1
         if count <= REFUSALS:
+            if self._recorded >= REFUSALS_MAX:
+                self._missed += 1
+                return
+            self._recorded += 1
             self._put(_row(action, {"result": code, "address": address, **fields}))
 
     def _sum_up(self) -> None:
         """How many refusals of the minute that is over are not on record."""
-        for (address, code), count in self._counts.items():
+        for (field, who, code), count in self._counts.items():
             if count > REFUSALS:
-                self._put(_row("refusals", {"result": code, "address": address, "more": count - REFUSALS}))
+                self._put(_row("refusals", {"result": code, field: who, "more": count - REFUSALS}))
         self._counts.clear()
+        self._recorded = 0
         if self._missed:
             missed, self._missed = self._missed, 0
             self._put(_row("missed", {"more": missed}))

@@ -93,8 +93,12 @@ async def patch_endpoint(call: Call) -> Response:
 async def _store(call: Call, name: str, settings: EndpointBody, match: str | None) -> Response:
     if settings.reply and not call.principal.admin:  # it publishes, to wherever the messages say
         raise lacks(call.principal, "admin, which `reply` needs")
+    budgets = call.gateway.ledger_budgets
     try:
-        found, created, made = await _all(call).put(name, settings, match)
+        async with budgets.creating(call.client, "endpoint", name):
+            found, created, made = await _all(call).put(name, settings, match)
+            if created:
+                await budgets.created(call.client, "endpoint", name)
     except EtagMismatch as error:
         if match is None:
             raise ApiProblem("precondition_required", f"{error}; send If-Match to replace them") from None
@@ -116,6 +120,7 @@ async def delete_endpoint(call: Call) -> Response:
                 f"{', '.join(map(repr, users[:NAMED_MAX]))}{more}"
             )
     await _all(call).delete(name, match)
+    await call.gateway.ledger_budgets.deleted("endpoint", name)
     return no_content()
 
 

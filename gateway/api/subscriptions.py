@@ -139,8 +139,12 @@ async def _store(call: Call, name: str, settings: SubscriptionBody, match: str |
     match = await check_put(call, name, settings, match)
     if settings.push and call.endpoints is not None:
         await call.endpoints.get(settings.push)
+    budgets = call.gateway.ledger_budgets
     try:
-        found, created = await call.gateway.subscriptions.put(name, settings, match)
+        async with budgets.creating(call.client, "subscription", name):
+            found, created = await call.gateway.subscriptions.put(name, settings, match)
+            if created:
+                await budgets.created(call.client, "subscription", name)
     except EtagMismatch as error:
         if match is None:
             raise ApiProblem("precondition_required", f"{error}; send If-Match to replace them") from None
@@ -156,6 +160,7 @@ async def delete_subscription(call: Call) -> Response:
     if etag is not None and match in (None, "*"):
         match = etag  # what was looked at, and nothing else
     await call.gateway.subscriptions.delete(call.names["subscription"], match)
+    await call.gateway.ledger_budgets.deleted("subscription", call.names["subscription"])
     return no_content()
 
 

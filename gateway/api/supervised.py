@@ -110,8 +110,12 @@ class Handlers(Generic[D]):
         )
 
     async def _store(self, call: Call, name: str, settings: Any, match: str | None) -> Response:
+        budgets = call.gateway.ledger_budgets
         try:
-            found, created = await self._supervisor(call).put(name, settings, match)
+            async with budgets.creating(call.client, self._kind, name):
+                found, created = await self._supervisor(call).put(name, settings, match)
+                if created:
+                    await budgets.created(call.client, self._kind, name)
         except EtagMismatch as error:
             if match is None:
                 raise ApiProblem("precondition_required", f"{error}; send If-Match to replace them") from None
@@ -121,7 +125,9 @@ class Handlers(Generic[D]):
         return self.answer(found, 201 if created else 200)
 
     async def _delete(self, call: Call) -> Response:
-        await self._supervisor(call).delete(call.names[self._kind], if_match(call))
+        name = call.names[self._kind]
+        await self._supervisor(call).delete(name, if_match(call))
+        await call.gateway.ledger_budgets.deleted(self._kind, name)
         return no_content()
 
     async def _pause(self, call: Call) -> Response:

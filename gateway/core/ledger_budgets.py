@@ -1,4 +1,4 @@
-"""Budgets of what clients have the ledger keep: scheduled publishes, their bytes, and Idempotency-Keys.
+"""Budgets of what clients have the ledger keep: scheduled publishes, Idempotency-Keys, subscriptions and the like.
 
 The tables are the truth. They are counted at the start, and again from time to time for what other processes did; what
 this process writes counts at once. So a share may be exceeded by what others write between two counts. Counting reads
@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 from gateway.budgets import Budgets, Client
-from gateway.errors import BudgetExceeded, LedgerUnavailable, Overloaded
+from gateway.errors import BudgetExceeded, GatewayError, LedgerUnavailable, Overloaded
 from gateway.ledger import Ledger, holdings
 from gateway.telemetry import log
 
@@ -23,6 +24,13 @@ SCHEDULED: Final = "scheduled"
 SCHEDULED_BYTES: Final = "scheduled_bytes"
 KEYS: Final = "idempotency_keys"
 """Resources."""
+CREATED: Final[Mapping[str, str]] = {
+    "subscription": "subscriptions",
+    "endpoint": "endpoints",
+    "bridge": "bridges",
+    "tap": "taps",
+}
+"""Kind of what is created over HTTP -> resource."""
 EVERY: Final = 10.0
 """Pause between two counts, in seconds."""
 SHARE: Final = 100
@@ -35,7 +43,9 @@ class LedgerBudgets:
     def __init__(self, ledger: Ledger, budgets: Budgets) -> None:
         self._ledger = ledger
         self._budgets = budgets
-        self._since: dict[str, Counter[str]] = {name: Counter() for name in (SCHEDULED, SCHEDULED_BYTES, KEYS)}
+        self._since: dict[str, Counter[str]] = {
+            name: Counter() for name in (SCHEDULED, SCHEDULED_BYTES, KEYS, *CREATED.values())
+        }
         """Resource -> what changed since the count under way began."""
         self._task: asyncio.Task[None] | None = None
         ledger.on_keys = self.keys_changed
@@ -78,6 +88,10 @@ class LedgerBudgets:
         self._recount(SCHEDULED_BYTES, {client: row.payload_bytes for client, row in found.items()})
         self._since[KEYS].clear()
         self._recount(KEYS, dict(await self._ledger.read(holdings.idempotency_keys)))
+
+        for kind, resource in CREATED.items():
+            self._since[resource].clear()
+            self._recount(resource, dict(await self._ledger.read(partial(holdings.created, kind=kind))))
 
     def _recount(self, resource: str, counts: dict[str, int]) -> None:
         for client, change in self._since[resource].items():
@@ -136,3 +150,43 @@ class LedgerBudgets:
                 if known < len(set(keys)):
                     raise
             yield
+
+    # ------------------------------------------------------------------------------------------- what is created
+
+    @asynccontextmanager
+    async def creating(self, client: Client, kind: str, name: str) -> AsyncIterator[None]:
+        """Take the share that a new subscription, say, needs while it is written. What is there may be replaced at any
+        time.
+
+        Raises:
+            BudgetExceeded, Overloaded: it would be new, and there is no room for it.
+            LedgerUnavailable: it cannot be told.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._budgets[CREATED[kind]].hold(client))
+            except (BudgetExceeded, Overloaded):
+                if await self._ledger.get_resource(kind, name) is None:
+                    raise
+            yield
+
+    async def created(self, client: Client, kind: str, name: str) -> None:
+        """Remember who has created it. Where that cannot be written, it counts in no share, but in the total."""
+        creator = client.name
+        try:
+            await self._ledger.put_resource(holdings.CREATOR.format(kind), name, {"client": creator}, None)
+        except GatewayError as error:
+            creator = holdings.UNKNOWN
+            log("budgets.creator_not_kept", logging.WARNING, kind=kind, name=name, reason=str(error))
+        self._change(CREATED[kind], creator, 1)
+
+    async def deleted(self, kind: str, name: str) -> None:
+        """Give back the share of who created it."""
+        creators, creator = holdings.CREATOR.format(kind), holdings.UNKNOWN
+        try:
+            if (found := await self._ledger.get_resource(creators, name)) is not None:
+                creator = holdings.creator_of(found.spec)
+                await self._ledger.delete_resource(creators, name)
+        except GatewayError as error:  # the next count finds it
+            log("budgets.creator_not_kept", logging.WARNING, kind=kind, name=name, reason=str(error))
+        self._change(CREATED[kind], creator, -1)

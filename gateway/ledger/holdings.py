@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from gateway.ledger.calls import key_digest
-from gateway.ledger.encoding import text
-from gateway.ledger.models import keys, outbox
+from gateway.ledger.encoding import parse, text
+from gateway.ledger.models import keys, outbox, resources
+
+CREATOR = "creator:{}"
+"""The kind of resource that says who has created one of a kind."""
+UNKNOWN = ""
+"""In place of a client: it is not known who created it."""
 
 
 class Scheduled(NamedTuple):
@@ -30,6 +36,23 @@ def idempotency_keys(connection: sa.Connection) -> Mapping[str, int]:
     """Return how many Idempotency-Keys are kept of each client."""
     query = sa.select(keys.c.client, sa.func.count()).group_by(keys.c.client)
     return {text(client): int(count) for client, count in connection.execute(query)}
+
+
+def created(connection: sa.Connection, kind: str) -> Mapping[str, int]:
+    """Return how many resources of a kind each client has created."""
+    creators = resources.alias("creators")
+    query = (
+        sa.select(creators.c.spec)
+        .select_from(resources)
+        .outerjoin(creators, (creators.c.kind == CREATOR.format(kind)) & (creators.c.name == resources.c.name))
+        .where(resources.c.kind == kind)
+    )
+    return Counter(creator_of(parse(spec) if spec else {}) for (spec,) in connection.execute(query))
+
+
+def creator_of(spec: Mapping[str, Any]) -> str:
+    """Return the client that a resource of the kind :data:`CREATOR` names."""
+    return str(spec.get("client", UNKNOWN))
 
 
 def known_keys(connection: sa.Connection, client: str, names: Sequence[str]) -> int:

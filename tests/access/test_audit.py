@@ -222,6 +222,36 @@ async def test_addresses_and_rows_are_bounded(ledger: Ledger, monkeypatch: pytes
     }  # fmt: skip
 
 
+async def test_one_caller_with_many_addresses_is_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    trail = Trail(ledger, Clock())
+    for number in range(100):
+        trail.refused("pull", "unauthorized", f"2001:db8::{number:x}")
+        trail.refused("pull", "forbidden", f"192.0.2.{number}", actor="shop")
+    await trail.close()
+    found = await rows(ledger)
+    assert [row["action"] for row in found] == ["pull"] * 10 + ["refusals"] * 2
+    assert found[-2:] == [
+        {"action": "refusals", "result": "unauthorized", "address": "2001:db8::/64", "more": 95},
+        {"action": "refusals", "result": "forbidden", "actor": "shop", "more": 95},
+    ]
+
+
+async def test_refusals_of_all_callers_are_bounded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFUSALS_MAX", 10)
+    clock = Clock()
+    trail = Trail(ledger, clock)
+    for number in range(30):
+        trail.refused("pull", "unauthorized", f"192.0.2.{number}")
+    await trail.changed("put_tap", actor="root")
+    clock.now += 61
+    trail.refused("pull", "unauthorized", "192.0.2.1")
+    await trail.close()
+    found = await rows(ledger)
+    assert [row["action"] for row in found].count("pull") == 11
+    assert {"action": "missed", "more": 20} in found
+    assert found[0]["action"] == "put_tap"
+
+
 async def test_what_cannot_be_written_waits(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     trail = Trail(ledger, Clock())
     write = ledger.audit.append

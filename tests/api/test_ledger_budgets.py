@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from gateway.api.app import Api
-from gateway.budgets import BudgetBounds
-from gateway.config import ApiKeySettings, HttpSettings
+from gateway.budgets import BudgetBounds, Budgets, Client
+from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
+from gateway.core.ledger_budgets import CREATED, LedgerBudgets
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
@@ -144,3 +145,50 @@ async def test_keys_that_are_freed_or_expire_are_given_back(
     assert held(gateway, "idempotency_keys") == {"alice": 3}
     assert gateway.ledger._forgot(await gateway.ledger._task(gateway.ledger._forget_keys)) == 3
     assert held(gateway, "idempotency_keys") == {}
+
+
+async def test_subscriptions_of_one_client_are_bounded(gateway: Gateway, upstream: FakeUpstream) -> None:
+    gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"subscriptions": 4}))
+    keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("subscribe:fake/*",)) for name in ("alice", "bob")]
+    transport = httpx.ASGITransport(Api(gateway, HttpSettings(), keys))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        alice, bob = ({"x-api-key": f"{name}-secret"} for name in ("alice", "bob"))
+        settings = {"broker": "fake", "queue": "orders"}
+        for number in range(2):
+            made = await client.put(f"/v1/subscriptions/a{number}", json=settings, headers=alice)
+            assert made.status_code == 201, made.text
+        refused = problem(
+            await client.put("/v1/subscriptions/a2", json=settings, headers=alice), 429, "budget_exceeded"
+        )
+        assert "budget subscriptions: 'alice' holds 2 subscriptions; its share is 2 of 4" in refused["detail"]
+        assert (await client.put("/v1/subscriptions/a1", json=settings, headers=alice)).status_code == 200
+        assert (await client.put("/v1/subscriptions/b", json=settings, headers=bob)).status_code == 201
+        for _ in range(2):
+            assert held(gateway, "subscriptions") == {"alice": 2, "bob": 1}
+            await gateway.ledger_budgets.count()
+        assert (
+            await client.delete("/v1/subscriptions/a1", headers=bob)
+        ).status_code == 204  # who deletes it is no matter
+        assert held(gateway, "subscriptions") == {"alice": 1, "bob": 1}
+        assert (await client.put("/v1/subscriptions/a2", json=settings, headers=alice)).status_code == 201
+        await gateway.subscriptions.put("old", SubscriptionSettings(**settings), None)
+        await gateway.ledger_budgets.count()
+        assert held(gateway, "subscriptions") == {"alice": 2, "": 1, "bob": 1}
+        problem(await client.put("/v1/subscriptions/b2", json=settings, headers=bob), 503, "overloaded")
+
+
+async def test_who_created_it_counts_after_a_restart(gateway: Gateway) -> None:
+    budgets, alice = gateway.ledger_budgets, Client("alice")
+    for kind in CREATED:
+        async with budgets.creating(alice, kind, "x"):
+            await gateway.ledger.put_resource(kind, "x", {}, None)
+            await budgets.created(alice, kind, "x")
+    again = LedgerBudgets(gateway.ledger, Budgets())
+    await again.count()
+    for resource in CREATED.values():
+        assert dict(again._budgets[resource].largest(9)) == {"alice": 1}
+    for kind in CREATED:
+        await gateway.ledger.delete_resource(kind, "x")
+        await budgets.deleted(kind, "x")
+    await again.count()
+    assert again._budgets["taps"].standing().held == 0
