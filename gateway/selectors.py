@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from gateway.like import Like, Meter
 from gateway.message import Properties, ReplyTo
+from gateway.steps import Steps
 from gateway.values import Typed
 
 LENGTH_MAX = 4_096
@@ -31,17 +33,29 @@ Evaluate = Callable[[Properties], Any]
 class Selector:
     """A compiled selector. Raises :class:`SelectorError` if ``text`` is none."""
 
-    __slots__ = ("_evaluate", "text")
+    __slots__ = ("_cost", "_evaluate", "_meter", "text")
 
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
             raise SelectorError(f"a selector of {len(text)} characters is longer than {LENGTH_MAX}")
         self.text = text
-        self._evaluate = _Parser(text).parse()
+        self._meter = Meter()
+        parser = _Parser(text, self._meter)
+        self._evaluate = parser.parse()
+        self._cost = 3 * parser.length
+        """Steps of an evaluation, beside those of its LIKEs."""
 
-    def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties is selected."""
-        return self._evaluate(properties) is True
+    def matches(self, properties: Properties, steps: Steps | None = None) -> bool:
+        """Whether a message with these properties is selected. ``steps``: what finding out may cost; raises
+        :class:`~gateway.steps.TooManySteps`."""
+        if steps is None:
+            return self._evaluate(properties) is True
+        steps.spend(self._cost)
+        self._meter.steps = steps
+        try:
+            return self._evaluate(properties) is True
+        finally:
+            self._meter.steps = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Selector) and other.text == self.text
@@ -190,52 +204,19 @@ def _not(value: Any) -> bool | None:
     return (not value) if isinstance(value, bool) else None
 
 
-class _Like:
-    """A LIKE pattern: ``%`` is any run, ``_`` any one character. It is cut at its ``%``, and each piece is looked
-    for as far left as it goes, which is enough: there is no backtracking, however many ``%`` there are."""
-
-    __slots__ = ("_pieces",)
-
-    def __init__(self, pattern: str, escape: str | None) -> None:
-        pieces = [""]
-        characters = iter(pattern)
-        for character in characters:
-            if character == escape:
-                literal = next(characters, None)
-                if literal is None:
-                    raise SelectorError("selector: a pattern ends with its escape character")
-                pieces[-1] += re.escape(literal)
-            elif character == "%":
-                pieces.append("")
-            else:
-                pieces[-1] += "." if character == "_" else re.escape(character)
-        self._pieces = [re.compile(piece, re.DOTALL) for piece in pieces]
-        if len(pieces) > 1:
-            self._pieces[-1] = re.compile(pieces[-1] + r"\Z", re.DOTALL)
-
-    def matches(self, text: str) -> bool:
-        """Whether all of ``text`` is of this pattern."""
-        first, *rest = self._pieces
-        if not rest:
-            return first.fullmatch(text) is not None
-        found = first.match(text)
-        for piece in rest:
-            if found is None:
-                return False
-            found = piece.search(text, found.end())
-        return found is not None
-
-
 # --------------------------------------------------------------------------------------------------- parser
 
 
 class _Parser:
     """OR < AND < NOT < comparison < sum < product < sign < primary."""
 
-    __slots__ = ("_depth", "_position", "_tokens")
+    __slots__ = ("_depth", "_meter", "_position", "_tokens", "length")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, meter: Meter) -> None:
+        self._meter = meter
         self._tokens = _tokens(text)
+        self.length = len(self._tokens)
+        """In tokens."""
         self._position = 0
         self._depth = 0
 
@@ -329,7 +310,10 @@ class _Parser:
             escape = _unquoted(self._expect("string"))
             if len(escape) != 1:
                 raise SelectorError("selector: ESCAPE takes one character")
-        matches = _Like(pattern, escape).matches
+        try:
+            matches = Like(pattern, escape, self._meter).matches
+        except ValueError as error:
+            raise SelectorError(f"selector: {error}") from None
 
         def evaluate(properties: Properties) -> bool | None:
             text = value(properties)
