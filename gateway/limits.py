@@ -75,8 +75,20 @@ class BrokerLimits:
     tried_bindings: int = 4_096
     """Most bindings of one exchange that every message must be compared with: those of a headers exchange, and those
     with a selector."""
+    match_steps: int = 65_536
+    """Most steps that may be spent on finding the queues of one message: comparisons of headers, nodes of a trie of
+    topics, words of selectors. One step takes about a tenth of a microsecond."""
+    select_steps: int = 16_384
+    """Most such steps for one message and the selector of one consumer. A message that costs more is not selected."""
+    dead_letter_copies: int = 1_024
+    """Most further copies that dead-lettering may make of one published message, where a dead letter goes to more than
+    one queue. A dead letter that would make more is dropped."""
     consumers: int = 65_536
     """Most consumers."""
+    queue_consumers: int = 4_096
+    """Most consumers of one queue."""
+    channel_consumers: int = 4_096
+    """Most consumers of one channel."""
     selective_consumers: int = 1_024
     """Most consumers of one queue that browse or select."""
     declared_octets: int = 64 * MIB

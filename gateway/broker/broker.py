@@ -10,6 +10,7 @@ A request that is refused raises a :class:`~gateway.errors.RemoteError` somewher
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,8 @@ from gateway.broker.consumers import Consumer
 from gateway.broker.publishing import PublisherWaits
 from gateway.broker.queues import UNCARRIABLE, Carriage, Entry, Memory, Queue
 from gateway.broker.refusals import reply_text
-from gateway.broker.requests import HANDLERS, QUERIES, LooksOn
+from gateway.broker.requests import HANDLERS, QUERIES
+from gateway.broker.turns import Job, Jobs, Turn
 from gateway.broker.vhost import VirtualHost
 from gateway.config import EmbeddedSettings
 from gateway.errors import EncodeError, FrameSyntaxError, RemoteError, StateError
@@ -46,6 +48,7 @@ from gateway.operations import (
 )
 from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
 from gateway.session import ScramKeys, Session, Version
+from gateway.telemetry import log
 
 WRITE_OVERHEAD = 256
 """What a delivery takes on the wire beside its body, roughly, in octets."""
@@ -60,6 +63,8 @@ SCRAM_SECRET = 32
 SessionKey: TypeAlias = tuple[str, str, bytes]
 """User, virtual host and name of a 0-10 session."""
 
+TOLD_MAX = 256
+"""Queues that are kept in mind, so that the same is not logged again."""
 LOOKS = 16
 """How often it is looked after deliveries that are not acknowledged, within the time that they may take."""
 
@@ -186,8 +191,9 @@ class Connection:
     """One client: its session, channels and exclusive queues. Made by :meth:`Broker.connect`."""
 
     __slots__ = (
-        "awake", "backlog", "blocked", "broker", "carriage", "channels", "confirming", "number", "open", "outgoing",
-        "owned", "parked", "paused", "refusal", "rules", "session", "user", "vhost", "vhost_name", "waits", "wake",
+        "awake", "backlog", "blocked", "broker", "busy", "carriage", "channels", "confirming", "is_costly", "number",
+        "open", "outgoing", "owned", "parked", "paused", "refusal", "rules", "session", "user", "vhost", "vhost_name",
+        "waits", "wake",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
@@ -208,7 +214,11 @@ class Connection:
         self.user = ""
         self.open = False
         self.backlog: deque[Operation] = deque()
-        """Requests that wait until the client has read what it was told."""
+        """Requests that wait: for the next turn, for a job, or until the client has read what it was told."""
+        self.busy = 0
+        """Jobs that its next request waits for."""
+        self.is_costly = False
+        """It was logged that finding the queues of a message, or selecting it, cost too much."""
         self.channels: dict[int, Channel] = {}
         self.owned: dict[Queue, None] = {}
         self.confirming: dict[Channel, None] = {}
@@ -222,6 +232,12 @@ class Connection:
         """The first of ``backlog`` is a publish that there is no memory for."""
         self.outgoing = 0
         """Octets, roughly, that the session holds and the server has not fetched."""
+
+    @property
+    def may_go_on(self) -> bool:
+        """There are requests that only wait for the next turn."""
+        limit = self.broker.limits.input_stop
+        return bool(self.backlog) and not self.busy and not self.waits and self.outgoing <= limit
 
     @property
     def durable_exclusive_stays(self) -> bool:
@@ -278,6 +294,7 @@ class Broker:
         random_octets: for names that the server makes.
         wall_clock: seconds since 1970.
         limits: see :class:`~gateway.limits.BrokerLimits`.
+        clock: seconds, of any beginning, for turns; None: whatever is asked for is done at once.
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
         on_skip: told once of each message in a queue that some connection cannot carry.
@@ -290,11 +307,17 @@ class Broker:
         random_octets: Callable[[int], bytes],
         wall_clock: Callable[[], float],
         limits: BrokerLimits | None = None,
+        clock: Callable[[], float] | None = None,
         virtual_hosts: Iterable[str] = ("/",),
         on_skip: Callable[[Skip], None] = lambda skip: None,
     ) -> None:
         self.on_skip = on_skip
         self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
+        self.turn = Turn(clock, self.limits.turn)
+        """Whoever calls from the event loop begins it."""
+        self.jobs = Jobs(self.turn)
+        self.refused_matches = 0
+        """Messages whose queues, or selectors whose answers, would have cost too much."""
         self.memory = Memory(settings.queue_memory)
         self.connections: dict[int, Connection] = {}
         self._passwords = {user.name: user.password for user in settings.users}
@@ -302,7 +325,9 @@ class Broker:
         self._scram_secret = random_octets(SCRAM_SECRET)
         self._scram_keys: dict[str, ScramKeys] = {}
         self._virtual_hosts = {
-            _bare(name): VirtualHost(name or "/", self.memory, self.limits, random_octets, wall_clock)
+            _bare(name): VirtualHost(
+                name or "/", self.memory, self.limits, random_octets, wall_clock, self.turn, self.jobs, self._lost
+            )
             for name in virtual_hosts
         }
         self._numbers = count(1)
@@ -323,6 +348,9 @@ class Broker:
         self._away: Alarms[Channel] = Alarms()
         """Those that have no connection: when they are given up."""
         self._look_at: float | None = None
+        self._jobs_first = False
+        self._told_lost: set[str] = set()
+        """Queues of which it was logged that their dead letters are dropped."""
 
     # -------------------------------------------------------------------------------- what sessions ask
 
@@ -370,17 +398,63 @@ class Broker:
         return connection
 
     def receive(self, connection: Connection, operations: Iterable[Operation], now: float) -> None:
-        """Carry out what a session received, in one turn; but when too much is queued for the client, or there is no
-        memory for what it publishes, the rest waits in its backlog, for :meth:`resume`. The server reads nothing more
-        from it meanwhile."""
-        backlog = connection.backlog
+        """Carry out what a session received, until the turn is over. The rest waits in its backlog, for :meth:`receive`
+        in a later turn; or for :meth:`resume`, when too much is queued for the client, or there is no memory for what
+        it publishes. The server reads nothing more from it meanwhile."""
+        backlog, clock, until = connection.backlog, self.turn.clock, self.turn.until
         backlog.extend(operations)
-        while backlog and connection.outgoing <= self.limits.input_stop and not connection.waits:
+        stop = self.limits.input_stop
+        while backlog and connection.outgoing <= stop and not connection.busy and not connection.waits:
             self._handle(connection, backlog.popleft(), now)
             self._clean_up(connection.vhost, now)
+            if clock() >= until:
+                break
         for channel in list(connection.confirming):
             channel.flush_confirms(now)
         connection.confirming.clear()
+
+    def work(
+        self,
+        connection: Connection,
+        job: Job,
+        now: float,
+        channel: Channel | None = None,
+        request: Request | None = None,
+    ) -> None:
+        """Work on a job that the next request of a connection waits for."""
+        connection.busy += 1
+        self.jobs.start(self._for(connection, job, now, channel, request))
+
+    def _for(
+        self, connection: Connection, job: Job, now: float, channel: Channel | None, request: Request | None
+    ) -> Job:
+        try:
+            yield from job
+        except RemoteError as error:
+            if channel is not None and request is not None and connection.channels.get(channel.number) is channel:
+                self._fail(channel, request, error, now)
+        finally:
+            connection.busy -= 1
+        for each in list(connection.confirming):
+            each.flush_confirms(now)
+        connection.confirming.clear()
+        if connection.backlog:
+            connection.rouse()
+
+    def too_costly(self, connection: Connection, what: str, name: str) -> None:
+        """Finding the queues of a message, or selecting it, costs too much: count it, and log it once."""
+        self.refused_matches += 1
+        if not connection.is_costly:
+            connection.is_costly = True
+            log("embedded.match_refused", logging.WARNING, user=connection.user, what=what, name=name)
+
+    def _lost(self, queue: str, why: str) -> None:
+        """A dead letter was dropped."""
+        if queue not in self._told_lost:
+            if len(self._told_lost) >= TOLD_MAX:
+                self._told_lost.clear()
+            self._told_lost.add(queue)
+            log("embedded.dead_letter_dropped", logging.WARNING, queue=queue, why=why)
 
     def flushed(self, connection: Connection) -> None:
         """The server has taken what the session had to send."""
@@ -394,14 +468,24 @@ class Broker:
     def resume(self, connection: Connection, now: float) -> None:
         """What was written to the client has gone: go on with its deliveries and its requests."""
         connection.paused = False
-        parked = list(connection.parked)
-        connection.parked.clear()
-        for consumer in parked:
-            consumer.queue.wake(consumer)
-            if consumer.queue.ready and not consumer.cancelled:
-                consumer.queue.dispatch(now)
-        self._clean_up(connection.vhost, now)
+        if connection.parked:
+            parked, connection.parked = connection.parked, {}
+            self.jobs.start(_unpark(parked, now))
+            self._clean_up(connection.vhost, now)
         self.receive(connection, (), now)
+
+    def depart(self, connection: Connection, now: float) -> None:
+        """The client has gone: what it has asked for is done, then it is :meth:`disconnect`-ed."""
+        connection.paused = True
+        self.jobs.start(self._depart(connection, now))
+
+    def _depart(self, connection: Connection, now: float) -> Job:
+        while connection.number in self.connections and (connection.busy or connection.may_go_on):
+            if not connection.busy:
+                self._handle(connection, connection.backlog.popleft(), now)
+                self._clean_up(connection.vhost, now)
+            yield
+        self.disconnect(connection, now)
 
     def disconnect(self, connection: Connection, now: float) -> None:
         """The client is gone, however it went: what it held goes back, its exclusive queues go."""
@@ -418,8 +502,8 @@ class Broker:
         self._waiting.pop(connection, None)
         for channel in list(connection.channels.values()):
             channel.close(now)
-        connection.vhost.drop_tenant(connection, now)
-        connection.parked.clear()
+        self.work(connection, connection.vhost.drop_tenant(connection, now), now)
+        connection.parked = {}
         connection.backlog.clear()
         self._clean_up(connection.vhost, now)
 
@@ -437,6 +521,8 @@ class Broker:
 
     def next_timeout(self) -> float | None:
         """When :meth:`handle_timeout` wants to be called, on the clock of ``now``; None: not."""
+        if self.jobs or (self.memory.roomy and self._has_stopped):
+            return 0.0
         times = [time for vhost in self._virtual_hosts.values() if (time := vhost.next_timeout()) is not None]
         if self._look_at is not None:
             times.append(self._look_at)
@@ -445,25 +531,36 @@ class Broker:
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Let go of what has expired."""
+        """Let go of what has expired, and go on with what was left over from earlier turns."""
+        over = self.turn.over
         if self._look_at is not None and self._look_at <= now:
-            self._look_after_deliveries(now)
-        for channel in list(self._away.due(now)):
+            self._look_at = now + self.limits.ack_timeout / LOOKS if self.channels else None
+            self.jobs.start(self._look_after_deliveries(now))
+        for channel in self._away.due(now):
             channel.close(now)
+            if over():
+                break
+        self._jobs_first = not self._jobs_first
+        if self._jobs_first:
+            self.jobs.go_on()
         for vhost in self._virtual_hosts.values():
-            vhost.handle_timeout(now)
+            if not over():
+                vhost.handle_timeout(now)
             self._clean_up(vhost, now)
+        if not self._jobs_first and not over():
+            self.jobs.go_on()
 
-    def _look_after_deliveries(self, now: float) -> None:
+    def _look_after_deliveries(self, now: float) -> Job:
         """Close the channels that do not acknowledge (406), as RabbitMQ does."""
         timeout = self.limits.ack_timeout
-        self._look_at = now + timeout / LOOKS if self.channels else None
         for connection in list(self.connections.values()):
             for channel in list(connection.channels.values()):
-                if channel.overdue(now, timeout):
+                if connection.channels.get(channel.number) is channel and channel.overdue(now, timeout):
                     text = f"delivery acknowledgement on channel {channel.number} timed out. "
                     text += f"Timeout value used: {timeout * 1_000:.0f} ms"
                     channel.fail(406, reply_text(406, text), 0, now)
+                    yield
+            yield
 
     # ---------------------------------------------------------------------------------------- back-pressure
 
@@ -488,23 +585,30 @@ class Broker:
         self._starved[consumer] = None
         return False
 
+    @property
+    def _has_stopped(self) -> bool:
+        """Somebody waits for room in the memory for messages."""
+        return bool(self._blocked or self._stopped or self._waiting or self._starved)
+
     def _unblock(self, now: float) -> None:
-        for connection in self._blocked:
-            connection.blocked = False
-            connection.send(Unblocked(0), now)
-        self._blocked.clear()
-        for channel in self._stopped:
-            channel.connection.send(Flow(channel.number, True), now)
-        self._stopped.clear()
-        for connection in self._waiting:
-            connection.waits = False
-            connection.rouse()
-        self._waiting.clear()
-        starved = list(self._starved)
-        self._starved.clear()
-        for consumer in starved:
-            if not consumer.cancelled:
-                consumer.queue.dispatch(now)
+        """Let publishers and browsers go on, as many as the turn allows."""
+        over = self.turn.over
+        while self._has_stopped and self.memory.roomy and not over():
+            if self._blocked:
+                blocked, _ = self._blocked.popitem()
+                blocked.blocked = False
+                blocked.send(Unblocked(0), now)
+            if self._stopped:
+                channel, _ = self._stopped.popitem()
+                channel.connection.send(Flow(channel.number, True), now)
+            if self._waiting:
+                waiting, _ = self._waiting.popitem()
+                waiting.waits = False
+                waiting.rouse()
+            if self._starved:
+                consumer, _ = self._starved.popitem()
+                if not consumer.cancelled:
+                    consumer.queue.dispatch(now)
 
     def channel_gone(self, channel: Channel) -> None:
         """A channel is over."""
@@ -577,7 +681,8 @@ class Broker:
 
     def _clean_up(self, vhost: VirtualHost, now: float) -> None:
         """What a request has left behind: dead letters, channels that failed, room for publishers."""
-        vhost.bury(now)
+        if vhost.dead:
+            vhost.bury(now)
         while self._finished:
             consumer = self._finished.pop()
             if not consumer.cancelled:
@@ -601,12 +706,11 @@ class Broker:
             return
         assert isinstance(operation, Request)
         try:
-            HANDLERS[type(operation)](channel, operation, now)
+            job = HANDLERS[type(operation)](channel, operation, now)
+            if job is not None:
+                self.work(connection, job, now, channel, operation)
         except RemoteError as error:
             self._fail(channel, operation, error, now)
-        except LooksOn:
-            connection.outgoing = max(connection.outgoing, self.limits.input_stop + 1)
-            connection.backlog.appendleft(operation)
         except PublisherWaits:
             connection.waits = True
             connection.backlog.appendleft(operation)
@@ -682,6 +786,16 @@ _ON_CONNECTION: Mapping[type[Operation], Callable[[Broker, Connection, Any, floa
     Detached: Broker._detached,
 }
 """What concerns a connection, or makes and ends its channels; the rest is in :mod:`gateway.broker.requests`."""
+
+
+def _unpark(parked: dict[Consumer, None], now: float) -> Job:
+    """Let consumers go on whose connection was slow to read."""
+    for consumer in parked:
+        consumer.queue.wake(consumer)
+        if consumer.queue.ready and not consumer.cancelled:
+            consumer.queue.dispatch(now)
+        yield
+
 
 _PARTING = frozenset({Detached, Closed})
 """What of a backlog means that all before it was done."""

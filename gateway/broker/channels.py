@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.broker.consumers import Consumer, Window
 from gateway.broker.dtx import Branch, State
 from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
+from gateway.broker.turns import PIECE, Job, pieces
 from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
 from gateway.message import SMALL
 from gateway.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
 
 if TYPE_CHECKING:
     from gateway.broker.broker import Connection
+    from gateway.broker.vhost import VirtualHost
 
 SETTLED = 1 << 64
 """In place of the oldest delivery: there is none."""
@@ -132,40 +135,50 @@ class Channel:
             entry.drop()
         return True
 
-    def settle(self, request: Settle, now: float) -> None:
-        """basic.ack, nack, reject; message.accept, release, reject. 406 for a delivery that is not out."""
-        deliveries = self._named(request.first, request.last)
-        if self.branch is not None and request.settlement is Settlement.ACCEPT:
+    def settle(self, request: Settle, now: float) -> Job | None:
+        """basic.ack, nack, reject; message.accept, release, reject; a job, where they are many. 406 for a delivery that
+        is not out."""
+        numbers = self._named(request.first, request.last)
+        if len(numbers) <= PIECE:
+            self._settle(self._take(numbers), request.settlement, now)
+            return None
+        return self._settle_many(numbers, request.settlement, now)
+
+    def _settle_many(self, numbers: Iterable[int], settlement: Settlement, now: float) -> Job:
+        for piece in pieces(numbers):
+            self._settle(self._take(piece), settlement, now)
+            yield
+
+    def _settle(self, deliveries: list[Delivery], settlement: Settlement, now: float) -> None:
+        if self.branch is not None and settlement is Settlement.ACCEPT:
             self._accept_in_branch(self.branch, deliveries, now)
         elif self.transaction is None or (
-            request.settlement is not Settlement.ACCEPT and not self.connection.rules.transactional_release
+            settlement is not Settlement.ACCEPT and not self.connection.rules.transactional_release
         ):
-            self.finish(deliveries, request.settlement, now)
+            self.finish(deliveries, settlement, now)
         else:
-            self.transaction.settlements.extend((delivery, request.settlement) for delivery in deliveries)
+            self.transaction.settlements.extend((delivery, settlement) for delivery in deliveries)
 
-    def _named(self, first: int, last: int) -> list[Delivery]:
-        """Take the deliveries of a range out of ``unsettled``."""
+    def _take(self, numbers: Iterable[int]) -> list[Delivery]:
+        """Take deliveries out of ``unsettled``."""
+        unsettled = self.unsettled
+        return [(number, *unsettled.pop(number)) for number in numbers if number in unsettled]
+
+    def _named(self, first: int, last: int) -> list[int]:
+        """The deliveries of a range that are out."""
         unsettled = self.unsettled
         if first == last and last:
-            found = unsettled.pop(last, None)
-            if found is not None:
-                return [(last, *found)]
+            if last in unsettled:
+                return [last]
             self._unknown(last)
             return []
         if last == 0:
-            numbers = list(unsettled)
-        elif first == 0:
+            return list(unsettled)
+        if first == 0:
             if last not in unsettled:
                 self._unknown(last)
-            numbers = []
-            for number in unsettled:
-                if number > last:
-                    break
-                numbers.append(number)
-        else:
-            numbers = self._within(first, last)
-        return [(number, *unsettled.pop(number)) for number in numbers]
+            return list(takewhile(last.__ge__, unsettled))
+        return self._within(first, last)
 
     def _within(self, first: int, last: int) -> list[int]:
         """The deliveries of a range that are out; a range may be far wider than what there is."""
@@ -231,43 +244,56 @@ class Channel:
         """What held the whole channel back has changed."""
         self._make_use(list(self.consumers.values()), (), now)
 
-    def acquire(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """message.acquire: take what was only shown out of its queue; those that it got."""
-        taken: list[tuple[int, int]] = []
+    def carry_out(self, settlements: Iterable[tuple[Delivery, Settlement]], now: float) -> Job:
+        """Carry out the settlements of a transaction."""
+        for piece in pieces(settlements):
+            by_settlement: dict[Settlement, list[Delivery]] = {}
+            for delivery, settlement in piece:
+                by_settlement.setdefault(settlement, []).append(delivery)
+            for settlement, deliveries in by_settlement.items():
+                self.finish(deliveries, settlement, now)
+            yield
+
+    def acquire(self, ranges: Iterable[tuple[int, int]], taken: list[tuple[int, int]]) -> Job:
+        """message.acquire: take what was only shown out of its queue; those that it got are added to ``taken``."""
         for first, last in ranges:
-            for number in self._within(first, last):
-                entry, consumer = self.unsettled[number]
-                if consumer is None or consumer.acquires or not entry.ready:
+            for piece in pieces(self._within(first, last)):
+                for number in piece:
+                    entry, consumer = self.unsettled[number]
+                    if consumer is None or consumer.acquires or entry.ready != entry.queue.epoch:
+                        continue
+                    entry.queue.take(entry)
+                    consumer.window.remove(entry.size)
+                    self.window.remove(entry.size)
+                    entry.envelope.memory.used -= ENTRY_OVERHEAD
+                    self.unsettled[number] = (entry, None)
+                    if taken and taken[-1][1] == number - 1:
+                        taken[-1] = (taken[-1][0], number)
+                    else:
+                        taken.append((number, number))
+                yield
+
+    def recover(self, requeue: bool, now: float) -> Job:
+        """basic.recover: give everything that is out back, to the queues or to those who had it."""
+        for piece in pieces(list(self.unsettled)):
+            deliveries = self._take(piece)
+            if requeue:
+                self.finish(deliveries, Settlement.RELEASE, now)
+                yield
+                continue
+            orphans: list[Delivery] = []
+            for delivery in deliveries:
+                _, entry, consumer = delivery
+                if consumer is None or consumer.cancelled or not consumer.acquires or entry.queue.gone:
+                    orphans.append(delivery)
                     continue
-                entry.queue.take(entry)
                 consumer.window.remove(entry.size)
                 self.window.remove(entry.size)
-                entry.envelope.memory.used -= ENTRY_OVERHEAD
-                self.unsettled[number] = (entry, None)
-                if taken and taken[-1][1] == number - 1:
-                    taken[-1] = (taken[-1][0], number)
-                else:
-                    taken.append((number, number))
-        return taken
-
-    def recover(self, requeue: bool, now: float) -> None:
-        """basic.recover: give everything that is out back, to the queues or to those who had it."""
-        deliveries = self._named(0, 0)
-        if requeue:
-            self.finish(deliveries, Settlement.RELEASE, now)
-            return
-        orphans: list[Delivery] = []
-        for delivery in deliveries:
-            _, entry, consumer = delivery
-            if consumer is None or consumer.cancelled or not consumer.acquires or entry.queue.gone:
-                orphans.append(delivery)
-                continue
-            consumer.window.remove(entry.size)
-            self.window.remove(entry.size)
-            entry.redelivered = True
-            if not self.deliver(consumer, entry, now):
-                entry.queue.requeue([entry], now)
-        self.finish(orphans, Settlement.RELEASE, now)
+                entry.redelivered = True
+                if not self.deliver(consumer, entry, now):
+                    entry.queue.requeue([entry], now)
+            self.finish(orphans, Settlement.RELEASE, now)
+            yield
 
     def limit(self, count: int, size: int) -> None:
         """The whole channel's prefetch, in messages and octets. 0, no limit, is ours."""
@@ -333,17 +359,22 @@ class Channel:
 
     # -------------------------------------------------------------------------------------- transactions
 
-    def roll_back(self) -> None:
+    def roll_back(self) -> Job:
         """Forget the publishes; the deliveries settled are out again."""
         transaction = self.transaction
         assert transaction is not None
         self.transaction = Transaction()
-        for _, envelope in transaction.publishes:
-            envelope.release()
+        for publishes in pieces(transaction.publishes):
+            for _, envelope in publishes:
+                envelope.release()
+            yield
         if transaction.settlements:
-            for (number, entry, consumer), _ in transaction.settlements:
-                self.unsettled[number] = (entry, consumer)
-            self.unsettled = dict(sorted(self.unsettled.items()))
+            for settlements in pieces(transaction.settlements, 16 * PIECE):
+                for (number, entry, consumer), _ in settlements:
+                    self.unsettled[number] = (entry, consumer)
+                yield
+            unsettled = self.unsettled
+            self.unsettled = {number: unsettled[number] for number in sorted(unsettled)}
 
     # ------------------------------------------------------------------------------------------------ end
 
@@ -354,22 +385,31 @@ class Channel:
         self.close(now)
 
     def close(self, now: float) -> None:
-        """It is over: consumers go, what is out goes back."""
+        """It is over: consumers go, what is out goes back. Nothing more that its connection asks for is done before."""
         connection = self.connection
-        vhost = connection.vhost
+        self.stopped = True
         if connection.channels.get(self.number) is self:
             del connection.channels[self.number]
         connection.broker.channel_gone(self)
         connection.confirming.pop(self, None)
-        queues = dict.fromkeys(consumer.queue for consumer in self.consumers.values())
-        for consumer in self.consumers.values():
-            vhost.remove_consumer(consumer)
-        self.consumers.clear()
+        connection.broker.work(connection, self._end(connection.vhost, now), now)
+
+    def _end(self, vhost: VirtualHost, now: float) -> Job:
+        queues: dict[Queue, None] = {}
+        while self.consumers:
+            for _ in range(min(len(self.consumers), PIECE)):
+                _, consumer = self.consumers.popitem()
+                queues[consumer.queue] = None
+                vhost.remove_consumer(consumer)
+            yield
         if self.transaction is not None:
-            self.roll_back()
-        vhost.branches.leave(self, now)
-        self.finish(self._named(0, 0), Settlement.RELEASE, now)
+            yield from self.roll_back()
+        yield from vhost.branches.leave(self, now)
+        for piece in pieces(list(self.unsettled)):
+            self.finish(self._take(piece), Settlement.RELEASE, now)
+            yield
         for queue in queues:
             vhost.unused(queue, now)
             if queue.ready:
                 queue.dispatch(now)
+            yield

@@ -8,13 +8,14 @@ read. :meth:`Consumer.admits` is the one place that decides.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from operator import neg
 from typing import TYPE_CHECKING
 
 from gateway.message import SMALL
 from gateway.selectors import Selector
+from gateway.steps import Steps, TooManySteps
 
 if TYPE_CHECKING:
     from gateway.broker.channels import Channel
@@ -90,14 +91,21 @@ class Cursor:
     ``unseen`` is what was found when it last looked; what was taken by others in the meantime is passed over.
     """
 
-    __slots__ = ("returned", "seen", "unseen")
+    __slots__ = ("looks_again", "returned_at", "seen", "unseen")
 
-    def __init__(self, levels: int) -> None:
+    def __init__(self, levels: int, returned_at: int, looks_again: bool = True) -> None:
         self.seen = [-1] * levels
         """Per priority: the position up to which everything was looked at."""
         self.unseen: deque[Entry] = deque()
-        self.returned: dict[Entry, None] = {}
-        """What came back to the queue after it was looked at. Browsers do not look twice."""
+        self.returned_at = returned_at
+        """How much was looked at of what came back to the queue."""
+        self.looks_again = looks_again
+        """It looks at what came back. Browsers do not."""
+
+    def rewind(self) -> None:
+        """Look at the whole queue again."""
+        self.seen = [-1] * len(self.seen)
+        self.unseen.clear()
 
 
 class Consumer:
@@ -105,7 +113,7 @@ class Consumer:
 
     __slots__ = (
         "acquires", "auto_close", "cancelled", "channel", "credit", "cursor", "exclusive", "flushing", "no_ack",
-        "no_local", "priority", "queue", "selector", "tag", "waiting", "weight", "window",
+        "no_local", "priority", "queue", "selector", "tag", "waiting", "wanted", "weight", "window",
     )  # fmt: skip
 
     def __init__(
@@ -146,6 +154,8 @@ class Consumer:
         self.flushing = False
         """message.flush: deliver even though the connection is slow to read; the credit bounds it."""
         self.cancelled = False
+        self.wanted: Entry | None = None
+        """The last that its selector selected: what it costs to find out is spent once."""
         self.weight = len(tag) + (SELECTOR_WEIGHT * len(selector.text) if selector is not None else 0)
         """What its tag and selector take in memory, roughly, in octets."""
 
@@ -163,10 +173,20 @@ class Consumer:
             return False
         if self.selector is None:
             return True
+        if self.wanted is entry:
+            return True
         message = envelope.message
-        wanted = self.selector.matches(message.properties)
-        message.forget(SMALL)
-        return wanted
+        connection = self.channel.connection
+        try:
+            if not self.selector.matches(message.properties, Steps(connection.broker.limits.select_steps)):
+                return False
+            self.wanted = entry
+            return True
+        except TooManySteps:
+            connection.broker.too_costly(connection, "a selector", self.queue.name)
+            return False
+        finally:
+            message.forget(SMALL)
 
     def admits(self, size: int) -> bool:
         """Whether it may have a message of that size now."""
@@ -198,7 +218,7 @@ class Rotation:
     __slots__ = ("_lines", "_priorities")
 
     def __init__(self) -> None:
-        self._lines: dict[int, deque[Consumer]] = {}
+        self._lines: dict[int, OrderedDict[Consumer, None]] = {}
         self._priorities: list[int] = []
         """Of the lines, the highest first."""
 
@@ -206,10 +226,10 @@ class Rotation:
         """At the end of the line of its priority."""
         line = self._lines.get(consumer.priority)
         if line is None:
-            line = self._lines[consumer.priority] = deque()
+            line = self._lines[consumer.priority] = OrderedDict()
             insort(self._priorities, consumer.priority, key=neg)
         consumer.waiting = True
-        line.append(consumer)
+        line[consumer] = None
 
     def remove(self, consumer: Consumer) -> None:
         """It is gone for good; an empty line goes with it."""
@@ -217,7 +237,7 @@ class Rotation:
         if line is None:
             return
         if consumer.waiting:
-            line.remove(consumer)
+            del line[consumer]
             consumer.waiting = False
         if not line:
             del self._lines[consumer.priority]
@@ -227,35 +247,56 @@ class Rotation:
         """Whose turn it is to have a message of ``size``; it goes to the end of its line."""
         for priority in self._priorities:
             line = self._lines[priority]
-            index = 0
-            while index < len(line):
-                consumer = line[index]
+            for consumer in line:  # nearly always it is the first
                 if consumer.admits(size):
                     if len(line) > 1:
-                        del line[index]
-                        line.append(consumer)
+                        line.move_to_end(consumer)
                     return consumer
-                if consumer.admits(0):
-                    index += 1
-                else:
-                    del line[index]
-                    consumer.waiting = False
+                if (chosen := _search(line, size)) is not None:
+                    return chosen
+                break
         return None
 
     def select(self, choose: Callable[[Consumer], bool]) -> Consumer | None:
-        """The first in line that ``choose`` accepts; it goes to the end of its line."""
+        """The first in line that ``choose`` accepts; it goes to the end of its line. Those that can have none leave
+        it."""
         for priority in self._priorities:
             line = self._lines[priority]
-            index = 0
-            while index < len(line):
-                consumer = line[index]
+            full: list[Consumer] = []
+            chosen = None
+            for consumer in line:
                 if choose(consumer):
-                    del line[index]
-                    line.append(consumer)
-                    return consumer
-                if consumer.admits(0):
-                    index += 1
-                else:
-                    del line[index]
-                    consumer.waiting = False
+                    chosen = consumer
+                    break
+                if not consumer.admits(0):
+                    full.append(consumer)
+            for consumer in full:
+                del line[consumer]
+                consumer.waiting = False
+            if chosen is not None:
+                line.move_to_end(chosen)
+                return chosen
         return None
+
+    def put_back(self, consumer: Consumer) -> None:
+        """It goes to the end of its line, if it stands in one."""
+        if consumer.waiting:
+            self._lines[consumer.priority].move_to_end(consumer)
+
+
+def _search(line: OrderedDict[Consumer, None], size: int) -> Consumer | None:
+    """The first of a line that can have a message of ``size``; those before it that can have none leave the line."""
+    full: list[Consumer] = []
+    chosen = None
+    for consumer in line:
+        if consumer.admits(size):
+            chosen = consumer
+            break
+        if not consumer.admits(0):
+            full.append(consumer)
+    for consumer in full:
+        del line[consumer]
+        consumer.waiting = False
+    if chosen is not None:
+        line.move_to_end(chosen)
+    return chosen

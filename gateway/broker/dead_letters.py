@@ -84,14 +84,14 @@ def _ends_cycles(death: Any) -> bool:
     return not isinstance(death, dict) or plain(death.get("reason")) == "rejected"
 
 
-def is_automatic_cycle(properties: Properties, queue: str) -> bool:
-    """Whether the message died in ``queue`` before, and since then was never rejected by anybody."""
+def automatic_deaths(properties: Properties) -> set[str]:
+    """The queues in which the message died since anybody rejected it last: it does not come to those again."""
     deaths = properties.headers.get(X_DEATH) if properties.headers else None
-    if not isinstance(deaths, list):
-        return False
-    for death in deaths:
+    been: set[str] = set()
+    for death in deaths if isinstance(deaths, list) else ():
         if _ends_cycles(death):
-            return False
-        if plain(death.get("queue")) == queue:
-            return True
-    return False
+            break
+        queue = plain(death.get("queue"))
+        if isinstance(queue, str):
+            been.add(queue)
+    return been

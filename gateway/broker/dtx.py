@@ -21,13 +21,15 @@ The branch's work goes back as soon as it is rollback-only or timed out, and whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.broker.alarms import Alarms
 from gateway.broker.queues import REFUSING, Entry, Envelope, Queue
 from gateway.broker.refusals import missing, refusal
+from gateway.broker.turns import PIECE, Job, for_each, pieces
 from gateway.limits import BrokerLimits
 from gateway.operations import (
     Done,
@@ -54,6 +56,10 @@ from gateway.operations import (
 
 if TYPE_CHECKING:
     from gateway.broker.channels import Channel
+
+
+Decision: TypeAlias = Generator[None, None, XaStatus]
+"""A job that ends with what a coordinator is answered."""
 
 
 class State(Enum):
@@ -97,57 +103,63 @@ class Branch:
 
     def publish(self, envelope: Envelope, queues: list[Queue]) -> None:
         """Note a message for the queues it was routed to; nothing is noted in a branch that is to be rolled back."""
-        if self.state is State.ACTIVE:
-            for queue in queues:
-                envelope.hold()
-                self.publishes.append((envelope, queue))
+        if self.state is State.ACTIVE and queues:
+            envelope.hold(len(queues))
+            self.publishes += zip(repeat(envelope), queues, strict=False)
 
-    def fits(self) -> bool:
+    def fits(self) -> Generator[None, None, bool]:
         """Whether the queues would take what is to come into them."""
         counts: Counter[Queue] = Counter()
         octets: Counter[Queue] = Counter()
-        for envelope, queue in self.publishes:
-            counts[queue] += 1
-            octets[queue] += len(envelope.message.body)
-        return not any(
-            queue.arguments.overflow in REFUSING and queue.overflows(octets[queue], count)
-            for queue, count in counts.items()
-        )
+        for piece in pieces(self.publishes):
+            for envelope, queue in piece:
+                if queue.arguments.overflow in REFUSING:
+                    counts[queue] += 1
+                    octets[queue] += len(envelope.message.body)
+            yield
+        for queues in pieces(counts.items()):
+            if any(queue.overflows(octets[queue], count) for queue, count in queues):
+                return False
+            yield
+        return True
 
-    def commit(self, now: float) -> None:
+    def commit(self, now: float) -> Job:
         """Carry out what is noted."""
         publishes, self.publishes = self.publishes, []
         entries, self.entries = self.entries, []
-        for envelope, queue in publishes:
-            if not queue.gone:
-                queue.publish(envelope, now, promised=True)
-            envelope.release()
-        for entry in entries:
-            entry.drop()
+        for piece in pieces(publishes, PIECE // 4):
+            for envelope, queue in piece:
+                if not queue.gone:
+                    queue.publish(envelope, now, promised=True)
+                envelope.release()
+            yield
+        yield from for_each(entries, Entry.drop)
 
-    def undo(self, now: float) -> None:
+    def undo(self, now: float) -> Job:
         """Forget what is noted; what was accepted is in its queue again."""
         publishes, self.publishes = self.publishes, []
         entries, self.entries = self.entries, []
-        for envelope, _ in publishes:
-            envelope.release()
-        returned: dict[Queue, list[Entry]] = {}
-        for entry in entries:
-            if entry.queue.gone:
-                entry.drop()
-            else:
-                entry.redelivered = True
-                returned.setdefault(entry.queue, []).append(entry)
-        for queue, back in returned.items():
-            queue.requeue(back, now)
-            queue.dispatch(now)
+        yield from for_each(publishes, lambda publish: publish[0].release())
+        for piece in pieces(entries):
+            returned: dict[Queue, list[Entry]] = {}
+            for entry in piece:
+                if entry.queue.gone:
+                    entry.drop()
+                else:
+                    entry.redelivered = True
+                    returned.setdefault(entry.queue, []).append(entry)
+            for queue, back in returned.items():
+                queue.requeue(back, now)
+                queue.dispatch(now)
+            yield
 
 
 class Branches:
     """The branches of a virtual host."""
 
-    def __init__(self, limits: BrokerLimits) -> None:
+    def __init__(self, limits: BrokerLimits, begin: Callable[[Job], None]) -> None:
         self.limits = limits
+        self._begin = begin
         self._branches: dict[Xid, Branch] = {}
         self.alarms: Alarms[Branch] = Alarms()
 
@@ -200,19 +212,19 @@ class Branches:
         if not request.suspend:
             _dissociate(channel, branch)
         if request.fail:
-            _fail(branch, now)
+            self._begin(_fail(branch, now))
         return branch.status
 
-    def leave(self, channel: Channel, now: float) -> None:
+    def leave(self, channel: Channel, now: float) -> Job:
         """A session ends: what it is associated with can only be rolled back."""
         channel.branch = None
         for branch in list(channel.branches):
             _dissociate(channel, branch)
-            _fail(branch, now)
+            yield from _fail(branch, now)
 
     # ------------------------------------------------------------------------------------ coordination
 
-    def prepare(self, channel: Channel, request: DtxPrepare, now: float) -> XaStatus:
+    def prepare(self, channel: Channel, request: DtxPrepare, now: float) -> Decision:
         """dtx.prepare; 404, 409."""
         branch = self._left_alone(request.xid)
         if branch.state is State.PREPARED:
@@ -220,29 +232,29 @@ class Branches:
         if branch.state is State.ACTIVE and not (branch.publishes or branch.entries):
             self._forget(branch)
             return XaStatus.XA_RDONLY
-        if not self._sound(branch, now):
+        if not (yield from self._sound(branch, now)):
             return branch.status
         branch.state = State.PREPARED
         self.alarms.clear(branch)
         return XaStatus.XA_OK
 
-    def commit(self, channel: Channel, request: DtxCommit, now: float) -> XaStatus:
+    def commit(self, channel: Channel, request: DtxCommit, now: float) -> Decision:
         """dtx.commit; 404, 409."""
         branch = self._left_alone(request.xid)
         prepared = branch.state is State.PREPARED
         if prepared is request.one_phase and branch.status is XaStatus.XA_OK:
             raise _illegal(f"{_title(request.xid)} is {'' if prepared else 'not '}prepared")
-        if not prepared and not self._sound(branch, now):
+        if not prepared and not (yield from self._sound(branch, now)):
             return branch.status
         self._forget(branch)
-        branch.commit(now)
+        yield from branch.commit(now)
         return XaStatus.XA_OK
 
-    def rollback(self, channel: Channel, request: DtxRollback, now: float) -> XaStatus:
+    def rollback(self, channel: Channel, request: DtxRollback, now: float) -> Decision:
         """dtx.rollback; 404, 409."""
         branch = self._left_alone(request.xid)
         self._forget(branch)
-        branch.undo(now)
+        yield from branch.undo(now)
         return XaStatus.XA_RBTIMEOUT if branch.state is State.TIMED_OUT else XaStatus.XA_OK
 
     def known(self, xid: Xid) -> Branch:
@@ -259,16 +271,22 @@ class Branches:
             raise _illegal(f"{_title(xid)} is associated with a session")
         return branch
 
-    def _sound(self, branch: Branch, now: float) -> bool:
+    def _sound(self, branch: Branch, now: float) -> Generator[None, None, bool]:
         """Whether it can be committed; if not, it is gone."""
-        if branch.state is State.ACTIVE and branch.fits():
+        if branch.state is State.ACTIVE and (yield from branch.fits()) and self._is_untouched(branch):
             return True
-        _fail(branch, now)
+        yield from _fail(branch, now)
         self._forget(branch)
         return False
 
+    def _is_untouched(self, branch: Branch) -> bool:
+        """Whether nobody has decided of it, or begun to work on it, in between."""
+        is_known = self._branches.get(branch.xid) is branch
+        return is_known and branch.state is State.ACTIVE and not branch.channels
+
     def _forget(self, branch: Branch) -> None:
-        del self._branches[branch.xid]
+        if self._branches.get(branch.xid) is branch:
+            del self._branches[branch.xid]
         self.alarms.clear(branch)
 
     # ------------------------------------------------------------------------------- recovery, timeouts
@@ -295,12 +313,12 @@ class Branches:
 
     def handle_timeout(self, now: float) -> None:
         """Let go of what takes too long, and in the end of what nobody asks for."""
-        for branch in list(self.alarms.due(now)):
+        for branch in list(islice(self.alarms.due(now), PIECE)):
             if branch.state is State.TIMED_OUT and not branch.channels:
                 self._forget(branch)
                 continue
             branch.state = State.TIMED_OUT
-            branch.undo(now)
+            self._begin(branch.undo(now))
             branch.since = now
             self._arm(branch)
 
@@ -310,10 +328,10 @@ def _dissociate(channel: Channel, branch: Branch) -> None:
     del channel.branches[branch]
 
 
-def _fail(branch: Branch, now: float) -> None:
+def _fail(branch: Branch, now: float) -> Job:
     if branch.state is State.ACTIVE:
         branch.state = State.ROLLBACK_ONLY
-        branch.undo(now)
+        yield from branch.undo(now)
 
 
 def _title(xid: Xid) -> str:
@@ -335,12 +353,14 @@ def _select(channel: Channel, request: DtxSelect, now: float) -> None:
 
 
 def _answered(
-    decide: Callable[[Branches, Channel, Any, float], XaStatus],
-) -> Callable[[Channel, Any, float], None]:
+    decide: Callable[[Branches, Channel, Any, float], XaStatus | Decision],
+) -> Callable[[Channel, Any, float], Job]:
     """A request whose outcome is what became of the branch."""
 
-    def handle(channel: Channel, request: Request, now: float) -> None:
+    def handle(channel: Channel, request: Request, now: float) -> Job:
         status = decide(_branches(channel), channel, request, now)
+        if not isinstance(status, XaStatus):
+            status = yield from status
         channel.connection.send(XaResult(channel.number, request.serial, request.serial, status), now)
 
     return handle
@@ -378,7 +398,7 @@ def _resume(channel: Channel, request: Resume, now: float) -> None:
     channel.connection.send(Resumed(channel.number, request.serial, request.serial, 0), now)
 
 
-DTX_HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], None]] = {
+DTX_HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], Job | None]] = {
     DtxSelect: _select,
     DtxStart: _answered(Branches.start),
     DtxEnd: _answered(Branches.end),

@@ -4,18 +4,21 @@ An exchange knows its bindings and, beside them, an index that answers "where do
 over all of them: a dict (direct), one set (fanout), a trie (topic), a list (headers). A destination, queue or
 exchange, is counted in the index, since it may be bound by several bindings that mean the same; it is found once.
 
-Bindings with a JMS selector stand outside the index, in a list, and are tried one by one.
+Bindings with a JMS selector stand outside the index, and are tried one by one.
+
+What a match may cost is bounded: it takes its :class:`~gateway.steps.Steps` from the publish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from gateway.broker.arguments import ExchangeArguments, plain, weight
 from gateway.broker.refusals import refusal
 from gateway.message import SMALL, Message
 from gateway.selectors import Selector
+from gateway.steps import Steps
 from gateway.topics import TopicTrie
 from gateway.values import Table, Typed, Value
 
@@ -25,25 +28,71 @@ class Destination(Protocol):
 
     name: str
     is_exchange: bool
+    gone: bool
+    """It was deleted; bindings that are still to be removed lead nowhere."""
     bindings_to: dict[Binding, None]
     """The bindings that lead here, to be removed with it."""
 
 
-def frozen(value: Value) -> Any:
-    """A hashable stand-in for a value, equal for equal values of the same type."""
+FREEZE_STEPS = 8
+"""Steps that it takes to freeze one element."""
+
+
+def frozen(value: Value, steps: Steps | None = None) -> Any:
+    """A hashable stand-in for a value, equal for equal values of the same type. ``steps``: what that may cost."""
     if isinstance(value, dict):
-        return tuple((key, frozen(item)) for key, item in sorted(value.items()))
+        if steps is not None:
+            steps.spend(FREEZE_STEPS * len(value))
+        return tuple((key, frozen(item, steps)) for key, item in sorted(value.items()))
     if isinstance(value, list):
-        return ("array", *map(frozen, value))
+        if steps is not None:
+            steps.spend(FREEZE_STEPS * len(value))
+        return ("array", *(frozen(item, steps) for item in value))
     if type(value) is Typed:
-        return (value.type, frozen(value.value))
+        return (value.type, frozen(value.value, steps))
     return (type(value), value)
+
+
+class FrozenHeaders:
+    """The headers of one message, for many comparisons: each value is frozen once."""
+
+    __slots__ = ("_frozen", "_headers", "steps")
+
+    def __init__(self, message: Message, steps: Steps) -> None:
+        self._headers = message.properties.headers or {}
+        self._frozen: dict[str, tuple[Any, int]] = {}
+        self.steps = steps
+
+    def meet(self, is_any: bool, criteria: Criteria) -> bool:
+        """Whether all of the criteria are met, or any."""
+        headers, known = self._headers, self._frozen
+        spent = 2
+        for name, wanted in criteria:
+            spent += 1
+            is_met = name in headers
+            if is_met and wanted is not None:
+                value = known.get(name)
+                if value is None:
+                    before = self.steps.left
+                    made = frozen(plain(headers[name]), self.steps)
+                    value = known[name] = (made, (before - self.steps.left) // FREEZE_STEPS)
+                spent += value[1]
+                is_met = value[0] == wanted
+            if is_met is is_any:
+                self.steps.spend(spent)
+                return is_any
+        self.steps.spend(spent)
+        return not is_any
+
+
+Criteria: TypeAlias = "tuple[tuple[str, Any], ...]"
+"""Names of headers with their frozen values; None: any value will do."""
 
 
 class Binding:
     """One binding. Equal are those with the same ends, key and arguments."""
 
-    __slots__ = ("_key", "arguments", "destination", "routing_key", "selector", "source", "weight")
+    __slots__ = ("_hash", "_key", "arguments", "destination", "routing_key", "selector", "source", "weight")
 
     def __init__(
         self,
@@ -60,13 +109,19 @@ class Binding:
         self.selector = selector
         self.weight = weight(routing_key) + 2 * weight(arguments)
         """What its key and arguments take in memory, roughly; the arguments also as ``frozen``."""
-        self._key = (source.name, destination.is_exchange, destination.name, routing_key, frozen(arguments))
+        # Not the names: one that was deleted and declared again under its name has none of its old bindings.
+        self._key = (id(source), id(destination), routing_key, frozen(arguments))
+        self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Binding) and self._key == other._key
+        return isinstance(other, Binding) and self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
+
+
+Test: TypeAlias = Callable[[str, FrozenHeaders], bool]
+"""Whether a binding with a selector leads on for a routing key and headers, whatever its selector says."""
 
 
 class Exchange:
@@ -91,10 +146,13 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments if arguments is not None else ExchangeArguments()
         self.table = table if table is not None else {}
+        self.gone = False
+        self.weight = 0
+        """What its name and arguments take in memory, roughly, in octets."""
         self.bindings: dict[Binding, None] = {}
         """The bindings that start here."""
         self.bindings_to: dict[Binding, None] = {}
-        self._selective: list[Binding] = []
+        self._selective: dict[Binding, Test] = {}
         self._exchanges = 0
 
     @property
@@ -105,6 +163,14 @@ class Exchange:
     def tries(self, binding: Binding) -> bool:
         """Whether a binding would be one of those."""
         return binding.selector is not None
+
+    @property
+    def cheap(self) -> bool:
+        """What a match costs does not depend on how many bindings there are."""
+        return not (self._exchanges or self._selective or self.arguments.alternate_exchange) and self.type in (
+            "direct",
+            "fanout",
+        )
 
     @property
     def plain(self) -> bool:
@@ -120,7 +186,7 @@ class Exchange:
         binding.destination.bindings_to[binding] = None
         self._exchanges += binding.destination.is_exchange
         if binding.selector is not None:
-            self._selective.append(binding)
+            self._selective[binding] = self._test(binding)
         else:
             self._index(binding)
 
@@ -131,21 +197,22 @@ class Exchange:
         del self.bindings[binding]
         del binding.destination.bindings_to[binding]
         self._exchanges -= binding.destination.is_exchange
-        if binding in self._selective:
-            self._selective.remove(binding)
-        else:
+        if self._selective.pop(binding, None) is None:
             self._unindex(binding)
         return True
 
-    def match(self, routing_key: str, message: Message) -> Iterable[Destination]:
-        """The destinations that a message goes to from here, each once."""
-        found = self._find(routing_key, message)
+    def match(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
+        """The destinations that a message goes to from here, each once. Raises
+        :class:`~gateway.steps.TooManySteps` where finding them costs too much."""
+        found = self._find(routing_key, message, steps)
         if not self._selective:
             return found
         together = dict.fromkeys(found)
-        for binding in self._selective:
+        headers = FrozenHeaders(message, steps)
+        for binding, leads in self._selective.items():
+            steps.spend(4)
             assert binding.selector is not None
-            if self._leads(binding, routing_key, message) and binding.selector.matches(message.properties):
+            if leads(routing_key, headers) and binding.selector.matches(message.properties, steps):
                 together[binding.destination] = None
         message.forget(SMALL)
         return together
@@ -156,10 +223,10 @@ class Exchange:
     def _unindex(self, binding: Binding) -> None:
         raise NotImplementedError
 
-    def _find(self, routing_key: str, message: Message) -> Iterable[Destination]:
+    def _find(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
         raise NotImplementedError
 
-    def _leads(self, binding: Binding, routing_key: str, message: Message) -> bool:
+    def _test(self, binding: Binding) -> Test:
         raise NotImplementedError
 
 
@@ -192,11 +259,11 @@ class DirectExchange(Exchange):
         if not targets:
             del self._routes[binding.routing_key]
 
-    def _find(self, routing_key: str, message: Message) -> Iterable[Destination]:
+    def _find(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
         return self._routes.get(routing_key, ())
 
-    def _leads(self, binding: Binding, routing_key: str, message: Message) -> bool:
-        return binding.routing_key == routing_key
+    def _test(self, binding: Binding) -> Test:
+        return lambda routing_key, _: binding.routing_key == routing_key
 
 
 class FanoutExchange(Exchange):
@@ -214,11 +281,11 @@ class FanoutExchange(Exchange):
     def _unindex(self, binding: Binding) -> None:
         _uncount(self._targets, binding.destination)
 
-    def _find(self, routing_key: str, message: Message) -> Iterable[Destination]:
+    def _find(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
         return self._targets
 
-    def _leads(self, binding: Binding, routing_key: str, message: Message) -> bool:
-        return True
+    def _test(self, binding: Binding) -> Test:
+        return lambda routing_key, headers: True
 
 
 class TopicExchange(Exchange):
@@ -236,22 +303,22 @@ class TopicExchange(Exchange):
     def _unindex(self, binding: Binding) -> None:
         self._trie.remove(binding.routing_key, binding.destination)
 
-    def _find(self, routing_key: str, message: Message) -> Iterable[Destination]:
-        return self._trie.match(routing_key)
+    def _find(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
+        return self._trie.match(routing_key, steps)
 
-    def _leads(self, binding: Binding, routing_key: str, message: Message) -> bool:
-        trie: TopicTrie[Destination] = TopicTrie()
-        trie.add(binding.routing_key, binding.destination)
-        return bool(trie.match(routing_key))
+    def _test(self, binding: Binding) -> Test:
+        trie: TopicTrie[None] = TopicTrie()
+        trie.add(binding.routing_key, None)
+        return lambda routing_key, headers: bool(trie.match(routing_key, headers.steps))
 
 
-X_MATCH: Mapping[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
-    "all": (all, False),
-    "any": (any, False),
-    "all-with-x": (all, True),
-    "any-with-x": (any, True),
+X_MATCH: Mapping[str, tuple[bool, bool]] = {
+    "all": (False, False),
+    "any": (True, False),
+    "all-with-x": (False, True),
+    "any-with-x": (True, True),
 }
-"""``x-match`` -> how the headers' answers add up, and whether headers that begin with ``x-`` count."""
+"""``x-match`` -> whether any header is enough, and whether headers that begin with ``x-`` count."""
 
 
 class HeadersExchange(Exchange):
@@ -265,7 +332,7 @@ class HeadersExchange(Exchange):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._bindings: dict[Binding, tuple[Callable[[Iterable[bool]], bool], dict[str, Any]]] = {}
+        self._bindings: dict[Binding, tuple[bool, Criteria]] = {}
 
     @property
     def tried(self) -> int:
@@ -285,30 +352,25 @@ class HeadersExchange(Exchange):
     def _unindex(self, binding: Binding) -> None:
         del self._bindings[binding]
 
-    def _find(self, routing_key: str, message: Message) -> Iterable[Destination]:
-        headers = message.properties.headers or {}
-        message.forget(SMALL)
-        return dict.fromkeys(
-            binding.destination for binding, criteria in self._bindings.items() if _meets(headers, *criteria)
+    def _find(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
+        meet = FrozenHeaders(message, steps).meet
+        found = dict.fromkeys(
+            binding.destination for binding, (is_any, criteria) in self._bindings.items() if meet(is_any, criteria)
         )
+        message.forget(SMALL)
+        return found
 
-    def _leads(self, binding: Binding, routing_key: str, message: Message) -> bool:
-        return _meets(message.properties.headers or {}, *_criteria(binding))
+    def _test(self, binding: Binding) -> Test:
+        is_any, criteria = _criteria(binding)
+        return lambda _, headers: headers.meet(is_any, criteria)
 
 
-def _criteria(binding: Binding) -> tuple[Callable[[Iterable[bool]], bool], dict[str, Any]]:
-    combine, with_x = X_MATCH[plain(binding.arguments.get("x-match", "all"))]
-    return combine, {
-        name: None if value is None else frozen(plain(value))
+def _criteria(binding: Binding) -> tuple[bool, Criteria]:
+    is_any, with_x = X_MATCH[plain(binding.arguments.get("x-match", "all"))]
+    return is_any, tuple(
+        (name, None if value is None else frozen(plain(value)))
         for name, value in binding.arguments.items()
         if name != "x-match" and (with_x or not name.startswith("x-"))
-    }
-
-
-def _meets(headers: Table, combine: Callable[[Iterable[bool]], bool], criteria: dict[str, Any]) -> bool:
-    return combine(
-        name in headers and (wanted is None or frozen(plain(headers[name])) == wanted)
-        for name, wanted in criteria.items()
     )
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.broker.arguments import MILLISECONDS_MAX
-from gateway.broker.channels import Channel, Delivery
+from gateway.broker.channels import Channel
 from gateway.broker.queues import ROOMY_AT, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
+from gateway.broker.turns import PIECE, Job, pieces
+from gateway.errors import RemoteError
 from gateway.message import Deadline, Properties
-from gateway.operations import Publish, Refused, Returned, Settlement
+from gateway.operations import Publish, Refused, Returned
+from gateway.steps import Steps, TooManySteps
 
 if TYPE_CHECKING:
     from gateway.broker.broker import Connection
@@ -30,9 +33,9 @@ MEMORY_FULL = "the memory for messages is used up"
 QUEUE_FULL = "a queue is at its length limit"
 
 
-def publish(channel: Channel, request: Publish, now: float) -> None:
-    """basic.publish, message.transfer. Raises what closes the channel: 403, 404, 406, 506, 540; and
-    :class:`~gateway.errors.FrameSyntaxError` where the properties are none."""
+def publish(channel: Channel, request: Publish, now: float) -> Job | None:
+    """basic.publish, message.transfer; a job, where there are many queues. Raises what closes the channel: 403, 404,
+    406, 506, 540; and :class:`~gateway.errors.FrameSyntaxError` where the properties are none."""
     connection = channel.connection
     vhost, memory = connection.vhost, connection.vhost.memory
     if request.immediate and not connection.rules.immediate:
@@ -67,19 +70,47 @@ def publish(channel: Channel, request: Publish, now: float) -> None:
             if not channel.confirms and _may_wait(connection, envelope):
                 raise PublisherWaits
             _refuse(channel, request, MEMORY_FULL, now)
-            return
-    if channel.branch is not None:
-        channel.branch.publish(envelope, _destinations(channel, request, now))
-        if channel.confirms:
-            channel.confirm(request.serial)
-        return
-    if channel.transaction is not None:
+            return None
+    if channel.transaction is not None and channel.branch is None:
+        _destinations(channel, request, now, is_rehearsal=True)
         envelope.hold()
         channel.transaction.publishes.append((request, envelope))
         if channel.confirms:
             channel.confirm(request.serial)
-        return
-    if not route(channel, request, envelope, now):
+        return None
+    queues = _destinations(channel, request, now)
+    if channel.branch is not None:
+        channel.branch.publish(envelope, queues)
+        if channel.confirms:
+            channel.confirm(request.serial)
+        return None
+    if len(queues) > PIECE:
+        return _spread(channel, request, envelope, queues, now)
+    taken = True
+    for queue in queues:
+        if not queue.publish(envelope, now):
+            taken = False
+    if not taken:
+        _refuse(channel, request, QUEUE_FULL, now, may_close=False)
+    elif channel.confirms:
+        channel.confirm(request.serial)
+    return None
+
+
+def _spread(channel: Channel, request: Publish, envelope: Envelope, queues: list[Queue], now: float) -> Job:
+    """Put a message into many queues, in several turns if it must be. All of them get it, even if the publisher has
+    gone in between."""
+    envelope.hold()
+    taken = True
+    try:
+        for piece in pieces(queues, PIECE // 4):
+            for queue in piece:
+                if not queue.gone and not queue.publish(envelope, now):
+                    taken = False
+            yield
+    finally:
+        envelope.release()
+    if not taken:
         _refuse(channel, request, QUEUE_FULL, now, may_close=False)
     elif channel.confirms:
         channel.confirm(request.serial)
@@ -93,48 +124,58 @@ def _may_wait(connection: Connection, envelope: Envelope) -> bool:
     return all(channel.transaction is None and not channel.unsettled for channel in connection.channels.values())
 
 
-def route(channel: Channel, request: Publish, envelope: Envelope, now: float) -> bool:
-    """Put a message into the queues it is for, or return it. False: a queue refused it."""
-    taken = True
-    for queue in _destinations(channel, request, now):
-        if not queue.publish(envelope, now):
-            taken = False
-    return taken
-
-
-def _destinations(channel: Channel, request: Publish, now: float) -> list[Queue]:
-    """The queues that a message is for; where there are none and its publisher wants to know, it is returned."""
-    vhost = channel.connection.vhost
+def _destinations(channel: Channel, request: Publish, now: float, is_rehearsal: bool = False) -> list[Queue]:
+    """The queues that a message is for; where there are none and its publisher wants to know, it is returned. 506
+    where finding them costs more steps than it may. ``is_rehearsal``: that is all that the caller wants to know."""
+    connection = channel.connection
+    vhost, limits = connection.vhost, connection.broker.limits
     exchange = vhost.exchanges.get(request.exchange)
-    # None: deleted since, in a transaction
-    queues = [] if exchange is None else vhost.route(exchange, request.routing_key, request.message)
-    returned = NO_ROUTE if not queues and request.mandatory else None
-    if request.immediate and queues:
-        size = len(request.message.body)
-        queues = [queue for queue in queues if queue.accepts_at_once(size)]
-        returned = None if queues else NO_CONSUMERS
+    if is_rehearsal and (exchange is None or exchange.cheap):
+        return []
+    try:
+        # None: deleted since, in a transaction
+        queues = [] if exchange is None else vhost.route(exchange, request.routing_key, request.message)
+        if is_rehearsal:
+            return queues
+        returned = NO_ROUTE if not queues and request.mandatory else None
+        if request.immediate and queues:
+            size = len(request.message.body)
+            Steps(limits.match_steps).spend(sum(8 + 8 * len(queue.consumers) for queue in queues))
+            queues = [queue for queue in queues if queue.accepts_at_once(size)]
+            returned = None if queues else NO_CONSUMERS
+    except TooManySteps:
+        connection.broker.too_costly(connection, "a publish", request.exchange)
+        text = f"finding the queues of this message costs more than {limits.match_steps} steps; "
+        raise refusal(506, text + f"use fewer or simpler bindings of exchange '{request.exchange}'") from None
     if returned is not None:
         _return(channel, request, *returned, now)
     return queues
 
 
-def commit(channel: Channel, now: float) -> bool:
-    """tx.commit: carry out what the transaction noted. False: a queue refused a message."""
+def commit(channel: Channel, now: float) -> Job:
+    """tx.commit: carry out what the transaction noted. 406 when a queue refused a message, 506 when finding the queues
+    of one costs too much since it was published; the others are where they belong."""
     transaction = channel.transaction
     assert transaction is not None
-    taken = True
-    for request, envelope in transaction.publishes:
-        if not route(channel, request, envelope, now):
-            taken = False
+    publishes, transaction.publishes = transaction.publishes, []
+    settlements, transaction.settlements = transaction.settlements, []
+    taken, failed = True, None
+    for request, envelope in publishes:
+        try:
+            queues = _destinations(channel, request, now)
+        except RemoteError as error:
+            queues, failed = [], error
+        for piece in pieces(queues, PIECE // 4):
+            for queue in piece:
+                if not queue.gone and not queue.publish(envelope, now):
+                    taken = False
+            yield
         envelope.release()
-    transaction.publishes.clear()
-    by_settlement: dict[Settlement, list[Delivery]] = {}
-    for delivery, settlement in transaction.settlements:
-        by_settlement.setdefault(settlement, []).append(delivery)
-    transaction.settlements.clear()
-    for settlement, deliveries in by_settlement.items():
-        channel.finish(deliveries, settlement, now)
-    return taken
+    yield from channel.carry_out(settlements, now)
+    if failed is not None:
+        raise failed
+    if not taken:
+        raise refusal(406, "partial tx completion")
 
 
 def _check(properties: Properties, connection: Connection) -> tuple[int | None, int]:

@@ -12,22 +12,23 @@ none of them looks at it twice.
 
 Expired messages go when they come to the head, as in RabbitMQ, by an alarm or on the way to a consumer.
 
-Nothing here takes longer for a long queue, but for what is asked of each of its messages; and where that may be all of
-them at once (purge, expiry, a deleted queue) it is done :data:`BATCH` at a time, the rest later.
+Nothing here takes longer for a long queue, but for what is asked of each of its messages. Where that may be all of them
+at once it ends with the turn, and goes on in a later one: see :meth:`Queue.go_on`. A purge begins a new *epoch*: what
+was ready in an earlier one is ready no more, and is dropped later.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
-from heapq import merge
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from gateway.broker.arguments import QueueArguments, weight
 from gateway.broker.consumers import Consumer, Cursor, Rotation
+from gateway.broker.turns import PIECE, Turn
 from gateway.message import Message
 from gateway.values import Table
 
@@ -44,6 +45,8 @@ ROOMY_AT = 0.8
 """Publishers are let on again when no more than this share is used."""
 RESERVE = 1.25
 """Dead letters, which nobody can be asked to stop, may go over the limit by this factor; then they are dropped."""
+HOPS_MAX = 128
+"""How often a message may be dead-lettered, from one queue to the next, without anybody's doing."""
 BATCH = 1_024
 """Messages that are dropped, expired or looked at in one go."""
 UNCARRIABLE: Final = 1 << 62
@@ -79,7 +82,9 @@ class Envelope:
     """A published message and where it was published to. Counted in :class:`Memory` while anyone holds it."""
 
     __slots__ = (
+        "_copies_left",
         "_holders",
+        "_hops",
         "cost",
         "exchange",
         "expiration",
@@ -121,11 +126,27 @@ class Envelope:
             + (weight(message.properties.headers or {}) if raw is None else len(raw.octets))
         )
         self._holders = 0
+        self._copies_left: list[int] | None = None
+        """How many further copies dead-lettering may make, shared with those that it has made; None: none so far."""
+        self._hops = 0
 
-    def hold(self) -> None:
-        """One more place holds it."""
-        self.memory.used += ENTRY_OVERHEAD if self._holders else self.cost
-        self._holders += 1
+    def pass_on(self, copy: Envelope, places: int, most: int) -> bool:
+        """Let a dead letter, sent on without anybody's doing, come to so many queues. False: it may not, for
+        dead-lettering has made ``most`` further copies of the message that was published, or it was passed on
+        :data:`HOPS_MAX` times. One place is its own, which it has lost."""
+        if self._copies_left is None:
+            self._copies_left = [most]
+        left = self._copies_left[0] - max(places - 1, 0)
+        if left < 0 or self._hops >= HOPS_MAX:
+            return False
+        self._copies_left[0] = left
+        copy._copies_left, copy._hops = self._copies_left, self._hops + 1
+        return True
+
+    def hold(self, places: int = 1) -> None:
+        """One more place holds it, or more."""
+        self.memory.used += places * ENTRY_OVERHEAD if self._holders else self.cost + (places - 1) * ENTRY_OVERHEAD
+        self._holders += places
 
     def release(self) -> None:
         """One place less holds it."""
@@ -149,10 +170,10 @@ class Entry:
         """When, in seconds on the clock of ``now``; None: never."""
         self.size = len(envelope.message.body)
         self.redelivered = False
-        self.ready = False
-        """It waits in the queue; false while it is out, and after."""
-        self.stored = False
-        """It stands in its line, ready or as a hole."""
+        self.ready = 0
+        """The queue's epoch while it waits in the queue; 0 while it is out, and after."""
+        self.stored = 0
+        """The queue's epoch while it stands in its line, ready or as a hole."""
         self.skipped = False
         """A connection could not carry it."""
 
@@ -172,6 +193,7 @@ class Undertaker(Protocol):
 
     memory: Memory
     """What counts all messages."""
+    turn: Turn
 
     def died(self, entry: Entry, reason: str) -> None:
         """``entry`` left its queue for a reason of ``x-death``: rejected, expired or maxlen."""
@@ -181,8 +203,12 @@ class Undertaker(Protocol):
         """What expires next in ``queue`` may have changed."""
         ...
 
-    def discard(self, entries: deque[Entry]) -> None:
-        """These have left their queue and are to be dropped, now or later."""
+    def later(self, queue: Queue) -> None:
+        """Call :meth:`Queue.go_on` in a later turn."""
+        ...
+
+    def discard(self, line: deque[Entry], epoch: int) -> None:
+        """Those that were ready in that epoch have left their queue, and are to be dropped, now or later."""
         ...
 
 
@@ -236,6 +262,8 @@ class Queue:
         """It goes when that connection goes."""
         self.arguments = arguments if arguments is not None else QueueArguments()
         self.table = table if table is not None else {}
+        self.weight = 0
+        """What its name and arguments take in memory, roughly, in octets."""
         self.bindings_to: dict[Binding, None] = {}
         self.gone = False
         self.alarm: float | None = None
@@ -247,6 +275,11 @@ class Queue:
         self.ready_octets = 0
         self.skipped = 0
         """How many of those that wait could not be carried by some connection."""
+        self.epoch = 1
+        self.pending = False
+        """It has something left to do in a later turn."""
+        self.unfinished = False
+        """The last look for an entry has found none yet, and goes on in a later turn."""
         self._lines: list[deque[Entry]] = [deque() for _ in range((self.arguments.max_priority or 0) + 1)]
         self._holes = 0
         self._mortal = False
@@ -257,6 +290,8 @@ class Queue:
         """While messages are skipped: how far connections that can carry the same have looked."""
         self._settled = False
         """Nobody can take any of what waits."""
+        self._returned: list[Entry] = []
+        """What came back lately, for those who look again."""
 
     # ------------------------------------------------------------------------------------------- messages
 
@@ -289,7 +324,7 @@ class Queue:
             return False
         self._next_position += 1
         envelope.hold()
-        entry.ready = entry.stored = True
+        entry.ready = entry.stored = self.epoch
         self._lines[level].append(entry)
         self.ready += 1
         self.ready_octets += entry.size
@@ -313,24 +348,20 @@ class Queue:
     def requeue(self, entries: Iterable[Entry], now: float) -> None:
         """Give entries back their old places. Dispatch is the caller's business."""
         by_level: dict[int, list[Entry]] = {}
+        epoch = self.epoch
         self._settled = False
         for entry in entries:
-            entry.ready = True
+            entry.ready = epoch
             self.ready += 1
             self.ready_octets += entry.size
             self.skipped += entry.skipped
-            if entry.stored:
+            if entry.stored == epoch:
                 self._holes -= 1
             else:
-                entry.stored = True
+                entry.stored = epoch
                 by_level.setdefault(entry.level, []).append(entry)
-            for consumer in self._selective:
-                cursor = consumer.cursor
-                if consumer.acquires and cursor is not None and entry.position <= cursor.seen[entry.level]:
-                    cursor.returned[entry] = None
-            for cursor in self._carriers.values():
-                if entry.position <= cursor.seen[entry.level]:
-                    cursor.returned[entry] = None
+            if self._selective or self._carriers:
+                self._note_return(entry)
         for level, returned in by_level.items():
             _insert(self._lines[level], sorted(returned, key=_BY_POSITION))
         if self.arguments.overflow not in REFUSING:
@@ -338,14 +369,43 @@ class Queue:
         if self._mortal:
             self.undertaker.arm(self)
 
+    def _note_return(self, entry: Entry) -> None:
+        """Have those who select or skip look at an entry again; who is too far behind, at the whole queue."""
+        returned = self._returned
+        if len(returned) >= RETURNED_MAX:
+            for cursor in self._cursors():
+                if cursor.looks_again and cursor.returned_at < len(returned):
+                    cursor.rewind()
+                cursor.returned_at = 0
+            returned.clear()
+        returned.append(entry)
+
+    def _cursors(self) -> Iterator[Cursor]:
+        for consumer in self._selective:
+            if consumer.cursor is not None:
+                yield consumer.cursor
+        yield from self._carriers.values()
+
     def first(self, now: float) -> Entry | None:
-        """The next entry, None if none is ready. Expired ones are buried on the way."""
+        """The next entry, None if none is ready. Expired ones are buried on the way, a batch at a time: where there
+        are more, ``unfinished`` says so."""
+        self.unfinished = False
+        line = self._lines[-1]
+        if line:  # nearly always there is one line, and its head is ready
+            entry = line[0]
+            if entry.ready and entry.expires is None:
+                return entry
+        left = BATCH
         for line in reversed(self._lines):
-            while (entry := self._head(line)) is not None:
-                if entry.expires is None or entry.expires >= now:
-                    return entry
-                self.take(entry)
-                self.undertaker.died(entry, "expired")
+            while (head := self._head(line)) is not None:
+                if head.expires is None or head.expires >= now:
+                    return head
+                if not left:
+                    self.unfinished = True
+                    return None
+                left -= 1
+                self.take(head)
+                self.undertaker.died(head, "expired")
         return None
 
     def _head(self, line: deque[Entry]) -> Entry | None:
@@ -355,13 +415,13 @@ class Queue:
             if entry.ready:
                 return entry
             line.popleft()
-            entry.stored = False
+            entry.stored = 0
             self._holes -= 1
         return None
 
     def take(self, entry: Entry) -> None:
         """Take a ready entry out of the queue."""
-        entry.ready = False
+        entry.ready = 0
         self.ready -= 1
         self.ready_octets -= entry.size
         if entry.skipped:
@@ -369,40 +429,39 @@ class Queue:
         line = self._lines[entry.level]
         if line[0] is entry:
             line.popleft()
-            entry.stored = False
+            entry.stored = 0
             if self._mortal:
                 self.undertaker.arm(self)
             return
         self._holes += 1
-        if self._holes > self.ready + _HOLES_MIN:
+        if self._holes > min(self.ready + _HOLES_MIN, _HOLES_MAX):
             self._sweep()
 
     def purge(self) -> int:
         """Drop what is ready; how many there were."""
-        entries = self.clear()
-        count = len(entries)
-        self.undertaker.discard(entries)
+        count = self.ready
+        for line in self.clear():
+            self.undertaker.discard(line, self.epoch - 1)
         return count
 
-    def clear(self) -> deque[Entry]:
-        """Take all that is ready out of the queue, in order."""
-        entries = deque(entry for line in reversed(self._lines) for entry in line if entry.ready)
-        for line in self._lines:
-            for entry in line:
-                entry.ready = entry.stored = False
-            line.clear()
+    def clear(self) -> list[deque[Entry]]:
+        """Take all that is ready out of the queue: its lines. What of them was ready has the epoch before this."""
+        lines, self._lines = self._lines, [deque() for _ in self._lines]
+        self.epoch += 1
         self.ready = self.ready_octets = self._holes = self.skipped = 0
         self._carriers.clear()
-        return entries
+        return [line for line in reversed(lines) if line]
 
     def expire(self, now: float) -> None:
         """Bury what has expired at the head of each line; no more than a batch, the next alarm is for the rest."""
-        left = BATCH
+        left, over = BATCH, self.undertaker.turn.over
         for line in self._lines:
             while (
                 left and (entry := self._head(line)) is not None and entry.expires is not None and entry.expires <= now
             ):
                 left -= 1
+                if not left % PIECE and over():
+                    left = 0
                 self.take(entry)
                 self.undertaker.died(entry, "expired")
 
@@ -425,22 +484,29 @@ class Queue:
     def _drop_overflow(self) -> None:
         """RabbitMQ's drop-head: the head of the highest priority goes first."""
         count_max, octets_max = self.arguments.max_length, self.arguments.max_length_bytes
+        left = BATCH
         while self.ready and (
             (count_max is not None and self.ready > count_max)
             or (octets_max is not None and self.ready_octets > octets_max)
         ):
+            if not left:
+                left = BATCH
+                if self.undertaker.turn.over():
+                    self._later()
+                    return
+            left -= 1
             entry = next(entry for line in reversed(self._lines) if (entry := self._head(line)) is not None)
             self.take(entry)
             self.undertaker.died(entry, "maxlen")
 
     def _sweep(self) -> None:
-        for line in self._lines:
-            kept = [entry for entry in line if entry.ready]
+        for level, line in enumerate(self._lines):
+            kept = deque(entry for entry in line if entry.ready)
             if len(kept) != len(line):
                 for entry in line:
-                    entry.stored = entry.ready
-                line.clear()
-                line.extend(kept)
+                    if not entry.ready:
+                        entry.stored = 0
+                self._lines[level] = kept
         self._holes = 0
 
     # ------------------------------------------------------------- what not every connection can carry
@@ -450,7 +516,7 @@ class Queue:
         if entry.skipped:
             return False
         entry.skipped = True
-        if entry.ready:
+        if entry.ready == self.epoch:
             self.skipped += 1
         return True
 
@@ -458,10 +524,12 @@ class Queue:
         self.skipped -= 1
         if not self.skipped:
             self._carriers.clear()
+            if not self._selective:
+                self._returned.clear()
 
     def next_for(self, connection: Carrier, now: float) -> Entry | None:
-        """The next entry that the connection can carry, as far as is known; None if none is ready. What has expired
-        is buried on the way."""
+        """The next entry that the connection can carry, as far as is known; None if none is ready, or if it goes on
+        looking in a later turn (``unfinished``). What has expired is buried on the way."""
         if not self.skipped:
             return self.first(now)
         return self._unseen(self._cursor_of(connection), connection.carries, now, bury=True)
@@ -473,7 +541,7 @@ class Queue:
         if cursor is None:
             if len(carriers) >= CARRIERS_MAX:
                 del carriers[next(iter(carriers))]
-            cursor = carriers[connection.carriage] = Cursor(len(self._lines))
+            cursor = carriers[connection.carriage] = Cursor(len(self._lines), len(self._returned))
         return cursor
 
     # ------------------------------------------------------------------------------------------ consumers
@@ -488,7 +556,7 @@ class Queue:
         self.consumers[consumer] = None
         self._settled = False
         if consumer.selective:
-            consumer.cursor = Cursor(len(self._lines))
+            consumer.cursor = Cursor(len(self._lines), len(self._returned), looks_again=consumer.acquires)
             self._selective[consumer] = None
         if consumer.acquires and (self._active() is consumer or not self.arguments.single_active_consumer):
             self._rotation.add(consumer)
@@ -500,6 +568,8 @@ class Queue:
         self._settled = False
         del self.consumers[consumer]
         self._selective.pop(consumer, None)
+        if not self._selective and not self._carriers:
+            self._returned.clear()
         self._rotation.remove(consumer)
         if was_active and self.arguments.single_active_consumer and (heir := self._active()) is not None:
             self._rotation.add(heir)
@@ -516,14 +586,24 @@ class Queue:
             self._rotation.add(consumer)
 
     def dispatch(self, now: float) -> None:
-        """Hand out what is ready to those who may have it."""
+        """Hand out what is ready to those who may have it, until the turn is over; the rest later."""
+        if self.pending:
+            return
         if self._is_picky():
             self._dispatch_selectively(now)
             return
-        next_consumer = self._rotation.next
+        next_consumer, turn = self._rotation.next, self.undertaker.turn
         while self.ready:
+            if turn.clock() >= turn.until:
+                self._later()
+                return
             entry = self.first(now)
-            if entry is None or (consumer := next_consumer(entry.size)) is None:
+            if entry is None:
+                if self.unfinished:
+                    self._later()
+                return
+            consumer = next_consumer(entry.size)
+            if consumer is None:
                 return
             if consumer.channel.deliver(consumer, entry, now):
                 self.take(entry)
@@ -535,21 +615,37 @@ class Queue:
         """Not every consumer may have what comes first."""
         return bool(self._selective) or self.skipped > 0
 
+    def go_on(self, now: float) -> None:
+        """Do what was left over from an earlier turn."""
+        self.pending = False
+        if not self.gone:
+            if self.arguments.overflow not in REFUSING:
+                self._drop_overflow()
+            self.dispatch(now)
+
+    def _later(self) -> None:
+        self._settled = False
+        if not self.pending:
+            self.pending = True
+            self.undertaker.later(self)
+
     def _dispatch_selectively(self, now: float) -> None:
         """The same where not every consumer may have what comes first."""
+        over = self.undertaker.turn.over
         for consumer in list(self._selective):
-            if not consumer.acquires:
-                cursor = consumer.cursor
-                assert cursor is not None
-                while (entry := self._unseen(cursor, consumer.wants, now)) is not None and consumer.admits(entry.size):
-                    if consumer.channel.deliver(consumer, entry, now):
-                        cursor.unseen.popleft()
-                if entry is None and consumer.auto_close:
-                    consumer.channel.connection.broker.finish_later(consumer)
+            if not consumer.acquires and not self._show(consumer, now):
+                self._later()
+                if over():
+                    return
         chosen: list[Entry] = []
         dry: set[Cursor] = set()
+        is_unfinished = False
 
         def choose(consumer: Consumer) -> bool:
+            nonlocal is_unfinished
+            if is_unfinished:
+                return False
+            self.unfinished = False
             if (cursor := consumer.cursor) is not None:
                 entry = self._unseen(cursor, consumer.wants, now)
             elif self.skipped:
@@ -560,33 +656,71 @@ class Queue:
                     dry.add(cursor)
             else:
                 entry = self.first(now)
-            if entry is None or not consumer.admits(entry.size):
+            if entry is None:
+                if self.unfinished:
+                    tired.append(consumer)
+                    is_unfinished = over()
+                return False
+            if not consumer.admits(entry.size):
                 return False
             chosen.append(entry)
             return True
 
         was_settled = self._settled
-        while self.ready and (taker := self._rotation.select(choose)) is not None:
+        tired: list[Consumer] = []
+        while self.ready and not is_unfinished and (taker := self._rotation.select(choose)) is not None:
             entry = chosen.pop()
             if taker.channel.deliver(taker, entry, now):
                 self.take(entry)
                 if was_settled:
-                    return  # no more than one has come since nobody could take any
-        self._settled = True
+                    break  # no more than one has come since nobody could take any
+            is_unfinished = over()
+        for consumer in tired:
+            self._rotation.put_back(consumer)
+        if is_unfinished or tired:
+            self._later()
+        else:
+            self._settled = True
+
+    def _show(self, consumer: Consumer, now: float) -> bool:
+        """Show a browser what it has not seen. False: there is more, for a later turn."""
+        cursor, over = consumer.cursor, self.undertaker.turn.over
+        assert cursor is not None
+        while True:
+            entry = self._unseen(cursor, consumer.wants, now)
+            if entry is None or not consumer.admits(entry.size):
+                break
+            if consumer.channel.deliver(consumer, entry, now):
+                cursor.unseen.popleft()
+            if over():
+                self.unfinished = True
+                break
+        if self.unfinished:  # the others first, next time
+            del self._selective[consumer]
+            self._selective[consumer] = None
+            return False
+        if entry is None and consumer.auto_close:
+            consumer.channel.connection.broker.finish_later(consumer)
+        return True
 
     def _unseen(self, cursor: Cursor, wants: Callable[[Entry], bool], now: float, bury: bool = False) -> Entry | None:
         """The first ready entry that was not looked at with this cursor and is wanted. What has expired is passed
-        over, or buried."""
-        unseen, returned = cursor.unseen, cursor.returned
-        while returned:
-            entry = next(iter(returned))
-            if entry.ready and wants(entry):
+        over, or buried. None: there is none, or the turn is over (``unfinished``)."""
+        self.unfinished = False
+        epoch, returned, turn = self.epoch, self._returned, self.undertaker.turn
+        while cursor.looks_again and cursor.returned_at < len(returned):
+            entry = returned[cursor.returned_at]
+            if entry.ready == epoch and entry.position <= cursor.seen[entry.level] and wants(entry):
                 return entry
-            del returned[entry]
+            cursor.returned_at += 1
+            if turn.clock() >= turn.until:
+                self.unfinished = True
+                return None
+        unseen = cursor.unseen
         while True:
             while unseen:
                 entry = unseen[0]
-                if entry.ready:
+                if entry.ready == epoch:
                     if entry.expires is None or entry.expires >= now:
                         if wants(entry):
                             return entry
@@ -594,6 +728,9 @@ class Queue:
                         self.take(entry)
                         self.undertaker.died(entry, "expired")
                 unseen.popleft()
+                if turn.clock() >= turn.until:
+                    self.unfinished = True
+                    return None
             self._look(cursor)
             if not unseen:
                 return None
@@ -629,12 +766,22 @@ REFUSING = frozenset({"reject-publish", "reject-publish-dlx"})
 """Settings of ``x-overflow`` with which a full queue takes no more."""
 _HOLES_MIN = 64
 """Holes that are not worth a sweep."""
+_HOLES_MAX = 16_384
+"""Holes that are swept up however long the queue is."""
+RETURNED_MAX = 16_384
+"""Entries that came back, and are kept in mind for those who select."""
 
 
 def _insert(line: deque[Entry], entries: list[Entry]) -> None:
-    """Put entries, sorted by position, where they belong in a sorted line; what is close to its head is cheap."""
-    last = entries[-1].position
-    before: list[Entry] = []
-    while line and line[0].position < last:
-        before.append(line.popleft())
-    line.extendleft(reversed(list(merge(before, entries, key=_BY_POSITION)) if before else entries))
+    """Put entries, sorted by position, where they belong in a sorted line. The line is turned once, however many they
+    are; what is close to its head is cheap."""
+    if not line or entries[-1].position < line[0].position:
+        line.extendleft(reversed(entries))
+        return
+    places = [bisect_right(line, entry.position, key=_BY_POSITION) for entry in entries]
+    turned = 0
+    for place, entry in zip(places, entries, strict=True):
+        line.rotate(turned - place)
+        turned = place
+        line.append(entry)
+    line.rotate(turned + len(entries))

@@ -15,6 +15,7 @@ from gateway.broker.consumers import Consumer, CreditBalance, Window
 from gateway.broker.dtx import DTX_HANDLERS
 from gateway.broker.queues import Queue
 from gateway.broker.refusals import missing, refusal, reply_text
+from gateway.broker.turns import Job
 from gateway.errors import EncodeError, FrameSyntaxError, LocalError, RemoteError
 from gateway.operations import (
     Acquire,
@@ -56,12 +57,13 @@ from gateway.operations import (
 )
 
 
-class LooksOn(Exception):
-    """The request goes on looking when its neighbors have had their turn."""
-
-
 def _done(channel: Channel, request: Request, now: float) -> None:
     channel.connection.send(Done(channel.number, request.serial, request.serial), now)
+
+
+def _when_done(job: Job, channel: Channel, request: Request, now: float) -> Job:
+    yield from job
+    _done(channel, request, now)
 
 
 def _queue_name(channel: Channel, name: str) -> str:
@@ -86,9 +88,8 @@ def _declare_exchange(channel: Channel, request: DeclareExchange, now: float) ->
     _done(channel, request, now)
 
 
-def _delete_exchange(channel: Channel, request: DeleteExchange, now: float) -> None:
-    channel.connection.vhost.delete_exchange(request)
-    _done(channel, request, now)
+def _delete_exchange(channel: Channel, request: DeleteExchange, now: float) -> Job:
+    return _when_done(channel.connection.vhost.delete_exchange(request), channel, request, now)
 
 
 def _bind_exchange(channel: Channel, request: BindExchange, now: float) -> None:
@@ -98,11 +99,11 @@ def _bind_exchange(channel: Channel, request: BindExchange, now: float) -> None:
     _done(channel, request, now)
 
 
-def _unbind_exchange(channel: Channel, request: UnbindExchange, now: float) -> None:
+def _unbind_exchange(channel: Channel, request: UnbindExchange, now: float) -> Job:
     vhost = channel.connection.vhost
     destination = vhost.exchanges.get(request.destination)
-    vhost.unbind(request.source, destination, request.routing_key, request.arguments)
-    _done(channel, request, now)
+    job = vhost.unbind(request.source, destination, request.routing_key, request.arguments)
+    return _when_done(job, channel, request, now)
 
 
 def _query_exchange(channel: Channel, request: QueryExchange, now: float) -> None:
@@ -162,18 +163,18 @@ def _bind_queue(channel: Channel, request: BindQueue, now: float) -> None:
     _done(channel, request, now)
 
 
-def _unbind_queue(channel: Channel, request: UnbindQueue, now: float) -> None:
+def _unbind_queue(channel: Channel, request: UnbindQueue, now: float) -> Job:
     vhost = channel.connection.vhost
     name = _queue_name(channel, request.queue)
     routing_key = request.routing_key if request.queue or request.routing_key else name
     queue = _queue(channel, name) if name in vhost.queues else None
     arguments = None if channel.connection.rules.unbinds_by_key else request.arguments
-    vhost.unbind(request.exchange, queue, routing_key, arguments)
-    _done(channel, request, now)
+    return _when_done(vhost.unbind(request.exchange, queue, routing_key, arguments), channel, request, now)
 
 
-def _query_binding(channel: Channel, request: QueryBinding, now: float) -> None:
-    channel.connection.send(channel.connection.vhost.query_binding(request), now)
+def _query_binding(channel: Channel, request: QueryBinding, now: float) -> Job:
+    connection = channel.connection
+    return connection.vhost.query_binding(request, lambda found: connection.send(found, now))
 
 
 def _purge_queue(channel: Channel, request: PurgeQueue, now: float) -> None:
@@ -181,10 +182,13 @@ def _purge_queue(channel: Channel, request: PurgeQueue, now: float) -> None:
     channel.connection.send(Removed(channel.number, request.serial, request.serial, count), now)
 
 
-def _delete_queue(channel: Channel, request: DeleteQueue, now: float) -> None:
+def _delete_queue(channel: Channel, request: DeleteQueue, now: float) -> Job:
     connection = channel.connection
     name = _queue_name(channel, request.queue)
+    queue = connection.vhost.queues.get(name)
     count = connection.vhost.delete_queue(request, name, connection, now)
+    while queue is not None and (queue.bindings_to or queue.consumers):
+        yield
     connection.send(Removed(channel.number, request.serial, request.serial, count), now)
 
 
@@ -260,13 +264,16 @@ def _flow(channel: Channel, request: Flow, now: float) -> None:
         channel.wake(now)
 
 
-def _get(channel: Channel, request: Get, now: float) -> None:
+def _get(channel: Channel, request: Get, now: float) -> Job:
     connection, serial = channel.connection, request.serial
     queue = _queue(channel, request.queue)
     connection.vhost.touch(queue, now)
     if not request.no_ack and len(channel.unsettled) >= connection.broker.limits.unacked:
         raise refusal(506, f"{connection.broker.limits.unacked} deliveries are not acknowledged")
-    while (entry := queue.next_for(connection, now)) is not None:
+    while (entry := queue.next_for(connection, now)) is not None or queue.unfinished:
+        if entry is None:
+            yield
+            continue
         envelope = entry.envelope
         got = Got(
             channel.number,
@@ -283,8 +290,7 @@ def _get(channel: Channel, request: Get, now: float) -> None:
             delivery = connection.session.send(got, now)
         except (EncodeError, FrameSyntaxError) as error:
             connection.skip(entry, error)
-            if connection.paused:
-                raise LooksOn from None
+            yield
             continue
         except LocalError as error:
             raise RemoteError(311, reply_text(311, f"{queue.name}: {error}")) from None
@@ -300,18 +306,17 @@ def _get(channel: Channel, request: Get, now: float) -> None:
         channel.unsettled[delivery] = (entry, None)
 
 
-def _acquire(channel: Channel, request: Acquire, now: float) -> None:
-    taken = tuple(channel.acquire(request.deliveries))
-    channel.connection.send(Acquired(channel.number, request.serial, request.serial, taken), now)
+def _acquire(channel: Channel, request: Acquire, now: float) -> Job:
+    taken: list[tuple[int, int]] = []
+    yield from channel.acquire(request.deliveries, taken)
+    channel.connection.send(Acquired(channel.number, request.serial, request.serial, tuple(taken)), now)
 
 
-def _recover(channel: Channel, request: Recover, now: float) -> None:
+def _recover(channel: Channel, request: Recover, now: float) -> Job:
     if request.requeue or not channel.connection.rules.redelivers_first:
         _done(channel, request, now)
-        channel.recover(request.requeue, now)
-    else:
-        channel.recover(request.requeue, now)
-        _done(channel, request, now)
+        return channel.recover(request.requeue, now)
+    return _when_done(channel.recover(request.requeue, now), channel, request, now)
 
 
 # ------------------------------------------------------------------------------ confirms and transactions
@@ -334,17 +339,14 @@ def _tx_select(channel: Channel, request: TxSelect, now: float) -> None:
     _done(channel, request, now)
 
 
-def _tx_commit(channel: Channel, request: TxCommit, now: float) -> None:
+def _tx_commit(channel: Channel, request: TxCommit, now: float) -> Job:
     _require_tx(channel)
-    if not publishing.commit(channel, now):
-        raise refusal(406, "partial tx completion")
-    _done(channel, request, now)
+    return _when_done(publishing.commit(channel, now), channel, request, now)
 
 
-def _tx_rollback(channel: Channel, request: TxRollback, now: float) -> None:
+def _tx_rollback(channel: Channel, request: TxRollback, now: float) -> Job:
     _require_tx(channel)
-    channel.roll_back()
-    _done(channel, request, now)
+    return _when_done(channel.roll_back(), channel, request, now)
 
 
 def _require_tx(channel: Channel) -> None:
@@ -352,7 +354,7 @@ def _require_tx(channel: Channel) -> None:
         raise refusal(channel.connection.rules.untransacted_code, "channel is not transactional")
 
 
-HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], None]] = {
+HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], Job | None]] = {
     DeclareExchange: _declare_exchange,
     DeleteExchange: _delete_exchange,
     BindExchange: _bind_exchange,
@@ -381,7 +383,7 @@ HANDLERS: Mapping[type[Operation], Callable[[Channel, Any, float], None]] = {
     TxRollback: _tx_rollback,
     **DTX_HANDLERS,
 }
-"""Every request that a channel takes."""
+"""Every request that a channel takes; what takes long is a job."""
 
 QUERIES: frozenset[type[Operation]] = frozenset({QueryExchange, QueryQueue})
 """Requests to which "it is not there" is an answer."""

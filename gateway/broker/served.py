@@ -197,6 +197,7 @@ class Served:
 
     def data_received(self, data: bytes) -> None:
         """Octets of the client."""
+        self._server.broker.turn.begin()
         now = self._received_at = self._server.loop.time()
         session = self.session
         if session is None:
@@ -218,6 +219,7 @@ class Served:
 
     def stream_lost(self, error: Exception | None) -> None:
         """The client is gone."""
+        self._server.broker.turn.begin()
         now = self._server.loop.time()
         for timer in (self._timer, self._held):
             if timer is not None:
@@ -228,7 +230,7 @@ class Served:
         self._unread = b""
         if self.session is not None and self.connection is not None:
             self._server.broker.receive(self.connection, self.session.receive_eof(now), now)
-            self._server.broker.disconnect(self.connection, now)
+            self._server.broker.depart(self.connection, now)
         self._listener.ended(self)
         self._server.ended(self)
 
@@ -290,14 +292,12 @@ class Served:
 
     def _work(self, now: float) -> None:
         """Work on what is unread, for one turn."""
-        session, loop = self.session, self._server.loop
+        session, over = self.session, self._server.broker.turn.over
         assert session is not None
-        until = now + self._server.broker.limits.turn
         while self._unread and not self._is_stopped() and not session.closed:
             piece, self._unread = self._unread[:SLICE], self._unread[SLICE:]
             self._handle(session.receive_data(piece, now), now)
-            now = loop.time()
-            if now >= until:
+            if over():
                 break
         if session.closed:
             self._unread = b""
@@ -305,8 +305,17 @@ class Served:
 
     def _go_on(self) -> None:
         self._going_on = False
-        if self.session is not None and self._unread and not self._is_stopped():
-            self._work(self._server.loop.time())
+        connection = self.connection
+        if self.session is None or connection is None or connection.number not in self._server.broker.connections:
+            return
+        self._server.broker.turn.begin()
+        now = self._server.loop.time()
+        if connection.may_go_on:
+            self._server.broker.receive(connection, (), now)
+        if self._unread and not self._is_stopped() and not self._server.broker.turn.over():
+            self._work(now)
+        else:
+            self._after(now)
 
     def _is_stopped(self) -> bool:
         """Nothing more is done for this client, since it does not read what it was told, or must wait."""
@@ -358,21 +367,22 @@ class Served:
 
     def _steer(self) -> None:
         """Read on, or not; and have another turn where something is left to do."""
-        if self._is_stopped():
-            self.stream.pause_reading()
-        elif self._unread:
-            self.stream.pause_reading()
-            if not self._going_on:
-                self._going_on = True
-                self._server.loop.call_soon(self._go_on)
-        else:
+        is_stopped = self._is_stopped()
+        if not is_stopped and not self._unread:
             self.stream.resume_reading()
+            return
+        self.stream.pause_reading()
+        assert self.connection is not None
+        if (self.connection.may_go_on if is_stopped else self._unread) and not self._going_on:
+            self._going_on = True
+            self._server.loop.call_soon(self._go_on)
 
     def _written(self) -> None:
         connection = self.connection
         if connection is None or not self.stream.writable:
             return
         if connection.paused or connection.backlog:
+            self._server.broker.turn.begin()
             self._server.broker.resume(connection, self._server.loop.time())
             self._server.watch_timeouts()
         self._steer()
@@ -407,6 +417,7 @@ class Served:
             # No open connection in time; or it does not read our last words, and cannot hold the stream open by that.
             self.stream.abort()
             return
+        self._server.broker.turn.begin()
         now = self._server.loop.time()
         if not self.stream.reading:
             # It is not its fault that we hear nothing of it.

@@ -88,7 +88,12 @@ class EmbeddedBroker:
         self.limits = limits
         self.loop: asyncio.AbstractEventLoop
         self.broker = Broker(
-            settings, random_octets=os.urandom, wall_clock=time.time, limits=broker_limits, on_skip=self._skipped
+            settings,
+            random_octets=os.urandom,
+            wall_clock=time.time,
+            limits=broker_limits,
+            clock=time.monotonic,
+            on_skip=self._skipped,
         )
         config = ServerConfig(
             authenticate=self.broker.authenticate,
@@ -235,6 +240,7 @@ class EmbeddedBroker:
     def _timeout(self) -> None:
         self._timer = None
         self._timer_at = NEVER
+        self.broker.turn.begin()
         self.broker.handle_timeout(self.loop.time())
         self.watch_timeouts()
 

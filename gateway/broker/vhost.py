@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from gateway.broker import arguments as args
 from gateway.broker.alarms import Alarms
 from gateway.broker.consumers import Consumer
-from gateway.broker.dead_letters import is_automatic_cycle, with_death
+from gateway.broker.dead_letters import X_DEATH, automatic_deaths, with_death
 from gateway.broker.dtx import Branches
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
-from gateway.broker.queues import BATCH, Entry, Envelope, Memory, Queue, Tenant
+from gateway.broker.queues import BATCH, HOPS_MAX, Entry, Envelope, Memory, Queue, Tenant
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
+from gateway.broker.turns import PIECE, Job, Jobs, Turn, for_each, pieces
 from gateway.limits import BrokerLimits
 from gateway.message import Message
 from gateway.operations import (
@@ -28,6 +29,7 @@ from gateway.operations import (
     DeleteQueue,
     QueryBinding,
 )
+from gateway.steps import Steps, TooManySteps
 from gateway.values import Table
 
 
@@ -40,7 +42,7 @@ class DefaultExchange(Exchange):
         super().__init__("", durable=True)
         self._queues = queues
 
-    def match(self, routing_key: str, message: Message) -> Iterable[Destination]:
+    def match(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
         queue = self._queues.get(routing_key)
         return () if queue is None else (queue,)
 
@@ -71,6 +73,9 @@ class VirtualHost:
     Args:
         random_octets: for the names of queues that the server names.
         wall_clock: seconds since 1970, for ``x-death``.
+        turn: how long work goes on before others have their turn.
+        jobs: what is left of it then.
+        lost: called for a dead letter that is dropped, with the name of its queue and the reason.
     """
 
     def __init__(
@@ -80,8 +85,14 @@ class VirtualHost:
         limits: BrokerLimits,
         random_octets: Callable[[int], bytes],
         wall_clock: Callable[[], float],
+        turn: Turn,
+        jobs: Jobs,
+        lost: Callable[[str, str], None],
     ) -> None:
         self.name = name
+        self.turn = turn
+        self._jobs = jobs
+        self._lost = lost
         self.memory = memory
         self.limits = limits
         self.queues: dict[str, Queue] = {}
@@ -90,14 +101,24 @@ class VirtualHost:
         for predeclared, kind in PREDECLARED.items():
             self.exchanges[predeclared] = kind(predeclared, durable=True)
         self.alarms: Alarms[Queue] = Alarms()
-        self.branches = Branches(limits)
+        self.branches = Branches(limits, self.start)
         self.consumers = 0
         self.dropped = 0
-        """Dead letters that there was no memory for."""
+        """Dead letters that were dropped."""
         self._bindings = 0
+        self._unbinding = 0
+        """How many jobs remove bindings: until they are done some lead to what is gone."""
         self._declared = 0
-        self._dead: deque[tuple[Entry, str]] = deque()
-        self._discarded: deque[Entry] = deque()
+        self.dead: deque[tuple[Entry, str]] = deque()
+        """What has left its queue unconsumed, and why, for :meth:`bury`."""
+        self._discarded: deque[tuple[deque[Entry], int, str]] = deque()
+        """Lines of queues that were emptied: the epoch of those to be dropped, and why they die, or nothing."""
+        self._steps = Steps(0)
+        """What is left of those of the message that is routed."""
+        self._pending: deque[Queue] = deque()
+        """Queues with something left to do."""
+        self._stage = 0
+        """Which of the things that wait comes first in the next turn."""
         self._late = False
         """Dead letters are left over, for :meth:`handle_timeout`."""
         self._random_octets = random_octets
@@ -106,6 +127,10 @@ class VirtualHost:
     def time(self) -> int:
         """Milliseconds since 1970."""
         return int(self._wall_clock() * 1000)
+
+    def start(self, job: Job) -> None:
+        """Work on a job, in this turn and in later ones."""
+        self._jobs.start(job)
 
     def title(self, kind: str, name: str) -> str:
         """A queue or exchange as reply texts name it."""
@@ -151,7 +176,8 @@ class VirtualHost:
         _check_name("exchange", name)
         if len(self.exchanges) >= self.limits.exchanges:
             raise refusal(506, f"cannot declare {what}: the limit of {self.limits.exchanges} exchanges is reached")
-        self._charge(args.weight(name) + args.weight(request.arguments))
+        weight = args.weight(name) + args.weight(request.arguments)
+        self._charge(weight)
         self.exchanges[name] = found = kind(
             name,
             durable=request.durable,
@@ -160,26 +186,29 @@ class VirtualHost:
             arguments=arguments,
             table=request.arguments,
         )
+        found.weight = weight
         return found
 
-    def delete_exchange(self, request: DeleteExchange) -> None:
-        """exchange.delete; what is not there counts as deleted."""
+    def delete_exchange(self, request: DeleteExchange) -> Job:
+        """exchange.delete; what is not there counts as deleted. It is gone at once, its bindings when the job is
+        done."""
         name = request.exchange
         if not name:
             raise refusal(403, "operation not permitted on the default exchange")
         found = self.exchanges.get(name)
         if found is None:
-            return
+            return self._unbind(())
         if name.startswith("amq."):
             raise refusal(403, f"deletion of system {self.title('exchange', name)} not allowed")
         if request.if_unused and found.bindings:
             raise refusal(406, f"{self.title('exchange', name)} in use")
         self._drop_exchange(found)
-        self._unbind([*found.bindings, *found.bindings_to])
+        return self._unbind([*found.bindings, *found.bindings_to])
 
     def _drop_exchange(self, exchange: Exchange) -> None:
+        exchange.gone = True
         del self.exchanges[exchange.name]
-        self._declared -= args.weight(exchange.name) + args.weight(exchange.table)
+        self._declared -= exchange.weight
 
     def _charge(self, octets: int) -> None:
         """Count what a client declares; 506 where it is too much in all."""
@@ -228,7 +257,8 @@ class VirtualHost:
         else:
             if len(self.queues) >= self.limits.queues:
                 raise refusal(506, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
-            self._charge(args.weight(name) + args.weight(request.arguments))
+            weight = args.weight(name) + args.weight(request.arguments)
+            self._charge(weight)
             found = self.queues[name] = Queue(
                 name,
                 self,
@@ -237,6 +267,7 @@ class VirtualHost:
                 arguments=arguments,
                 table=request.arguments,
             )
+            found.weight = weight
             found.exclusive = exclusive
             stays = request.durable and (tenant.durable_exclusive_stays or arguments.lifetime == "PERMANENT")
             found.ends_with_owner = arguments.lifetime in args.ENDS_WITH_CONNECTION or (exclusive and not stays)
@@ -259,31 +290,46 @@ class VirtualHost:
         return self.drop_queue(found, now)
 
     def drop_queue(self, queue: Queue, now: float) -> int:
-        """Remove a queue with its messages, consumers and bindings; how many messages were ready."""
+        """Remove a queue with its messages, consumers and bindings; how many messages were ready. It is gone at once;
+        its bindings and consumers may go in later turns."""
         queue.gone = True
         del self.queues[queue.name]
-        self._declared -= args.weight(queue.name) + args.weight(queue.table)
+        self._declared -= queue.weight
         if queue.owner is not None:
             del queue.owner.owned[queue]
         self.alarms.clear(queue)
-        self._unbind(queue.bindings_to)
-        for consumer in list(queue.consumers):
-            self.remove_consumer(consumer)
-            consumer.channel.consumer_cancelled(consumer, now)
+        count = queue.ready
         if queue.arguments.alternate_exchange is None:
-            return queue.purge()
-        orphans = queue.clear()
-        self._dead.extend((entry, ORPHANED) for entry in orphans)
-        return len(orphans)
+            queue.purge()
+        else:
+            for line in queue.clear():
+                self.discard(line, queue.epoch - 1, ORPHANED)
+        if queue.bindings_to or queue.consumers:
+            self.start(self._leave(queue, self._unbind(queue.bindings_to), now))
+        return count
 
-    def drop_tenant(self, tenant: Tenant, now: float) -> None:
+    def _leave(self, queue: Queue, unbinding: Job, now: float) -> Job:
+        """Remove what leads to a queue and who takes from it."""
+        yield from unbinding
+        for consumer in list(queue.consumers):
+            if consumer in queue.consumers:
+                self.remove_consumer(consumer)
+                consumer.channel.consumer_cancelled(consumer, now)
+                yield
+
+    def drop_tenant(self, tenant: Tenant, now: float) -> Job:
         """The connection is gone: so are its exclusive queues, but for those that outlive it."""
-        for queue in list(tenant.owned):
+
+        def drop(queue: Queue) -> None:
+            if queue not in tenant.owned:
+                return
             if queue.ends_with_owner:
                 self.drop_queue(queue, now)
             else:
                 queue.owner = None
-        tenant.owned.clear()
+                del tenant.owned[queue]
+
+        return for_each(list(tenant.owned), drop, 8)
 
     def touch(self, queue: Queue, now: float) -> None:
         """The queue was used (``x-expires``)."""
@@ -311,6 +357,12 @@ class VirtualHost:
             raise refusal(403, f"{what} in exclusive use")
         if self.consumers >= limits.consumers:
             raise refusal(506, f"cannot consume from {what}: the limit of {limits.consumers} consumers is reached")
+        if len(queue.consumers) >= limits.queue_consumers:
+            most = f"{limits.queue_consumers} consumers of one queue"
+            raise refusal(506, f"cannot consume from {what}: the limit of {most} is reached")
+        if len(consumer.channel.consumers) >= limits.channel_consumers:
+            most = f"{limits.channel_consumers} consumers of one channel"
+            raise refusal(506, f"cannot consume from {what}: the limit of {most} is reached")
         if consumer.selective and queue.selective >= limits.selective_consumers:
             most = f"{limits.selective_consumers} consumers that browse or select"
             raise refusal(506, f"cannot consume from {what}: the limit of {most} is reached")
@@ -352,22 +404,22 @@ class VirtualHost:
         exchange.add(binding)
         self._bindings += 1
 
-    def unbind(self, source: str, destination: Destination | None, routing_key: str, arguments: Table | None) -> None:
+    def unbind(self, source: str, destination: Destination | None, routing_key: str, arguments: Table | None) -> Job:
         """queue.unbind and exchange.unbind; what is not there counts as unbound. ``arguments`` None: whatever
         they are."""
         if source not in self.exchanges or destination is None:
-            return
+            return self._unbind(())
         exchange = self._bindable(source, destination)
         if arguments is not None:
-            self._unbind([Binding(exchange, destination, routing_key, arguments)])
-            return
-        self._unbind(
-            [
-                binding
-                for binding in destination.bindings_to
-                if binding.source is exchange and binding.routing_key == routing_key
-            ]
-        )
+            return self._unbind((Binding(exchange, destination, routing_key, arguments),))
+        return self._unbind_key(exchange, destination, routing_key)
+
+    def _unbind_key(self, exchange: Exchange, destination: Destination, routing_key: str) -> Job:
+        found: list[Binding] = []
+        for piece in pieces(list(destination.bindings_to), BATCH):
+            found += (each for each in piece if each.source is exchange and each.routing_key == routing_key)
+            yield
+        yield from self._unbind(found)
 
     def _bindable(self, source: str, destination: Destination) -> Exchange:
         exchange = self.exchange(source)
@@ -375,52 +427,63 @@ class VirtualHost:
             raise refusal(403, "operation not permitted on the default exchange")
         return exchange
 
-    def _unbind(self, bindings: Iterable[Binding]) -> None:
+    def _unbind(self, bindings: Iterable[Binding]) -> Job:
         """Remove bindings, and the auto-delete exchanges that lose their last one, and what led to those."""
-        todo = deque(bindings)
+        self._unbinding += 1
+        return self._remove(deque(bindings))
+
+    def _remove(self, todo: deque[Binding]) -> Job:
+        count = 0
         while todo:
             binding = todo.popleft()
             source = binding.source
-            if not source.remove(binding):
-                continue
-            self._bindings -= 1
-            self._declared -= binding.weight
-            if source.auto_delete and not source.bindings and self.exchanges.get(source.name) is source:
-                self._drop_exchange(source)
-                todo.extend(source.bindings_to)
+            if source.remove(binding):
+                self._bindings -= 1
+                self._declared -= binding.weight
+                if source.auto_delete and not source.bindings and self.exchanges.get(source.name) is source:
+                    self._drop_exchange(source)
+                    todo.extend(source.bindings_to)
+            count += 1
+            if not count % PIECE:
+                yield
+        self._unbinding -= 1
 
-    def query_binding(self, request: QueryBinding) -> BindingFound:
-        """exchange.bound of Qpid and of 0-10: what of the question exists."""
+    def query_binding(self, request: QueryBinding, answer: Callable[[BindingFound], None]) -> Job:
+        """exchange.bound of Qpid and of 0-10: answer what of the question exists."""
         exchange = self.exchanges.get(request.exchange)
         queue = self.queues.get(request.queue) if request.queue else None
         of_queue, of_all = _Matches(), _Matches()
-        for destination, key, arguments in self._bindings_of(exchange):
-            has_key = request.routing_key is None or key == request.routing_key
-            has_arguments = request.arguments is None or arguments == request.arguments
-            of_all.add(has_key, has_arguments)
-            if not request.queue or destination is queue:
-                of_queue.add(has_key, has_arguments)
+        for piece in pieces(self._bindings_of(exchange), BATCH):
+            for destination, key, arguments in piece:
+                has_key = request.routing_key is None or key == request.routing_key
+                has_arguments = request.arguments is None or arguments == request.arguments
+                of_all.add(has_key, has_arguments)
+                if not request.queue or destination is queue:
+                    of_queue.add(has_key, has_arguments)
+            yield
         scope = of_queue if of_queue.bindings else of_all
-        return BindingFound(
-            request.channel,
-            request.serial,
-            request.serial,
-            exchange_found=exchange is not None,
-            queue_found=not request.queue or queue is not None,
-            matched=of_queue.both,
-            key_matched=scope.key or request.routing_key is None,
-            # Where each has a binding and no binding has both, the arguments are those of another key.
-            arguments_matched=(scope.arguments and (scope.both or not scope.key)) or request.arguments is None,
-            queue_matched=of_queue.bindings or not request.queue,
+        answer(
+            BindingFound(
+                request.channel,
+                request.serial,
+                request.serial,
+                exchange_found=exchange is not None,
+                queue_found=not request.queue or queue is not None,
+                matched=of_queue.both,
+                key_matched=scope.key or request.routing_key is None,
+                # Where each has a binding and no binding has both, the arguments are those of another key.
+                arguments_matched=(scope.arguments and (scope.both or not scope.key)) or request.arguments is None,
+                queue_matched=of_queue.bindings or not request.queue,
+            )
         )
 
     def _bindings_of(self, exchange: Exchange | None) -> Iterator[tuple[Destination, str, Table]]:
-        """Destination, key and arguments of each binding."""
+        """Destination, key and arguments of each binding that there is now."""
         if exchange is self.default_exchange:
-            for queue in self.queues.values():
+            for queue in list(self.queues.values()):
                 yield queue, queue.name, {}
         elif exchange is not None:
-            for binding in exchange.bindings:
+            for binding in list(exchange.bindings):
                 yield binding.destination, binding.routing_key, binding.arguments
 
     # ------------------------------------------------------------------------------------------- routing
@@ -429,9 +492,13 @@ class VirtualHost:
         """The queues that a message published to ``exchange`` comes to, each once.
 
         An exchange that leads nowhere hands the message to its alternate exchange. Exchanges bound in a circle
-        are visited once.
+        are visited once. Raises :class:`~gateway.steps.TooManySteps` where finding them costs too much.
         """
-        found = exchange.match(routing_key, message)
+        steps = self._steps
+        steps.left = self.limits.match_steps
+        found = exchange.match(routing_key, message, steps)
+        if self._unbinding:
+            found = [destination for destination in found if not destination.gone]
         if exchange.plain and (found or exchange.arguments.alternate_exchange is None):
             return list(found)  # type: ignore[arg-type]  # no exchange among them
         queues: dict[Queue, None] = {}
@@ -442,50 +509,87 @@ class VirtualHost:
             if not found and current.arguments.alternate_exchange is not None:
                 alternate = self.exchanges.get(current.arguments.alternate_exchange)
                 found = () if alternate is None else (alternate,)
-            for destination in found:
+            steps.spend(8)
+            for number, destination in enumerate(found):
+                if not number & 7:
+                    steps.spend(4)
+                if destination.gone:
+                    continue
                 if isinstance(destination, Queue):
                     queues[destination] = None
                 elif isinstance(destination, Exchange) and destination not in visited:
                     visited.add(destination)
-                    todo.append((destination, destination.match(routing_key, message)))
+                    todo.append((destination, destination.match(routing_key, message, steps)))
         return list(queues)
 
     # ------------------------------------------------------------------------------- death of messages
 
     def died(self, entry: Entry, reason: str) -> None:
         """An entry left its queue unconsumed; :meth:`bury` sees to it when the current request is done."""
-        self._dead.append((entry, reason))
+        arguments = entry.queue.arguments
+        if arguments.dead_letter_exchange is None and arguments.alternate_exchange is None:
+            entry.drop()
+        else:
+            self.dead.append((entry, reason))
 
     def bury(self, now: float) -> None:
         """Send the dead to their dead-letter exchanges, and those who die of that. Many are buried a batch at a
         time, by :meth:`handle_timeout`: queues that feed each other must not hold up everybody else."""
-        if self._dead and not self._late:
+        if self.dead and not self._late:
             self._bury(now)
 
     def _bury(self, now: float) -> None:
-        dead, left = self._dead, BURIED_AT_ONCE
+        dead, left, over = self.dead, BURIED_AT_ONCE, self.turn.over
         while dead and left:
             left -= 1
             entry, reason = dead.popleft()
             if self.memory.exhausted:
-                self.dropped += 1
+                self._lose(entry, "the memory for messages is used up")
             else:
                 self._dead_letter(entry, reason, now)
             entry.drop()
+            if over():
+                break
+            if not left and self.turn.is_timed:
+                left = BURIED_AT_ONCE
         self._late = bool(dead)
 
-    def discard(self, entries: deque[Entry]) -> None:
-        """Drop what a purge has taken out of its queue: a batch now, the others by :meth:`handle_timeout`."""
-        if self._discarded:
-            self._discarded.extend(entries)
-            return
-        self._discarded = entries
-        self._drop_batch()
+    def later(self, queue: Queue) -> None:
+        """Go on with a queue in a later turn."""
+        self._pending.append(queue)
 
-    def _drop_batch(self) -> None:
-        discarded = self._discarded
-        for _ in range(min(BATCH, len(discarded))):
-            discarded.popleft().drop()
+    def discard(self, line: deque[Entry], epoch: int, reason: str = "") -> None:
+        """Drop what a purge has taken out of its queue: a batch now, the others by :meth:`handle_timeout`. With a
+        ``reason`` they die."""
+        is_first = not self._discarded
+        self._discarded.append((line, epoch, reason))
+        if is_first:
+            self._drop_batch(0.0)
+
+    def _drop_batch(self, now: float) -> None:
+        left, over = BATCH, self.turn.over
+        while left and self._discarded:
+            line, epoch, reason = self._discarded[0]
+            while left and line:
+                if not left % PIECE and over():
+                    return
+                left -= 1
+                entry = line.popleft()
+                if entry.stored == epoch:
+                    entry.stored = 0
+                if entry.ready != epoch:
+                    continue
+                entry.ready = 0
+                if reason:
+                    self.dead.append((entry, reason))
+                else:
+                    entry.drop()
+            if not line:
+                self._discarded.popleft()
+
+    def _lose(self, entry: Entry, why: str) -> None:
+        self.dropped += 1
+        self._lost(entry.queue.name, why)
 
     def _dead_letter(self, entry: Entry, reason: str, now: float) -> None:
         arguments, envelope = entry.queue.arguments, entry.envelope
@@ -507,35 +611,64 @@ class VirtualHost:
             publisher=envelope.publisher,
             priority=envelope.priority,
         )
-        for queue in self.route(exchange, copy.routing_key, message):
-            if reason == "rejected" or not is_automatic_cycle(message.properties, queue.name):
-                queue.publish(copy, now)
+        try:
+            queues = self.route(exchange, copy.routing_key, message)
+        except TooManySteps:
+            self._lose(entry, f"over {self.limits.match_steps} steps to find its queues")
+            return
+        if reason != "rejected":
+            if X_DEATH in (message.properties.headers or {}):
+                been = automatic_deaths(message.properties)
+                queues = [queue for queue in queues if queue.name not in been]
+            if not envelope.pass_on(copy, len(queues), self.limits.dead_letter_copies):
+                most = f"{self.limits.dead_letter_copies} further copies or {HOPS_MAX} places"
+                self._lose(entry, f"dead-lettering made more than {most} of one message")
+                return
+        for queue in queues:
+            queue.publish(copy, now)
 
     # -------------------------------------------------------------------------------------------- timers
 
     def next_timeout(self) -> float | None:
         """When something expires; at once where something is left over."""
-        if self._late or self._discarded:
+        if self._late or self._discarded or self._pending:
             return 0.0
         times = [time for time in (self.alarms.next(), self.branches.alarms.next()) if time is not None]
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Let go of what has expired, messages and queues that nobody uses, and of what was left over."""
-        self._drop_batch()
-        self.branches.handle_timeout(now)
-        for queue in list(self.alarms.due(now)):  # what is due again at once has its turn next time
-            if queue.gone:
-                continue
+        """Let go of what has expired, messages and queues that nobody uses, and of what was left over. Where all of
+        it takes longer than a turn, each kind comes first in its turn."""
+        stages = (self._drop_batch, self.branches.handle_timeout, self._expire, self._go_on, self._bury)
+        for number in range(len(stages)):
+            stages[(self._stage + number) % len(stages)](now)
+            if self.turn.over():
+                break
+        self._stage = (self._stage + 1) % len(stages)
+
+    def _expire(self, now: float) -> None:
+        again: dict[Queue, None] = {}
+        for queue in self.alarms.due(now):
+            if queue.gone or queue in again:
+                continue  # what is due again at once has its turn next time
             if queue.unused_since(now):
                 self.drop_queue(queue, now)
-                continue
-            queue.expire(now)
+            else:
+                queue.expire(now)
+                again[queue] = None
+                if queue.ready and queue.consumers:
+                    queue.dispatch(now)
+            if self.turn.over():
+                break
+        for queue in again:
             self.alarms.clear(queue)  # that of a message that has gone with the batch
             self.arm(queue)
-            if queue.ready and queue.consumers:
-                queue.dispatch(now)
-        self._bury(now)
+
+    def _go_on(self, now: float) -> None:
+        for _ in range(len(self._pending)):
+            if self.turn.over():
+                return
+            self._pending.popleft().go_on(now)
 
 
 BURIED_AT_ONCE = 256
