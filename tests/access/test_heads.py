@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from random import Random
 from time import time
 from typing import Any
 
@@ -22,7 +23,7 @@ from gateway.ledger.audit import AuditKeys, Head, append, rows, trim
 from gateway.ledger.audit_check import Rules, verify
 from gateway.ledger.models import audit_log
 from gateway.telemetry import Metrics
-from tests.ledger.audit_attacks import DAY, bare, chained, forged, keys, store, stored
+from tests.ledger.audit_attacks import ATTACKS, CUTS, DAY, SEED, bare, chained, forged, keys, store, stored
 from tests.ledgers import sqlite_ledger
 
 KEYS = keys(1)
@@ -220,7 +221,7 @@ async def test_rows_that_went_are_no_finding(ledger: Ledger, tmp_path: Path) -> 
     """A process that knew of none of the rows that are left."""
     old = await ledger.read(rows_of)
     write_head(tmp_path / "audit.head", Head(2, old[1].hash, old[1].mac), 0)
-    await ledger.task(lambda connection, _: trim(connection, NOW + 40 * DAY, 30, ledger.audit.keys) and None)
+    await tamper(ledger, lambda connection: trim(connection, NOW + 40 * DAY, 30, ledger.audit.keys))
     heads = heads_of(ledger, tmp_path)
     await heads.start()
     await heads.close()
@@ -346,3 +347,50 @@ async def test_processes_at_once_with_keys_that_change(
     assert max(each.sequence for each in known if each) == 150
     assert {row.mac_key for row in await ledgers[0].audit.read()} == {"00000001", "00000002"}
     assert not any(ledger.audit.broken for ledger in ledgers)
+
+
+# --------------------------------------------------------------------------------------- tampering under way
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["while it runs", "while it stands still"])
+async def test_a_gateway_that_goes_on_covers_no_tampering(ledger: Ledger, tmp_path: Path, running: bool) -> None:
+    """Whatever is done to the rows, and whatever the gateway does then, the head file names it afterwards."""
+    random = Random(SEED)
+    backups = []
+    for number in range(60):
+        await ledger.audit.append([(NOW - (60 - number) * DAY // 4, {"action": "a", "number": number})])
+        if number % 7 == 5:
+            backups.append(await ledger.read(stored))
+    log = await ledger.read(stored)
+    path = tmp_path / "audit.head"
+    head = Head(log[-1].sequence, log[-1].hash, log[-1].mac or b"")
+    unseen = 0
+    assert not (await check(ledger, head)).broken
+    for number in range(160):
+        attack = ATTACKS[number % len(ATTACKS)]
+        left = attack(random, log, backups)
+        if left == log or len({row.sequence for row in left}) < len(left):
+            continue
+        path.unlink(missing_ok=True)
+        write_head(path, head, 0)
+        await tamper(ledger, lambda connection, left=left: store(connection, left))  # type: ignore[misc]
+        ledger.audit.head, ledger.audit.broken, ledger.audit.missed = head, "", None
+        heads = heads_of(ledger, tmp_path)
+        if not running:
+            ledger.audit.head = None
+            await heads.start()
+        for _ in range(random.randint(1, 5)):
+            match random.randrange(4):
+                case 0:
+                    await ledger.audit.look(NOW)
+                case 1:
+                    await heads._write()
+                case _:
+                    await ledger.audit.append([(NOW, {"action": "b"})])
+        await (heads._write() if running else heads.close())
+        found = await check(ledger, read_head(path))
+        assert found.broken, f"seed {SEED}, try {number}: {attack.__name__}"
+        if not (await check(ledger)).broken:
+            assert attack in CUTS
+            unseen += 1
+    assert unseen < 20
