@@ -25,7 +25,7 @@ from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
 from gateway.bridges.routes import Route
 from gateway.config import BridgePlace
 from gateway.core.arrivals import printable
-from gateway.core.dead_letters import dead_letter_copy
+from gateway.core.dead_letters import dead_letter_copy, without_deaths
 from gateway.errors import EncodeError, GatewayError, Unroutable
 from gateway.fidelity.deaths import written
 from gateway.message import Message
@@ -126,7 +126,7 @@ class Graves:
                     self._declared = False
                     raise Unroutable(f"no queue takes {self.routing_key!r} at {self.exchange!r}: {receipt.reply_text}")
             except GatewayError as error:
-                item.bare = item.bare or isinstance(error, EncodeError)
+                item.misfits += isinstance(error, EncodeError)
                 left.append(item)
                 trouble = str(error)
             else:
@@ -157,4 +157,6 @@ class Graves:
             "routing_key": printable(item.delivery.routing_key),
         }
         original = item.delivery.message
-        return original if item.bare else dead_letter_copy(original, entries, self.place.url.user)
+        if not item.misfits:
+            return dead_letter_copy(original, entries, self.place.url.user)
+        return original if item.misfits == 1 else without_deaths(original)

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from gateway.config import SubscriptionSettings
 from gateway.errors import EncodeError, FrameSyntaxError, GatewayError, Unroutable
 from gateway.fidelity import annotate, forward
-from gateway.fidelity.deaths import UNKNOWN, written
+from gateway.fidelity.deaths import FIRST_DEATH, LAST_DEATH, UNKNOWN, X_DEATH, written
 from gateway.fidelity.forwarding import COPIES
 from gateway.ledger import id_text
 from gateway.message import Message
@@ -104,15 +104,17 @@ class DeadLetters:
         outcomes = await self._publish(
             upstream, place, [_copy(upstream, {kind: name}, item) for item in letters], within
         )
-        bare = [
-            index
-            for index, error in enumerate(outcomes)
-            if isinstance(error, EncodeError) and not _routes_copies(upstream, letters[index].message)
-        ]
-        if bare:  # too large with what was added, say
-            again = await self._publish(upstream, place, [letters[index].message for index in bare], within)
-            for index, outcome in zip(bare, again, strict=True):
-                outcomes[index] = outcome
+        for smaller in (lambda message: message, without_deaths):  # too large with what was added, say
+            bare = [
+                index
+                for index, error in enumerate(outcomes)
+                if isinstance(error, EncodeError) and not _routes_copies(upstream, letters[index].message)
+            ]
+            if bare:
+                messages = [smaller(letters[index].message) for index in bare]
+                again = await self._publish(upstream, place, messages, within)
+                for index, outcome in zip(bare, again, strict=True):
+                    outcomes[index] = outcome
         return outcomes
 
     async def _publish(
@@ -189,6 +191,25 @@ def dead_letter_copy(message: Message, entries: Mapping[str, str], login: str) -
         return copy
     except FrameSyntaxError:
         return message  # its properties are octets that only pass through
+
+
+def without_deaths(message: Message) -> Message:
+    """A message without the headers in which brokers tell of its deaths: they may have made it too large to publish
+    again. The ledger tells why it died."""
+    try:
+        properties = message.properties
+    except FrameSyntaxError:
+        return message
+    if not properties.headers:
+        return message
+    headers = {
+        name: value
+        for name, value in properties.headers.items()
+        if name != X_DEATH and not name.startswith((FIRST_DEATH, LAST_DEATH))
+    }
+    if len(headers) == len(properties.headers):
+        return message
+    return message.altered(replace(properties, headers=headers or None))
 
 
 def _printable(text: str) -> str:

@@ -21,6 +21,8 @@ from gateway.values import Value
 X_DEATH: Final = "x-death"
 FIRST_DEATH: Final = "x-first-death-"
 """Prefix of the headers beside it."""
+LAST_DEATH: Final = "x-last-death-"
+"""Prefix of those that RabbitMQ writes from release 4 on."""
 UNKNOWN: Final = "unknown"
 CODES: Final[Mapping[str, str]] = {
     "rejected": "a consumer rejected it",

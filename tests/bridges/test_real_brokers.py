@@ -11,6 +11,8 @@ import pytest
 
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError
+from gateway.message import Message, Properties
+from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.bridges.conftest import Estate, entry, until
 from tests.bridges.points import POINTS, Hold, branches, crash, prepared, until_async
@@ -194,3 +196,35 @@ async def test_neither_gap_nor_duplicate(real: Real, monkeypatch: pytest.MonkeyP
     found = await real.take(12, real.target)
     assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
     assert await prepared(real) == before
+
+
+@pytest.mark.parametrize(
+    ("real", "carried"),
+    [(PAIRS[0], False), (PAIRS[1], True)],
+    indirect=["real"],
+    ids=["to 0-9-1", "to 0-10"],
+)
+async def test_a_dead_letter_that_no_frame_holds_any_more(real: Real, carried: bool) -> None:
+    """RabbitMQ has added ``x-death``, and sends the header in a frame over ``frame_max``, but takes none of that size.
+    A target without room for it does not get it: it is dead-lettered without what RabbitMQ has added. 0-10 has room."""
+    origin, dead = f"{real.source}.origin", f"{real.source}.dead"
+    await real.old.declare_queue(dead)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": real.source}
+    await real.old.declare_queue(origin, arguments=arguments)
+    large = {"h": "x" * 130_930}
+    await real.old.publish("", origin, Message(b"large", Properties(headers=large)))
+    (delivery,) = await real.old.fetch(origin, 1, 5.0)
+    delivery.settle(Settlement.REJECT)
+    async with asyncio.timeout(10):
+        while not (await real.old.query_queue(real.source)).message_count:
+            await asyncio.sleep(0.05)
+    await real.old.delete_queue(origin)
+    await real.fill(10, real.source)
+    await real.bridge()
+    await real.wait_for(forwarded=10 + carried, dead_lettered=int(not carried), in_flight=0, state="running")
+    came = [delivery.message.body for delivery in await real.take(10 + carried, real.target)]
+    assert came == [*[b"large"] * carried, *(b"%d" % number for number in range(1, 11))]
+    if not carried:
+        (letter,) = await real.take(1, dead, "old")
+        assert letter.message.body == b"large"
+        assert letter.message.properties.headers == large

@@ -49,3 +49,26 @@ async def test_any_other_does(headers: dict[str, Any], routes_copies: bool) -> N
     outcome, published = await bury(headers, routes_copies=routes_copies)
     assert outcome is None
     assert [message.properties.headers for message in published] == [headers]
+
+
+class Small(FakeUpstream):
+    """A broker whose frames have no room for what other brokers have added either."""
+
+    def publish_nowait(self, exchange: str, routing_key: str, message: Message, **how: Any) -> Any:
+        if any(name.startswith("x-") for name in message.properties.headers or {}):
+            future: asyncio.Future[PublishReceipt] = asyncio.get_running_loop().create_future()
+            future.set_exception(EncodeError("headers: too long"))
+            return future
+        return super().publish_nowait(exchange, routing_key, message, **how)
+
+
+@pytest.mark.parametrize(("own", "left"), [({"a": 1}, {"a": 1}), ({}, None)])
+async def test_one_that_its_deaths_made_too_large_goes_without_them(own: dict[str, Any], left: Any) -> None:
+    upstream: Any = Small()
+    upstream.capabilities = Capabilities(product="Fake")
+    await upstream.declare_queue("orders")
+    deaths = {"x-death": [{"queue": "q"}], "x-first-death-queue": "q", "x-first-death-reason": "rejected"}
+    message = Message(b"x", Properties(headers={**deaths, **own}, message_id="m"))
+    (outcome,) = await DeadLetters(lambda _: upstream).bury(PLACE, "s", [Letter(bytes(16), message, "why")])
+    assert outcome is None
+    assert [message.properties for _, _, message in upstream.published] == [Properties(headers=left, message_id="m")]
