@@ -86,10 +86,11 @@ def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
 
 def _check(octets: bytes) -> ApiProblem | None:
     try:
-        event = msgspec.json.decode(octets, type=_Event)
-    except msgspec.ValidationError as error:
-        misfit = explain(error, msgspec.json.decode(octets), _Event)
-        return ApiProblem("invalid_request", f"not a CloudEvent: {misfit}", [(misfit.pointer, misfit.detail)])
+        try:
+            event = msgspec.json.decode(octets, type=_Event)
+        except msgspec.ValidationError as error:  # what is malformed behind the misfit is found below
+            misfit = explain(error, msgspec.json.decode(octets), _Event)
+            return ApiProblem("invalid_request", f"not a CloudEvent: {misfit}", [(misfit.pointer, misfit.detail)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ApiProblem("malformed_json", str(error))
     empty = [name for name in REQUIRED if not getattr(event, name)]
