@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import httpx
 import pytest
@@ -65,6 +66,12 @@ async def test_assets(client: httpx.AsyncClient, name: str) -> None:
     response = await client.get(f"/docs/{name}")
     assert response.headers["content-type"].startswith(ASSETS[name][0])
     assert len(response.content) > 100
+
+
+async def test_assets_cost_no_more_than_their_files(client: httpx.AsyncClient) -> None:
+    """Their package reads several megabytes more when it is imported, and a stranger may ask for them."""
+    assert (await client.get("/docs/preset.js")).status_code == 200
+    assert "offapi" not in sys.modules
 
 
 async def test_the_style_sheet_loads_nothing(client: httpx.AsyncClient) -> None:
