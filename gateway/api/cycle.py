@@ -36,7 +36,7 @@ class Cycle(RequestResponseCycle):
             return
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
+        if self._is_gone():
             return
         if not self.response_started:
             self._start(message)
@@ -53,10 +53,16 @@ class Cycle(RequestResponseCycle):
                 self._body(view[start : start + WRITE_MAX], True)
                 if self.flow.write_paused:
                     await self.flow.drain()
-                if self.disconnected:
+                if self._is_gone():
                     return
             body = body[start + WRITE_MAX :]
         self._body(body, more)
+
+    def _is_gone(self) -> bool:
+        """Whether nobody takes what is written: a write has failed, and the protocol hears of it in the next turn."""
+        if self.transport.is_closing():
+            self.disconnected = True
+        return self.disconnected
 
     def _start(self, message: Any) -> None:
         if message["type"] != "http.response.start":

@@ -358,6 +358,34 @@ async def test_who_does_not_read_is_cut_off(connection: Connection) -> None:
     assert connection.transport.closing
 
 
+@pytest.mark.parametrize("answer", ["plain", "large", "late"])
+async def test_a_connection_that_a_write_has_closed(
+    connection: Connection, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The protocol hears of it a turn later; the next write to such a transport raises."""
+    transport, writes = connection.transport, 0
+
+    def write(data: Any) -> None:
+        nonlocal writes
+        assert not transport.closing, "the handler is closed"
+        writes += 1
+        transport.closing = True
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100000")]})
+        await send({"type": "http.response.body", "body": bytes(100_000)})
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    transport.write = write  # type: ignore[method-assign]
+    connection.answer = {"plain": connection.plain, "large": large, "late": late}[answer]
+    await connection.ask(request(body=b"x"))
+    assert writes == 1
+    assert not caplog.records
+
+
 # --------------------------------------------------------------------------------- behind another request
 
 
