@@ -19,7 +19,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
+.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -79,6 +79,9 @@ chaos: $(STAMP)  ## all 34 experiments, and the table; CHAOS="F01 F18" for some,
 faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
 	@tests/servers/install.sh
 	@exec $(BIN)/python -m tests.faults $(FAULTS) $(ROWS)
+
+attack: $(STAMP)  ## every class of attacks on live gateways, in full, and the table; ROWS="pipelining frames" for some
+	@exec $(BIN)/python -m tests.attack $(ROWS)
 
 fuzz: $(STAMP)  ## 1,000,000 hostile inputs; SEED=7 for the same ones again
 	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))

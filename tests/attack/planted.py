@@ -1,0 +1,62 @@
+"""``python -m tests.attack.planted``: a gateway whose defenses are taken out, to show that the judges notice.
+
+It takes the arguments of ``gateway``. Requests for these paths do harm at once, whoever asks:
+
+    /planted/memory   keeps 64 MiB
+    /planted/stall    stands still for half a second
+    /planted/error    raises an error that nobody expects
+    /planted/secret   logs a planted secret
+    /planted/end      ends the process
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from typing import Any, Final
+
+from gateway.api import guard
+from gateway.api.app import Api
+from gateway.commands import main
+from gateway.telemetry import log
+from tests import canary
+
+STALL: Final = 0.5
+KEPT: Final[list[bytearray]] = []
+_answer: Final = Api.__call__
+
+
+def harm(path: str) -> None:
+    """Do what a path asks for."""
+    if path == "/planted/memory":
+        KEPT.append(bytearray(os.urandom(1 << 20) * 64))
+    elif path == "/planted/stall":
+        time.sleep(STALL)
+    elif path == "/planted/error":
+        try:
+            raise RuntimeError("planted")
+        except RuntimeError as error:
+            log("planted.error", logging.ERROR, error)
+    elif path == "/planted/secret":
+        log("planted.secret", key=canary.CANARY)
+    elif path == "/planted/end":
+        os._exit(3)
+
+
+async def _harmful(self: Api, scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        harm(scope["path"])
+    await _answer(self, scope, receive, send)
+
+
+def plant() -> None:
+    """Take the defenses out."""
+    Api.__call__ = _harmful  # type: ignore[method-assign]
+    guard.PARSED_MAX = guard.UNPARSED_MAX = 1 << 30  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    plant()
+    main(sys.argv[1:])
