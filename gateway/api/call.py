@@ -26,6 +26,8 @@ from gateway.access.scopes import Principal
 from gateway.api.auth import require, unauthorized
 from gateway.api.eager import begin
 from gateway.api.json_bounds import check_size, is_deeper
+from gateway.api.members import problem_of as problem_of_member
+from gateway.api.members import repeated
 from gateway.api.problems import (
     PROBLEM_JSON,
     ApiProblem,
@@ -44,7 +46,7 @@ from gateway.errors import BudgetExceeded, EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
 from gateway.taps import Taps
-from gateway.validation import SHOWN_MAX, Misfit, explain, fields_of, moments_in, resolve_ages, unknown
+from gateway.validation import SHOWN_MAX, Misfit, Path, explain, fields_of, moments_in, resolve_ages, unknown
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.supervisor import Pushes
 
@@ -356,18 +358,28 @@ def parse_query(raw: bytes, kind: type | None, body: type | None = None) -> Any:
         raise
 
 
-def decode_json(octets: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
-    """Decode and check JSON. Raises ApiProblem (malformed_json, invalid_request)."""
+def decode_json(
+    octets: bytes | memoryview | msgspec.Raw, kind: type[T], passes_over: Callable[[Path], bool] | None = None
+) -> T:
+    """Decode and check JSON. Raises ApiProblem (malformed_json, invalid_request).
+
+    Args:
+        passes_over: whether the value at a path may have members twice: somebody else looks at it.
+    """
     try:
         if moments_in(cast("Any", kind)):
-            return msgspec.convert(resolve_ages(msgspec.json.decode(octets), kind), kind)
-        return msgspec.json.decode(octets, type=kind)
+            found = msgspec.convert(resolve_ages(msgspec.json.decode(octets), kind), kind)
+        else:
+            found = msgspec.json.decode(octets, type=kind)
     except msgspec.ValidationError as error:
         raise invalid_request(error, octets, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiProblem("malformed_json", str(error)) from None
     except RecursionError:
         raise ApiProblem("malformed_json", "nested too deep") from None
+    if (path := repeated(octets, passes_over=passes_over)) is not None:
+        raise problem_of_member(path)
+    return found
 
 
 def invalid_request(

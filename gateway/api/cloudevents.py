@@ -21,6 +21,8 @@ import msgspec
 
 from gateway.api.call import invalid_request
 from gateway.api.json_bounds import check_size
+from gateway.api.members import problem_of as repeated_member
+from gateway.api.members import repeated
 from gateway.api.problems import ApiProblem, ProblemError, wrong_header
 from gateway.api.raw_body import encoded, with_body
 from gateway.core import Outgoing
@@ -93,6 +95,8 @@ def _check(octets: bytes) -> ApiProblem | None:
             return ApiProblem("invalid_request", f"not a CloudEvent: {misfit}", [(misfit.pointer, misfit.detail)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ApiProblem("malformed_json", str(error))
+    if (path := repeated(octets, depth=1)) is not None:
+        return repeated_member(path)
     empty = [name for name in REQUIRED if not getattr(event, name)]
     if empty:
         errors = [(f"/{name}", "this is empty") for name in empty]

@@ -24,6 +24,7 @@ PLAIN: Final = 65_536
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STEP: Final = re.compile(rb'(?:[^"\[{,]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:[\[{,]|\Z)', re.DOTALL)
 """Up to what is counted, or to the end. It fails nowhere, and goes back nowhere, whatever the octets are."""
+_STRIDE: Final = 10_000
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(octet for octet in range(256) if octet not in b"[]{}")
 
@@ -35,7 +36,12 @@ def check_size(octets: bytes, batch_max: int = 0) -> None:
         return
     if octets.count(b"{") + octets.count(b"[") + octets.count(b",") <= most:
         return
-    found = next(islice(_STEP.finditer(octets), most, None), None)
+    steps = _STEP.finditer(octets)
+    found = None
+    for begin in range(0, most + 1, _STRIDE):  # so that other threads have their turn
+        found = next(islice(steps, min(_STRIDE, most + 1 - begin) - 1, None), None)
+        if found is None:
+            break
     if found is not None and found[0][-1:] in (b"[", b"{", b","):
         why = f"{PER_MESSAGE} for each message of http.batch_max" if batch_max else "no message is taken here"
         raise ApiProblem("body_too_large", f"more than {most} arrays, objects and commas ({why})")

@@ -22,6 +22,7 @@ from gateway.message import Message, Properties, ReplyTo
 from gateway.notation.logged import Logged, message_of
 from gateway.notation.messages import TEXTS, Address, Binary, MessageProperties
 from gateway.notation.values import ValueProblem, headers_from_json, octets_from_json
+from gateway.validation import Path
 from gateway.values import UINT64_MAX, Table
 
 PERSISTENT: Final = 2
@@ -42,6 +43,12 @@ def to_publish(item: PublishMessage, annotated: bool = True) -> Outgoing:
             errors=[(f"/{name}", "missing, as all of these are") for name in PARTS],
         )
     return outgoing(item, annotated)
+
+
+def is_payload(path: Path) -> bool:
+    """Whether the path is that of a message's payload, in a message or a batch: what it holds is the payload's affair
+    (:mod:`gateway.api.payloads`)."""
+    return path == ("payload",) or (len(path) == 3 and path[0] == "messages" and path[2] == "payload")
 
 
 def outgoing(item: PublishMessage, annotated: bool = True) -> Outgoing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,9 @@ from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
-from gateway.api.messages_json import to_publish
+from gateway.api.members import problem_of as repeated_member
+from gateway.api.members import repeated
+from gateway.api.messages_json import is_payload, to_publish
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of, wrong_header, wrong_parameter
 from gateway.api.results import batch_results
 from gateway.api.routing import Media, Route, Scope
@@ -40,11 +43,14 @@ from gateway.core import Answer, KeyedRequest, Outgoing
 from gateway.core import Published as Result
 from gateway.core.fingerprints import of_request
 from gateway.core.outbox import moment
+from gateway.core.turns import aside
 from gateway.notation.cloudevents import BATCH, STRUCTURED
 from gateway.notation.values import ValueProblem
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(PublishRequest).decode
+RESULT: Final = 200
+"""About so many bytes a result has."""
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
@@ -62,7 +68,7 @@ async def publish(call: Call) -> Response:
         return publish_stream(call)
     form = _raw if is_raw and b"ce-specversion" not in call.headers else _form(call, media)
     octets = await call.body()
-    batch, messages = form(call, octets)
+    batch, messages = await aside(0 if form in _OPAQUE else len(octets), form, call, octets)
     messages = refuse_foreign_keys(call, messages, json=form is _json, alone=not batch)
     if call.trace is None:
         return await _publish(call, octets, batch, messages)
@@ -95,6 +101,10 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]
         request = _decode(octets)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _json_item_by_item(call, octets)
+    if (path := repeated(octets, passes_over=is_payload)) is not None:
+        if path[0] == "messages" and len(path) > 2:
+            return _json_item_by_item(call, octets)
+        raise repeated_member(path)
     if isinstance(request.messages, list):
         _check_batch(call, len(request.messages))
         if request != PublishRequest(messages=request.messages):
@@ -121,13 +131,13 @@ def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing |
     try:
         batch = msgspec.json.decode(octets, type=RawBatch)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        decode_json(octets, PublishRequest)  # raises what is wrong
+        decode_json(octets, PublishRequest, is_payload)  # raises what is wrong
         raise
     _check_batch(call, len(batch.messages))
     items: list[Outgoing | ApiProblem] = []
     for raw in batch.messages:
         try:
-            item = decode_json(raw, PublishMessage)
+            item = decode_json(raw, PublishMessage, is_payload)
         except ApiProblem as problem:
             items.append(problem)
         else:
@@ -179,6 +189,8 @@ def _cloudevent_batch(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | 
     return True, events
 
 
+_OPAQUE: Final = frozenset({_raw, _raw_json, _cloudevent_binary})
+"""Forms whose body is the payload itself."""
 FORMS: Mapping[str, Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]] = {
     STRUCTURED: _cloudevent_structured,
     BATCH: _cloudevent_batch,
@@ -201,7 +213,7 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
     if key is None:
         results = await publish_each(call, messages, later=later) if messages else []
         if batch:
-            return answer(batch_results(items, results), 207, APPLIED if later else None)
+            return await aside(len(items) * RESULT, _batch_answer, items, results, APPLIED if later else None)
         error = results[0].error
         if error is not None:
             return problem_response(
@@ -214,8 +226,8 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
     if any(item.key for item in messages):
         raise wrong_header("Idempotency-Key", "the request has it, or its messages have keys, not both")
     meant = [item if isinstance(item, Outgoing) else item.problem_code for item in items]
-    fingerprint = of_request(broker, exchange, meant, batch=batch, later=later)
-    older = _fingerprint_of_octets(call, octets)
+    fingerprint = await aside(len(octets), partial(of_request, broker, exchange, meant, batch=batch, later=later))
+    older = await aside(len(octets), _fingerprint_of_octets, call, octets)
     request = KeyedRequest(client, key, fingerprint, lambda: (older,))
     upstream = call.gateway.broker(broker)
     if not messages:
@@ -244,6 +256,12 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
             kept = await call.gateway.publish_keyed(request, broker, exchange, messages, render)
     headers = {**kept.headers, "idempotent-replayed": "true"} if kept.replayed else kept.headers
     return Response(kept.body, kept.status, headers)
+
+
+def _batch_answer(
+    items: Sequence[Outgoing | ApiProblem], results: Sequence[Result], headers: Mapping[str, str] | None
+) -> Response:
+    return answer(batch_results(items, results), 207, headers)
 
 
 def _check_key(key: str) -> str:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.call import invalid_value
 from gateway.api.later import due_at
+from gateway.api.members import repeated
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem, Problem, ProblemError, wrong_header
 from gateway.api.schemas import PublishMessage, PublishQuery, PublishRequest
@@ -23,7 +24,7 @@ from gateway.message import Message, with_headers
 from gateway.notation.fields import INTEGERS, OF_A_DELIVERY, TEXTS
 from gateway.notation.messages import MessageProperties
 from gateway.notation.values import ValueProblem
-from gateway.validation import fields_of, path_of, shown, unknown
+from gateway.validation import fields_of, path_of, place_of, shown, unknown
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
@@ -199,6 +200,9 @@ def _headers(call: Call) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        found = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise wrong_header("Amqp-Headers", f"this is not a JSON object: {error}") from None
+    if (path := repeated(text)) is not None:
+        raise wrong_header("Amqp-Headers", f"{place_of(path)}: the member is in one object twice; give it once")
+    return found

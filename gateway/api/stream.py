@@ -9,7 +9,7 @@ When the caller's credential counts no more, the stream ends with that as its la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +21,15 @@ from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import LOOK_AGAIN, ONE_PIECE, Call, decode_json, invalid_value
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import prefers_later, publish_each
-from gateway.api.messages_json import to_publish
+from gateway.api.members import problem_of as repeated_member
+from gateway.api.members import repeated
+from gateway.api.messages_json import is_payload, to_publish
 from gateway.api.problems import ApiProblem
 from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
 from gateway.api.traced import Publishing
 from gateway.core import Outgoing
+from gateway.core.turns import aside
 from gateway.errors import BudgetExceeded, GatewayError, Overloaded
 from gateway.notation.values import ValueProblem
 
@@ -145,11 +148,8 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
                 lines = b"".join([*begun, chunk[:end]]).split(b"\n")
                 begun, size = [chunk[end + 1 :]], len(chunk) - end - 1
                 for start in range(0, len(lines), GROUP_MAX):
-                    group = [
-                        _message(line, annotated, batch_max)
-                        for line in lines[start : start + GROUP_MAX]
-                        if line.strip()
-                    ]
+                    some = [line for line in lines[start : start + GROUP_MAX] if line.strip()]
+                    group = await aside(sum(map(len, some)), _messages, some, annotated, batch_max)
                     if group:
                         yield group
             if size > limit:
@@ -158,21 +158,28 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
                 call.hold(size)  # as the longest so far: those before it may be under way
     last = b"".join(begun)
     if last.strip():
-        yield [_message(last, annotated, batch_max)]
+        yield await aside(len(last), _messages, [last], annotated, batch_max)
+
+
+def _messages(lines: Sequence[bytes], annotated: bool, batch_max: int) -> list[Outgoing | ApiProblem]:
+    return [_message(line, annotated, batch_max) for line in lines]
 
 
 def _message(line: bytes, annotated: bool, batch_max: int) -> Outgoing | ApiProblem:
     try:
         if len(line) > FREE:
             check_size(line, batch_max)
-        return to_publish(_decode(line), annotated)
+        item = _decode(line)
+        if (path := repeated(line, passes_over=is_payload)) is not None:
+            return repeated_member(path)
+        return to_publish(item, annotated)
     except ValueProblem as problem:
         return invalid_value(problem)
     except ApiProblem as problem:
         return problem
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            decode_json(line, PublishMessage)  # raises what is wrong
+            decode_json(line, PublishMessage, is_payload)  # raises what is wrong
         except ApiProblem as problem:
             return problem
         raise

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.call import Call, answer, invalid_value, no_content, page_headers
+from gateway.api.members import repeated
 from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.routing import NAME_MAX, Route, Scope
 from gateway.api.schemas import (
@@ -35,6 +36,7 @@ from gateway.core.topology import BINDING, EXCHANGE, QUEUE, BindingPlace
 from gateway.errors import RemoteError
 from gateway.notation.messages import Binary
 from gateway.notation.values import ValueProblem, octets_from_json, table_from_json, table_to_json, text_to_json
+from gateway.validation import place_of
 from gateway.values import Table
 
 COMMAND_INVALID: Final = 503
@@ -201,6 +203,8 @@ async def delete_binding(call: Call) -> Response:
         arguments = msgspec.json.decode(query.arguments.encode("utf-8", "surrogateescape"), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise wrong_parameter("arguments", f"this is not a JSON object: {error}") from None
+    if (path := repeated(query.arguments.encode("utf-8", "surrogateescape"))) is not None:
+        raise wrong_parameter("arguments", f"{place_of(path)}: the member is in one object twice; give it once")
     place = _place(
         BindingSettings(
             exchange=query.exchange,

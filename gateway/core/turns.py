@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 TURN: Final = 0.005
 """After so many seconds of work the others have their turn."""
+
+
+ASIDE_MIN: Final = 65_536
+"""Work on so many bytes takes no longer than a turn."""
+WORKERS: Final = 2
+"""Threads for longer work. Each that works can keep the loop waiting for the interpreter's lock, for 5 ms."""
+_workers: Final = ThreadPoolExecutor(WORKERS, "aside")
+
+
+async def aside(size: int, function: Callable[..., T], *arguments: object) -> T:
+    """Call a function that touches nothing of the loop's, and works on so many bytes: a long one in a thread."""
+    if size <= ASIDE_MIN:
+        return function(*arguments)
+    call = partial(copy_context().run, function, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_workers, call)
 
 
 class Turns:
