@@ -15,13 +15,15 @@ from time import time_ns
 
 from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, insist, outgoing_of, stay_unknown
 from gateway.core.envelopes import EnvelopeError
-from gateway.core.publishing import GROUP, Outgoing, Publisher
+from gateway.core.publishing import Outgoing, Publisher
 from gateway.errors import LedgerUnavailable, OutcomeUnknown
 from gateway.ledger import Ended, Entry, Intent, Kind, Ledger
 from gateway.ledger.keys import UNKNOWN
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
+PART = 500
+"""Most messages that are asked for at once."""
 GONE = {"code": OutcomeUnknown.code, "text": "its broker is no longer configured, or it is damaged"}
 """Detail of the ``unknown`` of what cannot be sent again at all."""
 
@@ -53,7 +55,7 @@ class InDoubt:
         waited: set[str] = set()
         while True:
             try:
-                intents = await self._ledger.resolve_in_doubt(GROUP)
+                intents = await self._ledger.resolve_in_doubt(PART)
             except LedgerUnavailable as error:
                 log("ledger.in_doubt_waits", logging.WARNING, detail=str(error))
                 await asyncio.sleep(PAUSE_MAX)

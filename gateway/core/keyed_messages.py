@@ -33,7 +33,7 @@ import msgspec
 
 from gateway.core import envelopes, fingerprints
 from gateway.core.endings import LATE_CONFIRM, finality, insist, known, stay_unknown
-from gateway.core.publishing import DONE, REPEATED, Outgoing, Published, Publisher, describe, version_name
+from gateway.core.publishing import DONE, REPEATED, Outgoing, Published, Publisher, describe, groups_of, version_name
 from gateway.errors import (
     EntriesRefused,
     GatewayError,
@@ -159,11 +159,22 @@ class KeyedMessages:
             raise Overloaded(f"{UNDER_WAY_MAX} messages with a key are under way")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        self._publisher.give_ids(messages)
-        lines = [self._line(loop, upstream.name, exchange, item, client) for item in messages]
-        mine = [line for line in lines if line.first is None]
-        if mine:
-            await self._start(upstream, exchange, client, mine, within, order)
+        lines: list[_Line] = []
+        reported: list[Future[None]] = []
+        groups = groups_of(messages) if order is None else [messages]  # nobody of the same order may come in between
+        if order is None:
+            order = self._publisher.new_order()
+        for group in groups:
+            if lines:  # others have their turn; a caller who goes away now has published what is before
+                await asyncio.sleep(0)
+            self._publisher.give_ids(group)
+            made = [self._line(loop, upstream.name, exchange, item, client) for item in group]
+            lines += made
+            mine = [line for line in made if line.first is None]
+            if mine:
+                reported.append(self._start(upstream, exchange, client, mine, within, order))
+        if reported:
+            await asyncio.wait(reported, timeout=max(0.0, deadline - loop.time()) + RECORDING)
         joined = {line.outcome for line in lines if not line.outcome.done() and line.first is not None}
         if joined:
             await asyncio.wait(joined, timeout=max(0.0, deadline - loop.time()))
@@ -185,21 +196,20 @@ class KeyedMessages:
                 line.outcome.set_result(_refused(item, KeyReused("the key is in use for another message")))
         return line
 
-    async def _start(
-        self, upstream: Upstream, exchange: str, client: str, lines: list[_Line], within: float, order: str | None
-    ) -> None:
-        """Begin the work, and wait until there is something to say of every line."""
+    def _start(
+        self, upstream: Upstream, exchange: str, client: str, lines: list[_Line], within: float, order: str
+    ) -> Future[None]:
+        """Begin the work; what is returned is done when there is something to say of every line."""
         loop = asyncio.get_running_loop()
-        before = None if order is None else self._turns.get(order)
-        order = self._publisher.new_order() if order is None else order
         work = _Work(
-            self._ledger, self._publisher, self._ended, upstream, exchange, client, lines, within, order, before
-        )
+            self._ledger, self._publisher, self._ended, upstream, exchange, client, lines, within, order,
+            self._turns.get(order),
+        )  # fmt: skip
         self._turns[order] = work.sent
         task = loop.create_task(self._run(work), name="keyed messages")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await asyncio.wait([work.reported], timeout=within + RECORDING)
+        return work.reported
 
     async def _run(self, work: _Work) -> None:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from asyncio import Future, Task, gather, get_running_loop, sleep, wait
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import perf_counter, time_ns
@@ -46,7 +46,11 @@ PERSISTENT: Final = 2
 KNOWN_QUEUES_MAX: Final = 10_000
 """How many queues' durability is remembered; the longest unused go."""
 
-GROUP: Final = 500
+GROUP_BYTES: Final = 1 << 20
+"""Most bytes of a group, unless it is one message."""
+HEADER_BYTES: Final = 256
+"""What a header counts: it takes as much time as so many bytes of bodies, or more."""
+GROUP: Final = 250
 """A call with more messages is published and recorded in parts of so many."""
 DONE: Final = "done"
 """The outcome is kept under the message's key."""
@@ -154,11 +158,12 @@ class Publisher:
         self._ledger.disk.check()
         self.give_ids(messages)
         await self.intend(upstream, exchange, messages, client)
-        if order is not None or len(messages) <= GROUP:  # nobody of the same order may come in between
+        groups = [messages] if order is not None else list(groups_of(messages))
+        if len(groups) == 1:  # of an order: nobody of the same one may come in between
             futures = self.send(upstream, exchange, messages, within, order)
             results = await self.settle(upstream, exchange, messages, client, futures)
         else:
-            results = await self._in_groups(upstream, exchange, messages, client, within)
+            results = await self._in_groups(upstream, exchange, groups, client, within)
         seconds = self._seconds.get(upstream.name)
         if seconds is None:
             seconds = self._seconds[upstream.name] = self._metrics.publish_seconds.labels(upstream.name)
@@ -178,7 +183,7 @@ class Publisher:
         self,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        groups: Sequence[Sequence[Outgoing]],
         client: str,
         within: float,
     ) -> list[Published]:
@@ -188,8 +193,7 @@ class Publisher:
         order = self.new_order()
         tasks: list[Task[list[Published]]] = []
         try:
-            for begin in range(0, len(messages), GROUP):
-                group = messages[begin : begin + GROUP]
+            for group in groups:
                 futures = self.send(upstream, exchange, group, within, order)
                 tasks.append(loop.create_task(self.settle(upstream, exchange, group, client, futures), name="group"))
                 await sleep(0)
@@ -385,6 +389,18 @@ class Publisher:
         if item.message.properties.delivery_mode != PERSISTENT:
             return False
         return bool(exchange) or self._durable_queues.get((broker, item.routing_key), True)
+
+
+def groups_of(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
+    """The messages in groups, each of which takes a turn of the loop; one at least, which may be empty."""
+    begin = size = 0
+    for index, item in enumerate(messages):
+        weight = len(item.message.body) + HEADER_BYTES * len(item.message.properties.headers or ())
+        if index - begin >= GROUP or (size > 0 and size + weight > GROUP_BYTES):
+            yield messages[begin:index]
+            begin, size = index, 0
+        size += weight
+    yield messages[begin:] if begin else messages
 
 
 def version_name(upstream: Upstream) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
-from gateway.core.publishing import GROUP
+from gateway.core.in_doubt import PART
 from gateway.ledger import Intent, Ledger, MessageIds, New, Unknown, Wanted
 from gateway.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
@@ -74,10 +74,10 @@ async def test_they_are_sent_together(tmp_path: Path, fake: FakeUpstream) -> Non
         return future
 
     fake.publish_nowait = watched  # type: ignore[method-assign]
-    count = GROUP + 100
+    count = PART + 100
     wanted = [Wanted(f"k{number}", b"f" * 32, [intent(b"%d" % number)]) for number in range(count)]
     found = await resolved(tmp_path, wanted, fake)
-    assert most == GROUP
+    assert most == PART
     assert sorted(int(sent.body) for _, _, sent in fake.published) == list(range(count))
     assert [(type(answer), answer.intents) for answer in found] == [(Unknown, ())] * count
 
