@@ -141,6 +141,7 @@ SUITES = (
     Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
     Suite("http", ("core", "api"), servers=True, share=0.8),
     Suite("access", ("access",), servers=True, share=0.5),
+    Suite("budgets", ("budgets",), share=0.8),
     Suite("contract", ("contract",)),
     Suite("outbound", ("outbound", "webhooks"), share=0.45),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
