@@ -68,6 +68,7 @@ from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.ledger import Ledger
+from gateway.ledger.api_keys import KEYS_PURPOSE, KeyMacs
 from gateway.ledger.audit import PURPOSE
 from gateway.memory import given_back
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
@@ -516,14 +517,23 @@ def audit_keys(config: Config, *, make: bool = True) -> dict[str, bytes]:
     return load_seals(file, otherwise).derived(PURPOSE) if file or make or otherwise.exists() else {}
 
 
+def key_macs(config: Config, seals: Seals) -> KeyMacs:
+    """The MACs of API keys in the ledger. Where processes share a ledger and no file of keys, there are none: what one
+    of them writes, the others could not check."""
+    is_shared = not ledger_url(config).startswith("sqlite") and not config.ledger.secrets_file
+    return KeyMacs({} if is_shared else seals.derived(KEYS_PURPOSE))
+
+
 async def _open_ledger(config: Config, migrate: bool | None, seals: Seals) -> Ledger:
     url = await asyncio.to_thread(ledger_url, config)
     if migrate is None:
         migrate = url.startswith("sqlite")
-    return await Ledger.open(
+    ledger = await Ledger.open(
         url, config.ledger, owner=_process(), migrate=migrate, retention=config.retention,
         audit_keys=seals.derived(PURPOSE),
     )  # fmt: skip
+    ledger.api_keys.macs = await asyncio.to_thread(key_macs, config, seals)
+    return ledger
 
 
 async def _tell_head(endpoints: Endpoints, name: str, head: Mapping[str, Any]) -> str:

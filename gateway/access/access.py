@@ -23,7 +23,8 @@ class Access:
         """``transport`` reads the keys of the issuer of tokens; None: none are taken. Raises ConfigurationError."""
         self.required = asks_for_credentials(config)
         """Whether callers need a credential."""
-        self.keys = StoredKeys(ledger, frozenset(key.name for key in config.api_keys))
+        seal_old = config.access.unsealed_keys == "seal"
+        self.keys = StoredKeys(ledger, frozenset(key.name for key in config.api_keys), seal_old=seal_old)
         """Those of the ledger."""
         settings = self._settings = config.access
         self.rates = Rates(settings.rate, settings.burst) if settings.rate and self.required else None

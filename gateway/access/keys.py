@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, doubt, parse_scope, principal_of
 from gateway.config import JWT_CLIENT
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
-from gateway.ledger.api_keys import ApiKey
+from gateway.ledger.api_keys import NAMED_MAX, ApiKey
 from gateway.telemetry import log
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ USED_EVERY: Final = 60.0
 """How often it is told which keys were used, in seconds."""
 OVERLAP: Final = 86_400
 """How long a key that was replaced goes on, in seconds, unless the request says otherwise."""
+SEAL_ENTRY: Final = {"action": "keys.seal", "actor": "gateway", "object": "keys", "result": "done"}
+"""What the audit log says of keys that got their MAC at the start."""
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -113,12 +115,24 @@ def check_scopes(scopes: Sequence[str], brokers: Collection[str]) -> tuple[str, 
 class StoredKeys:
     """The keys of the ledger."""
 
-    def __init__(self, ledger: Ledger, configured: frozenset[str] = frozenset(), clock: Callable[[], float] = time):
-        """``configured``: clients whose keys the configuration file defines."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        configured: frozenset[str] = frozenset(),
+        clock: Callable[[], float] = time,
+        *,
+        seal_old: bool = True,
+    ) -> None:
+        """
+        Args:
+            configured: clients whose keys the configuration file defines.
+            seal_old: whether keys without a MAC get one at the start, and count from then on.
+        """
         self._rows = ledger.api_keys
         self.configured = configured
         """Clients whose keys the configuration file defines."""
         self._clock = clock
+        self._seal_old = seal_old
         self._live: dict[bytes, tuple[ApiKey, Principal]] = {}
         self._version: tuple[int, int, int] | None = None
         self._reading = asyncio.Lock()
@@ -212,6 +226,8 @@ class StoredKeys:
 
     async def start(self) -> None:
         """Read them, and go on reading what changes. Raises LedgerUnavailable."""
+        if self._seal_old and (sealed := await self._rows.seal(self._now(), SEAL_ENTRY)):
+            log("access.keys_sealed", logging.WARNING, keys=[key.id for key in sealed[:NAMED_MAX]], count=len(sealed))
         await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="access-keys")
 
@@ -230,8 +246,14 @@ class StoredKeys:
             if version == self._version and not changed:
                 return
             keys = await self._rows.live(self._now())
-            self._live = {key.digest: (key, _principal(key)) for key in keys}
+            self._live = {key.digest: (key, _principal(key)) for key in keys if self._counts(key)}
             self._version = version
+
+    def _counts(self, key: ApiKey) -> bool:
+        """Whether a row is as a gateway wrote it."""
+        if why := self._rows.macs.refusal_of(key):
+            log("access.key_refused", logging.ERROR, key=key.id, client=key.client, reason=why)
+        return not why
 
     async def _keep(self) -> None:
         told = self._clock()

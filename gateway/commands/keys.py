@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -84,9 +85,10 @@ async def _in_the_ledger(
     config: str | None, data_dir: str | None, work: Callable[[StoredKeys, Collection[str]], Awaitable[T]]
 ) -> T:
     from gateway.access.keys import StoredKeys
-    from gateway.app import audit_keys, ledger_url
+    from gateway.app import audit_keys, key_macs, ledger_url
     from gateway.config import broker_names, load
     from gateway.ledger import Ledger
+    from gateway.webhooks.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir})
     address = ledger_url(settings)
@@ -96,6 +98,8 @@ async def _in_the_ledger(
         audit_keys=keys,
     )  # fmt: skip
     try:
+        seals = load_seals(settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
+        ledger.api_keys.macs = await asyncio.to_thread(key_macs, settings, seals)
         stored = StoredKeys(ledger, frozenset(key.name for key in settings.api_keys))
         return await work(stored, broker_names(settings))
     finally:

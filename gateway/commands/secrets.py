@@ -60,7 +60,7 @@ def new_secrets(file: Path | None, config: str | None) -> None:
 
 
 async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger, Seals], Awaitable[T]]) -> T:
-    from gateway.app import ledger_url
+    from gateway.app import key_macs, ledger_url
     from gateway.config import load
     from gateway.ledger import Ledger
     from gateway.webhooks.secrets import load_seals
@@ -69,6 +69,7 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
     address = await asyncio.to_thread(ledger_url, settings)
     seals = await asyncio.to_thread(load_seals, settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
     ledger = await Ledger.open(address, settings.ledger, owner="gateway secrets")
+    ledger.api_keys.macs = await asyncio.to_thread(key_macs, settings, seals)
     try:
         return await work(ledger, seals)
     finally:
@@ -80,8 +81,8 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
 @config_option
 @data_dir_option
 def list_secrets(as_json: bool, config: str | None, data_dir: str | None) -> None:
-    """Show the keys by their names, how many secrets are sealed with each, and how many rows of the audit log have a
-    MAC of it."""
+    """Show the keys by their names, how many secrets and API keys are sealed with each, and how many rows of the audit
+    log have a MAC of it."""
     from gateway.ledger.audit import keys_used
     from gateway.webhooks import resealing
 

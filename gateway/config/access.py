@@ -82,5 +82,8 @@ class AccessSettings(Settings, frozen=True):
     documents: Literal["open", "closed"] = "open"
     """Whether ``/``, ``/docs`` and ``/openapi.json`` are there for everybody; ``closed``: for who has a credential,
     which a browser gives as the password of HTTP Basic, there and nowhere else."""
+    unsealed_keys: Literal["seal", "refuse"] = "seal"
+    """What becomes of keys in the ledger whose row has no MAC. ``seal``: they get one when a process starts, and the
+    audit log names them. ``refuse``: they do not count, at the start either."""
     tokens: TokenSettings = TokenSettings()
     certificates: tuple[CertificateSettings, ...] = ()

@@ -1,11 +1,17 @@
 """``ledger.api_keys``: keys of callers, by their digests. The ledger never sees a key itself.
 
 Each change is written with its row of the audit log, in one transaction.
+
+A row has a MAC over all that decides what the key opens, with a key that the database does not have. So whoever writes
+to the database gives no key another scope, and makes none. What a MAC cannot show is that a row is back as it was
+before, such as before it was revoked; the audit log has the revocation.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -19,6 +25,11 @@ if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
 
 T = TypeVar("T")
+
+KEYS_PURPOSE: Final = "amqp-gateway API keys"
+"""Purpose of the keys of the MACs: they are derived from those that seal secrets, and are good for nothing else."""
+NAMED_MAX: Final = 100
+"""Most keys that a row of the audit log names."""
 
 LIVE_MAX: Final = 2
 """Most live keys of one client: the one in use, and the one that replaces it."""
@@ -45,10 +56,48 @@ class ApiKey(NamedTuple):
     expires_at: int
     revoked_at: int = 0
     last_used_at: int = 0
+    mac: bytes | None = None
+    """None: it has none; see :class:`KeyMacs`."""
+    mac_key: str | None = None
+    """Name of the key of the MAC."""
 
     def live(self, now: int) -> bool:
         """Whether it opens anything at that time."""
         return not self.revoked_at and not 0 < self.expires_at <= now
+
+
+class KeyMacs:
+    """Makes and checks the MACs of rows. Without keys it makes none, and takes every row as it is."""
+
+    def __init__(self, keys: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """``keys``: by name; the first one makes MACs, all of them check."""
+        self._keys = dict(keys)
+        self.name = next(iter(self._keys), None)
+        """Of the key that makes MACs; None: there is none."""
+
+    def sealed(self, key: ApiKey) -> ApiKey:
+        """Return a row with its MAC."""
+        return key._replace(mac=self._mac(self.name, key), mac_key=self.name) if self.name is not None else key
+
+    def refusal_of(self, key: ApiKey) -> str:
+        """Return why a row does not count; empty if it does."""
+        if self.name is None:
+            return ""
+        if key.mac is None or key.mac_key is None:
+            return "the row has no MAC"
+        if key.mac_key not in self._keys:
+            return (
+                f"the row has a MAC of the key {key.mac_key[:16]!r}, and the file of keys has {', '.join(self._keys)}"
+            )
+        right = hmac.compare_digest(self._mac(key.mac_key, key), key.mac)
+        return "" if right else "the row is not as the gateway wrote it"
+
+    def _mac(self, name: str, key: ApiKey) -> bytes:
+        values = [
+            key.id, key.client, key.digest.hex(), key.hint, key.scopes, key.created_by, key.created_at, key.expires_at,
+            key.revoked_at,
+        ]  # fmt: skip
+        return hmac.digest(self._keys[name], msgspec.json.encode(values), "sha256")
 
 
 def _key(row: Any) -> ApiKey:
@@ -67,14 +116,14 @@ def _alone(connection: sa.Connection) -> None:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
 
 
-def _insert(connection: sa.Connection, key: ApiKey, now: int) -> None:
+def _insert(connection: sa.Connection, key: ApiKey, now: int, macs: KeyMacs) -> None:
     _check_room(connection, key.client, now)
     change = _next_change(connection)  # before rows go, among which the highest may be
     old = ((api_keys.c.revoked_at > 0) & (api_keys.c.revoked_at < now - KEPT)) | (
         (api_keys.c.expires_at > 0) & (api_keys.c.expires_at < now - KEPT)
     )
     connection.execute(sa.delete(api_keys).where(old))
-    values = key._asdict() | {"scopes": msgspec.json.encode(key.scopes), "changes": change}
+    values = macs.sealed(key)._asdict() | {"scopes": msgspec.json.encode(key.scopes), "changes": change}
     connection.execute(sa.insert(api_keys).values(**values))
 
 
@@ -102,10 +151,15 @@ def _get(connection: sa.Connection, key_id: str) -> ApiKey:
     return _key(row)
 
 
-def _change(connection: sa.Connection, key_id: str, **values: int) -> ApiKey:
-    this = sa.update(api_keys).where(api_keys.c.id == key_id)
-    connection.execute(this.values(changes=_next_change(connection), **values))
-    return _get(connection, key_id)
+def _change(connection: sa.Connection, key: ApiKey, macs: KeyMacs, **values: Any) -> ApiKey:
+    """Change a row. One that did not count before does not count by that."""
+    changed = key._replace(**values)
+    changed = changed if macs.refusal_of(key) else macs.sealed(changed)
+    this = sa.update(api_keys).where(api_keys.c.id == key.id)
+    connection.execute(
+        this.values(changes=_next_change(connection), mac=changed.mac, mac_key=changed.mac_key, **values)
+    )
+    return changed
 
 
 class ApiKeys:
@@ -113,6 +167,8 @@ class ApiKeys:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.macs = KeyMacs()
+        """Those of the rows."""
 
     async def add(self, key: ApiKey, now: int, entry: Mapping[str, Any]) -> None:
         """Remember a key.
@@ -124,7 +180,7 @@ class ApiKeys:
 
         def run(connection: sa.Connection) -> tuple[None, Head]:
             _alone(connection)
-            _insert(connection, key, now)
+            _insert(connection, key, now, self.macs)
             return None, self._ledger.audit.chain(connection, [(now, entry)])
 
         await self._recorded(run)
@@ -142,7 +198,7 @@ class ApiKeys:
             if found.revoked_at:
                 return found, None
             head = self._ledger.audit.chain(connection, [(now, {**entry, "client": found.client})])
-            return _change(connection, key_id, revoked_at=now), head
+            return _change(connection, found, self.macs, revoked_at=now), head
 
         return await self._recorded(run)
 
@@ -160,14 +216,69 @@ class ApiKeys:
             old = _get(connection, key_id)
             if not old.live(now):
                 raise StateError(f"the key {key_id!r} is not live: create one")
+            if why := self.macs.refusal_of(old):
+                raise StateError(f"the key {key_id!r} does not count: {why}. Create one")
             new = key._replace(client=old.client, scopes=old.scopes)
-            _insert(connection, new, now)
+            _insert(connection, new, now, self.macs)
             ends = min(until, old.expires_at) if old.expires_at else until
-            _change(connection, key_id, expires_at=max(ends, 1))
+            _change(connection, old, self.macs, expires_at=max(ends, 1))
             row = (now, {**entry, "client": old.client, "new": new.id})
             return new, self._ledger.audit.chain(connection, [row])
 
         return await self._recorded(run)
+
+    async def seal(self, now: int, entry: Mapping[str, Any]) -> list[ApiKey]:
+        """Give the live rows that have no MAC one, and return those: a release before MACs wrote them. What they were
+        until now nobody can say, so the audit log names them."""
+
+        def run(connection: sa.Connection) -> tuple[list[ApiKey], Head | None]:
+            _alone(connection)
+            rows = connection.execute(sa.select(api_keys).where(_live(now) & api_keys.c.mac.is_(None))).all()
+            found = [self.macs.sealed(_key(row)) for row in rows]
+            if not found or self.macs.name is None:
+                return [], None
+            self._write_macs(connection, found)
+            names = [f"{key.id} {key.client}" for key in found[:NAMED_MAX]]
+            row = (now, {**entry, "sealed": len(found), "keys": names})
+            return found, self._ledger.audit.chain(connection, [row])
+
+        return await self._recorded(run)
+
+    async def mac_keys(self) -> dict[str, int]:
+        """Name of a key -> how many rows have a MAC of it."""
+        query = sa.select(api_keys.c.mac_key, sa.func.count()).where(api_keys.c.mac.is_not(None))
+        query = query.group_by(api_keys.c.mac_key)
+        rows = await self._ledger.read(lambda connection: connection.execute(query).all())
+        return {str(name): int(count) for name, count in rows}
+
+    async def reseal(self) -> tuple[int, list[str]]:
+        """Bring the MACs of all rows under the key that makes them: how many were not; and the ids of rows that do not
+        count, which stay as they are."""
+
+        def run(connection: sa.Connection, _: Any) -> tuple[int, list[str]]:
+            _alone(connection)
+            if self.macs.name is None:
+                return 0, []
+            others = api_keys.c.mac.is_not(None) & (api_keys.c.mac_key != self.macs.name)
+            keys = [_key(row) for row in connection.execute(sa.select(api_keys).where(others))]
+            right = [key for key in keys if not self.macs.refusal_of(key)]
+            self._write_macs(connection, [self.macs.sealed(key) for key in right])
+            return len(right), [key.id for key in keys if self.macs.refusal_of(key)]
+
+        found: tuple[int, list[str]] = await self._ledger.task(run)
+        return found
+
+    @staticmethod
+    def _write_macs(connection: sa.Connection, keys: Sequence[ApiKey]) -> None:
+        if keys:
+            this = sa.update(api_keys).where(api_keys.c.id == sa.bindparam("this"))
+            values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in ("mac", "mac_key", "changes")}
+            first = _next_change(connection)
+            rows = [
+                {"this": key.id, "new_mac": key.mac, "new_mac_key": key.mac_key, "new_changes": first + number}
+                for number, key in enumerate(keys)
+            ]
+            connection.execute(this.values(values), rows)
 
     async def _recorded(self, run: Callable[[sa.Connection], tuple[T, Head | None]]) -> T:
         """Run a change with its row of the audit log, in one transaction."""

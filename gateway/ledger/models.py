@@ -416,6 +416,8 @@ api_keys = _table(
     _integer("revoked_at"),
     _integer("last_used_at"),
     _integer("changes"),
+    sa.Column("mac", Octets, nullable=True),
+    sa.Column("mac_key", Text, nullable=True),
     sa.CheckConstraint("length(digest) = 32", name="digest_32"),
     sa.Index("api_keys_by_digest", "digest", unique=True),
     sa.Index(None, "client"),

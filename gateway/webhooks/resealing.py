@@ -1,7 +1,8 @@
 """All sealed secrets of a ledger: which keys they are sealed with, and how they come under another one.
 
 Secrets are in two kinds of documents (:mod:`gateway.webhooks.documents`): of an endpoint, its settings' secrets as one
-text, and its signing keys one by one. A document that somebody else changes meanwhile is read again.
+text, and its signing keys one by one. A document that somebody else changes meanwhile is read again. The MACs of API
+keys, whose keys are derived from the same, are made anew with them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ async def used(ledger: Ledger) -> Counter[str]:
 
     async for kind, resource in _all(ledger):
         _renewed(kind, resource, count)
+    found.update(await ledger.api_keys.mac_keys())
     return found
 
 
@@ -52,7 +54,8 @@ async def rotate(ledger: Ledger, seals: Seals) -> tuple[int, list[str]]:
             done += await _rotate(ledger, seals, kind, resource)
         except (ConfigurationError, EtagMismatch) as error:
             failed.append(f"{resource.name}: {error}")
-    return done, failed
+    keys, wrong = await ledger.api_keys.reseal()
+    return done + keys, failed + [f"API key {key_id}: its row does not count" for key_id in wrong]
 
 
 async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: Resource | None) -> int:

@@ -109,7 +109,7 @@ def test_scopes_of_stored_keys_that_match_nothing(look: Look, file: Path) -> Non
     scopes = ["history", "publish:gone/x", "route:gone/x/#", "publish:*/x"]
     for number, (revoked, expires) in enumerate([(0, 0), (1, 0), (0, 1)]):
         execute(
-            file, "INSERT INTO api_keys VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, 0, ?)", f"k{number}", "shop",
+            file, "INSERT INTO api_keys VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, 0, ?, NULL, NULL)", f"k{number}", "shop",
             bytes([number] * 32), "h", json.dumps(scopes).encode(), "me", expires, revoked, number,
         )  # fmt: skip
     found = [each for each in look("", "ledger").report.findings if each.check == "access.keys"]
