@@ -207,6 +207,8 @@ class Holdings:
             BudgetExceeded: the client would hold more than its share.
             Overloaded: so much is not left for anybody.
         """
+        if not amount:
+            return
         mine = self._held.get(client.name, 0)
         held = mine + self._kept.get(client.name, 0)
         if held + amount > (share := self.share_of(client)) and not client.is_alone and not forced:
@@ -218,9 +220,8 @@ class Holdings:
                 f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
                 f"({self.resource.setting}), and {self.reserve:,} are reserved for admin"
             )
-        if amount:
-            self._held[client.name] = mine + amount
-            self._sum += amount
+        self._held[client.name] = mine + amount
+        self._sum += amount
 
     def check(self, client: Client) -> int:
         """Return how much more the client may take now, at least 1. Raises as :meth:`take` where that is nothing."""

@@ -167,3 +167,11 @@ def test_what_the_ledger_keeps_counts_with_what_is_held() -> None:
     scheduled.keep("bob", -7)
     assert scheduled.standing().held == 3
     assert scheduled.largest(10) == [("carol", 2), ("alice", 1)]
+
+
+def test_nothing_is_taken_at_any_time() -> None:
+    budgets = Budgets(BudgetBounds(1.0, 0.0, {"requests": 10}))
+    budgets["requests"].take(ALICE, 10)
+    budgets.configure(BudgetBounds(0.5, 0.0, {"requests": 10}))
+    budgets["requests"].take(ALICE, 0)
+    assert budgets["requests"].held_by(ALICE) == 10

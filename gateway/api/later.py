@@ -86,9 +86,12 @@ async def publish_each(
     if not delayed:
         return await _publish_now(call, messages, order)
     upstream = gateway.broker(broker)
-    size = sum(len(item.message.body) for item in delayed)
-    with gateway.ledger_budgets.scheduling(call.client, len(delayed), size):
+    size = len(delayed), sum([len(item.message.body) for item in delayed])
+    gateway.ledger_budgets.take(call.client, 0, *size)
+    try:
         kept = iter(await gateway.outbox.put(upstream, exchange, delayed, client))
+    finally:
+        gateway.ledger_budgets.give(call.client, 0, *size)
     at_once = [item for item in messages if not later and item.not_before is None]
     if not at_once:
         return list(kept)
@@ -105,8 +108,12 @@ async def _publish_now(call: Call, messages: Sequence[Outgoing], order: str | No
     keys = [item.key for item in messages if item.key]
     if not keys:
         return await gateway.publish(broker, exchange, messages, client, order)
-    async with gateway.ledger_budgets.claiming(call.client, keys):
+    taken = await gateway.ledger_budgets.claim(call.client, keys)
+    try:
         return await gateway.publish(broker, exchange, messages, client, order)
+    finally:
+        if taken:
+            gateway.ledger_budgets.give(call.client, len(keys), 0, 0)
 
 
 def all_or_none(messages: Sequence[Any], later: bool) -> bool:

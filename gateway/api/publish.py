@@ -248,12 +248,18 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
         problem = raw_body.placed(call, problem_of(error, call.path, results[0].id))
         return Answer(problem.status, _encode(problem), {"content-type": PROBLEM_JSON, **problem_headers(error)})
 
-    kept_bytes = sum(len(item.message.body) for item in messages) if keeps else 0
-    async with call.gateway.ledger_budgets.claiming(call.client, [key], len(messages) if keeps else 0, kept_bytes):
+    budgets, size = call.gateway.ledger_budgets, (0, 0)
+    if keeps:
+        size = len(messages), sum([len(item.message.body) for item in messages])
+    taken = await budgets.claim(call.client, (key,), *size)
+    try:
         if keeps:
             kept = await call.gateway.outbox.put_keyed(request, upstream, exchange, messages, render)
         else:
             kept = await call.gateway.publish_keyed(request, broker, exchange, messages, render)
+    finally:
+        if taken:
+            budgets.give(call.client, 1, *size)
     headers = {**kept.headers, "idempotent-replayed": "true"} if kept.replayed else kept.headers
     return Response(kept.body, kept.status, headers)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -43,6 +43,7 @@ class LedgerBudgets:
     def __init__(self, ledger: Ledger, budgets: Budgets) -> None:
         self._ledger = ledger
         self._budgets = budgets
+        self._keys, self._scheduled, self._scheduled_bytes = budgets[KEYS], budgets[SCHEDULED], budgets[SCHEDULED_BYTES]
         self._since: dict[str, Counter[str]] = {
             name: Counter() for name in (SCHEDULED, SCHEDULED_BYTES, KEYS, *CREATED.values())
         }
@@ -116,40 +117,47 @@ class LedgerBudgets:
 
     # --------------------------------------------------------------------------------------------- promises
 
-    @contextmanager
-    def scheduling(self, client: Client, messages: int, payload_bytes: int) -> Iterator[None]:
-        """Take so much of the client's share while it is written; what is in the ledger then counts there.
+    def take(self, client: Client, keys: int, messages: int, payload_bytes: int) -> None:
+        """Take so much of the client's share while it is written: :meth:`give` it back then, for what is in the ledger
+        counts there.
 
         Raises:
-            BudgetExceeded, Overloaded: put nothing there.
+            BudgetExceeded, Overloaded: nothing was taken; write nothing.
         """
-        with (
-            self._budgets[SCHEDULED].hold(client, messages),
-            self._budgets[SCHEDULED_BYTES].hold(client, payload_bytes),
-        ):
-            yield
+        self._keys.take(client, keys)
+        try:
+            self._scheduled.take(client, messages)
+            try:
+                self._scheduled_bytes.take(client, payload_bytes)
+            except GatewayError:
+                self._scheduled.give(client, messages)
+                raise
+        except GatewayError:
+            self._keys.give(client, keys)
+            raise
 
-    @asynccontextmanager
-    async def claiming(
-        self, client: Client, keys: Sequence[str], messages: int = 0, payload_bytes: int = 0
-    ) -> AsyncIterator[None]:
-        """Take the share that Idempotency-Keys, and publishes scheduled with them, need while they are written. A
-        client at its share may repeat keys that the ledger knows.
+    def give(self, client: Client, keys: int, messages: int, payload_bytes: int) -> None:
+        """Give back what :meth:`take` took."""
+        self._keys.give(client, keys)
+        self._scheduled.give(client, messages)
+        self._scheduled_bytes.give(client, payload_bytes)
+
+    async def claim(self, client: Client, keys: Sequence[str], messages: int = 0, payload_bytes: int = 0) -> bool:
+        """:meth:`take` what Idempotency-Keys, and publishes scheduled with them, need while they are written. A client
+        at its share may repeat keys that the ledger knows. Returns whether anything was taken.
 
         Raises:
             BudgetExceeded, Overloaded: some of the keys are new, and there is no room for them.
             LedgerUnavailable: it cannot be told.
         """
-        with ExitStack() as held:
-            try:
-                held.enter_context(self._budgets[KEYS].hold(client, len(keys)))
-                if messages:
-                    held.enter_context(self.scheduling(client, messages, payload_bytes))
-            except (BudgetExceeded, Overloaded):
-                known = await self._ledger.read(lambda connection: holdings.known_keys(connection, client.name, keys))
-                if known < len(set(keys)):
-                    raise
-            yield
+        try:
+            self.take(client, len(keys), messages, payload_bytes)
+        except (BudgetExceeded, Overloaded):
+            known = await self._ledger.read(lambda connection: holdings.known_keys(connection, client.name, keys))
+            if known < len(set(keys)):
+                raise
+            return False
+        return True
 
     # ------------------------------------------------------------------------------------------- what is created
 
