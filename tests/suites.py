@@ -157,7 +157,7 @@ SUITES = (
     Suite("taps", ("taps",), servers=True, share=0.5),
     Suite("tracing", ("tracing",), servers=True, share=0.5),
     Suite("replays", ("replays",), servers=True, share=0.5),
-    Suite("commands", ("commands",), share=0.5),
+    Suite("commands", ("commands",), servers=True, share=0.5),
     Suite("doctor", ("doctor",), servers=True, share=0.5),
     Suite("supply", ("supply/test_[!t]*.py",)),
     Suite("deploy", ("deploy/test_[!p]*.py",), tier="all"),
