@@ -35,7 +35,7 @@ class Limits:
     message_max: int = 16 * MIB
     """Largest message body, in octets. A larger delivery is discarded as it comes (``DeliveryTooLarge``)."""
     header_max: int = MIB
-    """Largest content header (0-10: header segment), in octets."""
+    """Largest content header (0-10: header segment), in octets. A broker may send one in a frame over ``frame_max``."""
     table_depth: int = 32
     """Deepest nesting of tables, arrays, maps and lists."""
     table_entries: int = 4_096

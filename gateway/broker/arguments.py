@@ -30,6 +30,8 @@ def plain(value: Value) -> Any:
     return value
 
 
+NAME_MAX = 255
+"""Longest short string, in octets."""
 ITEM_WEIGHT = 64
 """What an object takes beside its octets, roughly."""
 
@@ -64,6 +66,15 @@ def _text(value: Value) -> str:
     text = plain(value)
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is no string")
+    return text
+
+
+def _name(value: Value) -> str:
+    """A name or routing key: every version has a short string for it."""
+    text = _text(value)
+    size = len(text.encode("utf-8", "surrogateescape"))
+    if size > NAME_MAX:
+        raise ValueError(f"{size} octets are more than {NAME_MAX}")
     return text
 
 
@@ -150,11 +161,11 @@ QUEUE_ARGUMENTS: Mapping[str, Argument] = {
     "x-max-length-bytes": Argument("max_length_bytes", _integer(0, 1 << 63)),
     "x-overflow": Argument("overflow", _choice("drop-head", "reject-publish", "reject-publish-dlx")),
     "x-max-priority": Argument("max_priority", _integer(0, 255)),
-    "x-dead-letter-exchange": Argument("dead_letter_exchange", _text),
-    "x-dead-letter-routing-key": Argument("dead_letter_routing_key", _text),
+    "x-dead-letter-exchange": Argument("dead_letter_exchange", _name),
+    "x-dead-letter-routing-key": Argument("dead_letter_routing_key", _name),
     "x-single-active-consumer": Argument("single_active_consumer", _flag),
     "x-queue-type": Argument("queue_type", _choice("classic")),
-    "alternate-exchange": Argument("alternate_exchange", _text),
+    "alternate-exchange": Argument("alternate_exchange", _name),
     "no-local": Argument("no_local", _flag),
     "qpid.exclusivity_policy": Argument(
         "exclusivity", _choice("NONE", "CONNECTION", "SESSION", "PRINCIPAL", "CONTAINER", "LINK", "SHARED_SUBSCRIPTION")
@@ -219,7 +230,7 @@ class ExchangeArguments:
     alternate_exchange: str | None = None
 
 
-EXCHANGE_ARGUMENTS: Mapping[str, Argument] = {"alternate-exchange": Argument("alternate_exchange", _text)}
+EXCHANGE_ARGUMENTS: Mapping[str, Argument] = {"alternate-exchange": Argument("alternate_exchange", _name)}
 
 
 def exchange_arguments(table: Table, what: str) -> ExchangeArguments:

@@ -711,6 +711,8 @@ class Broker:
                 self.work(connection, job, now, channel, operation)
         except RemoteError as error:
             self._fail(channel, operation, error, now)
+        except EncodeError as error:  # the answer has no form in the client's version
+            channel.fail(506, reply_text(506, str(error)), operation.serial, now)
         except PublisherWaits:
             connection.waits = True
             connection.backlog.appendleft(operation)

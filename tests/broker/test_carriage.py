@@ -34,6 +34,7 @@ from gateway.operations import (
 from gateway.session import Version
 from gateway.values import INT64_MAX, Typed
 from tests.broker.clients import FRAME_MAX, IMPOSSIBLE, Client, ack, make_broker, publishing
+from tests.broker.wire import Host
 
 RELEASE, REJECT = Settlement.RELEASE, Settlement.REJECT
 LARGE = FRAME_MAX + 1
@@ -410,3 +411,25 @@ def test_deaths_since_a_rejection_are_all_kept(scene: Scene) -> None:
     got = client.get("q")
     assert got is not None
     assert len((got.message.properties.headers or {})["x-death"]) == 1_001
+
+
+@pytest.mark.parametrize("name", ["x-dead-letter-exchange", "x-dead-letter-routing-key", "alternate-exchange"])
+@pytest.mark.parametrize("value", ["é" * 128, Typed("string", b"\xff" * 256)])
+def test_a_name_that_no_message_can_carry_is_refused(scene: Scene, name: str, value: Any) -> None:
+    arguments = {"x-dead-letter-exchange": "", name: value}
+    code, text = scene.publisher.failure(DeclareQueue(1, "r", arguments=arguments))
+    assert code == 406
+    assert "256 octets are more than 255" in text
+
+
+def test_an_answer_that_has_no_form_costs_the_session_alone() -> None:
+    host = Host()
+    wire = host.connect()
+    wire.ask(OpenChannel(1))
+    wire.ask(DeclareQueue(1, "q"))
+    host.broker.virtual_host("/").queues["q"].table = {"long": "x" * 70_000}
+    wire.send(QueryQueue(1, "q"))
+    events = wire.take()
+    assert any(getattr(event, "code", 0) == 506 or "65535" in getattr(event, "text", "") for event in events), events
+    assert not wire.connection.channels
+    assert wire.ask(OpenChannel(2))
