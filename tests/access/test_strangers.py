@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -13,7 +14,7 @@ from gateway.access import rates as module
 from gateway.access.access import Access
 from gateway.access.rates import address_of
 from gateway.api.app import Api
-from gateway.config import AccessSettings, Config
+from gateway.config import AccessSettings, Config, HttpSettings
 from gateway.core import Gateway
 from gateway.ledger import Ledger
 from tests.access.conftest import ROOT
@@ -30,8 +31,9 @@ async def make(gateway: Gateway, ledger: Ledger) -> AsyncIterator[Make]:
     """``ask = await make(stranger_rate=0.5)``; ``await ask("GET", path, key, address=…)``."""
     opened: list[Any] = []
 
-    async def make(**settings: Any) -> Any:
-        config = Config(api_keys=(ROOT,), access=AccessSettings(**settings))
+    async def make(trusted_proxies: tuple[str, ...] = (), **settings: Any) -> Any:
+        http = HttpSettings(trusted_proxies=trusted_proxies)
+        config = Config(api_keys=(ROOT,), access=AccessSettings(**settings), http=http)
         access = Access(config, ledger)
         running = access.running()
         await running.__aenter__()
@@ -91,6 +93,25 @@ async def test_loopback_is_not_counted_and_0_is_no_limit(make: Make) -> None:
             assert (await ask("GET", "/v1/brokers", address=address)).status_code == 401
     ask = await make(stranger_rate=0)
     assert [(await ask("GET", "/v1/brokers")).status_code for _ in range(5)] == [401] * 5
+
+
+async def test_behind_a_trusted_proxy_each_caller_is_counted(make: Make, ledger: Ledger) -> None:
+    ask = await make(stranger_rate=0.1, trusted_proxies=("192.0.2.0/24",))
+
+    async def statuses(caller: str, address: str = FAR) -> list[int]:
+        header = {"x-forwarded-for": f"203.0.113.1, {caller}"}
+        return [(await ask("GET", "/v1/brokers", "wrong", address, **header)).status_code for _ in range(2)]
+
+    assert await statuses("198.51.100.1") == [401, 429]
+    assert await statuses("198.51.100.2") == [401, 429], "another caller of the same proxy"
+    assert await statuses("2001:db8:1:2::1") == [401, 429]
+    assert await statuses("2001:db8:1:2::2") == [429, 429], "of the same network"
+    assert await statuses("198.51.100.3", "198.51.100.9") == [401, 429], "no proxy: it counts itself"
+    assert await statuses("198.51.100.4", "198.51.100.9") == [429, 429]
+    async with asyncio.timeout(10):
+        while not (found := [row.document() for row in await ledger.audit.read()]):
+            await asyncio.sleep(0.05)
+    assert {row["address"] for row in found} >= {"198.51.100.1", "198.51.100.2", "198.51.100.9"}
 
 
 async def test_strangers_are_not_remembered_without_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,11 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.access.scopes import Grant, Principal
 from gateway.api import peers as module
-from gateway.api.peers import FORWARDED, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
+from gateway.api.connections import Connections
+from gateway.api.guard import Bounds
+from gateway.api.peers import FORWARDED, PROCESS, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
 from gateway.app import _listen, _port, _serving
+from gateway.budgets import BudgetBounds, Budgets
 from gateway.core.peers import Peers, SettleRequest
 from gateway.errors import LedgerUnavailable, PeerUnavailable
 from gateway.telemetry import Metrics
@@ -70,6 +73,33 @@ async def place() -> AsyncIterator[Place]:
             place.rows.peers[shard] = peers.describe(shard, 1, frozenset())
         await stack.enter_async_context(_serving(PeerPort(place.two, place.api, 1_000), listener, 1.0))
         yield place
+        await place.one.close()
+        await place.two.close()
+
+
+async def test_connections_that_say_nothing_keep_no_process_out() -> None:
+    place, budgets = Place(), Budgets(BudgetBounds(totals={"cluster_connections": 40}))
+    of_cluster = budgets["cluster_connections"]
+    async with AsyncExitStack() as stack:
+        listener = _listen("127.0.0.1", 0, "cluster")
+        stack.callback(listener.close)
+        port = _port(listener)
+        place.url = f"http://127.0.0.1:{port}"
+        place.two.reached_at(place.url)
+        for peers, shard in ((place.one, 0), (place.two, 1)):
+            place.rows.peers[shard] = peers.describe(shard, 1, frozenset())
+        bounds = Bounds(connections=Connections(of_cluster))
+        await stack.enter_async_context(_serving(PeerPort(place.two, place.api, 1_000), listener, 1.0, bounds))
+        request = CallRequest("GET", b"/v1/bridges", b"", {}, b"", "ann", False, [])
+        assert (await ask(place.one, place.two.me, request, 5.0)).status == 201
+        for _ in range(120):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+        await asyncio.sleep(0.05)
+        assert of_cluster.held <= 40
+        assert of_cluster.refusals["dropped"] > 80
+        assert of_cluster.held_by(PROCESS) == 1, "the other process is no stranger, and keeps its connection"
+        assert (await ask(place.one, place.two.me, request, 5.0)).status == 201
         await place.one.close()
         await place.two.close()
 

@@ -396,10 +396,10 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 """Each budget that can be measured on a gateway of its own."""
 NOT_HERE: dict[str, str] = {
-    "cluster_connections": "it takes two processes: tests/budgets/test_ports.py",
+    "cluster_connections": "it takes two processes: tests/api/test_peers.py",
     "bridges": "it is counted as endpoints are: tests/api/test_ledger_budgets.py",
     "taps": "it is counted as endpoints are: tests/api/test_ledger_budgets.py",
-    "ledger_rows": "rows over the share wait, and are not refused: tests/ledger",
+    "ledger_rows": "rows over the share wait, and are not refused: tests/ledger/test_places.py",
 }
 """Budget -> where it is looked at instead."""
 __all__ = ["NOT_HERE", "ROWS", "NoAnswer", "Row"]
