@@ -25,13 +25,13 @@ FRAME_MAX = 4_096
 TAGS = count(1_000)
 
 
-def delivery(header: int, body: bytes = b"body", end: bytes = b"\xce") -> bytes:
+def delivery(header: int, body: bytes = b"body", end: bytes = b"\xce", class_id: int = 60) -> bytes:
     """A basic.deliver whose content header holds that many octets of properties."""
     inner = b"\x01hS" + struct.pack(">I", header - 2 - 4 - 7) + bytes(header - 2 - 4 - 7)
     table = struct.pack(">I", len(inner)) + inner
     properties = b"\x20\x00" + table
     assert len(properties) == header
-    payload = struct.pack(">HHQ", 60, 0, len(body)) + properties
+    payload = struct.pack(">HHQ", class_id, 0, len(body)) + properties
     channel = channel_of(Role.CLIENT)
     arguments = short(b"tag") + struct.pack(">QB", next(TAGS), 0) + short(b"e") + short(b"k")
     octets = method(60, 60, arguments, channel) + struct.pack(">BHI", 2, channel, len(payload)) + payload + end
@@ -75,6 +75,15 @@ def test_its_frame_must_end_as_frames_do(version: Version, header: int) -> None:
     victim = Victim(version, Role.CLIENT, "consuming", SMALL)
     victim.hear(delivery(header, end=b"\x00"))
     victim.refused("a frame ends with 0x00", 501)
+    assert victim.messages() == []
+
+
+@pytest.mark.parametrize("version", CLASSIC)
+@pytest.mark.parametrize("header", [10_000, 30_000])
+def test_its_class_is_that_of_the_delivery(version: Version, header: int) -> None:
+    victim = Victim(version, Role.CLIENT, "consuming", SMALL)
+    victim.hear(delivery(header, class_id=90))
+    victim.refused("a content header of class 90 after a method of class 60", 501)
     assert victim.messages() == []
 
 
