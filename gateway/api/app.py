@@ -215,6 +215,7 @@ class Api:
                 operation = call.route.operation
                 call.check_query()
                 response = await call.route.handler(call)
+                call.hold_answer(response)
             except GatewayError as error:
                 _follow(scope)
                 response = self._failed(error, scope)  # no name for it here: its traceback holds this frame

@@ -207,6 +207,23 @@ class Call:
         else:
             self.hold(octets)
 
+    def hold_answer(self, answer: Response) -> None:
+        """Count the body of an answer until the caller has read it.
+
+        Documents are there once for all. An answer to a request that changed something is never refused, nor is one to
+        a client that holds nothing else: it could not be smaller.
+
+        Raises:
+            BudgetExceeded, Overloaded: it may not be held.
+        """
+        size = len(answer.body)
+        if size <= max(ONE_PIECE, self.holds) or self.route.tag == "documents":
+            return
+        if self.route.method == "GET" and self.gateway.budgets["bytes"].held_by(self.client) > self.holds:
+            self.hold(size)
+        else:
+            self.hold_all(size)
+
     def leave(self) -> None:
         """Give back all that the request holds: it is over."""
         if self.holds:

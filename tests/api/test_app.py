@@ -11,9 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from gateway.api.app import Api
+from gateway.api.call import Call
 from gateway.api.cycle import CUT
+from gateway.api.routing import Route, Scope
 from gateway.budgets import BudgetBounds, Client
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
@@ -182,6 +185,56 @@ async def test_a_body_over_the_share_of_its_client(gateway: Gateway) -> None:
         assert (await first).status_code < 300
         assert (await client.put(url, content=body, headers=alice)).status_code < 300
     assert gateway.budgets["bytes"].standing().held == 0
+
+
+async def test_answers_that_nobody_reads_count_among_the_bytes(gateway: Gateway) -> None:
+    gateway.budgets.configure(BudgetBounds(0.25, 0.0, {"bytes": 800_000}))
+    held = gateway.budgets["bytes"]
+    large = b"x" * 150_000
+
+    async def handler(call: Call) -> Response:
+        return Response(large)
+
+    def route(method: str, path: str, tag: str) -> Route:
+        return Route(method, path, f"{method}{path}", "Large", handler, Scope.NONE, {200: ("Large.", None)}, tag=tag)
+
+    routes = (route("GET", "/large", "brokers"), route("POST", "/large", "brokers"), route("GET", "/page", "documents"))
+    keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("admin",)) for name in ("alice", "bob")]
+    api = Api(gateway, HttpSettings(), keys, routes=routes)
+    read = asyncio.Event()
+
+    async def unread(method: str, path: str, key: str) -> list[int]:
+        statuses: list[int] = []
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            elif statuses[0] == 200:
+                await read.wait()
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": [(b"host", b"localhost"), (b"x-api-key", f"{key}-secret".encode())], "client": ("192.0.2.1", 1),
+        }  # fmt: skip
+        await api(scope, receive, send)
+        return statuses
+
+    first = asyncio.create_task(unread("GET", "/large", "alice"))
+    await asyncio.sleep(0)
+    assert held.held == 150_000
+    assert await unread("GET", "/large", "alice") == [429]
+    others = [asyncio.create_task(unread("GET", "/large", "bob")), asyncio.create_task(unread("GET", "/page", "alice"))]
+    await asyncio.sleep(0)
+    assert held.held == 300_000
+    others.append(asyncio.create_task(unread("POST", "/large", "alice")))
+    await asyncio.sleep(0)
+    assert held.held == 450_000, "what was done is said"
+    read.set()
+    assert [await each for each in (first, *others)] == [[200]] * 4
+    assert held.held == 0
 
 
 async def test_a_refusal_that_nobody_reads_holds_nothing(gateway: Gateway) -> None:
