@@ -184,7 +184,7 @@ class Outbox:
         Raises:
             LedgerUnavailable, EntriesRefused: none was taken.
         """
-        self._ledger.disk.check()
+        self._ledger.disk.check(sum([len(item.message.body) for item in messages]))
         results = self._checked(upstream, messages)
         taken = [(item, result) for item, result in zip(messages, results, strict=True) if result.error is None]
         if not taken:
@@ -214,7 +214,7 @@ class Outbox:
             KeyReused, KeyRunning: as for any publish.
             LedgerUnavailable, EntriesRefused: none was taken.
         """
-        self._ledger.disk.check()
+        self._ledger.disk.check(sum([len(item.message.body) for item in messages]))
         results = self._checked(upstream, messages)
         taken = [item for item, result in zip(messages, results, strict=True) if result.error is None]
         answer = render(results)

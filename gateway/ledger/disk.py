@@ -15,6 +15,8 @@ from gateway.errors import LedgerFull
 
 PART: Final = 20
 """The reserve is at most this part of the disk: one twentieth."""
+WRITTEN: Final = 2
+"""How often a payload is written: to the write-ahead log, and to the database."""
 MIB: Final = 1 << 20
 
 
@@ -66,7 +68,17 @@ class Disk:
             "reserved for what was promised before"
         )
 
-    def check(self) -> None:
-        """Raise LedgerFull while less than the reserve is free."""
-        if self.is_low:
+    def check(self, payload_bytes: int = 0) -> None:
+        """Raise LedgerFull while less than the reserve is free, or would be with a new payload of so many bytes. What
+        passes counts as written until the next look, so that a burst does not reach into the reserve."""
+        if not self.reserve_bytes:
+            return
+        left = self.free_bytes - WRITTEN * payload_bytes
+        if left < self.reserve_bytes:
+            if not self.is_low:
+                raise LedgerFull(
+                    f"the ledger does not take {payload_bytes:,} bytes: with them, less than "
+                    f"{self.reserve_bytes / MIB:,.1f} MiB (ledger.disk_reserve) of its disk would be free"
+                )
             raise LedgerFull(f"the ledger takes nothing new: {self.reason}")
+        self.free_bytes = left

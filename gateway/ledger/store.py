@@ -360,7 +360,7 @@ class Ledger:
         Raises:
             LedgerUnavailable, EntriesRefused: nothing was written; do not publish. LedgerFull: its disk is.
         """
-        self.disk.check()
+        self.disk.check(sum([len(intent.payload) for intent in intents]))
         claim: KeyClaim = await self._writer.submit(
             Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
         )

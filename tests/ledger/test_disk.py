@@ -32,6 +32,16 @@ def test_a_disk_that_is_low(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     disk.look()
     with pytest.raises(LedgerFull, match=r"less than 256.0 MiB \(ledger.disk_reserve\) of its disk are free"):
         disk.check()
+    free = 300 * MIB
+    disk.look()
+    disk.check(20 * MIB)
+    with pytest.raises(LedgerFull, match=r"does not take 20,971,520 bytes: with them, less than 256.0 MiB"):
+        disk.check(20 * MIB)
+    disk.check()
+    disk.look()
+    disk.check(20 * MIB)
+    free = 200 * MIB
+    disk.look()
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: (_ for _ in ()).throw(OSError("gone")))
     disk.look()
     assert disk.is_low
@@ -40,6 +50,7 @@ def test_a_disk_that_is_low(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_postgresql_is_not_looked_at() -> None:
     disk = Disk(None, 256 * MIB)
     disk.look()
+    disk.check(1 << 40)
     assert (disk.is_watched, disk.is_low, disk.reserve_bytes) == (False, False, 0)
 
 
