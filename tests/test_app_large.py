@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from time import thread_time
 
 import httpx
 import pytest
@@ -36,3 +38,46 @@ async def test_128_mib_are_published_and_come_back(tmp_path: Path, version: str)
         assert (answer.status_code, answer.json()["status"]) == (200, "confirmed")
         (delivery,) = await app.gateway.brokers[f"local-{version}"].fetch("q", 1, 10.0)
         assert delivery.message.body == body
+
+
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+async def test_a_pull_of_large_messages_ends_at_its_bytes_and_others_have_their_turn(
+    tmp_path: Path, lease: str
+) -> None:
+    sqlite_ledger(tmp_path)
+    settings = {
+        "http.port": 0, "ops.port": 0, "data_dir": str(tmp_path), "embedded.enabled": True, "embedded.port": 0,
+    }  # fmt: skip
+    worst = 0.0
+
+    async def watch() -> None:
+        """The most that one callback worked, in seconds of this thread: others may have the processor meanwhile."""
+        nonlocal worst
+        while True:
+            before = thread_time()
+            await asyncio.sleep(0)
+            worst = max(worst, thread_time() - before)
+
+    def pull(url: str) -> list[str]:
+        with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+            answer = client.post("/v1/subscriptions/s:pull", json={"max_messages": 1_000})
+            return [item["ack_id"] for item in answer.json()["messages"]]
+
+    async with (
+        running(load(None, {}, settings)) as app,
+        httpx.AsyncClient(base_url=app.url, timeout=60, trust_env=False) as client,
+    ):
+        base = "/v1/brokers/local-0-9-1"
+        (await client.put(f"{base}/queues/q", json={})).raise_for_status()
+        subscription = {"broker": "local-0-9-1", "queue": "q", "lease": lease}
+        (await client.put("/v1/subscriptions/s", json=subscription)).raise_for_status()
+        for _ in range(80):
+            path = f"{base}/exchanges/amq.default:publish?routing_key=q"
+            (await client.post(path, content=b"\xff" * MIB, headers=RAW)).raise_for_status()
+        watching = asyncio.create_task(watch())
+        got = [await asyncio.to_thread(pull, app.url) for _ in range(3)]
+        watching.cancel()
+        assert all(20 <= len(ids) <= 33 for ids in got[:2]), [len(ids) for ids in got]
+        assert sum(map(len, got)) in range(60, 81)
+        assert len({ack_id for ids in got for ack_id in ids}) == sum(map(len, got))
+        assert worst < 0.05

@@ -66,6 +66,8 @@ CLAIM_MAX: Final = 500
 """Most rows that are claimed at a time."""
 CLAIM_OCTETS: Final = 16 << 20
 """Most octets of their bodies."""
+ROW_BYTES: Final = 32 << 20
+"""Most bytes of what is claimed, in requests under way too; one message goes however large it is."""
 CLAIM_MARGIN: Final = 30.0
 """A claim lasts as long as the endpoint's deadline, and so many seconds for what comes before and after."""
 BURIALS: Final = 100
@@ -135,6 +137,8 @@ class Pusher:
         """Held by the broker, and not begun."""
         self._rows: deque[Item] = deque()
         """Claimed from the ledger, and not begun."""
+        self._row_bytes = 0
+        """Bytes of what was claimed: of those, and of those in requests under way."""
         self._since: float = 0.0
         """Since when the oldest of them has waited."""
         self._turn = False
@@ -340,6 +344,7 @@ class Pusher:
     def _unclaim(self) -> None:
         """Claimed, but not begun: as if they had not been claimed."""
         rows, self._rows = self._rows, deque()
+        self._row_bytes -= sum(item.size for item in rows)
         for item in rows:
             self._run(self._put_back(item, 0.0))
 
@@ -394,7 +399,7 @@ class Pusher:
         if not self._journal.writable:
             target.look()  # and again when it is
             return 0
-        if self._appetite is Appetite.NOTHING or self._burying >= BURIALS:
+        if self._appetite is Appetite.NOTHING or self._burying >= BURIALS or self._row_bytes >= ROW_BYTES:
             return 0
         if self._appetite is Appetite.LITTLE:
             return LITTLE - len(self._rows) - self._under_way
@@ -407,7 +412,7 @@ class Pusher:
         assert target.endpoint is not None
         seconds = target.endpoint.settings.deadline + target.endpoint.settings.batch_wait + CLAIM_MARGIN
         try:
-            rows = await self._shelf.claim(limit, seconds, CLAIM_OCTETS)
+            rows = await self._shelf.claim(limit, seconds, min(CLAIM_OCTETS, ROW_BYTES - self._row_bytes))
         finally:
             self._refilling = False
         if not rows:
@@ -441,6 +446,7 @@ class Pusher:
         if not self._fresh and not self._rows:
             self._since = self._loop.time()
         self._rows.append(item)
+        self._row_bytes += item.size
 
     async def _bury(self, item: Item) -> None:
         """Bring it to the dead-letter place that did not take it before."""
@@ -517,6 +523,7 @@ class Pusher:
     def dropped(self, items: Sequence[Item]) -> None:
         """A request was cut off: nothing is known of it. What the broker holds goes back; a claim ends by itself."""
         self._under_way -= len(items)
+        self._row_bytes -= _of_rows(items)
         for item in items:
             if item.arrival is not None:
                 self._gone(item.arrival, Settlement.RELEASE)
@@ -536,6 +543,7 @@ class Pusher:
                 )
         finally:
             self._under_way -= len(items)
+            self._row_bytes -= _of_rows(items)
             self._look_idle()
         if self._appetite is Appetite.LITTLE:
             self.changed()  # a message from the queue may be wanted now that no row is at hand
@@ -639,6 +647,11 @@ class Pusher:
     def _look_idle(self) -> None:
         if not self._under_way and not self._tasks:
             self._idle.set()
+
+
+def _of_rows(items: Sequence[Item]) -> int:
+    """The bytes of those that were claimed from the ledger."""
+    return sum(item.size for item in items if item.arrival is None)
 
 
 def _settle(delivery: Delivery, settlement: Settlement) -> None:

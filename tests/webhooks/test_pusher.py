@@ -19,7 +19,7 @@ from gateway.ledger.deliveries import Deliveries
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery
-from gateway.webhooks import supervisor
+from gateway.webhooks import pusher, supervisor
 from gateway.webhooks.fates import Fates
 from gateway.webhooks.forms import Outgoing
 from gateway.webhooks.sender import Outcome
@@ -418,3 +418,37 @@ async def test_a_change_that_comes_as_it_is_handed_over_begins_nothing(estate: E
     await estate.pushes.stop("s", 1.0)
     await estate.pushes.refresh("s")
     assert not estate.pushes.here("s")
+
+
+async def test_what_is_claimed_and_under_way_is_bounded_in_bytes(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint with many requests at once holds no more of large messages than of small ones."""
+    monkeypatch.setattr(pusher, "ROW_BYTES", 3_000)
+    most, at_once = 0, 0
+    may_go = asyncio.Event()
+    may_go.set()
+
+    async def answer(_: Sequence[Outgoing]) -> Outcome:
+        nonlocal most, at_once
+        at_once += 1
+        most = max(most, at_once)
+        await may_go.wait()
+        at_once -= 1
+        return Outcome(status=200)
+
+    estate.receivers.put("e", answer, concurrency=20)
+    await estate.subscribe(lease="ledger")
+    await estate.publish(*[b"%02d" % number for number in range(40)])
+    await until(lambda: len(estate.receivers.bodies()) == 40)  # its window is open by now
+    may_go.clear()
+    most = 0
+    await estate.publish(*[b"%02d" % number + bytes(998) for number in range(20)])
+    await until(lambda: at_once == 3)
+    await asyncio.sleep(0.1)
+    at_work = estate.pushes._pushers["s"]
+    assert (most, len(at_work._rows), at_work._row_bytes) == (3, 0, 3_000)
+    may_go.set()
+    await until(lambda: len(estate.receivers.bodies()) == 60)
+    await estate.wait_for(in_flight=0, waiting=0)
+    assert at_work._row_bytes == 0
