@@ -60,7 +60,7 @@ def test_people_see_what_where_why_and_what_to_do(file: Path) -> None:
         "      why: The configuration names no key, issuer or certificate, so that it listens on loopback only.",
         '      do: Set access.required = "always", and make keys: gateway keys create --help.',
     ]
-    assert result.stderr == "0 ok, 2 warnings, 0 failures\n"
+    assert result.stderr == "1 ok, 2 warnings, 0 failures\n"
 
 
 def test_strictly(file: Path) -> None:

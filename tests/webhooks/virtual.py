@@ -23,6 +23,7 @@ from gateway.core.parts import Parts
 from gateway.core.subscriptions import Subscription
 from gateway.errors import LeaseLost, LedgerUnavailable, StateError
 from gateway.ledger import Entry, InboxRow, MessageIds
+from gateway.ledger.disk import Disk
 from gateway.ledger.owed import ENDINGS, Backlog, Delivery, Ending, Owed, Settlement, Status
 from gateway.message import Message, Properties
 from gateway.operations import Settlement as Settle
@@ -109,6 +110,7 @@ class FakeLedger:
         self.entries: list[Entry] = []
         self.inbox: dict[tuple[str, str], InboxRow] = {}
         self.away = False
+        self.disk = Disk(None, 0)
         self.deliveries = self
 
     def ready(self) -> tuple[bool, str]:
