@@ -235,20 +235,28 @@ def _consume(channel: Channel, request: Consume, now: float) -> None:
     queue.dispatch(now)
 
 
-def _credit(channel: Channel, request: Credit, now: float) -> None:
+def _credit(channel: Channel, request: Credit, now: float) -> Job | None:
     consumer = channel.consumers.get(request.consumer_tag)
     if consumer is None or consumer.credit is None:
         raise missing(f"destination '{request.consumer_tag}'")
     if request.stopped:
         consumer.credit.clear()
-        return
+        return None
     consumer.credit.grant(request.messages, request.octets)
     consumer.flushing = request.flush
     consumer.queue.wake(consumer)
     consumer.queue.dispatch(now)
-    if request.flush:
-        consumer.flushing = False
+    return _flushed(channel, request, consumer, now) if request.flush else None
+
+
+def _flushed(channel: Channel, request: Credit, consumer: Consumer, now: float) -> Job:
+    """message.flush: complete when the consumer has all that there is for it, which may take some turns."""
+    while consumer.queue.pending and consumer.admits(0):
+        yield
+    consumer.flushing = False
+    if consumer.credit is not None:
         consumer.credit.clear()
+    _done(channel, request, now)
 
 
 def _cancel(channel: Channel, request: Cancel, now: float) -> None:

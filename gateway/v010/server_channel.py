@@ -311,7 +311,7 @@ class ServerChannel(Attached):
         if (destination := self._destination(number, command)) is None:
             return
         self._forget_window(command.destination)
-        self.say(number, command, o.Credit(self.number, command.destination, window=destination.window, flush=True))
+        self.ask(number, command, o.Credit(self.number, command.destination, window=destination.window, flush=True))
 
     def sync(self, number: int, command: c.ExecutionSync) -> None:
         """execution.sync: complete when everything before it is."""
