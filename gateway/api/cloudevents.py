@@ -75,7 +75,7 @@ def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
 
 
 def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
-    """A batch of events (HTTP binding section 3.3). Raises ApiProblem where it is no array, or holds too much."""
+    """A batch of events (HTTP binding section 3.3). Raises ApiProblem where it is no array, or empty, or too large."""
     check_size(octets, call.http.batch_max)
     try:
         events = msgspec.json.decode(octets, type=list[msgspec.Raw])
@@ -83,6 +83,11 @@ def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
         raise invalid_request(error, octets, list) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiProblem("malformed_json", str(error)) from None
+    if not events:
+        raise ApiProblem("invalid_request", "0 events in the batch")
+    if len(events) > call.http.batch_max:  # before any of them is looked at
+        most = call.http.batch_max
+        raise ApiProblem("body_too_large", f"{len(events)} events; a batch holds at most {most} (http.batch_max)")
     return [from_structured(call, bytes(event)) for event in events]
 
 

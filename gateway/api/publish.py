@@ -183,10 +183,7 @@ def _cloudevent_structured(call: Call, octets: bytes) -> tuple[bool, list[Outgoi
 
 
 def _cloudevent_batch(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
-    events = cloudevents.from_batch(call, octets)
-    if not 0 < len(events) <= call.http.batch_max:
-        raise ApiProblem("body_too_large" if events else "invalid_request", f"{len(events)} events in the batch")
-    return True, events
+    return True, cloudevents.from_batch(call, octets)
 
 
 _OPAQUE: Final = frozenset({_raw, _raw_json, _cloudevent_binary})

@@ -1,5 +1,7 @@
 """Attacks on a live gateway over loopback: nobody can hurt anybody.
 
+::
+
     rows.py          the table of attacks: which one, on which gateway, within which limits
     lab.py           gateways as processes of their own, with their keys and receivers
     neighbor.py      a second client in a process of its own, which measures how long it waits
@@ -18,6 +20,7 @@
     amqp_load.py     what costs the embedded broker much time
     poison.py        messages that some consumers cannot take
     logins.py        logins of the embedded broker
+    budgets.py       a client that takes all that it can
     secrets.py       planted secrets, and terminals
     planted.py       a gateway without its defenses, to show that the judges notice
     __main__.py      the full form: ``make attack``

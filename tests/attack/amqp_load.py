@@ -39,7 +39,7 @@ PATIENCE = 120.0
 
 
 async def carry_out(client: Raw, operations: Sequence[Operation]) -> list[Operation]:
-    """Send operations and return all that is said, until each has an outcome or the channel is closed."""
+    """Send operations and return every answer, until each has an outcome or the channel is closed."""
     told: list[Operation] = []
     for start in range(0, len(operations), BATCH):
         batch = operations[start : start + BATCH]

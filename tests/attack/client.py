@@ -27,7 +27,7 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """Return the decoded body; None if it is not JSON."""
+        """Return the decoded body, or nothing if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The problem's code; empty if there is none."""
+        """The problem's code, or an empty text."""
         found = self.json()
         return str(found.get("code", "")) if isinstance(found, dict) else ""
 
@@ -158,7 +158,7 @@ def request(
 
 
 async def talk(port: int, *chunks: bytes, within: float = 5.0, source: str = HOST) -> bytes:
-    """Connect from an address, send octets, and return all that is said until the server hangs up or ``within``
+    """Connect from an address, send octets, and return what the server says until it hangs up or ``within``
     seconds have passed."""
     said = b""
     writer: asyncio.StreamWriter | None = None

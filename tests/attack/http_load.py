@@ -26,11 +26,12 @@ def one(port: int, target: str = "/", key: str = "") -> bytes:
 
 async def pipelining(target: Target, record: Record) -> None:
     """Send valid requests without waiting for answers, on each port, reading them or not."""
-    most, seconds = target.scaled(100 * MIB, 4 * MIB), target.scaled(30, 2)
+    most = target.scaled(100 * MIB, 4 * MIB)
     ports = [(target.port, "/"), (target.port, "/v1/brokers"), (target.ops_port, "/livez")]
     ports += [(target.cluster_port, "/")] if target.cluster_port else []
     for port, path in ports if target.full else ports[::2]:
         for reads in (True, False):
+            seconds = target.scaled(15, 2) if reads else target.scaled(5, 1)
             sent = await _pipelined(port, one(port, path), most, seconds, reads)
             record.check(sent, f"nothing was sent to port {port}")
             record.notes[f"{path} {'read' if reads else 'unread'}"] = f"{sent / MIB:.1f} MiB sent"

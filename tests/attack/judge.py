@@ -1,8 +1,7 @@
 """What a row has measured, and what of it is too much.
 
-Five judges look at each row: what the attack itself found wrong, memory, the neighbor's longest wait, the neighbor's
-requests that failed, and the gateway's state (it runs, it is ready, its log has no unhandled error, and no planted
-secret was seen).
+Four judges look at each row: the attack itself, memory, the neighbor's waits and failed requests, and the state of the
+gateway. It must run and be ready, its log must have no unhandled error, and nothing may show a planted secret.
 """
 
 from __future__ import annotations

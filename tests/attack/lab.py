@@ -45,6 +45,8 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "consumer": (f"consume:{BROKER}/victim",),
     "thief": (f"consume:{BROKER}/thief", f"publish:{BROKER}/thief"),
     "hooks": ("endpoint:hooks",),
+    "greedy": ("publish:*/*", "consume:*/*", "subscribe:*/*", "endpoint:*"),
+    "modest": ("publish:*/*", "consume:*/*", "subscribe:*/*", "endpoint:*"),
     "other-publish": (f"publish:{OTHER}/ex",),
     "other-route": (f"route:{OTHER}/ex/%23",),
     "other-consume": (f"consume:{OTHER}/orders",),

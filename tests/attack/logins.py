@@ -7,6 +7,7 @@ import struct
 import time
 from typing import Final
 
+from gateway.broker.logins import DELAY_MAX, FREE_OF_USER
 from gateway.session import Version
 from gateway.versions import HEADERS
 from tests import canary
@@ -69,22 +70,23 @@ def _controls(said: bytes) -> set[bytes]:
 
 
 async def mechanisms(target: Target, record: Record) -> None:
-    """Try every odd response in every version, alone and with what follows a login behind it."""
-    tries = [(version, *response) for version in Version for response in RESPONSES if len(response[0]) < 256]
-
-    async def one(version: Version, mechanism: bytes, response: bytes) -> None:
-        response = response[:50_000] if version is Version.V0_10 else response
-        octets = HEADERS[version] + start_ok(version, mechanism, response)
-        said = await talk(target.amqp_port, octets + opens(version), within=0.2, source=GUESSER)
-        record.check(not logged_in(version, said), f"{version.value} {mechanism[:20]!r} {response[:40]!r} logged in")
-
-    await at_once(8, [one(*each) for each in target.some(tries, 40)])
+    """Try odd responses in every version, with what follows a login behind them, each from an address of its own."""
     for version in Version:
+        good = start_ok(version, b"PLAIN", b"\x00guest\x00guest")
+        said = await talk(target.amqp_port, HEADERS[version] + good, within=0.5)
+        record.check(logged_in(version, said), f"{version.value}: the right login: {said[-40:]!r}")
         said = await talk(target.amqp_port, HEADERS[version] + opens(version), within=0.2)
         record.check(not logged_in(version, said), f"{version.value}: open without a login")
-        good = start_ok(version, b"PLAIN", b"\x00guest\x00guest")
-        said = await talk(target.amqp_port, HEADERS[version] + good, within=0.3)
-        record.check(logged_in(version, said), f"{version.value}: the right login: {said[-40:]!r}")
+    tries = [(version, *response) for version in Version for response in RESPONSES if len(response[0]) < 256]
+    within = target.scaled(1, 0) * DELAY_MAX + 0.3
+
+    async def one(number: int, version: Version, mechanism: bytes, response: bytes) -> None:
+        response = response[:50_000] if version is Version.V0_10 else response
+        octets = HEADERS[version] + start_ok(version, mechanism, response) + opens(version)
+        said = await talk(target.amqp_port, octets, within=within, source=f"127.1.0.{number + 1}")
+        record.check(not logged_in(version, said), f"{version.value} {mechanism[:20]!r} {response[:40]!r} logged in")
+
+    await at_once(32, [one(number, *each) for number, each in enumerate(target.some(tries, FREE_OF_USER))])
 
 
 async def guesses(target: Target, record: Record) -> None:

@@ -1,6 +1,6 @@
 """``python -m tests.attack.planted``: a gateway whose defenses are taken out, to show that the judges notice.
 
-It takes the arguments of ``gateway``. Requests for these paths do harm at once, whoever asks:
+It takes the arguments of ``gateway``. Any request for one of these paths does harm at once:
 
     /planted/memory   keeps 64 MiB
     /planted/stall    stands still for half a second

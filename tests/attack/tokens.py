@@ -164,8 +164,6 @@ async def attack(target: Target, record: Record) -> None:
             record.check(answer.status in (401, 403), f"scope {scope!r}: {answer.status}")
             caller.close()
         for name, token in bad(issuer).items():
-            if name == "a weak RSA key" and not target.full:
-                continue
             for headers in ({"Authorization": f"Bearer {token}"}, {"X-Api-Key": token}):
                 caller = Client(target.port)
                 answer = await caller.ask("GET", "/v1/keys", headers=headers)
