@@ -75,7 +75,7 @@ class BrokerLimits:
     tried_bindings: int = 4_096
     """Most bindings of one exchange that every message must be compared with: those of a headers exchange, and those
     with a selector."""
-    match_steps: int = 65_536
+    match_steps: int = 32_768
     """Most steps that may be spent on finding the queues of one message: comparisons of headers, nodes of a trie of
     topics, words of selectors. One step takes about a tenth of a microsecond."""
     select_steps: int = 16_384

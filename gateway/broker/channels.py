@@ -17,7 +17,7 @@ from gateway.broker.consumers import Consumer, Window
 from gateway.broker.dtx import Branch, State
 from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
-from gateway.broker.turns import PIECE, Job, pieces
+from gateway.broker.turns import PIECE, Job, drained, pieces
 from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
 from gateway.message import SMALL
 from gateway.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
@@ -364,17 +364,19 @@ class Channel:
         transaction = self.transaction
         assert transaction is not None
         self.transaction = Transaction()
-        for publishes in pieces(transaction.publishes):
+        for publishes in pieces(drained(transaction.publishes)):
             for _, envelope in publishes:
                 envelope.release()
             yield
         if transaction.settlements:
-            for settlements in pieces(transaction.settlements, 16 * PIECE):
+            for settlements in pieces(drained(transaction.settlements), 4 * PIECE):
                 for (number, entry, consumer), _ in settlements:
                     self.unsettled[number] = (entry, consumer)
                 yield
-            unsettled = self.unsettled
-            self.unsettled = {number: unsettled[number] for number in sorted(unsettled)}
+            unsettled, numbers = self.unsettled, sorted(self.unsettled)
+            yield
+            self.unsettled = dict(zip(numbers, map(unsettled.__getitem__, numbers), strict=True))
+            yield  # the old one goes in a turn of its own
 
     # ------------------------------------------------------------------------------------------------ end
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gateway.broker.alarms import Alarms
 from gateway.broker.queues import REFUSING, Entry, Envelope, Queue
 from gateway.broker.refusals import missing, refusal
-from gateway.broker.turns import PIECE, Job, for_each, pieces
+from gateway.broker.turns import PIECE, Job, drained, for_each, pieces
 from gateway.limits import BrokerLimits
 from gateway.operations import (
     Done,
@@ -127,20 +127,20 @@ class Branch:
         """Carry out what is noted."""
         publishes, self.publishes = self.publishes, []
         entries, self.entries = self.entries, []
-        for piece in pieces(publishes, PIECE // 4):
+        for piece in pieces(drained(publishes), PIECE // 4):
             for envelope, queue in piece:
                 if not queue.gone:
                     queue.publish(envelope, now, promised=True)
                 envelope.release()
             yield
-        yield from for_each(entries, Entry.drop)
+        yield from for_each(drained(entries), Entry.drop)
 
     def undo(self, now: float) -> Job:
         """Forget what is noted; what was accepted is in its queue again."""
         publishes, self.publishes = self.publishes, []
         entries, self.entries = self.entries, []
-        yield from for_each(publishes, lambda publish: publish[0].release())
-        for piece in pieces(entries):
+        yield from for_each(drained(publishes), lambda publish: publish[0].release())
+        for piece in pieces(drained(entries)):
             returned: dict[Queue, list[Entry]] = {}
             for entry in piece:
                 if entry.queue.gone:

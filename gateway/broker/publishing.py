@@ -12,7 +12,7 @@ from gateway.broker.arguments import MILLISECONDS_MAX
 from gateway.broker.channels import Channel
 from gateway.broker.queues import ROOMY_AT, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
-from gateway.broker.turns import PIECE, Job, pieces
+from gateway.broker.turns import PIECE, Job, drained, pieces
 from gateway.errors import RemoteError
 from gateway.message import Deadline, Properties
 from gateway.operations import Publish, Refused, Returned
@@ -160,7 +160,7 @@ def commit(channel: Channel, now: float) -> Job:
     publishes, transaction.publishes = transaction.publishes, []
     settlements, transaction.settlements = transaction.settlements, []
     taken, failed = True, None
-    for request, envelope in publishes:
+    for request, envelope in drained(publishes):
         try:
             queues = _destinations(channel, request, now)
         except RemoteError as error:
@@ -171,7 +171,7 @@ def commit(channel: Channel, now: float) -> Job:
                     taken = False
             yield
         envelope.release()
-    yield from channel.carry_out(settlements, now)
+    yield from channel.carry_out(drained(settlements), now)
     if failed is not None:
         raise failed
     if not taken:

@@ -41,6 +41,8 @@ PROPERTIES: Final[Table] = {
 }
 """What every client is told about the broker when it connects (server-properties)."""
 
+FRAME_ELEMENTS: Final = 16_384
+"""Most values decoded from one frame: more of them take longer than a turn may."""
 LOOKS: Final = 8
 """How often it is looked after clients that are stuck, within the time that they may be."""
 RENEW_EVERY: Final = 2.0
@@ -76,6 +78,7 @@ class EmbeddedBroker:
                 handshake_timeout=settings.handshake_timeout,
                 message_max=settings.message_max,
                 spool_max=max(DEFAULT_LIMITS.spool_max, 2 * settings.message_max),
+                frame_elements=FRAME_ELEMENTS,
             )
         if broker_limits is None:
             broker_limits = replace(

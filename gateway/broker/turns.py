@@ -94,6 +94,15 @@ def done(job: Job) -> bool:
     return False
 
 
+def drained(items: list[_Item]) -> Iterator[_Item]:
+    """The items of a list that nobody else needs, each let go when it was used: to free all of them at once takes
+    long."""
+    rest = deque(items)
+    items.clear()
+    while rest:
+        yield rest.popleft()
+
+
 def pieces(items: Iterable[_Item], size: int = PIECE) -> Iterator[list[_Item]]:
     """The items in lists of at most ``size``."""
     rest = iter(items)

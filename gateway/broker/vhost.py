@@ -18,7 +18,7 @@ from gateway.broker.dtx import Branches
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
 from gateway.broker.queues import BATCH, HOPS_MAX, Entry, Envelope, Memory, Queue, Tenant
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
-from gateway.broker.turns import PIECE, Job, Jobs, Turn, for_each, pieces
+from gateway.broker.turns import PIECE, Job, Jobs, Turn, drained, for_each, pieces
 from gateway.limits import BrokerLimits
 from gateway.message import Message
 from gateway.operations import (
@@ -311,7 +311,7 @@ class VirtualHost:
     def _leave(self, queue: Queue, unbinding: Job, now: float) -> Job:
         """Remove what leads to a queue and who takes from it."""
         yield from unbinding
-        for consumer in list(queue.consumers):
+        for consumer in drained(list(queue.consumers)):
             if consumer in queue.consumers:
                 self.remove_consumer(consumer)
                 consumer.channel.consumer_cancelled(consumer, now)
@@ -329,7 +329,7 @@ class VirtualHost:
                 queue.owner = None
                 del tenant.owned[queue]
 
-        return for_each(list(tenant.owned), drop, 8)
+        return for_each(drained(list(tenant.owned)), drop, 8)
 
     def touch(self, queue: Queue, now: float) -> None:
         """The queue was used (``x-expires``)."""
@@ -416,10 +416,10 @@ class VirtualHost:
 
     def _unbind_key(self, exchange: Exchange, destination: Destination, routing_key: str) -> Job:
         found: list[Binding] = []
-        for piece in pieces(list(destination.bindings_to), BATCH):
+        for piece in pieces(drained(list(destination.bindings_to)), BATCH):
             found += (each for each in piece if each.source is exchange and each.routing_key == routing_key)
             yield
-        yield from self._unbind(found)
+        yield from self._unbind(drained(found))
 
     def _bindable(self, source: str, destination: Destination) -> Exchange:
         exchange = self.exchange(source)
@@ -506,13 +506,17 @@ class VirtualHost:
         todo = [(exchange, found)]
         while todo:
             current, found = todo.pop()
+            steps.spend(8)
             if not found and current.arguments.alternate_exchange is not None:
                 alternate = self.exchanges.get(current.arguments.alternate_exchange)
                 found = () if alternate is None else (alternate,)
-            steps.spend(8)
-            for number, destination in enumerate(found):
-                if not number & 7:
-                    steps.spend(4)
+            elif current.plain and not self._unbinding:
+                more: dict[Queue, None] = dict.fromkeys(found)  # type: ignore[arg-type]  # no exchange among them
+                steps.spend(len(more) >> 3)
+                queues.update(more)
+                continue
+            for destination in found:
+                steps.spend(2)
                 if destination.gone:
                     continue
                 if isinstance(destination, Queue):

@@ -75,8 +75,8 @@ class ServerChannel(Attached):
     """See the module."""
 
     __slots__ = (
-        "_cancelling", "_detaching", "_gone", "_left", "_remembered", "_silent", "_stopped", "asked", "destinations",
-        "emit", "publishes", "serial", "session", "transacted", "transaction", "windowed",
+        "_cancelling", "_detaching", "_gone", "_left", "_remembered", "_silent", "_stopped", "_windows", "asked",
+        "destinations", "emit", "publishes", "serial", "session", "transacted", "transaction", "windowed",
     )  # fmt: skip
 
     session: ServerSession
@@ -92,6 +92,8 @@ class ServerChannel(Attached):
         self.destinations: dict[str, Destination] = {}
         self.windowed: dict[int, tuple[str, int]] = {}
         """Delivered in window mode and not complete: command id -> destination and octets."""
+        self._windows: dict[str, dict[int, None]] = {}
+        """Destination -> its part of them."""
         self.transacted = False
         self.transaction: dict[int, int] = {}
         """The publishes of the transaction: they may be returned at its end, long complete."""
@@ -329,8 +331,8 @@ class ServerChannel(Attached):
         self.emit(o.ChannelClosed(self.number, code, text))
 
     def _forget_window(self, destination: str) -> None:
-        if self.windowed:
-            self.windowed = {number: entry for number, entry in self.windowed.items() if entry[0] != destination}
+        for number in self._windows.pop(destination, ()):
+            del self.windowed[number]
 
     def completed(self, ranges: list[tuple[int, int]]) -> None:
         """See :class:`~gateway.v010.attached.Attached`: credit comes back in window mode."""
@@ -340,6 +342,10 @@ class ServerChannel(Attached):
         credit: dict[str, tuple[int, int]] = {}
         for number in within(windowed, ranges, self.sent - 1):
             destination, size = windowed.pop(number)
+            window = self._windows[destination]
+            del window[number]
+            if not window:
+                del self._windows[destination]
             messages, octets = credit.get(destination, (0, 0))
             credit[destination] = (messages + 1, octets + size)
         for destination, (messages, octets) in credit.items():
@@ -410,6 +416,7 @@ class ServerChannel(Attached):
         number = self.transfer(destination.prefix, header, message.body)
         if destination.window and destination.limited:
             self.windowed[number] = (operation.consumer_tag, len(message.body))
+            self._windows.setdefault(operation.consumer_tag, {})[number] = None
         return number + 1
 
     def outcome(self, operation: o.Outcome) -> None:
