@@ -285,10 +285,10 @@ FLOODS: dict[str, tuple[dict[str, int], list[Operation], Operation, Operation]] 
         UnbindQueue(1, "a", "amq.topic", "1", {"x-filter-jms-selector": "x = 1"}),
     ),
     "long names and arguments": (
-        {"declared_octets": 5_000},
-        [DeclareQueue(1, "a" * 200, arguments={"x-dead-letter-exchange": "x" * 3_000})],
-        DeclareQueue(1, "b" * 200, arguments={"x-dead-letter-exchange": "x" * 3_000}),
-        DeleteQueue(1, "a" * 200),
+        {"declared_octets": 10_000},
+        [DeclareQueue(1, "a" * 200), BindQueue(1, "a" * 200, "amq.direct", "1", {"x": "x" * 3_000})],
+        BindQueue(1, "a" * 200, "amq.direct", "2", {"x": "x" * 3_000}),
+        UnbindQueue(1, "a" * 200, "amq.direct", "1", {"x": "x" * 3_000}),
     ),
 }
 """What there may be too much of -> limits, what is within them, one more, and what makes room for it."""
