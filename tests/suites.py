@@ -136,7 +136,7 @@ SUITES = (
     Suite("broker", ("broker",), share=0.35),
     Suite("hostile", ("hostile",), share=0.5),
     Suite("fuzz", ("fuzz",)),
-    Suite("attack", ("attack",), share=0.6),
+    Suite("attack", ("attack",), share=0.5),
     Suite("translation-live", ("translation/live",), servers=True, share=0.5),
     Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
     Suite("http", ("core", "api"), servers=True, share=0.8),

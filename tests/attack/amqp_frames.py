@@ -104,7 +104,7 @@ async def frames(target: Target, record: Record) -> None:
             tries.append((Version.V0_10, state, control(1, 2, 0x0100, table)))
             tries.append((Version.V0_10, state, command(8, 1, 0x0001, short(b"q") + table)))
             tries.append((Version.V0_10, state, transfer(Role.SERVER, headers010(table))))
-    chosen = tries[:: max(1, len(tries) // target.scaled(2_400, 120))]
+    chosen = tries[:: max(1, len(tries) // target.scaled(2_400, 60))]
 
     async def one(version: Version, state: str, octets: bytes) -> None:
         chunks = () if state == "new" else tape(version, state)

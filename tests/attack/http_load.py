@@ -187,7 +187,7 @@ async def unread(target: Target, record: Record) -> None:
 
 async def big_pull(target: Target, record: Record) -> None:
     """Pull everything at once from a queue of large messages, with both kinds of leases."""
-    count, size = target.scaled(600, 40), MIB
+    count, size = target.scaled(600, 12), MIB
     bound = 80 * MIB
     root = target.client("root")
     payload = base64.b64encode(os.urandom(size // 4) * 4).decode()

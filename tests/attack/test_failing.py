@@ -97,8 +97,16 @@ class Planted(lab.Gateway):
     module = "tests.attack.planted"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shown_on_purpose() -> Iterator[None]:
+    """What shows the planted secret here does so on purpose: it is not written down for the suite."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(canary.VARIABLE, raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
-def planted() -> Iterator[Running]:
+def planted(shown_on_purpose: None) -> Iterator[Running]:
     running = Running("keyed", {"outbound.allow": ["127.0.0.0/8"]}, Planted)
     yield running
     running.close()
@@ -137,7 +145,6 @@ async def test_a_gateway_without_its_defenses(
     attack: Attack, fault: str, planted: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab, "CALM", 0.5)
-    monkeypatch.setattr(canary, "VARIABLE", "GATEWAY_TEST_NOTHING")
     outcome = await measure(Row("planted", attack, bounds=Bounds(5.0)), planted, full=False)
     found: Any = outcome.faults()
     assert any(fault in text for text in found) if fault else not found
