@@ -86,7 +86,7 @@ async def neighbour(port: int, version: Version) -> Raw:
 async def asker(port: int, version: Version) -> int:
     """Asks and never reads; how many octets were taken of it."""
     client = await Raw.open(port, version, receive_buffer=4_096)
-    await client.declare("long", arguments={"x-dead-letter-exchange": "x" * 3_000})
+    await client.declare("long", arguments={"x-dead-letter-exchange": "x" * 255})
     if version is Version.V0_10:
         return await client.stuff(client.octets(QueryQueue(1, "long")) * 300_000)
     publish = publishing("nowhere", bytes(3_000))
