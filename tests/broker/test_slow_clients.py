@@ -15,6 +15,7 @@ from gateway.session import Version
 from gateway.transports.stream import WRITE_HIGH
 from gateway.v010.controls import SessionFlush
 from gateway.v010.frames import CONTROL, write_segment
+from gateway.v010.version import V0_10
 from tests.broker.raw import VERSIONS, Raw, frames, publishing, served, the_served, until
 
 pytestmark = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.value)
@@ -61,7 +62,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_from(version: Ve
     """Returned messages, and what is known of a queue with long arguments: more comes out than goes in."""
     async with served(broker_limits=BrokerLimits(input_stop=1 << 18, output_high_water=1 << 17)) as broker:
         client = await Raw.open(broker.port, version, receive_buffer=4_096)
-        if version is Version.V0_10:
+        if version is V0_10:
             await client.declare("q", arguments={"x-dead-letter-exchange": "x" * 3_000})
             octets = client.octets(QueryQueue(1, "q")) * 200_000
         else:
@@ -83,7 +84,7 @@ async def test_answers_that_a_session_gives_by_itself_count_too(version: Version
     """channel.flow and session.flush are answered before the broker hears of them."""
     async with served(broker_limits=BrokerLimits(output_buffers=2_000)) as broker:
         client = await Raw.open(broker.port, version, receive_buffer=4_096)
-        if version is Version.V0_10:
+        if version is V0_10:
             octets = write_segment(SessionFlush(expected=True).encode(), CONTROL, CONTROL, 0, 4_096)[0] * 1_000_000
         else:
             octets = method_frame(1, ChannelFlow(True).encode()) * 1_000_000
@@ -158,12 +159,14 @@ async def test_unfinished_messages_are_bounded_over_all_clients(version: Version
     """A megabyte in all: one client must go, the others notice nothing."""
     async with served(queue_memory=1 << 20) as broker:
         clients = [await Raw.open(broker.port, version) for _ in range(4)]
+        numbers = sorted(connection.number for connection in _open(broker))
         for client in clients:
             octets = client.octets(publishing("q", bytes(400_000)))
             await client.write(octets[:300_000])
         await until(lambda: len(broker.broker.connections) == 3)
         assert broker.unfinished < 1 << 20
-        (gone,) = [client for client in clients if the_served(broker, client).connection not in _open(broker)]
+        left = {connection.number for connection in _open(broker)}
+        (gone,) = [client for number, client in enumerate(clients, min(numbers)) if number not in left]
         assert (await gone.closed()).code == 320
         for client in clients:
             client.close()
