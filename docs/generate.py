@@ -50,7 +50,6 @@ from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source import options as spark_options_module
 from gateway.reload import RESTART, RULES
 from gateway.series import Family
-from gateway.session import Version
 from gateway.tracing import names as trace_names
 from gateway.translation import target_of
 from gateway.v010 import attached as native_attached
@@ -73,6 +72,7 @@ from gateway.v08 import dialect as v08
 from gateway.v091 import dialect as v091
 from gateway.validation import words_in
 from gateway.values import Timestamp, Typed, type_of
+from gateway.versions import PROTOCOLS, version_named
 from gateway.webhooks import breaker, schedule
 
 DOCS = Path(__file__).resolve().parent
@@ -722,7 +722,7 @@ def translations() -> Iterator[str]:
 
 def _results(properties: Properties, field: str) -> Iterator[str]:
     for version, product in TARGETS.values():
-        target = target_of(Version(version), product, clock=lambda: 1_700_000_000.0)
+        target = target_of(version_named(version), product, clock=lambda: 1_700_000_000.0)
         (receipt,) = target.explain(Message(b"", properties)).fields
         assert receipt.field == field
         text = receipt.result
@@ -734,7 +734,13 @@ def _results(properties: Properties, field: str) -> Iterator[str]:
 def losses() -> Iterator[str]:
     """Everything that can be lost."""
     rows = [
-        (f"`{name}`", loss.what, loss.when, ", ".join(loss.targets), "no" if loss.stops else "yes")
+        (
+            f"`{name}`",
+            loss.what,
+            loss.when,
+            ", ".join(each.name for each in PROTOCOLS if each.is_classic or not loss.classic_only),
+            "no" if loss.stops else "yes",
+        )
         for name, loss in fidelity.LOSSES.items()
     ]
     yield from table(("name", "what is lost", "when", "towards", "is it sent"), rows)

@@ -12,30 +12,38 @@ it is asked for something that cannot be; nothing was sent then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.operations import Operation
 from gateway.values import Table
 
 
-class Version(Enum):
-    """An AMQP version, by the name used in URLs and in the API."""
+class Version:
+    """An AMQP version. Each folder that implements one makes it, once."""
 
-    V0_8 = "0-8"
-    V0_9_1 = "0-9-1"
-    V0_10 = "0-10"
+    __slots__ = ("header", "value")
+
+    def __init__(self, value: str, header: bytes) -> None:
+        """Add a version to those that sessions recognize in what a peer says.
+
+        Args:
+            value: its name in URLs, in the API and in the ledger.
+            header: the 8 octets that open a connection (0-9-1 section 4.2.2; 0-10 section 4.3).
+        """
+        self.value = value
+        self.header = header
+        PROTOCOL_HEADERS[header] = self
+
+    def __repr__(self) -> str:
+        return f"Version({self.value!r})"
 
 
-PROTOCOL_HEADERS: Mapping[bytes, Version] = {
-    b"AMQP\x01\x01\x08\x00": Version.V0_8,
-    b"AMQP\x00\x00\x09\x01": Version.V0_9_1,
-    b"AMQP\x01\x01\x00\x0a": Version.V0_10,
-}
-"""The 8 octets that open a connection (0-9-1 section 4.2.2; 0-10 section 4.3)."""
+PROTOCOL_HEADERS: Final[dict[bytes, Version]] = {}
+"""Protocol header -> version, of every version that was made."""
 
 
 def not_amqp(octets: bytes) -> str:

@@ -26,9 +26,8 @@ from gateway.v010.client import is_broker_j
 from gateway.v010.spans import each_struct, spans
 from gateway.v010.structs import DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES
 from gateway.v010.transitional import translate as draft
-from gateway.v08.dialect import DIALECTS as DIALECTS_08
-from gateway.v091.dialect import DIALECTS as DIALECTS_091
 from gateway.values import Value, type_of
+from gateway.versions import protocol_of
 
 Result: TypeAlias = Literal["same", "mapped", "carried", "lost"]
 """``same``: as it was. ``mapped``: another value or type, from which it is restored. ``carried``: only in the reserved
@@ -126,7 +125,7 @@ class Target:
             yield Lost("struct", name, "the transitional draft alone has such a property")
         try:
             if origin is not None and origin.dialect in native.DIALECTS:
-                yield from _of_structs(origin.octets, self.version is Version.V0_10)
+                yield from _of_structs(origin.octets, not protocol_of(self.version).is_classic)
             octets = self._side.encode(message)
             properties = Properties() if self._side.untouched(message) else message.properties
             fitted = self._side.fitted(properties, carry)
@@ -473,7 +472,6 @@ def _of_structs(octets: bytes, to_native: bool) -> Iterator[Lost]:
 
 FRAME_MAX: Final = 131_072
 """What is assumed where no frame_max was negotiated: what RabbitMQ and the gateway offer."""
-_DIALECTS: Final[Mapping[Version, Mapping[str, Dialect]]] = {Version.V0_8: DIALECTS_08, Version.V0_9_1: DIALECTS_091}
 
 
 def target_of(
@@ -494,11 +492,12 @@ def target_of(
         dialect: Overrides the dialect that the product would choose, as in the configuration.
         clock: Seconds since 1970; needed where ``expiration`` is absolute.
     """
-    if version is Version.V0_10 and dialect == "transitional":
+    protocol = protocol_of(version)
+    if dialect is not None and dialect in protocol.drafts:
         return Target(version, dialect, login, annotate, frame_max or FRAME_MAX, _Draft(login, frame_max))
-    if version is Version.V0_10:
+    if not protocol.is_classic:
         broker_j = not product or is_broker_j(product)
         return Target(version, "qpid" if broker_j else "other", login, annotate, 0, _Native(login, broker_j))
-    chosen = choose(_DIALECTS[version], product, dialect)
+    chosen = choose(protocol.dialects, product, dialect)
     side = _Classic(chosen, login, clock, frame_max)
     return Target(version, chosen.name, login, annotate, frame_max or FRAME_MAX, side)

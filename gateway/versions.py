@@ -1,65 +1,69 @@
 """The registry of versions: which session speaks which, in either role, and how a listener tells them apart.
 
-The only module that knows all three versions. Everything above asks it for a session by :class:`Version`, or,
-with the 8 octets with which a client opened its connection, for the session that answers them.
+:data:`PROTOCOLS` is the only place that lists the versions. Everything above asks it for a session by
+:class:`~gateway.session.Version`, or, with the 8 octets with which a client opened its connection, for the session that
+answers them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
+from gateway.protocol import Protocol
 from gateway.session import PROTOCOL_HEADERS, ClientConfig, ServerConfig, Session, Version
-from gateway.v010.session import ClientSession as ClientSession010
-from gateway.v010.session import ServerSession as ServerSession010
-from gateway.v010.transitional.session import ClientSession as ClientSessionTransitional
-from gateway.v010.transitional.session import ServerSession as ServerSessionTransitional
-from gateway.v08.session import ClientSession as ClientSession08
-from gateway.v08.session import ServerSession as ServerSession08
-from gateway.v091.session import ClientSession as ClientSession091
-from gateway.v091.session import ServerSession as ServerSession091
+from gateway.v010.protocol import AMQP_0_10
+from gateway.v08.protocol import AMQP_0_8
+from gateway.v091.protocol import AMQP_0_9_1
 
-CLIENT_SESSIONS: Mapping[Version, Callable[[ClientConfig], Session]] = {
-    Version.V0_8: ClientSession08,
-    Version.V0_9_1: ClientSession091,
-    Version.V0_10: ClientSession010,
-}
+PROTOCOLS: Final[tuple[Protocol, ...]] = (AMQP_0_8, AMQP_0_9_1, AMQP_0_10)
+"""Every version, the oldest first."""
 
-SERVER_SESSIONS: Mapping[Version, Callable[[ServerConfig], Session]] = {
-    Version.V0_8: ServerSession08,
-    Version.V0_9_1: ServerSession091,
-    Version.V0_10: ServerSession010,
-}
-
-CLIENT_DIALECTS: Mapping[tuple[Version, str | None], Callable[[ClientConfig], Session]] = {
-    (Version.V0_10, "transitional"): ClientSessionTransitional,
-}
-"""Version and ``dialect`` of a configuration -> session, where a dialect is so different that it has one of its own."""
-
-SERVER_DIALECTS: Mapping[tuple[Version, str | None], Callable[[ServerConfig], Session]] = {
-    (Version.V0_10, "transitional"): ServerSessionTransitional,
-}
+VERSIONS: Final[tuple[Version, ...]] = tuple(protocol.version for protocol in PROTOCOLS)
+VERSION_NAMES: Final[tuple[str, ...]] = tuple(protocol.name for protocol in PROTOCOLS)
+"""As URLs, the API and the ledger have them."""
 
 HEADER_SIZE: Final = 8
 """Octets of a protocol header; a listener reads so many before it can choose a session."""
 
-HEADERS: Mapping[Version, bytes] = {version: header for header, version in PROTOCOL_HEADERS.items()}
+AUTO_ORDER: Final[tuple[Version, ...]] = tuple(
+    protocol.version for protocol in sorted(PROTOCOLS, key=lambda protocol: protocol.auto_rank)
+)
+"""The order in which ``version=auto`` tries; a header the server names instead goes first."""
 
-FALLBACK_HEADER: Final = HEADERS[Version.V0_9_1]
+FALLBACK_HEADER: Final = AUTO_ORDER[0].header
 """What a listener answers, before it hangs up, to a header that is none of ours (0-9-1 section 4.2.2)."""
 
-AUTO_ORDER: Final = (Version.V0_9_1, Version.V0_10, Version.V0_8)
-"""The order in which ``version=auto`` tries; a header the server names instead goes first."""
+_BY_VERSION: Final[Mapping[Version, Protocol]] = {protocol.version: protocol for protocol in PROTOCOLS}
+_BY_NAME: Final[Mapping[str, Version]] = {version.value: version for version in VERSIONS}
+
+
+def version_named(name: str) -> Version:
+    """Return the version of a name.
+
+    Raises:
+        ValueError: there is no such version; the text lists those that there are.
+    """
+    version = _BY_NAME.get(name)
+    if version is None:
+        raise ValueError(f"version is {name!r}, not one of {', '.join(VERSION_NAMES)}")
+    return version
+
+
+def protocol_of(version: Version, dialect: str | None = "") -> Protocol:
+    """Return the protocol of a version; where ``dialect`` is the name of a draft of it, the draft's."""
+    protocol = _BY_VERSION[version]
+    return protocol.drafts.get(dialect or "", protocol)
 
 
 def client_session(version: Version, config: ClientConfig) -> Session:
     """A new session in the client role; it has its protocol header to send."""
-    return CLIENT_DIALECTS.get((version, config.dialect), CLIENT_SESSIONS[version])(config)
+    return protocol_of(version, config.dialect).client(config)
 
 
 def server_session(version: Version, config: ServerConfig) -> Session:
     """A new session in the server role; it expects the protocol header among what it receives."""
-    return SERVER_DIALECTS.get((version, config.dialect), SERVER_SESSIONS[version])(config)
+    return protocol_of(version, config.dialect).server(config)
 
 
 def version_of_header(octets: bytes | bytearray | memoryview) -> Version | None:

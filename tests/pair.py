@@ -2,7 +2,7 @@
 
 ::
 
-    pair = SessionPair(Version.V0_9_1).open()
+    pair = SessionPair(V0_9_1).open()
     serial = pair.ask(DeclareQueue(1, "q"))              # client -> server; the server's events in pair.requests
     assert pair.answer(Declared(1, serial, serial, "q")) == [Declared(1, 1, 1, "q")]
 
@@ -11,19 +11,12 @@ Time stands still unless a test moves ``pair.now``. ``chunk`` cuts the stream in
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
+from gateway import versions
 from gateway.operations import Done, OpenChannel, Opened, Operation
 from gateway.session import ClientConfig, ServerConfig, Session, Version
-
-MODULES = {
-    Version.V0_8: "gateway.v08.session",
-    Version.V0_9_1: "gateway.v091.session",
-    Version.V0_10: "gateway.v010.session",
-}
-"""Where a version's ``ClientSession`` and ``ServerSession`` are."""
 
 RANDOM: Callable[[int], bytes] = lambda count: bytes(range(count))  # noqa: E731
 CLIENT = ClientConfig(secure=True, random_octets=RANDOM, wall_clock=lambda: 1_700_000_000.0)
@@ -36,24 +29,14 @@ SERVER = ServerConfig(
 )
 
 
-TRANSITIONAL = "gateway.v010.transitional.session"
-"""Where those of the transitional draft are, which a configuration chooses."""
-
-
-def _module(version: Version, dialect: str | None) -> Any:
-    return importlib.import_module(TRANSITIONAL if dialect == "transitional" else MODULES[version])
-
-
 def client_session(version: Version, config: ClientConfig = CLIENT) -> Session:
     """A client session of any version."""
-    session: Session = _module(version, config.dialect).ClientSession(config)
-    return session
+    return versions.client_session(version, config)
 
 
 def server_session(version: Version, config: ServerConfig = SERVER) -> Session:
     """A server session of any version."""
-    session: Session = _module(version, config.dialect).ServerSession(config)
-    return session
+    return versions.server_session(version, config)
 
 
 class SessionPair:

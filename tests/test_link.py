@@ -42,8 +42,9 @@ from gateway.operations import (
     QueryQueue,
     SelectConfirm,
 )
-from gateway.session import ClientConfig, Version
+from gateway.session import ClientConfig
 from gateway.transports import Stream, StreamUser, memory_pair
+from gateway.v091.version import V0_9_1
 from gateway.versions import client_session
 from tests.upstreams.fake import FakeBroker, FakeSession, Peer, until
 
@@ -54,7 +55,7 @@ def broker() -> FakeBroker:
 
 
 def fake_link(broker: FakeBroker) -> tuple[Link, FakeSession]:
-    session = FakeSession(ClientConfig(), Version.V0_9_1, broker)
+    session = FakeSession(ClientConfig(), V0_9_1, broker)
     return Link(session), session
 
 
@@ -66,7 +67,7 @@ async def open_link(broker: FakeBroker) -> tuple[Link, Peer]:
 
 async def test_a_far_end_that_speaks_before_the_dial_returns() -> None:
     """Over TLS its first octets may come with the end of the handshake."""
-    link = Link(client_session(Version.V0_9_1, ClientConfig()))
+    link = Link(client_session(V0_9_1, ClientConfig()))
     far = Stream(Quiet())
 
     async def dial(user: StreamUser, within: float) -> Stream:

@@ -20,12 +20,13 @@ from gateway.errors import BrokerUnavailable
 from gateway.message import Message
 from gateway.notation.messages import MessageProperties, properties_to_json, property_to_json
 from gateway.notation.values import ValueProblem, table_to_json, value_to_json
-from gateway.session import Version
 from gateway.translation import FieldReceipt, Target, target_of
+from gateway.versions import VERSION_NAMES, protocol_of, version_named
 
-VERSIONS: Final = {version.value: version for version in Version}
 DIALECT_OF: Final = {"": None, "rabbitmq": "rabbitmq", "qpid": "qpid"}
 """Product in a request -> dialect of the classic versions."""
+NAMES: Final = {"rabbitmq": "RabbitMQ", "qpid": "Broker-J"}
+"""Product in a request -> its name."""
 
 
 class ExplainRequest(Input):
@@ -34,7 +35,7 @@ class ExplainRequest(Input):
     message: PublishMessage
     source: str = msgspec.field(name="from", default="")
     """A version, or the name of a broker: the message is looked at as it comes from there."""
-    to: Literal["", "0-8", "0-9-1", "0-10"] = ""
+    to: Annotated[str, Meta(extra_json_schema={"enum": ["", *VERSION_NAMES]})] = ""
     """The version that it goes to."""
     product: Literal["", "rabbitmq", "qpid"] = ""
     """The broker's product; empty: RabbitMQ, for 0-10 Broker-J."""
@@ -115,6 +116,9 @@ async def explain(call: Call) -> Response:
 
 
 def _target(call: Call, request: ExplainRequest) -> Target:
+    if request.to and request.to not in VERSION_NAMES:
+        wrong = f"{request.to!r} is not one of {', '.join(VERSION_NAMES)}"
+        raise ApiProblem("invalid_request", "to is no registered version", errors=[("/to", wrong)])
     if bool(request.to) == bool(request.broker):
         raise ApiProblem("invalid_request", "either to or broker says where the message goes", errors=[("/to", "one")])
     if request.broker:
@@ -123,7 +127,7 @@ def _target(call: Call, request: ExplainRequest) -> Target:
 
 
 def _from(call: Call, source: str) -> Target:
-    return _of_version(source, "") if source in VERSIONS else _of_broker(call, source)
+    return _of_version(source, "") if source in VERSION_NAMES else _of_broker(call, source)
 
 
 def _of_broker(call: Call, name: str) -> Target:
@@ -135,9 +139,9 @@ def _of_broker(call: Call, name: str) -> Target:
 
 
 def _of_version(name: str, product: str) -> Target:
-    version = VERSIONS[name]
-    if version is Version.V0_10 and product == "rabbitmq":
-        raise ApiProblem("invalid_request", "RabbitMQ does not speak 0-10", errors=[("/product", "rabbitmq")])
+    version = version_named(name)
+    if product and product not in protocol_of(version).products:
+        raise ApiProblem("invalid_request", f"{NAMES[product]} does not speak {name}", errors=[("/product", product)])
     return target_of(version, product, dialect=DIALECT_OF[product], clock=time)
 
 

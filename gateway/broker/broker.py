@@ -46,9 +46,11 @@ from gateway.operations import (
     Request,
     Unblocked,
 )
+from gateway.protocol import VersionRules
 from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
-from gateway.session import ScramKeys, Session, Version
+from gateway.session import ScramKeys, Session
 from gateway.telemetry import log
+from gateway.versions import protocol_of
 
 WRITE_OVERHEAD = 256
 """What a delivery takes on the wire beside its body, roughly, in octets."""
@@ -69,89 +71,6 @@ LOOKS = 16
 """How often it is looked after deliveries that are not acknowledged, within the time that they may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRules:
-    """Where the versions ask for different answers to the same request."""
-
-    immediate: bool
-    """``immediate`` is honoured; else refused with 540, as RabbitMQ does."""
-    always_confirms: bool
-    """Every publish has an outcome, without being asked (0-10: completion)."""
-    strict_settlement: bool
-    """Settling a delivery that is not out closes the channel (406)."""
-    durable_exclusive_stays: bool
-    """A durable and exclusive queue outlives its connection: Qpid's durable subscriptions."""
-    qos_on_running: bool
-    """Qos applies to the consumers that run already too (0-8; in 0-9-1 RabbitMQ's reading holds)."""
-    connection_codes: frozenset[int]
-    """Reply codes that cost the connection, not only the channel."""
-    queries_survive: bool
-    """A query for what is not there has an answer, and costs nothing."""
-    confirms_in_transactions: bool
-    """A channel may have both confirms and transactions; a publish is then confirmed when it is noted."""
-    transactional_release: bool
-    """Releasing and rejecting wait for the commit, as accepting does (RabbitMQ); else they are done at once."""
-    unbinds_by_key: bool
-    """Unbinding names no arguments: all bindings with that key go."""
-    untransacted_code: int
-    """Reply code of tx.commit and tx.rollback without tx.select."""
-    redelivers_first: bool
-    """basic.recover without requeue sends the messages again before its answer, as Broker-J does."""
-    stops_publishers: bool
-    """Channels that publish are asked to stop (channel.flow, message.stop) where connection.blocked is not known."""
-
-
-_HARD_CODES = frozenset({503, 504, 530, 540, 541})
-
-RULES: Mapping[Version, VersionRules] = {
-    Version.V0_8: VersionRules(
-        immediate=True,
-        always_confirms=False,
-        strict_settlement=True,
-        durable_exclusive_stays=True,
-        qos_on_running=True,
-        connection_codes=_HARD_CODES,
-        queries_survive=False,
-        confirms_in_transactions=False,
-        transactional_release=True,
-        unbinds_by_key=False,
-        untransacted_code=406,
-        redelivers_first=False,
-        stops_publishers=True,
-    ),
-    Version.V0_9_1: VersionRules(
-        immediate=False,
-        always_confirms=False,
-        strict_settlement=True,
-        durable_exclusive_stays=False,
-        qos_on_running=False,
-        connection_codes=_HARD_CODES,
-        queries_survive=False,
-        confirms_in_transactions=False,
-        transactional_release=True,
-        unbinds_by_key=False,
-        untransacted_code=406,
-        redelivers_first=False,
-        stops_publishers=False,
-    ),
-    Version.V0_10: VersionRules(
-        immediate=True,
-        always_confirms=True,
-        strict_settlement=False,
-        durable_exclusive_stays=True,
-        qos_on_running=False,
-        connection_codes=frozenset(),
-        queries_survive=True,
-        confirms_in_transactions=True,
-        transactional_release=False,
-        unbinds_by_key=True,
-        untransacted_code=409,
-        redelivers_first=False,
-        stops_publishers=True,
-    ),
-}
-"""The one place where the broker asks for a version."""
-
 QPID_CLIENT: Mapping[str, bool] = {
     "immediate": True,
     "durable_exclusive_stays": True,
@@ -164,15 +83,9 @@ QPID_CLIENT: Mapping[str, bool] = {
 """What is different for Qpid's JMS client, whatever version it speaks: it was written against Qpid's broker."""
 
 
-TRANSITIONAL: Mapping[str, bool] = {"unbinds_by_key": False}
-"""What is different for the draft of 0-10, whose queue.unbind has arguments."""
-
-
 def rules_for(session: Session) -> VersionRules:
     """The rules of a client, by its version and by the product that it says it is."""
-    rules = RULES[session.version]
-    if session.capabilities.dialect:
-        rules = replace(rules, **TRANSITIONAL)  # type: ignore[arg-type]
+    rules = protocol_of(session.version, session.capabilities.dialect).rules
     return replace(rules, **QPID_CLIENT) if "qpid" in session.capabilities.product.lower() else rules  # type: ignore[arg-type]
 
 

@@ -24,10 +24,11 @@ from gateway.broker.served import NEVER, Listener, Served
 from gateway.config import EmbeddedSettings
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
-from gateway.session import ServerConfig, Version
+from gateway.session import ServerConfig
 from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
 from gateway.values import Table
+from gateway.versions import PROTOCOLS
 
 PRODUCT: Final = "AMQP Gateway embedded broker"
 CLASSIC_PRODUCT: Final = f"{PRODUCT} (understands clients of RabbitMQ and Qpid)"
@@ -112,7 +113,7 @@ class EmbeddedBroker:
         )
         classic = replace(config, properties={**PROPERTIES, "product": CLASSIC_PRODUCT})
         native = replace(config, dialect="transitional") if settings.transitional else config
-        self.session_configs = {Version.V0_8: classic, Version.V0_9_1: classic, Version.V0_10: native}
+        self.session_configs = {each.version: classic if each.is_classic else native for each in PROTOCOLS}
         self.logins = Logins()
         self.unfinished = 0
         """Octets of messages that are not all there, over all connections."""

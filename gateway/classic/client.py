@@ -70,7 +70,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         self.nacked_channels: dict[int, ClientChannel] = {}
         self._expected: type[m.Method] = m.ConnectionStart
         self._mechanism: Mechanism | None = None
-        self.out.append(self.dialect.protocol_header)
+        self.out.append(self.dialect.version.header)
 
     # --------------------------------------------------------------------------------------------- sending
 
@@ -136,7 +136,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
 
     def _header(self, data: bytes) -> int:
         """The first octets: a frame, or the header of a server that wants another version."""
-        header = self.dialect.protocol_header
+        header = self.dialect.version.header
         if data[:1] == b"A":
             if b"AMQP".startswith(data[:4]) and len(data) < len(header):
                 self._need = len(data) + 1

@@ -23,7 +23,6 @@ class Dialect:
     name: str
     """``rabbitmq``, ``qpid`` or ``published``; what the configuration calls it."""
     version: Version
-    protocol_header: bytes
     start_version: tuple[int, int]
     """version-major and version-minor of connection.start."""
     methods: Mapping[int, type[m.Method]]

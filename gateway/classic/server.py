@@ -103,7 +103,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
     # ------------------------------------------------------------------------------------------- receiving
 
     def _header(self, data: bytes) -> int:
-        header = self.dialect.protocol_header
+        header = self.dialect.version.header
         if not header.startswith(data[: len(header)]):
             self.out.append(header)
             wanted = PROTOCOL_HEADERS.get(data[: len(header)])

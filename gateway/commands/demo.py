@@ -25,8 +25,8 @@ import click
 from gateway.commands import FAILED, Failure
 from gateway.commands.client import Client, print_json, segment
 from gateway.commands.messages import print_timeline
+from gateway.versions import VERSION_NAMES
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
 START_TIMEOUT = 60.0
 """How long the gateway may take to start, in seconds."""
 STOP_TIMEOUT = 30.0
@@ -59,7 +59,7 @@ def demo(as_json: bool) -> None:
     with gateway_of_our_own() as url:
         client = Client(url, None)
         say(as_json, f"A gateway is up at {url}.")
-        for number, (source, target) in enumerate(permutations(VERSIONS, 2), 1):
+        for number, (source, target) in enumerate(permutations(VERSION_NAMES, 2), 1):
             say(as_json, f"\n{number}. Published through AMQP {source}, pulled through AMQP {target}")
             timeline = main_job(client, source, target, as_json)
             timelines.append(timeline)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from gateway.commands.client import Client, client_options, note, print_json, print_table
 from gateway.commands.publish import parse_headers, parse_property
+from gateway.versions import VERSION_NAMES
 
 CUT = 40
 """How much of a value the table shows, in characters."""
+TARGETS: Final = f"{', '.join(VERSION_NAMES)}, or the name of a broker."
+"""What ``--to`` takes."""
 
 
 @click.command(short_help="Say what a message becomes in another version.")
 @click.argument("file", required=False)
-@click.option("--to", metavar="VERSION|BROKER", required=True, help="0-8, 0-9-1, 0-10, or the name of a broker.")
+@click.option("--to", metavar="VERSION|BROKER", required=True, help=TARGETS)
 @click.option("--from", "source", metavar="VERSION|BROKER", default="", help="Where the message comes from.")
 @click.option("--product", type=click.Choice(["rabbitmq", "qpid"]), help="The broker's product, beside a version.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
@@ -63,7 +66,7 @@ def explain(
         if parsed:
             message[member] = {**(message.get(member) or {}), **parsed}
     body: dict[str, Any] = {"message": message, "release_headers": list(release), "strip": strip}
-    body["to" if to in ("0-8", "0-9-1", "0-10") else "broker"] = to
+    body["to" if to in VERSION_NAMES else "broker"] = to
     if source:
         body["from"] = source
     if product is not None:

@@ -12,7 +12,6 @@ from gateway.config.bridges import BridgePlace, BridgeSettings, BridgeSource, Br
 from gateway.config.brokers import (
     DEFAULT_PORTS,
     LOCAL_BROKERS,
-    VERSION_NAMES,
     BrokerSettings,
     BrokerUrl,
     TlsSettings,
@@ -42,7 +41,6 @@ __all__ = [
     "ENVIRONMENT",
     "JWT_CLIENT",
     "LOCAL_BROKERS",
-    "VERSION_NAMES",
     "AccessSettings",
     "ApiKeySettings",
     "AuditSettings",

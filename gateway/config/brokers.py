@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -11,11 +11,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config.base import OLD_NAME, Seconds, Settings
 from gateway.errors import ConfigurationError
+from gateway.versions import PROTOCOLS, VERSION_NAMES
 
-LOCAL_BROKERS = {"local-0-8": "0-8", "local-0-9-1": "0-9-1", "local-0-10": "0-10"}
+LOCAL_BROKERS = {f"local-{name}": name for name in VERSION_NAMES}
 """How the embedded broker is offered: name -> version."""
+DRAFTS: Final = tuple((dialect, protocol.name) for protocol in PROTOCOLS for dialect in protocol.drafts)
+"""``dialect`` and ``version`` of a URL that names a draft."""
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
-VERSION_NAMES = ("0-8", "0-9-1", "0-10", "auto")
+AUTO: Final = "auto"
+"""In place of a version: the first one that the broker speaks."""
 
 
 class TlsSettings(Settings, frozen=True):
@@ -105,7 +109,7 @@ class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
     password: str
     virtual_host: str
     version: str
-    """One of VERSION_NAMES."""
+    """A registered version, or ``auto``."""
     dialect: str = ""
     """``transitional``, or nothing."""
 
@@ -142,12 +146,13 @@ def parse_broker_url(url: str) -> BrokerUrl:
     if parts.fragment:
         raise ConfigurationError("broker URL: a '#' must be written %23")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    version = query.pop("version", "auto")
-    if version not in VERSION_NAMES:
-        raise ConfigurationError(f"broker URL: version is {version!r}, not one of {', '.join(VERSION_NAMES)}")
+    version = query.pop("version", AUTO)
+    if version not in (*VERSION_NAMES, AUTO):
+        raise ConfigurationError(f"broker URL: version is {version!r}, not one of {', '.join((*VERSION_NAMES, AUTO))}")
     dialect = query.pop("dialect", "")
-    if dialect and (dialect, version) != ("transitional", "0-10"):
-        raise ConfigurationError(f"broker URL: dialect is {dialect!r}, not transitional with version 0-10")
+    if dialect and (dialect, version) not in DRAFTS:
+        known = " or ".join(f"{name} with version {of}" for name, of in DRAFTS)
+        raise ConfigurationError(f"broker URL: dialect is {dialect!r}, not {known}")
     if query:
         raise ConfigurationError(f"broker URL: unknown option {next(iter(query))!r}")
     path = parts.path[1:] if parts.path.startswith("/") else parts.path

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-_CLASSIC: Final = ("0-8", "0-9-1")
-_ALL: Final = (*_CLASSIC, "0-10")
-
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -22,8 +19,8 @@ class Loss:
     """What is lost."""
     when: str
     """In which case."""
-    targets: tuple[str, ...] = _ALL
-    """Towards which versions."""
+    classic_only: bool = False
+    """Only towards the classic versions: they alone have a content header that must fit one frame, and field tables."""
     stops: bool = False
     """The message cannot be sent at all; in every other case it goes, without what is lost."""
 
@@ -53,7 +50,7 @@ LOSSES: Final[Mapping[str, Loss]] = {
     "content_header": Loss(
         "The whole message.",
         "Properties, headers and reserved header together are larger than one frame: `frame_max` less 8 octets.",
-        _CLASSIC,
+        classic_only=True,
         stops=True,
     ),
     "untranslatable": Loss(
@@ -64,7 +61,7 @@ LOSSES: Final[Mapping[str, Loss]] = {
     "fragment": Loss(
         "Which part of a larger message this was (fragment-properties of 0-10).",
         "The message came with them.",
-        _CLASSIC,
+        classic_only=True,
     ),
     "resume": Loss(
         "resume-id and resume-ttl of 0-10's delivery-properties, which belong to the transfer.",
@@ -73,7 +70,7 @@ LOSSES: Final[Mapping[str, Loss]] = {
     "struct": Loss(
         "A struct in the header segment of 0-10 that the specification does not name.",
         "The message came with one.",
-        _CLASSIC,
+        classic_only=True,
     ),
     "property": Loss(
         "The original value of a property.",

@@ -47,7 +47,7 @@ from gateway.transports.dial import dial, tls_verdict
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import stamps
 from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places
-from gateway.versions import AUTO_ORDER, client_session
+from gateway.versions import AUTO_ORDER, client_session, version_named
 
 SLOW_RETRY: Final = 60.0
 """Seconds between attempts that waiting will hardly mend."""
@@ -87,7 +87,7 @@ class Dialer:
         """What the brokers of the links that were opened know."""
         for entry in settings.redirect_hosts:
             parse_host(entry)
-        self._version = None if self.url.version == "auto" else Version(self.url.version)
+        self._version = None if self.url.version == "auto" else version_named(self.url.version)
         self._choosing = asyncio.Lock()
         if self.url.secure and settings.tls.dangerous_disable_verification:
             log("broker.tls_not_verified", logging.WARNING, broker=name, host=self.url.host)
@@ -126,7 +126,7 @@ class Dialer:
                     raise error
                 log("broker.other_version", broker=self.name, version=version.value, reason=str(error))
                 if ended.supported is not None:
-                    order.insert(0, Version(ended.supported))
+                    order.insert(0, version_named(ended.supported))
                 last = describe(ended)
             else:
                 self._version = version

@@ -9,6 +9,7 @@ from gateway.config import BrokerSettings
 from gateway.link import Dial
 from gateway.session import Capabilities, Version
 from gateway.upstreams.keeper import Dialer
+from gateway.versions import VERSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ async def probe(settings: BrokerSettings, connector: Dial | None = None) -> Prob
     dialer = Dialer("probe", settings, connector)
     loop = asyncio.get_running_loop()
     attempts: list[Attempt] = []
-    for version in Version:
+    for version in VERSIONS:
         began = loop.time()
         link, error = await dialer.attempt(version)
         seconds = loop.time() - began

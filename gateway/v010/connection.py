@@ -51,6 +51,7 @@ from gateway.v010.frames import (
     read_simple,
     write_segment,
 )
+from gateway.v010.version import V0_10
 
 
 class Phase(Enum):
@@ -109,7 +110,7 @@ A = TypeVar("A", bound=Attachment)
 class Connection(Generic[A]):
     """What client and server sessions share. See the module."""
 
-    version: ClassVar[Version] = Version.V0_10
+    version: ClassVar[Version] = V0_10
     role: ClassVar[Role]
     controls: ClassVar[Mapping[type[Control], Callable[[Any, Any], None]]]
     """What to do with controls of the connection class."""

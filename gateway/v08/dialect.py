@@ -8,15 +8,14 @@ from typing import Final
 from gateway.classic import methods as m
 from gateway.classic.dialect import Dialect, table_of
 from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS
-from gateway.session import Version
 from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION, UNSERVED
+from gateway.v08.version import V0_8
 
 RABBITMQ: Final = Dialect(
     name="rabbitmq",
     routes_copies=True,
     finite_floats=True,
-    version=Version.V0_8,
-    protocol_header=b"AMQP\x01\x01\x08\x00",
+    version=V0_8,
     start_version=(8, 0),
     methods=table_of(m.SHARED, DIFFERENT, UNSERVED, OF_PRODUCTS),
     unserved=frozenset(method.class_id for method in UNSERVED),

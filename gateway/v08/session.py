@@ -10,17 +10,18 @@ from gateway.classic.dialect import Dialect
 from gateway.classic.server import ClassicServer
 from gateway.session import Version
 from gateway.v08.dialect import DIALECTS
+from gateway.v08.version import V0_8
 
 
 class ClientSession(ClassicClient):
     """A client of 0-8."""
 
-    version: ClassVar[Version] = Version.V0_8
+    version: ClassVar[Version] = V0_8
     dialects: ClassVar[Mapping[str, Dialect]] = DIALECTS
 
 
 class ServerSession(ClassicServer):
     """A server of 0-8."""
 
-    version: ClassVar[Version] = Version.V0_8
+    version: ClassVar[Version] = V0_8
     dialects: ClassVar[Mapping[str, Dialect]] = DIALECTS

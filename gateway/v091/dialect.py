@@ -8,15 +8,14 @@ from typing import Final
 from gateway.classic import methods as m
 from gateway.classic.dialect import Dialect, table_of
 from gateway.classic.tables import QPID_TAGS
-from gateway.session import Version
 from gateway.v091.methods import DIFFERENT
+from gateway.v091.version import V0_9_1
 
 RABBITMQ: Final = Dialect(
     name="rabbitmq",
     routes_copies=True,
     finite_floats=True,
-    version=Version.V0_9_1,
-    protocol_header=b"AMQP\x00\x00\x09\x01",
+    version=V0_9_1,
     start_version=(0, 9),
     methods=table_of(m.SHARED, DIFFERENT),
     connection_close=m.ConnectionClose,

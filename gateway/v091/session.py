@@ -10,17 +10,18 @@ from gateway.classic.dialect import Dialect
 from gateway.classic.server import ClassicServer
 from gateway.session import Version
 from gateway.v091.dialect import DIALECTS
+from gateway.v091.version import V0_9_1
 
 
 class ClientSession(ClassicClient):
     """A client of 0-9-1."""
 
-    version: ClassVar[Version] = Version.V0_9_1
+    version: ClassVar[Version] = V0_9_1
     dialects: ClassVar[Mapping[str, Dialect]] = DIALECTS
 
 
 class ServerSession(ClassicServer):
     """A server of 0-9-1."""
 
-    version: ClassVar[Version] = Version.V0_9_1
+    version: ClassVar[Version] = V0_9_1
     dialects: ClassVar[Mapping[str, Dialect]] = DIALECTS

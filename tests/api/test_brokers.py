@@ -9,8 +9,10 @@ import pytest
 
 from gateway.api import brokers
 from gateway.core import Gateway
-from gateway.session import Capabilities, Version
+from gateway.session import Capabilities
 from gateway.upstreams import Attempt, Probe
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
 
@@ -39,8 +41,8 @@ async def test_the_list_is_paged(client: httpx.AsyncClient, gateway: Gateway) ->
 
 async def test_probe(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     async def probe(settings: Any) -> Probe:
-        speaks = Attempt(Version.V0_9_1, True, "RabbitMQ", "3.10", ("PLAIN",), "", None, Capabilities(), 0.01)
-        silent = Attempt(Version.V0_10, False, "", "", (), "no AMQP", "0-9-1", None, 0.02)
+        speaks = Attempt(V0_9_1, True, "RabbitMQ", "3.10", ("PLAIN",), "", None, Capabilities(), 0.01)
+        silent = Attempt(V0_10, False, "", "", (), "no AMQP", "0-9-1", None, 0.02)
         return Probe("localhost", 5672, (speaks, silent))
 
     monkeypatch.setattr(brokers, "probe", probe)

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from gateway.core import Gateway
-from gateway.session import Version
 from gateway.translation import Target, target_of
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
 from tests.api.conftest import problem
 
 PATH = "/v1/translations:explain"
@@ -95,7 +96,7 @@ async def test_texts_that_are_no_text_and_addresses(client: httpx.AsyncClient) -
 
 async def test_a_message_that_cannot_be_sent(client: httpx.AsyncClient, gateway: Gateway) -> None:
     upstream: Any = gateway.broker("fake")
-    upstream.target = target_of(Version.V0_9_1, "RabbitMQ", frame_max=4_096)
+    upstream.target = target_of(V0_9_1, "RabbitMQ", frame_max=4_096)
     found = await explain(client, message={"headers": {"big": "x" * 3_000, "more": "x" * 2_000}}, broker="fake")
     assert [loss["name"] for loss in found["losses"]] == ["content_header"]
     assert "message" not in found
@@ -106,7 +107,7 @@ async def test_a_message_that_cannot_be_sent(client: httpx.AsyncClient, gateway:
 
 async def test_a_broker_s_own_target(client: httpx.AsyncClient, gateway: Gateway) -> None:
     upstream: Any = gateway.broker("fake")
-    upstream.target = target_of(Version.V0_9_1, "RabbitMQ", login="ann")
+    upstream.target = target_of(V0_9_1, "RabbitMQ", login="ann")
     message = {"properties": {"user_id": "ann"}}
     assert results(await explain(client, message=message, broker="fake"))["user_id"] == "same"
     found = await explain(client, message=message, to="0-9-1", **{"from": "fake"})
@@ -141,7 +142,7 @@ async def test_a_broker_that_no_scope_names(
 ) -> None:
     """It is not told whether it is there, let alone where."""
     upstream: Any = gateway.broker("fake")
-    upstream.target = target_of(Version.V0_9_1, "RabbitMQ")
+    upstream.target = target_of(V0_9_1, "RabbitMQ")
     body = {"message": {}, place: name} | ({"to": "0-8"} if place == "from" else {})
     found = problem(await client_with_keys("publish:other/*", "history").post(PATH, json=body), 403, "forbidden")
     assert found["detail"] == f"'caller' lacks the scope any scope of {name}"
@@ -157,6 +158,6 @@ async def test_a_broker_that_was_never_there(client: httpx.AsyncClient, gateway:
 
 
 def test_a_target_says_what_it_is() -> None:
-    target = target_of(Version.V0_10, "qpid-cpp")
+    target = target_of(V0_10, "qpid-cpp")
     assert isinstance(target, Target)
     assert (target.product, target.frame_max) == ("other", 0)

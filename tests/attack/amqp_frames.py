@@ -12,6 +12,10 @@ from typing import Final
 from gateway.message import Message, Properties
 from gateway.operations import Consume, DeleteQueue, Done, OpenChannel, Operation, Publish
 from gateway.session import Role, Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS
 from tests.attack.client import at_once, talk
 from tests.attack.judge import Record
 from tests.attack.lab import SLOW, Target
@@ -84,7 +88,7 @@ def _maps() -> dict[str, bytes]:
 async def frames(target: Target, record: Record) -> None:
     """Every kind of frame on every channel, in every state of every version, on a connection of its own."""
     tries: list[tuple[Version, str, bytes]] = []
-    for version in (Version.V0_8, Version.V0_9_1):
+    for version in (V0_8, V0_9_1):
         for state in ("new", *STATES):
             for kind in KINDS:
                 for channel in CHANNELS:
@@ -98,12 +102,12 @@ async def frames(target: Target, record: Record) -> None:
         for kind in (0, 1, 2, 3, 4, 15, 255):
             for track in (0, 1, 2, 15):
                 for flags in (0x00, 0x0F, 0x08, 0xFF):
-                    tries.append((Version.V0_10, state, frame010(bytes(8), kind, track, 0, flags)))
-        tries += [(Version.V0_10, state, frame010(b"", 1, 1, 0, 0x0F, size)) for size in (0, 1, 11, 65_535)]
+                    tries.append((V0_10, state, frame010(bytes(8), kind, track, 0, flags)))
+        tries += [(V0_10, state, frame010(b"", 1, 1, 0, 0x0F, size)) for size in (0, 1, 11, 65_535)]
         for table in _maps().values():
-            tries.append((Version.V0_10, state, control(1, 2, 0x0100, table)))
-            tries.append((Version.V0_10, state, command(8, 1, 0x0001, short(b"q") + table)))
-            tries.append((Version.V0_10, state, transfer(Role.SERVER, headers010(table))))
+            tries.append((V0_10, state, control(1, 2, 0x0100, table)))
+            tries.append((V0_10, state, command(8, 1, 0x0001, short(b"q") + table)))
+            tries.append((V0_10, state, transfer(Role.SERVER, headers010(table))))
     chosen = tries[:: max(1, len(tries) // target.scaled(2_400, 60))]
 
     async def one(version: Version, state: str, octets: bytes) -> None:
@@ -130,7 +134,7 @@ async def noise(target: Target, record: Record) -> None:
         8,
         [
             one(
-                source.choice(list(Version)),
+                source.choice(list(VERSIONS)),
                 source.choice(list(STATES)),
                 source.randbytes(source.choice((7, 64, 4_096))),
             )
@@ -159,7 +163,7 @@ async def half_frames(target: Target, record: Record) -> None:
     clients = []
     try:
         for _ in range(count):
-            client = await Raw.open(target.amqp_port, Version.V0_9_1)
+            client = await Raw.open(target.amqp_port, V0_9_1)
             await client.write(struct.pack(">BHI", 1, 1, 131_064) + bytes(120_000))
             clients.append(client)
         record.check(len(clients) == count)
@@ -178,7 +182,7 @@ async def unfinished(target: Target, record: Record) -> None:
     piece = frame(3, 1, bytes(131_064))
     try:
         for _ in range(count):
-            client = await Raw.open(target.amqp_port, Version.V0_9_1)
+            client = await Raw.open(target.amqp_port, V0_9_1)
             clients.append(client)
             await client.stuff(content(Role.SERVER, size) + piece * 100, patience=1.0)
         record.check(len(clients) == count)
@@ -191,7 +195,7 @@ async def unfinished(target: Target, record: Record) -> None:
 
 async def channels(target: Target, record: Record) -> None:
     """Open channels to the cap and one more, on a few connections."""
-    for version in Version:
+    for version in VERSIONS:
         client = await Raw.open(target.amqp_port, version)
         octets = b"".join(client.octets(OpenChannel(number)) for number in range(2, target.scaled(2_047, 300)))
         await client.write(octets)
@@ -199,10 +203,10 @@ async def channels(target: Target, record: Record) -> None:
         record.check(True)
         client.close()
     more = b"".join(method(20, 10, b"\x00", number) for number in range(3, AGREED + 2))
-    said = await talk(target.amqp_port, *tape(Version.V0_9_1, "channel"), more, within=1)
+    said = await talk(target.amqp_port, *tape(V0_9_1, "channel"), more, within=1)
     record.check(struct.pack(">HHH", 10, 50, 530) in said, f"a channel over the cap: {said[-60:].hex()}")
     beats = frame(8, 0, b"") * 10_000
-    said = await talk(target.amqp_port, *tape(Version.V0_9_1, "channel"), *[beats] * target.scaled(20, 2), within=2)
+    said = await talk(target.amqp_port, *tape(V0_9_1, "channel"), *[beats] * target.scaled(20, 2), within=2)
     record.check(len(said) < 100_000, f"{len(said)} bytes were said to heartbeats")
 
 
@@ -210,14 +214,14 @@ async def slow_reader(target: Target, record: Record) -> None:
     """Consume much and read nothing: deliveries stop at the bound."""
     readers = []
     queue = f"unread-{os.urandom(4).hex()}"
-    publisher = await Raw.open(target.amqp_port, Version.V0_9_1)
+    publisher = await Raw.open(target.amqp_port, V0_9_1)
     await publisher.declare(queue)
     body = bytes(64 * 1_024)
     for _ in range(target.scaled(1_000, 200)):
         await publisher.tell(Publish(1, "", queue, Message(body, Properties())))
     try:
         for _ in range(target.scaled(20, 5)):
-            client = await Raw.open(target.amqp_port, Version.V0_9_1, receive_buffer=4_096)
+            client = await Raw.open(target.amqp_port, V0_9_1, receive_buffer=4_096)
             await client.tell(Consume(1, queue, "t", acquired=True))
             readers.append(client)
         await asyncio.sleep(target.scaled(3, 1))
@@ -225,7 +229,7 @@ async def slow_reader(target: Target, record: Record) -> None:
     finally:
         for client in [*readers, publisher]:
             client.close()
-    cleaner = await Raw.open(target.amqp_port, Version.V0_9_1)
+    cleaner = await Raw.open(target.amqp_port, V0_9_1)
     await cleaner.tell(DeleteQueue(1, queue))
     await cleaner.hear(Operation)
     cleaner.close()

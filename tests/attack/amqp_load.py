@@ -29,6 +29,8 @@ from gateway.operations import (
     SelectConfirm,
 )
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
 from tests.attack.judge import Record
 from tests.attack.lab import Target
 from tests.broker.raw import Raw
@@ -77,7 +79,7 @@ async def _hear(client: Raw) -> list[Operation]:
 
 
 @contextlib.asynccontextmanager
-async def connected(target: Target, version: Version = Version.V0_9_1) -> AsyncIterator[Raw]:
+async def connected(target: Target, version: Version = V0_9_1) -> AsyncIterator[Raw]:
     """A client with a channel in confirm mode, as long as the block."""
     client = await Raw.open(target.amqp_port, version)
     try:
@@ -110,7 +112,7 @@ async def exchange_bound(target: Target, record: Record) -> None:
     """Ask 0-10's ``exchange.bound`` for a key and arguments that are in many bindings each, and in none together."""
     count = target.scaled(8_000, 1_500)
     exchange, queue = _name("bound"), _name("bound")
-    async with topology(target, exchange, "fanout", queue), connected(target, Version.V0_10) as client:
+    async with topology(target, exchange, "fanout", queue), connected(target, V0_10) as client:
         await carry_out(client, [BindQueue(1, queue, exchange, "k", {"u": number}) for number in range(count)])
         await carry_out(client, [BindQueue(1, queue, exchange, f"x{number}", {"z": 1}) for number in range(count)])
         for _ in range(3):

@@ -9,7 +9,9 @@ from typing import Final
 
 from gateway.broker.logins import DELAY_MAX, FREE_OF_USER
 from gateway.session import Version
-from gateway.versions import HEADERS
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS
 from tests import canary
 from tests.attack.client import HOST, at_once, talk
 from tests.attack.judge import Record
@@ -40,7 +42,7 @@ RESPONSES: Final[tuple[tuple[bytes, bytes], ...]] = (
 
 def start_ok(version: Version, mechanism: bytes, response: bytes) -> bytes:
     """Return a client's answer to start."""
-    if version is Version.V0_10:
+    if version is V0_10:
         fields = map010(0, b"") + short(mechanism) + long(response) + short(b"en_US")
         return control(1, 2, 0x0F00, fields)
     return method(10, 11, EMPTY + short(mechanism) + long(response) + short(b"en_US"), 0)
@@ -48,14 +50,14 @@ def start_ok(version: Version, mechanism: bytes, response: bytes) -> bytes:
 
 def opens(version: Version) -> bytes:
     """Return what a client says that takes itself for logged in."""
-    if version is Version.V0_10:
+    if version is V0_10:
         return control(1, 6, 0x0000) + control(1, 7, 0x0100, short(b"/"))
     return method(10, 31, struct.pack(">HIH", 0, 0, 0), 0) + method(10, 40, short(b"/") + short(b"") + b"\x00", 0)
 
 
 def logged_in(version: Version, said: bytes) -> bool:
     """Whether the broker has tuned or opened the connection."""
-    if version is Version.V0_10:
+    if version is V0_10:
         return bytes((1, 5)) in _controls(said) or bytes((1, 8)) in _controls(said)
     return struct.pack(">HH", 10, 30) in said or struct.pack(">HH", 10, 41) in said
 
@@ -71,18 +73,18 @@ def _controls(said: bytes) -> set[bytes]:
 
 async def mechanisms(target: Target, record: Record) -> None:
     """Try odd responses in every version, with what follows a login behind them, each from an address of its own."""
-    for version in Version:
+    for version in VERSIONS:
         good = start_ok(version, b"PLAIN", b"\x00guest\x00guest")
-        said = await talk(target.amqp_port, HEADERS[version] + good, within=0.5)
+        said = await talk(target.amqp_port, version.header + good, within=0.5)
         record.check(logged_in(version, said), f"{version.value}: the right login: {said[-40:]!r}")
-        said = await talk(target.amqp_port, HEADERS[version] + opens(version), within=0.2)
+        said = await talk(target.amqp_port, version.header + opens(version), within=0.2)
         record.check(not logged_in(version, said), f"{version.value}: open without a login")
-    tries = [(version, *response) for version in Version for response in RESPONSES if len(response[0]) < 256]
+    tries = [(version, *response) for version in VERSIONS for response in RESPONSES if len(response[0]) < 256]
     within = target.scaled(1, 0) * DELAY_MAX + 0.3
 
     async def one(number: int, version: Version, mechanism: bytes, response: bytes) -> None:
-        response = response[:50_000] if version is Version.V0_10 else response
-        octets = HEADERS[version] + start_ok(version, mechanism, response) + opens(version)
+        response = response[:50_000] if version is V0_10 else response
+        octets = version.header + start_ok(version, mechanism, response) + opens(version)
         said = await talk(target.amqp_port, octets, within=within, source=f"127.1.0.{number + 1}")
         record.check(not logged_in(version, said), f"{version.value} {mechanism[:20]!r} {response[:40]!r} logged in")
 
@@ -104,11 +106,11 @@ async def guesses(target: Target, record: Record) -> None:
                 async with asyncio.timeout(5):
                     reader, writer = await asyncio.open_connection(HOST, target.amqp_port, local_addr=(GUESSER, 0))
                     response = f"\x00{canary.USER}\x00wrong{count}".encode()
-                    writer.write(HEADERS[Version.V0_9_1] + start_ok(Version.V0_9_1, b"PLAIN", response))
+                    writer.write(V0_9_1.header + start_ok(V0_9_1, b"PLAIN", response))
                     said = await reader.read(1 << 16)
-                    if not logged_in(Version.V0_9_1, said):
+                    if not logged_in(V0_9_1, said):
                         said += await reader.read(1 << 16)
-                    record.check(not logged_in(Version.V0_9_1, said), "a wrong password logged in")
+                    record.check(not logged_in(V0_9_1, said), "a wrong password logged in")
                     count += 1
             except (OSError, TimeoutError):
                 pass  # it may hang up
@@ -125,7 +127,7 @@ async def guesses(target: Target, record: Record) -> None:
     record.check(canary.CANARY not in said, "the log shows a password")
     said_to = await talk(
         target.amqp_port,
-        HEADERS[Version.V0_9_1] + start_ok(Version.V0_9_1, b"PLAIN", b"\x00guest\x00guest"),
+        V0_9_1.header + start_ok(V0_9_1, b"PLAIN", b"\x00guest\x00guest"),
         within=0.5,
     )
-    record.check(logged_in(Version.V0_9_1, said_to), "another user's login from another address was slow")
+    record.check(logged_in(V0_9_1, said_to), "another user's login from another address was slow")

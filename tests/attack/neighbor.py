@@ -35,7 +35,8 @@ from gateway.operations import (
     Publish,
     SelectConfirm,
 )
-from gateway.session import ClientConfig, Version
+from gateway.session import ClientConfig
+from gateway.v091.version import V0_9_1
 from tests.attack.judge import Waits
 from tests.pair import client_session
 from tests.servers.process import HOST, ROOT
@@ -62,7 +63,7 @@ class _Amqp:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), GIVE_UP)
         config = ClientConfig(secure=True, random_octets=os.urandom, wall_clock=time.time, heartbeat=0)
-        self._session = client_session(Version.V0_9_1, config)
+        self._session = client_session(V0_9_1, config)
         self._heard: list[Operation] = []
         self.hear(Opened)
         self.ask(OpenChannel(1), Done)

@@ -33,6 +33,7 @@ from gateway.operations import (
     Settlement,
 )
 from gateway.session import Capabilities, Role, Version
+from gateway.v091.version import V0_9_1
 
 SECONDS_1970 = 1_700_000_000.0
 
@@ -54,7 +55,7 @@ class Recorder:
 
     role = Role.SERVER
 
-    def __init__(self, version: Version = Version.V0_9_1) -> None:
+    def __init__(self, version: Version = V0_9_1) -> None:
         self.version = version
         self.capabilities = Capabilities(blocked_notification=True, consumer_cancel_notify=True, frame_max=FRAME_MAX)
         self.closed = False
@@ -120,7 +121,7 @@ class Client:
     def __init__(
         self,
         broker: Broker,
-        version: Version = Version.V0_9_1,
+        version: Version = V0_9_1,
         user: str = "guest",
         vhost: str = "/",
         product: str = "",

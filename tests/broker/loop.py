@@ -19,6 +19,7 @@ from gateway.broker.server import EmbeddedBroker
 from gateway.limits import BrokerLimits
 from gateway.operations import Operation
 from gateway.session import Version
+from gateway.v091.version import V0_9_1
 from tests.broker.clients import Client
 from tests.broker.raw import served
 
@@ -54,7 +55,7 @@ class Watched:
         if seconds > self.longest:
             self.longest, self.what = seconds, getattr(callback, "__qualname__", repr(callback))
 
-    def client(self, version: Version = Version.V0_9_1) -> Driver:
+    def client(self, version: Version = V0_9_1) -> Driver:
         """A client."""
         return Driver(self, version)
 

@@ -4,7 +4,7 @@ Its octets are made by the client session of its version, so a test says what su
 :mod:`gateway.operations`; or it sends whatever octets it likes::
 
     async with served() as broker:
-        client = await Raw.open(broker.port, Version.V0_9_1)
+        client = await Raw.open(broker.port, V0_9_1)
         await client.tell(DeclareQueue(1, "q"))
         assert (await client.hear(Declared)).queue == "q"
 """
@@ -37,9 +37,12 @@ from gateway.operations import (
     Publish,
 )
 from gateway.session import ClientConfig, Session, Version
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS
 from tests.pair import client_session
 
-VERSIONS = list(Version)
+VERSIONS = list(VERSIONS)
 TIMEOUT = 10
 """How long anything that must happen may take, in seconds."""
 
@@ -88,7 +91,7 @@ class Raw:
     async def connect(
         cls,
         port: int,
-        version: Version = Version.V0_9_1,
+        version: Version = V0_9_1,
         *,
         source: str = "127.0.0.1",
         receive_buffer: int | None = None,
@@ -103,7 +106,7 @@ class Raw:
         return cls(sock, version)
 
     @classmethod
-    async def open(cls, port: int, version: Version = Version.V0_9_1, channels: int = 1, **options: Any) -> Raw:
+    async def open(cls, port: int, version: Version = V0_9_1, channels: int = 1, **options: Any) -> Raw:
         """An open connection with its first channels open."""
         client = await cls.connect(port, version, **options)
         await client.hear(Opened)
@@ -210,7 +213,7 @@ def frames(version: Version, octets: bytes) -> list[bytes]:
     """Octets cut into frames."""
     found, at = [], 0
     while at < len(octets):
-        if version is Version.V0_10:
+        if version is V0_10:
             size = int.from_bytes(octets[at + 2 : at + 4], "big")
         else:
             size = int.from_bytes(octets[at + 3 : at + 7], "big") + 8

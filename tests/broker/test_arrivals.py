@@ -13,11 +13,13 @@ from gateway.config import EmbeddedTls
 from gateway.errors import ConfigurationError
 from gateway.limits import BrokerLimits, Limits
 from gateway.operations import CloseReason, Opened
-from gateway.session import PROTOCOL_HEADERS, Version
+from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
 from tests.broker.raw import VERSIONS, Raw, over_tls, served, until
 
 versions = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.value)
-HEADERS = {version: header for header, version in PROTOCOL_HEADERS.items()}
+
 SOON = Limits(handshake_timeout=0.3, close_timeout=0.1)
 
 
@@ -30,7 +32,7 @@ async def test_a_header_octet_by_octet_and_then_nothing(version: Version) -> Non
     async with served(Limits(handshake_timeout=0.8)) as broker:
         client = await Raw.connect(broker.port, version)
         began = client.now
-        for octet in HEADERS[version]:
+        for octet in version.header:
             await client.write(bytes([octet]))
             await asyncio.sleep(0.08)
         assert await client.read()
@@ -44,7 +46,7 @@ async def test_a_handshake_octet_by_octet(version: Version) -> None:
     async with served(SOON) as broker:
         client = await Raw.connect(broker.port, version)
         began = client.now
-        await client.write(HEADERS[version])
+        await client.write(version.header)
         client.session.data_to_send()
         client.session.receive_data(await client.read(), client.now)
         answer = b"".join(client.session.data_to_send())
@@ -87,7 +89,7 @@ async def test_one_connection_too_many_is_told_so(version: Version) -> None:
         third = await Raw.connect(broker.port, version)
         closed = await third.closed()
         assert closed.reason is CloseReason.PEER
-        assert closed.code == (320 if version is Version.V0_10 else 530)
+        assert closed.code == (320 if version is V0_10 else 530)
         assert closed.text == "NOT_ALLOWED - the limit of 2 connections is reached"
         assert await second.declare("q") == 0
         first.close()
@@ -188,7 +190,7 @@ async def test_a_tls_handshake_that_is_never_finished(certificate: tuple[Path, s
             assert 0.2 < client.now - began < 3
             await until(lambda: not broker._served)
         client = await Raw.connect(broker.tls_port)
-        await client.write(HEADERS[Version.V0_9_1])
+        await client.write(V0_9_1.header)
         await client.read_all()
         hasty = await Raw.connect(broker.tls_port)
         hasty.close()

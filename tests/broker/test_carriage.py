@@ -32,6 +32,9 @@ from gateway.operations import (
     Settlement,
 )
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from gateway.values import INT64_MAX, Typed
 from tests.broker.clients import FRAME_MAX, IMPOSSIBLE, Client, ack, make_broker, publishing
 from tests.broker.wire import Host
@@ -65,7 +68,7 @@ class Scene:
         )
         self.publisher.take()
 
-    def small(self, frame_max: int = FRAME_MAX, version: Version = Version.V0_9_1) -> Client:
+    def small(self, frame_max: int = FRAME_MAX, version: Version = V0_9_1) -> Client:
         return Client(self.broker, version, frame_max=frame_max)
 
     def roomy(self) -> Client:
@@ -142,9 +145,9 @@ def test_a_get_looks_past_it(scene: Scene) -> None:
 def test_what_no_frame_carries_stays_and_is_tried_once_for_each_version(scene: Scene) -> None:
     scene.publisher(too_large(size=IMPOSSIBLE), *good(b"1", b"2", b"3"))
     for version, frame_max, body in (
-        (Version.V0_9_1, FRAME_MAX, b"1"),
-        (Version.V0_9_1, FRAME_MAX - 1, b"2"),
-        (Version.V0_8, FRAME_MAX, b"3"),
+        (V0_9_1, FRAME_MAX, b"1"),
+        (V0_9_1, FRAME_MAX - 1, b"2"),
+        (V0_8, FRAME_MAX, b"3"),
     ):
         client = scene.small(frame_max, version)
         got = client.get("q")
@@ -158,7 +161,7 @@ def test_what_no_frame_carries_stays_and_is_tried_once_for_each_version(scene: S
 def test_prefetch_and_credit_are_not_spent(scene: Scene) -> None:
     consumer = scene.small()
     consumer(Qos(1, 1), Consume(1, "q", "tag"))
-    credited = scene.small(version=Version.V0_10)
+    credited = scene.small(version=V0_10)
     credited(Consume(1, "q", "d", no_ack=True, credit=True), Credit(1, "d", 1, 10))
     scene.publisher(*(too_large() for _ in range(5)), *good(b"1", b"2", b"3"))
     assert sorted(consumer.bodies() + credited.bodies()) == [b"1", b"2"]
@@ -168,7 +171,7 @@ def test_prefetch_and_credit_are_not_spent(scene: Scene) -> None:
 
 def test_flush_of_0_10_ends_behind_it(scene: Scene) -> None:
     scene.publisher(too_large(), *good(b"1"))
-    client = scene.small(version=Version.V0_10)
+    client = scene.small(version=V0_10)
     client(Consume(1, "q", "d", no_ack=True, credit=True))
     delivery, _ = client(Credit(1, "d", 1, None, flush=True))
     assert isinstance(delivery, Deliver)
@@ -244,10 +247,10 @@ def test_a_browser_and_a_selector_pass_over_it(scene: Scene) -> None:
 
 
 def test_immediate_counts_what_can_be_had(scene: Scene) -> None:
-    small = scene.small(version=Version.V0_10)
+    small = scene.small(version=V0_10)
     small(Consume(1, "q", "d", no_ack=True, credit=True), Credit(1, "d", None, None))
     scene.publisher(too_large())
-    publisher = scene.small(version=Version.V0_10)
+    publisher = scene.small(version=V0_10)
     told = publisher(publishing("q", b"1", immediate=True))
     assert not any(isinstance(each, Returned) for each in told)
     assert small.bodies() == [b"1"]

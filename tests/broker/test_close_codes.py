@@ -33,8 +33,11 @@ from gateway.v010.frames import (
     write_segment,
 )
 from gateway.v010.frames import HEADER as HEADER10
+from gateway.v010.version import V0_10
 from gateway.v08.session import ServerSession as Server08
+from gateway.v08.version import V0_8
 from gateway.v091.session import ServerSession as Server091
+from gateway.v091.version import V0_9_1
 from tests.broker.clients import make_broker
 from tests.pair import SERVER, server_session
 from tests.v010.peer import encode
@@ -67,7 +70,7 @@ class Server:
 
 # ---------------------------------------------------------------------------------------- 0-8 and 0-9-1
 
-CLASSIC = {Version.V0_8: Server08, Version.V0_9_1: Server091}
+CLASSIC = {V0_8: Server08, V0_9_1: Server091}
 
 
 class Classic:
@@ -104,7 +107,7 @@ class Classic:
     def greeting(self, stop: int = 5, *, channel_max: int = 4, frame_max: int = 4_096, vhost: str = "/") -> bytes:
         """The steps of the handshake, up to ``stop``; the last opens channels 1 and 2."""
         steps = [
-            self.dialect.protocol_header,
+            self.dialect.version.header,
             self.method(0, m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest")),
             self.method(0, m.ConnectionTuneOk(channel_max, frame_max, 0)),
             self.method(0, m.ConnectionOpen(vhost)),
@@ -223,7 +226,7 @@ def test_classic(row: str, version: Version) -> None:
 
 
 def test_immediate_is_not_implemented_by_a_broker_of_0_9_1() -> None:
-    for version, told in ((Version.V0_9_1, [("connection", 540)]), (Version.V0_8, [])):
+    for version, told in ((V0_9_1, [("connection", 540)]), (V0_8, [])):
         classic, server = Classic(version), Server(version)
         server.feed(classic.greeting())
         assert classic.told(server.feed(classic.publish(1, 0, immediate=True))) == told
@@ -381,7 +384,7 @@ TEN_ROWS: Mapping[str, tuple[str, int, bytes]] = {
 @pytest.mark.parametrize("row", TEN_ROWS)
 def test_0_10(row: str) -> None:
     what, code, octets = TEN_ROWS[row]
-    server = Server(Version.V0_10)
+    server = Server(V0_10)
     assert not told10(server.feed(greeting10()))
     assert told10(server.feed(octets)) == [(what, code)]
     if what == "connection":
@@ -409,18 +412,18 @@ HANDSHAKE10_ROWS: Mapping[str, tuple[int, bytes]] = {
 @pytest.mark.parametrize("row", HANDSHAKE10_ROWS)
 def test_0_10_handshake(row: str) -> None:
     code, octets = HANDSHAKE10_ROWS[row]
-    assert told10(Server(Version.V0_10).feed(octets)) == [("connection", code)]
+    assert told10(Server(V0_10).feed(octets)) == [("connection", code)]
 
 
 def test_what_was_agreed_counts_in_0_10() -> None:
-    server = Server(Version.V0_10)
+    server = Server(V0_10)
     server.feed(greeting10(channel_max=2))
     assert told10(server.feed(ten(3, k.SessionAttach(b"c")))) == [("detached 3", 2)]
 
 
 def test_a_message_over_the_limit_is_rejected_where_that_can_be_said() -> None:
     """message.reject; the session lives on, and so it does beneath a body that never ends."""
-    server = Server(Version.V0_10)
+    server = Server(V0_10)
     server.feed(greeting10())
     answer = server.feed(message10(10_001, c.EXPLICIT))
     assert not told10(answer)
@@ -437,7 +440,7 @@ def test_a_message_over_the_limit_is_rejected_where_that_can_be_said() -> None:
 
 def test_sessions_come_and_go_and_come_again() -> None:
     """Attached, detached and attached under the same name, behind each other and without a pause."""
-    server = Server(Version.V0_10)
+    server = Server(V0_10)
     server.feed(greeting10())
     storm = ten(2, k.SessionAttach(b"s"), declare10("q"), k.SessionDetach(b"s")) * 500
     assert ("detached 2", 0) in told10(server.feed(storm))

@@ -33,6 +33,9 @@ from gateway.operations import (
     Settlement,
 )
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.broker.clients import Client, ack, make_broker, publishing
 
 RELEASE, REJECT = Settlement.RELEASE, Settlement.REJECT
@@ -143,7 +146,7 @@ def test_prefetch_in_octets(client: Client) -> None:
     assert len(deliver.message.body) == 1_000
 
 
-@pytest.mark.parametrize(("version", "count"), [(Version.V0_8, 2), (Version.V0_9_1, 0)])
+@pytest.mark.parametrize(("version", "count"), [(V0_8, 2), (V0_9_1, 0)])
 def test_qos_on_a_running_channel(version: Version, count: int) -> None:
     client = Client(make_broker(), version)
     client(DeclareQueue(1, "q"), Qos(1, 1), Consume(1, "q", "tag"))
@@ -182,7 +185,7 @@ def test_unknown_delivery(client: Client) -> None:
 
 
 def test_unknown_delivery_in_0_10() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     assert client(ack(7), ack(3, 900), ack(0, 5)) == []
 
 
@@ -361,7 +364,7 @@ def test_flow(client: Client) -> None:
 
 
 def credited(**options: Any) -> Client:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     client(DeclareQueue(1, "q"), Consume(1, "q", "d", credit=True, **options))
     return client
 
@@ -448,7 +451,7 @@ def test_browse_priorities() -> None:
 
 
 def test_acquire() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     client(DeclareQueue(1, "q"))
     fill(client, 5)
     client(Consume(1, "q", "browser", acquired=False, credit=True))

@@ -25,7 +25,7 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
-from gateway.session import Version
+from gateway.v010.version import V0_10
 from gateway.values import Typed
 from tests.broker.clients import Client, make_broker, publishing
 
@@ -338,7 +338,7 @@ def test_a_question_for_a_binding_takes_one_look_at_each(client: Client) -> None
 
 
 def test_query_costs_nothing_in_0_10() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     failed = client.one(QueryExchange(1, "none"), Failed)
     assert failed.code == 404
     assert client.one(QueryExchange(1, "amq.topic"), ExchangeFound).type == "topic"

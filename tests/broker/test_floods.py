@@ -50,15 +50,19 @@ from gateway.operations import (
     Unblocked,
 )
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS
 from tests.broker.clients import Client, ack, make_broker, publishing
 from tests.broker.test_sessions import Peer, publish
 
-VERSIONS = list(Version)
+VERSIONS = list(VERSIONS)
 versions = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.value)
 selecting = pytest.mark.parametrize(
-    "version", [Version.V0_9_1, Version.V0_10], ids=lambda version: version.value
+    "version", [V0_9_1, V0_10], ids=lambda version: version.value
 )  # basic.consume of 0-8 has no arguments
-classic = pytest.mark.parametrize("version", [Version.V0_8, Version.V0_9_1], ids=lambda version: version.value)
+classic = pytest.mark.parametrize("version", [V0_8, V0_9_1], ids=lambda version: version.value)
 
 
 def limited(**limits: Any) -> Broker:
@@ -192,7 +196,7 @@ def test_an_acknowledgement_that_is_not_committed_is_none(version: Version) -> N
 
 def test_nobody_looks_where_no_channel_is_open() -> None:
     broker = limited(ack_timeout=160)
-    peer = joined(broker, Version.V0_9_1)
+    peer = joined(broker, V0_9_1)
     peer(CloseChannel(1))
     broker.handle_timeout(peer.now + 20)
     assert broker.next_timeout() is None
@@ -334,7 +338,7 @@ def test_names_are_not_kept(version: Version) -> None:
     broker = make_broker()
     peer = joined(broker, version)
     vhost = broker.virtual_host("/")
-    some = {} if version is Version.V0_8 else {"x-filter-jms-selector": "x = 1"}
+    some = {} if version is V0_8 else {"x-filter-jms-selector": "x = 1"}
 
     def use(count: int) -> None:
         for number in range(count):
@@ -347,7 +351,7 @@ def test_names_are_not_kept(version: Version) -> None:
                 publish(name),
                 DeleteExchange(1, name),
                 DeleteQueue(1, name),
-                Cancel(1, name) if version is Version.V0_10 else PurgeQueue(1, ""),
+                Cancel(1, name) if version is V0_10 else PurgeQueue(1, ""),
             )
             peer(OpenChannel(1)) if not peer.connection.channels else None
 
@@ -362,7 +366,7 @@ def test_names_are_not_kept(version: Version) -> None:
 
 def test_subscriptions_that_the_server_has_ended_are_forgotten() -> None:
     """0-10 has no word for that, so the client may still name them; the latest of them."""
-    peer = joined(make_broker(), Version.V0_10)
+    peer = joined(make_broker(), V0_10)
     for number in range(1_200):
         peer.broker.receive(peer.connection, [DeclareQueue(1, "q", serial=0)], peer.now)
         peer.client.send(Consume(1, "q", f"tag {number}"), peer.now)
@@ -390,7 +394,7 @@ def full_queue(version: Version, confirms: bool) -> tuple[Broker, Peer, int]:
         try:
             told = peer(publish("q", bytes(50_000)))
         except StateError:
-            assert version is Version.V0_10  # whose message.stop our client does not ignore
+            assert version is V0_10  # whose message.stop our client does not ignore
             break
         confirmed += sum(each.last - each.first + 1 for each in told if isinstance(each, Confirmed))
         assert broker.memory.used <= broker.memory.limit
@@ -416,7 +420,7 @@ def test_publishers_are_asked_to_stop_before_it_is_too_late(version: Version) ->
     to go on."""
     broker = make_broker(queue_memory=1 << 20)
     peer = joined(broker, version)
-    peer(DeclareQueue(1, "q"), SelectConfirm(1)) if version is not Version.V0_10 else peer(DeclareQueue(1, "q"))
+    peer(DeclareQueue(1, "q"), SelectConfirm(1)) if version is not V0_10 else peer(DeclareQueue(1, "q"))
     asked: list[Operation] = []
     refusals = 0
     for _ in range(19):
@@ -424,12 +428,12 @@ def test_publishers_are_asked_to_stop_before_it_is_too_late(version: Version) ->
         asked += [each for each in told if isinstance(each, (Blocked, Flow))]
         refusals += sum(isinstance(each, Refused) for each in told)
     assert not refusals
-    stopped = Blocked(0, "low on memory") if version is Version.V0_9_1 else Flow(1, False)
+    stopped = Blocked(0, "low on memory") if version is V0_9_1 else Flow(1, False)
     assert asked == [stopped]
     other = joined(broker, version)
     other(PurgeQueue(1, "q"))
     resumed = [each for each in peer.pump() if isinstance(each, (Unblocked, Flow))]
-    assert resumed == [Unblocked(0) if version is Version.V0_9_1 else Flow(1, True)]
+    assert resumed == [Unblocked(0) if version is V0_9_1 else Flow(1, True)]
 
 
 @classic
@@ -483,7 +487,7 @@ def test_a_transaction_is_bounded(version: Version) -> None:
     peer(DeclareQueue(1, "q"), TxSelect(1))
     most = 0
     told: list[Operation] = []
-    while version is not Version.V0_10 or Flow(1, False) not in told:
+    while version is not V0_10 or Flow(1, False) not in told:
         told = peer(publish("q", bytes(50_000)))
         most = max(most, broker.memory.used)
         if any(isinstance(each, ChannelClosed) for each in told):
@@ -513,7 +517,7 @@ def test_properties_are_kept_as_octets(version: Version) -> None:
     peer(DeclareQueue(1, "q"), DeclareExchange(1, "h", "headers"), BindQueue(1, "q", "h", "", {"x-match": "all"}))
     headers = {f"{number:x}": True for number in range(1_000)}
     peer(publish("q", headers=headers), publish("", b"", "h", headers=headers))
-    peer(Consume(1, "q", "s", arguments={} if version is Version.V0_8 else {"x-filter-jms-selector": "a = 'no'"}))
+    peer(Consume(1, "q", "s", arguments={} if version is V0_8 else {"x-filter-jms-selector": "a = 'no'"}))
     peer(CloseChannel(1))
     found = [entry.envelope.message for line in broker.virtual_host("/").queues["q"].clear() for entry in line]
     assert len(found) == 2
@@ -536,7 +540,7 @@ def test_each_place_of_a_message_costs() -> None:
 
 def test_what_a_browser_is_shown_costs_until_it_says_so() -> None:
     """A thousand browsers that say nothing are shown no more when the memory is full, and go on when it is not."""
-    client = Client(make_broker(queue_memory=1 << 20), Version.V0_10)
+    client = Client(make_broker(queue_memory=1 << 20), V0_10)
     client(DeclareQueue(1, "q"))
     for _ in range(900):
         client(publishing("q"))
@@ -609,7 +613,7 @@ def test_a_browser_looks_at_a_long_queue_bit_by_bit() -> None:
     """What it has in mind of the queue is bounded; and it sees everything, once, in order."""
     client = long_queue(5_000)
     queue = client.broker.virtual_host("/").queues["q"]
-    client.session.version = Version.V0_10
+    client.session.version = V0_10
     client(Consume(1, "q", "b", acquired=False, credit=True))
     consumer = client.connection.channels[1].consumers["b"]
     seen: list[int] = []
@@ -705,7 +709,7 @@ def test_a_retry_that_a_consumer_asks_for_goes_on_for_ever() -> None:
 
 def test_credit_without_measure() -> None:
     """Unlimited, as much as a number holds, and again and again: what is not accepted is bounded all the same."""
-    client = Client(limited(unacked=10), Version.V0_10)
+    client = Client(limited(unacked=10), V0_10)
     client(DeclareQueue(1, "q"), *(publishing("q") for _ in range(30)))
     client(Consume(1, "q", "t", credit=True))
     told = client(*(Credit(1, "t", amount, None) for amount in (1 << 32, (1 << 32) - 2, None, 5)))
@@ -718,7 +722,7 @@ def test_who_never_says_completed_loses_the_session(monkeypatch: pytest.MonkeyPa
     """In window mode each delivery is remembered until then."""
     monkeypatch.setattr("gateway.v010.server_channel.WINDOW_MAX", 20)
     broker = make_broker()
-    peer = joined(broker, Version.V0_10)
+    peer = joined(broker, V0_10)
     peer(DeclareQueue(1, "q"), *(publish("q") for _ in range(30)))
     from gateway.v010 import commands as c
 

@@ -10,6 +10,7 @@ from gateway.limits import DEFAULT_LIMITS
 from gateway.message import Message
 from gateway.operations import ChannelClosed, Confirmed, Done, Get, Got, OpenChannel, Publish, Refused, SelectConfirm
 from gateway.session import ClientConfig, Session, Version
+from gateway.v010.version import V0_10
 from tests.broker import raw
 from tests.broker.raw import VERSIONS, Raw, served
 from tests.pair import client_session
@@ -61,7 +62,7 @@ async def test_one_byte_more_is_refused(version: Version) -> None:
     async with served(message_max=2 * MIB) as broker:
         client = await confirming(broker.port, version)
         await client.tell(publish(bytes(2 * MIB + 1)))
-        if version is Version.V0_10:
+        if version is V0_10:
             await client.hear(Refused)
         else:
             assert (await client.hear(ChannelClosed)).code == 311

@@ -38,6 +38,8 @@ from gateway.operations import (
     Unblocked,
 )
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
 from tests.broker.clients import Client, ack, make_broker, publishing
 
 
@@ -143,7 +145,7 @@ def test_channels_confirm_for_themselves(client: Client) -> None:
 
 
 def test_0_10_confirms_by_itself() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     client(DeclareQueue(1, "q"))
     assert serials(client.publish("q")) == [(Confirmed, 3, 3)]
 
@@ -156,7 +158,7 @@ def test_immediate_is_not_implemented_in_0_9_1(client: Client) -> None:
     assert not client.broker.connections
 
 
-@pytest.mark.parametrize("version", [Version.V0_8, Version.V0_10])
+@pytest.mark.parametrize("version", [V0_8, V0_10])
 def test_immediate(version: Version) -> None:
     broker = make_broker()
     client, consumer = Client(broker, version), Client(broker)
@@ -174,7 +176,7 @@ def test_immediate(version: Version) -> None:
 
 
 def test_immediate_and_a_single_active_consumer() -> None:
-    client = Client(make_broker(), Version.V0_8)
+    client = Client(make_broker(), V0_8)
     client(DeclareQueue(1, "q", arguments={"x-single-active-consumer": True}))
     assert isinstance(client(publishing("q", immediate=True))[0], Returned)
     client(Consume(1, "q", "tag"))
@@ -239,7 +241,7 @@ def test_no_transaction(client: Client) -> None:
 @pytest.mark.parametrize("request_", [TxCommit(1), TxRollback(1)])
 def test_no_transaction_in_0_10(request_: Request) -> None:
     """0-10 calls it illegal-state."""
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     assert client.failure(request_) == (409, "ILLEGAL_STATE - channel is not transactional")
 
 
@@ -262,7 +264,7 @@ def test_an_exchange_deleted_within_the_transaction(client: Client) -> None:
 
 
 def test_a_transaction_in_0_10() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     client(DeclareQueue(1, "q"), TxSelect(1))
     assert serials(client.publish("q")) == [(Confirmed, 4, 4)]
     assert count(client) == 0

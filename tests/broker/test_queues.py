@@ -29,6 +29,8 @@ from gateway.operations import (
     Settlement,
 )
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
 from gateway.values import Timestamp, Typed
 from tests.broker.clients import SECONDS_1970, Client, ack, make_broker, publishing
 
@@ -181,7 +183,7 @@ def test_exclusive_queues_go_with_their_connection(client: Client) -> None:
     other.one(QueryQueue(1, "stays"), Declared)
 
 
-@pytest.mark.parametrize("version", [Version.V0_8, Version.V0_10])
+@pytest.mark.parametrize("version", [V0_8, V0_10])
 def test_durable_subscriptions_outlive_their_connection(version: Version) -> None:
     broker = make_broker()
     client = Client(broker, version)
@@ -598,7 +600,7 @@ def test_a_dead_letter_exchange_that_is_not_there(client: Client) -> None:
 
 
 def test_alternate_exchange_of_a_queue() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     client(DeclareQueue(1, "dead"), BindQueue(1, "dead", "amq.fanout"))
     client(DeclareQueue(1, "q", arguments={"alternate-exchange": "amq.fanout"}))
     client(publishing("q", b"0", expiration="0"), publishing("q", b"1"), publishing("q", b"2"))
@@ -611,7 +613,7 @@ def test_alternate_exchange_of_a_queue() -> None:
 
 def test_alternate_and_dead_letter_exchange_are_one_across_versions(client: Client) -> None:
     client(DeclareQueue(1, "q", arguments={"x-dead-letter-exchange": "amq.fanout"}))
-    other = Client(client.broker, Version.V0_10)
+    other = Client(client.broker, V0_10)
     other.one(DeclareQueue(1, "q", arguments={"alternate-exchange": "amq.fanout"}), Declared)
     code, text = other.failure(DeclareQueue(1, "q", arguments={"alternate-exchange": "amq.topic"}))
     assert code == 406
@@ -632,7 +634,7 @@ def test_strings_may_be_octets(client: Client) -> None:
 
 
 def test_an_expired_head_makes_room_for_what_is_behind_it() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     client(DeclareQueue(1, "q"), Consume(1, "q", "d", credit=True), Credit(1, "d", None, 10))
     client(publishing("q", b"x" * 100, expiration="1000"), publishing("q", b"small"))
     assert client.bodies() == []
@@ -641,7 +643,7 @@ def test_an_expired_head_makes_room_for_what_is_behind_it() -> None:
 
 
 def test_what_is_too_large_for_one_goes_to_another_and_the_next_to_the_first() -> None:
-    client = Client(make_broker(), Version.V0_10)
+    client = Client(make_broker(), V0_10)
     other = Client(client.broker)
     client(DeclareQueue(1, "q"), Consume(1, "q", "d", credit=True), Credit(1, "d", None, 10))
     client.publish("q", b"x" * 100)

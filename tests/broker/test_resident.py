@@ -14,6 +14,7 @@ import pytest
 
 from gateway.operations import Deliver, OpenChannel, QueryQueue, SelectConfirm, Settle, Settlement
 from gateway.session import Version
+from gateway.v010.version import V0_10
 from tests.broker.raw import VERSIONS, Raw, publishing
 
 MIB = 1 << 20
@@ -76,7 +77,7 @@ async def neighbour(port: int, version: Version) -> Raw:
     """A client that minds its own business."""
     client = await Raw.open(port, version)
     await client.declare("mine", auto_delete=True)
-    if version is not Version.V0_10:
+    if version is not V0_10:
         await client.tell(SelectConfirm(1))
     await client.consume("mine")
     await round_trips(client, 20)
@@ -87,7 +88,7 @@ async def asker(port: int, version: Version) -> int:
     """Asks and never reads; how many octets were taken of it."""
     client = await Raw.open(port, version, receive_buffer=4_096)
     await client.declare("long", arguments={"x-dead-letter-exchange": "x" * 255})
-    if version is Version.V0_10:
+    if version is V0_10:
         return await client.stuff(client.octets(QueryQueue(1, "long")) * 300_000)
     publish = publishing("nowhere", bytes(3_000))
     publish.mandatory = True  # type: ignore[misc]  # it comes back

@@ -19,6 +19,7 @@ from gateway.broker.server import PRODUCT, EmbeddedBroker
 from gateway.config import EmbeddedSettings
 from gateway.limits import BrokerLimits, Limits
 from gateway.session import PROTOCOL_HEADERS, Version
+from gateway.v08.version import V0_8
 from gateway.versions import FALLBACK_HEADER
 from tests import golden
 from tests.broker.raw import frames
@@ -507,6 +508,6 @@ async def test_recover_of_0_8_is_answered_as_in_the_transcript(broker: EmbeddedB
     writer.close()
 
     def methods(data: bytes) -> list[bytes]:
-        return [frame[7:11] for frame in frames(Version.V0_8, data) if frame[0] == 1]
+        return [frame[7:11] for frame in frames(V0_8, data) if frame[0] == 1]
 
     assert methods(heard) == methods(transcript.from_server)

@@ -52,10 +52,11 @@ from gateway.operations import (
     UnbindQueue,
 )
 from gateway.session import ClientConfig, ServerConfig, Session, Version
+from gateway.versions import VERSIONS
 from tests.broker.clients import make_broker
 from tests.pair import RANDOM, client_session, server_session
 
-VERSIONS = list(Version)
+VERSIONS = list(VERSIONS)
 PRODUCT = "AMQP Gateway embedded broker"
 
 

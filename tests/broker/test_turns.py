@@ -57,7 +57,8 @@ from gateway.operations import (
     UnbindQueue,
     Xid,
 )
-from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
 from tests.broker.clients import publishing
 from tests.broker.loop import Driver, Watched, watched
 from tests.broker.raw import VERSIONS, Raw
@@ -102,7 +103,7 @@ async def out(w: Watched, count: int = 30_000) -> Driver:
 
 @case
 async def query_of_many_bindings(w: Watched) -> None:
-    client = w.client(Version.V0_10)
+    client = w.client(V0_10)
     w.build(client, DeclareQueue(1, "q"), DeclareExchange(1, "f", "fanout"))
     for number in range(20_000):
         w.build(client, BindQueue(1, "q", "f", "k", {"u": number}), BindQueue(1, "q", "f", f"x{number}", {"z": 1}))
@@ -210,7 +211,7 @@ async def browser_of_a_long_queue(w: Watched) -> None:
     publisher = w.client()
     w.build(publisher, DeclareQueue(1, "q"))
     fill(w, publisher, 30_000)
-    client = w.client(Version.V0_10)
+    client = w.client(V0_10)
     w.begin()
     await client.ask(Consume(1, "q", "t", acquired=False, credit=True), Credit(1, "t", None, None))
     assert len(client.connection.channels[1].unsettled) == 30_000
@@ -231,7 +232,7 @@ async def as_many_consumers_as_may_be(w: Watched) -> None:
 
 @case
 async def consumers_for_whom_the_message_is_too_large(w: Watched) -> None:
-    client = w.client(Version.V0_10)
+    client = w.client(V0_10)
     w.build(client, DeclareQueue(1, "q"))
     for number in range(BrokerLimits().queue_consumers):
         w.build(client, Consume(1, "q", f"t{number}", credit=True), Credit(1, f"t{number}", None, 10))
@@ -317,7 +318,7 @@ async def rolling_much_back(w: Watched) -> None:
 
 @case
 async def branches_of_distributed_transactions(w: Watched) -> None:
-    client = w.client(Version.V0_10)
+    client = w.client(V0_10)
     w.build(client, DeclareQueue(1, "q"), DtxSelect(1))
     for number in (1, 2):
         xid = Xid(number, b"g", b"b")
@@ -335,7 +336,7 @@ async def branches_of_distributed_transactions(w: Watched) -> None:
 
 @case
 async def purging_and_deleting(w: Watched) -> None:
-    client = w.client(Version.V0_10)
+    client = w.client(V0_10)
     w.build(client, DeclareQueue(1, "d"), BindQueue(1, "d", "amq.fanout"))
     w.build(client, DeclareQueue(1, "q", arguments={"alternate-exchange": "amq.fanout"}))
     fill(w, client, 50_000)
@@ -349,7 +350,7 @@ async def purging_and_deleting(w: Watched) -> None:
 
 @case
 async def removing_many_bindings(w: Watched) -> None:
-    client = w.client(Version.V0_10)
+    client = w.client(V0_10)
     w.build(client, DeclareQueue(1, "q"), DeclareExchange(1, "t", "topic"), DeclareExchange(1, "f", "fanout"))
     for number in range(15_000):
         w.build(client, BindQueue(1, "q", "t", f"k{number}.*"), BindQueue(1, "q", "f", "k", {"number": number}))
@@ -448,7 +449,7 @@ async def dead_letters_in_a_cascade(w: Watched) -> None:
 
 @case
 async def many_publishers_that_may_go_on(w: Watched) -> None:
-    publisher, clients = w.client(), [w.client(Version.V0_8) for _ in range(5)]
+    publisher, clients = w.client(), [w.client(V0_8) for _ in range(5)]
     w.build(publisher, DeclareQueue(1, "q"))
     for client in clients:
         client.session.capabilities.blocked_notification = False

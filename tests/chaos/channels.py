@@ -15,6 +15,7 @@ from gateway.errors import GatewayError, LimitExceeded
 from gateway.link import Channel, Link
 from gateway.operations import ChannelClosed, CloseChannel, Closed, Done, OpenChannel
 from gateway.session import Version
+from gateway.versions import VERSIONS
 from tests.chaos.ends import FarEnd, far_ends
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
@@ -115,7 +116,7 @@ async def _used_up(link: Link, figures: Figures, most: int) -> None:
 def channels(context: Context) -> list[Figures]:
     """In memory in each version, and on each real broker."""
     found = []
-    for version in Version:
+    for version in VERSIONS:
         began = time.monotonic()
         found.append(in_memory(version, context.times or IN_MEMORY[context.full]))
         found[-1].seconds = round(time.monotonic() - began, 1)

@@ -15,6 +15,7 @@ from typing import Final
 from gateway.message import Message
 from gateway.operations import Closed, CloseReason, Operation, Publish
 from gateway.session import Session, Version
+from gateway.versions import VERSIONS
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.pair import CLIENT, SERVER, SessionPair
@@ -125,7 +126,7 @@ def heartbeats(context: Context) -> list[Figures]:
     hours = HOURS[context.full]
     for scenario in SCENARIOS:
         began = time.monotonic()
-        each = [scenario(version, hours) for version in Version]
+        each = [scenario(version, hours) for version in VERSIONS]
         first = each[0]
         first.what = f"{first.what.partition(', ')[0]}, each version, {hours:g} h of virtual time"
         for other in each[1:]:

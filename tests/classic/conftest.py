@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.session import Version
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 
 
-@pytest.fixture(params=[Version.V0_8, Version.V0_9_1], ids=lambda version: version.value)
+@pytest.fixture(params=[V0_8, V0_9_1], ids=lambda version: version.value)
 def version(request: pytest.FixtureRequest) -> Version:
     chosen: Version = request.param
     return chosen

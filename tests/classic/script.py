@@ -105,7 +105,7 @@ class ScriptedServer(Script):
     def shake_hands(self) -> list[Operation]:
         """The whole handshake; what the client says of it."""
         header = b"".join(self.session.data_to_send())
-        assert header == self.dialect.protocol_header
+        assert header == self.dialect.version.header
         major, minor = self.dialect.start_version
         assert self.say(m.ConnectionStart(major, minor, self.properties, b"PLAIN AMQPLAIN"), channel=0) == []
         ((_, start_ok),) = self.heard()
@@ -139,7 +139,7 @@ class ScriptedClient(Script):
 
     def greet(self) -> list[Operation]:
         """The protocol header and start-ok."""
-        assert self.receive(self.dialect.protocol_header) == []
+        assert self.receive(self.dialect.version.header) == []
         ((_, start),) = self.heard()
         assert isinstance(start, m.ConnectionStart)
         return self.say(m.ConnectionStartOk(self.properties, "PLAIN", b"\x00guest\x00guest"), channel=0)

@@ -12,6 +12,8 @@ from gateway.classic import methods as m
 from gateway.errors import StateError, Unsupported
 from gateway.operations import Close, Closed, CloseReason, Done, Opened, UpdateSecret
 from gateway.session import ClientConfig, ServerConfig, Version
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
 from tests.pair import CLIENT, SERVER, SessionPair, only
 
@@ -67,7 +69,7 @@ def test_a_wrong_password_in_rounds(version: Version, user: str, password: str) 
 
 def challenged(version: Version, config: ServerConfig = ROUNDS, response: bytes = b"") -> ScriptedClient:
     client = ScriptedClient(version, config=config)
-    client.receive(client.dialect.protocol_header)
+    client.receive(client.dialect.version.header)
     ((_, start),) = client.heard()
     assert b"SCRAM-SHA-256" in start.mechanisms
     assert client.say(m.ConnectionStartOk(client.properties, "SCRAM-SHA-256", response), channel=0) == []
@@ -110,8 +112,8 @@ def test_a_malformed_response(version: Version) -> None:
 
 def test_a_new_password(version: Version) -> None:
     server = ScriptedServer(version).open()
-    assert server.session.capabilities.update_secret is (version is Version.V0_9_1)
-    if version is Version.V0_8:
+    assert server.session.capabilities.update_secret is (version is V0_9_1)
+    if version is V0_8:
         with pytest.raises(Unsupported, match="update-secret"):
             server.send(UpdateSecret(0, "new"))
         return
@@ -128,7 +130,7 @@ def test_a_new_password(version: Version) -> None:
 
 
 def test_a_new_password_where_nobody_takes_it() -> None:
-    qpid = ScriptedServer(Version.V0_9_1, QPID).open()
+    qpid = ScriptedServer(V0_9_1, QPID).open()
     with pytest.raises(Unsupported, match="update-secret"):
         qpid.send(UpdateSecret(0, "new"))
     with pytest.raises(StateError, match="channel 0"):
@@ -141,7 +143,7 @@ def test_a_new_password_where_nobody_takes_it() -> None:
 @pytest.mark.parametrize(("secret", "outcome"), [("guest", Done), ("wrong", Closed)])
 def test_a_new_password_between_the_two(secret: str, outcome: type[Any]) -> None:
     client = replace(CLIENT, dialect="rabbitmq")
-    pair = SessionPair(Version.V0_9_1, client).open()
+    pair = SessionPair(V0_9_1, client).open()
     pair.ask(UpdateSecret(0, secret))
     assert [type(event) for event in pair.events] == [outcome]
 
@@ -155,7 +157,7 @@ def sent_away(*hosts: str) -> ServerConfig:
 
 @pytest.mark.parametrize("hosts", [("one:1",), ("one:1", "two:2", "three")])
 def test_a_client_is_sent_away(hosts: tuple[str, ...]) -> None:
-    pair = shaken(Version.V0_8, replace(CLIENT, insist=False), sent_away(*hosts))
+    pair = shaken(V0_8, replace(CLIENT, insist=False), sent_away(*hosts))
     assert pair.events == [Closed(0, CloseReason.PEER, 0, "redirected to one:1", redirect=hosts)]
     assert pair.requests == [Closed(0, CloseReason.LOCAL, 0, "redirected to one:1", redirect=hosts)]
     assert pair.server.closed
@@ -165,10 +167,10 @@ def test_a_client_is_sent_away(hosts: tuple[str, ...]) -> None:
     ("insist", "server"), [(True, sent_away("one:1")), (False, sent_away()), (False, SERVER)], ids=str
 )
 def test_a_client_stays(insist: bool, server: ServerConfig) -> None:
-    pair = shaken(Version.V0_8, replace(CLIENT, insist=insist), server)
+    pair = shaken(V0_8, replace(CLIENT, insist=insist), server)
     assert pair.events == [Opened(0, "guest", "/")]
 
 
 def test_0_9_1_has_no_redirection() -> None:
-    pair = shaken(Version.V0_9_1, replace(CLIENT, insist=False), sent_away("one:1"))
+    pair = shaken(V0_9_1, replace(CLIENT, insist=False), sent_away("one:1"))
     assert pair.events == [Opened(0, "guest", "/")]

@@ -22,6 +22,8 @@ from gateway.operations import (
     Unblocked,
 )
 from gateway.session import Confirms, Version
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.classic.script import OLD_RABBITMQ, QPID, RABBITMQ, ScriptedServer
 from tests.pair import CLIENT, client_session, only
 
@@ -45,7 +47,7 @@ def test_what_the_server_is_told(version: Version) -> None:
     properties = start_ok.client_properties
     assert properties["qpid.close_when_no_route"] == "false"
     assert (properties["connection_name"], properties["platform"]) == ("mine", "test")
-    assert ("capabilities" in properties) is (version is Version.V0_9_1)
+    assert ("capabilities" in properties) is (version is V0_9_1)
     server.say(m.ConnectionTune(256, 8_192, 10), channel=0)
     (_, tune_ok), (_, opening) = server.heard()
     assert tune_ok == m.ConnectionTuneOk(256, 8_192, 10)
@@ -231,19 +233,19 @@ def test_a_virtual_host_that_is_too_long(version: Version) -> None:
 
 @pytest.mark.parametrize("insist", [True, False])
 def test_redirect_is_told(insist: bool) -> None:
-    server = ScriptedServer(Version.V0_8, config=replace(CLIENT, insist=insist))
+    server = ScriptedServer(V0_8, config=replace(CLIENT, insist=insist))
     server.session.data_to_send()
     server.say(m.ConnectionStart(8, 0, RABBITMQ, b"PLAIN"), m.ConnectionTune(0, 0, 0), channel=0)
     assert server.heard()[-1] == (0, m.ConnectionOpen("/", "", insist))
     closed = only(server.say(m.ConnectionRedirect("other:5672", "other:5672, third  fourth:1"), channel=0))
     assert closed.redirect == ("other:5672", "other:5672", "third", "fourth:1")
-    early = ScriptedServer(Version.V0_8)
+    early = ScriptedServer(V0_8)
     assert only(early.say(m.ConnectionRedirect("other:5672"), channel=0)).code == 503
     assert (closed.reason, closed.text) == (CloseReason.PEER, "redirected to other:5672")
 
 
 def test_blocked_and_unblocked() -> None:
-    server = ScriptedServer(Version.V0_9_1).open()
+    server = ScriptedServer(V0_9_1).open()
     said = server.say(m.ConnectionBlocked("low on memory"), m.ConnectionUnblocked(), channel=0)
     assert said == [Blocked(0, "low on memory"), Unblocked(0)]
 

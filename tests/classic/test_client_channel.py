@@ -44,6 +44,7 @@ from gateway.operations import (
     TxSelect,
 )
 from gateway.session import Version
+from gateway.v08.version import V0_8
 from tests.classic.script import OLD_RABBITMQ, QPID, RABBITMQ, ScriptedServer
 from tests.pair import CLIENT, only
 
@@ -579,7 +580,7 @@ def test_answers_that_take_the_way_through_the_queue(version: Version) -> None:
 
 
 def test_an_alert_is_told() -> None:
-    server = ScriptedServer(Version.V0_8).open()
+    server = ScriptedServer(V0_8).open()
     assert server.say(m.ChannelAlert(313, "careful", {"queue": "q"})) == [Alert(1, 313, "careful", {"queue": "q"})]
 
 

@@ -41,6 +41,8 @@ from gateway.operations import (
     UnbindQueue,
 )
 from gateway.session import ClientConfig, Version
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.classic.script import OLD_RABBITMQ, QPID, RABBITMQ, ScriptedServer
 
 ARGUMENTS = {"x-max-length": 5}
@@ -150,7 +152,7 @@ def test_browsing(version: Version) -> None:
 
 
 def test_exchange_to_exchange() -> None:
-    server = ScriptedServer(Version.V0_9_1).open()
+    server = ScriptedServer(V0_9_1).open()
     server.send(BindExchange(1, "to", "from", "key", ARGUMENTS), UnbindExchange(1, "to", "from", "key"))
     assert server.heard() == [
         (1, m.ExchangeBind(0, "to", "from", "key", False, ARGUMENTS)),
@@ -195,7 +197,7 @@ def test_what_a_broker_has_not(version: Version, properties: Any, request_: Any)
 
 
 def test_old_rabbitmq_has_no_consume_arguments() -> None:
-    server = ScriptedServer(Version.V0_8, OLD_RABBITMQ).open()
+    server = ScriptedServer(V0_8, OLD_RABBITMQ).open()
     with pytest.raises(Unsupported, match=r"basic\.consume with arguments"):
         server.send(Consume(1, "q", arguments={"x-priority": 5}))
 
@@ -203,10 +205,10 @@ def test_old_rabbitmq_has_no_consume_arguments() -> None:
 @pytest.mark.parametrize(
     ("version", "properties", "method", "answer"),
     [
-        (Version.V0_8, RABBITMQ, m.BasicRecover(True), m.BasicRecoverOk()),
-        (Version.V0_8, QPID, m.BasicRecoverAsync(True), m.BasicRecoverOk08()),
-        (Version.V0_9_1, RABBITMQ, m.BasicRecover(True), m.BasicRecoverOk()),
-        (Version.V0_9_1, QPID, m.BasicRecover(True), m.BasicRecoverOk()),
+        (V0_8, RABBITMQ, m.BasicRecover(True), m.BasicRecoverOk()),
+        (V0_8, QPID, m.BasicRecoverAsync(True), m.BasicRecoverOk08()),
+        (V0_9_1, RABBITMQ, m.BasicRecover(True), m.BasicRecoverOk()),
+        (V0_9_1, QPID, m.BasicRecover(True), m.BasicRecoverOk()),
     ],
 )
 def test_recover_has_three_numbers(version: Version, properties: Any, method: m.Method, answer: m.Method) -> None:
@@ -224,7 +226,7 @@ def test_recover_has_three_numbers(version: Version, properties: Any, method: m.
 
 def test_the_published_0_8_wants_a_ticket() -> None:
     config = ClientConfig(secure=True, dialect="published")
-    server = ScriptedServer(Version.V0_8, {"product": "old"}, config)
+    server = ScriptedServer(V0_8, {"product": "old"}, config)
     server.shake_hands()
     assert server.send(OpenChannel(1)) == [1]
     server.heard()
@@ -237,7 +239,7 @@ def test_the_published_0_8_wants_a_ticket() -> None:
 
 def test_the_ticket_is_shown_with_every_method_that_has_one() -> None:
     config = ClientConfig(secure=True, dialect="published", realm="/data/orders")
-    server = ScriptedServer(Version.V0_8, {"product": "old"}, config)
+    server = ScriptedServer(V0_8, {"product": "old"}, config)
     server.shake_hands()
     server.send(OpenChannel(1))
     server.say(m.ChannelOpenOk08())
@@ -258,7 +260,7 @@ def test_the_ticket_is_shown_with_every_method_that_has_one() -> None:
 
 
 def test_a_ticket_that_is_refused() -> None:
-    server = ScriptedServer(Version.V0_8, {"product": "old"}, ClientConfig(secure=True, dialect="published"))
+    server = ScriptedServer(V0_8, {"product": "old"}, ClientConfig(secure=True, dialect="published"))
     server.shake_hands()
     server.send(OpenChannel(1))
     server.say(m.ChannelOpenOk08())

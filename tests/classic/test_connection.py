@@ -15,6 +15,8 @@ from gateway.message import Message
 from gateway.operations import Close, Closed, CloseReason, Consume, DeclareQueue, Done, Publish, SelectConfirm
 from gateway.session import Version
 from gateway.v08.stream import StreamPublish
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
 from tests.pair import CLIENT, SERVER, SessionPair, only
 
@@ -74,7 +76,7 @@ def test_a_method_of_the_other_role(version: Version) -> None:
 
 
 def test_a_method_of_a_class_that_nobody_serves() -> None:
-    for version, text in ((Version.V0_8, "stream.publish is not served"), (Version.V0_9_1, "there is no method 80.40")):
+    for version, text in ((V0_8, "stream.publish is not served"), (V0_9_1, "there is no method 80.40")):
         client = ScriptedClient(version).open()
         assert client.say(StreamPublish(0, "", "q", False, False)) == []
         ((channel, close),) = client.heard()
@@ -214,7 +216,7 @@ def test_what_waits(version: Version) -> None:
 
 
 def test_two_frames_and_a_half() -> None:
-    server = ScriptedServer(Version.V0_9_1).open()
+    server = ScriptedServer(V0_9_1).open()
     server.send(DeclareQueue(1, "a"), DeclareQueue(1, "b"), DeclareQueue(1, "c"))
     frames = [method_frame(1, m.QueueDeclareOk(name, 0, 0).encode()) for name in "abc"]
     data = b"".join(frames)

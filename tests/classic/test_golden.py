@@ -38,9 +38,11 @@ from gateway.operations import (
     Request,
     Settle,
 )
-from gateway.session import Version
 from gateway.v08.dialect import DIALECTS as DIALECTS_08
+from gateway.v08.version import V0_8
 from gateway.v091.dialect import DIALECTS as DIALECTS_091
+from gateway.v091.version import V0_9_1
+from gateway.versions import version_named
 from tests import golden
 from tests.classic.script import ScriptedClient, ScriptedServer
 from tests.pair import CLIENT, SERVER
@@ -125,7 +127,7 @@ def test_a_server_understands_these_clients(name: str, chunk: int | None) -> Non
     transcript = golden.load(name)
     start_ok, data = behind_tune_ok(transcript.from_client)
     client = ScriptedClient(
-        Version(transcript.version),
+        version_named(transcript.version),
         start_ok.client_properties,
         replace(SERVER, open_virtual_host=lambda user, virtual_host: True),
     )
@@ -153,7 +155,7 @@ def test_a_server_understands_these_clients(name: str, chunk: int | None) -> Non
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_damaged_octets_end_the_connection_and_nothing_else(role: str, data: st.DataObject) -> None:
     transcript = golden.load(data.draw(st.sampled_from([name for name in CLASSIC if "jms" in name])))
-    version = Version(transcript.version)
+    version = version_named(transcript.version)
     if role == "server":
         octets = bytearray(behind_tune_ok(transcript.from_client)[1])
         script: Any = ScriptedClient(version, {"product": "qpid"})
@@ -178,7 +180,7 @@ def test_damaged_octets_end_the_connection_and_nothing_else(role: str, data: st.
 
 @given(st.binary(max_size=300))
 def test_any_octets_end_the_connection_and_nothing_else(octets: bytes) -> None:
-    for version in (Version.V0_8, Version.V0_9_1):
+    for version in (V0_8, V0_9_1):
         for script in (ScriptedServer(version).open(), ScriptedClient(version).open()):
             script.receive(octets)
             script.session.receive_eof(script.now)

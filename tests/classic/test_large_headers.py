@@ -16,6 +16,7 @@ from gateway.limits import DEFAULT_LIMITS
 from gateway.message import Message
 from gateway.operations import Deliver, DeliveryTooLarge
 from gateway.session import Role, Version
+from gateway.v091.version import V0_9_1
 from tests.hostile import CLASSIC, Victim, channel_of, frame, method, short
 
 SMALL = replace(DEFAULT_LIMITS, frame_max=4_096, header_max=20_000, message_max=50_000)
@@ -109,7 +110,7 @@ def test_a_server_takes_none(version: Version) -> None:
 
 
 def test_the_message_is_whole() -> None:
-    victim = Victim(Version.V0_9_1, Role.CLIENT, "consuming", SMALL)
+    victim = Victim(V0_9_1, Role.CLIENT, "consuming", SMALL)
     body = bytes(range(256)) * 10
     victim.hear(delivery(15_000, body))
     (message,) = victim.messages()

@@ -22,6 +22,8 @@ from gateway.operations import (
     Unblocked,
 )
 from gateway.session import Version
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.classic.script import ScriptedClient
 from tests.pair import SERVER, only, server_session
 
@@ -35,12 +37,12 @@ def test_the_handshake(version: Version) -> None:
 
 def test_what_clients_are_told(version: Version) -> None:
     client = ScriptedClient(version)
-    assert client.receive(client.dialect.protocol_header) == []
+    assert client.receive(client.dialect.version.header) == []
     ((_, start),) = client.heard()
     assert (start.version_major, start.version_minor) == client.dialect.start_version
     assert (start.mechanisms, start.locales) == (b"PLAIN AMQPLAIN", b"en_US")
     assert start.server_properties["product"] == "test-broker"
-    if version is Version.V0_9_1:
+    if version is V0_9_1:
         assert start.server_properties["capabilities"] == SERVER_CAPABILITIES
     else:
         assert start.server_properties["qpid.confirmed_publish_supported"] == "true"
@@ -49,8 +51,8 @@ def test_what_clients_are_told(version: Version) -> None:
 
 def test_capabilities_of_the_configuration_are_added() -> None:
     config = replace(SERVER, properties={"capabilities": {"direct_reply_to": True}})
-    client = ScriptedClient(Version.V0_9_1, config=config)
-    client.receive(client.dialect.protocol_header)
+    client = ScriptedClient(V0_9_1, config=config)
+    client.receive(client.dialect.version.header)
     capabilities = client.heard()[0][1].server_properties["capabilities"]
     assert capabilities == {**SERVER_CAPABILITIES, "direct_reply_to": True}
 
@@ -70,13 +72,13 @@ def test_a_wrong_header_is_answered_with_the_right_one(
     closed = only(events)
     assert closed.reason is CloseReason.PROTOCOL_HEADER
     assert closed.supported == supported
-    assert b"".join(session.data_to_send()) == ScriptedClient(version).dialect.protocol_header
+    assert b"".join(session.data_to_send()) == ScriptedClient(version).dialect.version.header
     assert session.closed
 
 
 def test_a_header_in_two_pieces(version: Version) -> None:
     client = ScriptedClient(version)
-    header = client.dialect.protocol_header
+    header = client.dialect.version.header
     assert client.receive(header[:3]) == []
     assert client.heard() == []
     client.receive(header[3:])
@@ -92,14 +94,14 @@ def test_a_header_in_two_pieces(version: Version) -> None:
 )
 def test_logins(version: Version, mechanism: str, response: bytes) -> None:
     client = ScriptedClient(version)
-    client.receive(client.dialect.protocol_header)
+    client.receive(client.dialect.version.header)
     client.heard()
     client.say(m.ConnectionStartOk({}, mechanism, response), channel=0)
     assert isinstance(client.heard()[0][1], m.ConnectionTune)
 
 
 def refused(client: ScriptedClient, mechanism: str = "PLAIN", response: bytes = b"\x00guest\x00wrong") -> list[Any]:
-    client.receive(client.dialect.protocol_header)
+    client.receive(client.dialect.version.header)
     client.heard()
     return client.say(m.ConnectionStartOk(client.properties, mechanism, response), channel=0)
 
@@ -115,10 +117,10 @@ def test_a_wrong_password_is_told_by_a_close(version: Version) -> None:
 
 
 def test_a_client_that_does_not_know_is_not_waited_for() -> None:
-    client = ScriptedClient(Version.V0_9_1, {"product": "old"})
+    client = ScriptedClient(V0_9_1, {"product": "old"})
     assert only(refused(client)).reason is CloseReason.AUTHENTICATION
     assert client.heard()[0][1].reply_code == 403
-    jms = ScriptedClient(Version.V0_9_1, {"product": "qpid"})
+    jms = ScriptedClient(V0_9_1, {"product": "qpid"})
     assert refused(jms) == []
 
 
@@ -205,21 +207,21 @@ def test_the_server_closes(version: Version) -> None:
 
 
 def test_blocked_only_for_those_who_can_hear() -> None:
-    client = ScriptedClient(Version.V0_9_1).open()
+    client = ScriptedClient(V0_9_1).open()
     client.send(Blocked(0, "low"), Unblocked(0))
     assert client.heard() == [(0, m.ConnectionBlocked("low")), (0, m.ConnectionUnblocked())]
-    for deaf in (ScriptedClient(Version.V0_9_1, {}).open(), ScriptedClient(Version.V0_8).open()):
+    for deaf in (ScriptedClient(V0_9_1, {}).open(), ScriptedClient(V0_8).open()):
         deaf.send(Blocked(0, "low"), Unblocked(0))
         assert deaf.heard() == []
 
 
 def test_update_secret() -> None:
-    client = ScriptedClient(Version.V0_9_1).open()
+    client = ScriptedClient(V0_9_1).open()
     assert client.say(m.ConnectionUpdateSecret(b"guest", "rotation"), channel=0) == []
     assert client.heard() == [(0, m.ConnectionUpdateSecretOk())]
     client.say(m.ConnectionUpdateSecret(b"wrong", "rotation"), channel=0)
     assert client.heard()[0][1].reply_code == 530
-    early = ScriptedClient(Version.V0_9_1)
+    early = ScriptedClient(V0_9_1)
     early.greet()
     early.heard()
     early.say(m.ConnectionUpdateSecret(b"guest", "rotation"), channel=0)

@@ -37,6 +37,7 @@ from gateway.operations import (
     Settlement,
 )
 from gateway.session import Version
+from gateway.v08.version import V0_8
 from tests.classic.script import HEARS, ScriptedClient
 from tests.pair import SERVER, only
 
@@ -280,14 +281,14 @@ def test_flow_both_ways(version: Version) -> None:
 
 @pytest.mark.parametrize("realm", ["/data", "/data/orders"])
 def test_everyone_gets_a_ticket(realm: str) -> None:
-    client = ScriptedClient(Version.V0_8).open()
+    client = ScriptedClient(V0_8).open()
     assert client.say(m.AccessRequest(realm)) == []
     assert methods(client) == [m.AccessRequestOk(1)]
 
 
 @pytest.mark.parametrize(("realm", "exclusive", "code"), [("/admin", False, 402), ("/data", True, 403)])
 def test_a_realm_that_cannot_be_had(realm: str, exclusive: bool, code: int) -> None:
-    client = ScriptedClient(Version.V0_8).open()
+    client = ScriptedClient(V0_8).open()
     (closed,) = client.say(m.AccessRequest(realm, exclusive))
     assert isinstance(closed, ChannelClosed)
     assert closed.code == code
@@ -296,7 +297,7 @@ def test_a_realm_that_cannot_be_had(realm: str, exclusive: bool, code: int) -> N
 
 
 def test_a_realm_of_another_kind() -> None:
-    client = ScriptedClient(Version.V0_8).open()
+    client = ScriptedClient(V0_8).open()
     assert client.say(m.AccessRequest("orders")) == []
     ((_, close),) = client.heard()
     assert (type(close), close.reply_code) == (m.ConnectionClose08, 403)
@@ -306,7 +307,7 @@ def test_an_alert_is_for_0_8(version: Version) -> None:
     client = ScriptedClient(version).open()
     client.send(Alert(1, 313, "careful", {"queue": "q"}))
     alert = m.ChannelAlert(313, "NO_CONSUMERS - careful", {"queue": "q"})
-    assert methods(client) == ([alert] if version is Version.V0_8 else [])
+    assert methods(client) == ([alert] if version is V0_8 else [])
 
 
 def test_cancelled_only_for_those_who_can_hear(version: Version) -> None:

@@ -36,6 +36,8 @@ from gateway.operations import (
     UnbindQueue,
 )
 from gateway.session import Version
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.classic.script import ScriptedClient
 
 ARGUMENTS = {"x": 1}
@@ -111,7 +113,7 @@ def test_request_and_answer(
 
 
 def test_exchange_to_exchange() -> None:
-    client = ScriptedClient(Version.V0_9_1).open()
+    client = ScriptedClient(V0_9_1).open()
     assert client.say(
         m.ExchangeBind(0, "to", "from", "key", False, ARGUMENTS), m.ExchangeUnbind(0, "to", "from", "key", True, {})
     ) == [BindExchange(1, "to", "from", "key", ARGUMENTS, serial=2), UnbindExchange(1, "to", "from", "key", serial=3)]
@@ -141,7 +143,7 @@ def test_exchange_bound(
 
 
 def test_consume_of_0_8_with_and_without_arguments() -> None:
-    client = ScriptedClient(Version.V0_8).open()
+    client = ScriptedClient(V0_8).open()
     assert client.say(
         m.BasicConsume08(0, "q", "a", False, True, False, False),
         m.BasicConsume(0, "q", "b", False, True, False, False, {"x-filter-no-consume": True}),
@@ -156,9 +158,9 @@ def test_a_consume_that_is_cut(version: Version, shape: type[m.Method]) -> None:
     arguments: tuple[Any, ...] = (0, "q", "tag", False, True, False, False)
     method = shape(*arguments, {}) if shape is m.BasicConsume else shape(*arguments)  # type: ignore[call-arg]
     octets = method.encode(ScriptedClient(version).tables)
-    whole = {len(octets)} if shape is m.BasicConsume or version is Version.V0_8 else set()
+    whole = {len(octets)} if shape is m.BasicConsume or version is V0_8 else set()
     for cut in range(4, len(octets)):
-        if version is Version.V0_8 and shape is m.BasicConsume and cut == len(octets) - 4:
+        if version is V0_8 and shape is m.BasicConsume and cut == len(octets) - 4:
             continue  # complete without its arguments
         client = ScriptedClient(version).open()
         client.receive(b"\x01\x00\x01" + cut.to_bytes(4, "big") + octets[:cut] + b"\xce")
@@ -167,7 +169,7 @@ def test_a_consume_that_is_cut(version: Version, shape: type[m.Method]) -> None:
 
 
 def test_recover_of_qpids_0_8() -> None:
-    client = ScriptedClient(Version.V0_8, {"product": "qpid"}).open()
+    client = ScriptedClient(V0_8, {"product": "qpid"}).open()
     assert client.say(m.BasicRecoverAsync(True)) == [Recover(1, True, serial=2)]
     client.send(Done(1, 2, 2))
     assert client.heard() == [(1, m.BasicRecoverOk08())]

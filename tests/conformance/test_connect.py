@@ -8,23 +8,25 @@ import pytest
 
 from gateway.errors import LoginCut
 from gateway.link import RESTING, Channel
-from gateway.session import Version
 from gateway.upstreams import Upstream, UpstreamState, probe
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS, version_named
 from tests.conformance.conftest import FarEnd
 from tests.servers import serving
 from tests.upstreams.fake import until
 
 SPOKEN = {
-    "rabbitmq-3.10": {Version.V0_8, Version.V0_9_1},
-    "rabbitmq": {Version.V0_9_1},
-    "brokerj": set(Version),
-    "embedded": set(Version),
+    "rabbitmq-3.10": {V0_8, V0_9_1},
+    "rabbitmq": {V0_9_1},
+    "brokerj": set(VERSIONS),
+    "embedded": set(VERSIONS),
 }
 
 
 async def test_the_version_is_the_one_asked_for(far_end: FarEnd, upstream: Upstream) -> None:
     status = upstream.status()
-    assert status.version is Version(far_end.version)
+    assert status.version is version_named(far_end.version)
     assert status.product
     assert status.product_version
     assert status.capabilities is not None

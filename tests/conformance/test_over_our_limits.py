@@ -21,13 +21,12 @@ from gateway.limits import Limits
 from gateway.link import Channel, Link
 from gateway.message import Message, Properties, RawProperties
 from gateway.operations import Publish, SelectConfirm, Settlement
-from gateway.session import Version
 from gateway.upstreams import Delivery, Upstream
 from gateway.upstreams.deliveries import Oversized
 from gateway.upstreams.keeper import Dialer
 from gateway.v010.translate import DIALECT_OF_BROKER_J, decode
 from gateway.values import Table, Value
-from gateway.versions import client_session
+from gateway.versions import client_session, version_named
 from tests.conformance.conftest import FarEnd
 from tests.ledgers import sqlite_ledger
 
@@ -52,7 +51,7 @@ class Sender:
 async def sender_of(far_end: FarEnd, version: str) -> Sender:
     dialer = Dialer("sender", far_end.settings(version=version))
     config = replace(dialer.client_config("sender"), limits=LARGE)
-    link = Link(client_session(Version(version), config))
+    link = Link(client_session(version_named(version), config))
     await dialer._open(link, dialer.url, 20)
     channel = link.channel(Channel)
     await channel.open()

@@ -27,6 +27,7 @@ from gateway.session import Capabilities, Version
 from gateway.upstreams import ConsumerState, PublishReceipt, QueueInfo, Status, UpstreamState
 from gateway.upstreams.delivery_limits import DeliveryLimits
 from gateway.upstreams.topology import Topology
+from gateway.v091.version import V0_9_1
 
 
 @dataclass
@@ -137,7 +138,7 @@ class FakeUpstream:
         self.name = name
         self.settings = BrokerSettings(url="amqp://fake.invalid/", **settings)
         self.url = parse_broker_url(self.settings.url)
-        self.version: Version | None = Version.V0_9_1
+        self.version: Version | None = V0_9_1
         self.capabilities: Capabilities | None = Capabilities(product="Fake")
         self.state = UpstreamState.UP
         self.reason = ""

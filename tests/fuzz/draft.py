@@ -14,10 +14,12 @@ from gateway.classic.methods import Method
 from gateway.errors import FrameSyntaxError, LocalError
 from gateway.limits import Limits
 from gateway.message import Message
-from gateway.session import Role, Session, Version
+from gateway.session import Role, Session
 from gateway.v010.transitional import methods as t
 from gateway.v010.transitional.attached import IDS, METHODS, REQUEST, RESPONSE
 from gateway.v010.transitional.fields import ContentType, SerialSetType, UuidType
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
 from gateway.wire.types import BitType, Integer, LongString, ShortString
 from tests.fuzz import extremes
 from tests.fuzz.extremes import number, sized, text
@@ -146,7 +148,7 @@ def _react(session: Session, event: o.Operation, random: Random, now: float) -> 
         except FrameSyntaxError:
             properties = None
         if properties is not None and random.random() < 0.2:
-            check_carried(Version.V0_9_1, Message(message.body[:100], properties))
+            check_carried(V0_9_1, Message(message.body[:100], properties))
     given = 0
     for reply in answer(event) if session.role is Role.SERVER else _settled(event):
         try:
@@ -165,4 +167,4 @@ def _settled(event: o.Operation) -> list[o.Operation]:
 
 def case_of(role: Role, chunks: tuple[bytes, ...]) -> Case:
     """A case of this target."""
-    return Case("draft", Version.V0_10, role, STATE, chunks)
+    return Case("draft", V0_10, role, STATE, chunks)

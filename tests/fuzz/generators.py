@@ -18,8 +18,11 @@ from gateway.session import PROTOCOL_HEADERS, Role, Version
 from gateway.v010.commands import COMMANDS, TRANSFER
 from gateway.v010.controls import CONTROLS
 from gateway.v010.structs import DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, STRUCTS
+from gateway.v010.version import V0_10
 from gateway.v08.dialect import DIALECTS as DIALECTS_08
+from gateway.v08.version import V0_8
 from gateway.v091.dialect import DIALECTS as DIALECTS_091
+from gateway.v091.version import V0_9_1
 from tests import golden
 from tests.fuzz import extremes
 from tests.fuzz.states import STATES, frame_borders, tape
@@ -31,7 +34,7 @@ METHODS: Final[Mapping[Version, tuple[type[m.Method], ...]]] = {
         for method in dialect.methods.values()
         for _ in range(1 if method.class_id in dialect.unserved else 8)
     )
-    for version, dialects in ((Version.V0_8, DIALECTS_08), (Version.V0_9_1, DIALECTS_091))
+    for version, dialects in ((V0_8, DIALECTS_08), (V0_9_1, DIALECTS_091))
 }
 """Every method of every dialect; what ends the connection by its name alone comes less often."""
 CHANNELS: Final = (0, 1, 1, 1, 1, 2, 2, 3, 0xFFFF)
@@ -59,7 +62,7 @@ def random_octets(random: Random, version: Version, role: Role, state: str) -> b
     frames = []
     for _ in range(random.choice((1, 1, 2, 6))):
         payload = random.randbytes(random.choice((0, 1, 4, 12, 40, 200)))
-        if version is Version.V0_10:
+        if version is V0_10:
             frames.append(frame010(random, random.randrange(4), random.randrange(2), random.choice((0, 0, 1)), payload))
         else:
             frames.append(frame(random, random.choice((1, 1, 2, 3, 8, 4)), random.choice(CHANNELS), payload))
@@ -152,7 +155,7 @@ def _length(random: Random, pieces: list[bytes], version: Version, role: Role) -
         return
     width = random.choice((1, 2, 4))
     if random.random() < 0.4:
-        at, width = (2, 2) if version is Version.V0_10 else (3, 4)
+        at, width = (2, 2) if version is V0_10 else (3, 4)
     else:
         at = random.randrange(len(octets) - width + 1)
     old = int.from_bytes(octets[at : at + width], "big")
@@ -165,7 +168,7 @@ def _length(random: Random, pieces: list[bytes], version: Version, role: Role) -
 def _channel(random: Random, pieces: list[bytes], version: Version, role: Role) -> None:
     index = _at(random, pieces)
     octets = bytearray(pieces[index])
-    at = 6 if version is Version.V0_10 else 1
+    at = 6 if version is V0_10 else 1
     if len(octets) >= at + 2:
         octets[at : at + 2] = random.choice(CHANNELS).to_bytes(2, "big")
     pieces[index] = bytes(octets)
@@ -193,7 +196,7 @@ def frame010(random: Random, kind: int, track: int, channel: int, payload: bytes
 
 def grammar(random: Random, version: Version, role: Role, state: str) -> bytes:
     """Methods or commands of the definitions, in any order, their fields at the edges."""
-    say = _sentence010 if version is Version.V0_10 else _sentence
+    say = _sentence010 if version is V0_10 else _sentence
     count = random.choice((1, 2, 3, 8, 20))
     if state == "new" and random.random() < 0.9:
         header = next(octets for octets, known in PROTOCOL_HEADERS.items() if known is version)

@@ -29,6 +29,8 @@ from gateway import operations as o
 from gateway.errors import FrameSyntaxError, LocalError
 from gateway.message import Message, Properties
 from gateway.session import Role, Session, Version
+from gateway.v010.version import V0_10
+from gateway.versions import VERSIONS, version_named
 from tests.fuzz.states import LARGE, NOW, SMALL, answer, bring, frame_borders, make, tape
 from tests.pair import SessionPair
 
@@ -80,7 +82,7 @@ class Case:
         document = json.loads(path.read_text(encoding="utf-8"))
         return cls(
             document["target"],
-            Version(document["version"]),
+            version_named(document["version"]),
             Role(document["role"]),
             document["state"],
             tuple(bytes.fromhex(chunk) for chunk in document["chunks"]),
@@ -212,7 +214,7 @@ def says_close(version: Version, octets: bytes) -> bool:
     if octets[:4] == b"AMQP":
         octets = octets[8:]
     for at in frame_borders(version, octets):
-        if version is Version.V0_10:
+        if version is V0_10:
             if octets[at + 1 : at + 2] == b"\x00" and octets[at + 12 : at + 14] == b"\x01\x0b":
                 return True
         elif octets[at : at + 1] == b"\x01" and octets[at + 7 : at + 11] in (b"\0\x0a\0\x32", b"\0\x0a\0\x3c"):
@@ -236,7 +238,7 @@ def check_message(message: Message, random: Random) -> None:
     except FrameSyntaxError:
         return
     if random.random() < 0.25:
-        for version in Version:
+        for version in VERSIONS:
             check_carried(version, Message(message.body[:100], properties))
 
 
@@ -260,7 +262,7 @@ def carried(version: Version, message: Message) -> Message | None:
     if not isinstance(publish, o.Publish):
         raise Broken(f"{version.value}: the publish of {message.properties} arrived as {publish}")
     _ = publish.message.properties
-    if version is Version.V0_10:
+    if version is V0_10:
         pair.answer(o.Confirmed(1, publish.serial, publish.serial))
     return publish.message
 

@@ -16,10 +16,12 @@ from gateway.classic.frames import method_frame
 from gateway.classic.tables import TableCodec
 from gateway.errors import FrameSyntaxError
 from gateway.sasl import MECHANISMS, SaslError, read_amqplain, read_plain, scram_keys, server_mechanism
-from gateway.session import ClientConfig, Version
+from gateway.session import ClientConfig
 from gateway.v010 import controls as k
 from gateway.v010.frames import CONTROL, PROTOCOL_HEADER, write_segment
-from gateway.versions import HEADERS, client_session, server_session
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.versions import client_session, server_session
 from tests.fuzz.extremes import table, text
 from tests.fuzz.oracle import Broken, Case
 from tests.fuzz.states import LIMITS, NOW
@@ -101,12 +103,12 @@ def _in_a_session(case: Case) -> None:
     """The same challenges inside a session: it ends as not authenticated, or waits for the next."""
     config = ClientConfig(mechanisms=(case.state,), secure=True, random_octets=RANDOM, limits=LIMITS)
     session = client_session(case.version, config)
-    if case.version is Version.V0_10:
+    if case.version is V0_10:
         start = PROTOCOL_HEADER + _control(k.ConnectionStart({}, (case.state,), ("en_US",)))
         frames = [_control(k.ConnectionSecure(chunk)) for chunk in case.chunks]
         tune = _control(k.ConnectionTune(0, 65535, 0, 0))
     else:
-        major, minor = (8, 0) if case.version is Version.V0_8 else (0, 9)
+        major, minor = (8, 0) if case.version is V0_8 else (0, 9)
         start = method_frame(0, m.ConnectionStart(major, minor, {}, case.state.encode()).encode(TableCodec()))
         frames = [method_frame(0, m.ConnectionSecure(chunk).encode()) for chunk in case.chunks]
         tune = method_frame(0, m.ConnectionTune(0, 0, 0).encode())
@@ -137,13 +139,13 @@ def _to_a_server(case: Case) -> str:
         raise Broken("somebody is logged in without the password")
     session = server_session(case.version, ROUNDS)
     first, *rest = case.chunks
-    if case.version is Version.V0_10:
+    if case.version is V0_10:
         octets = PROTOCOL_HEADER + _control(k.ConnectionStartOk({}, "SCRAM-SHA-256", first, "en_US"))
         frames = [_control(k.ConnectionSecureOk(chunk)) for chunk in rest]
         frames += [_control(k.ConnectionTuneOk(1)), _control(k.ConnectionOpen("/"))]
     else:
         start_ok = m.ConnectionStartOk({}, "SCRAM-SHA-256", first)
-        octets = HEADERS[case.version] + method_frame(0, start_ok.encode(TableCodec()))
+        octets = case.version.header + method_frame(0, start_ok.encode(TableCodec()))
         frames = [method_frame(0, m.ConnectionSecureOk(chunk).encode()) for chunk in rest]
         frames += [method_frame(0, method.encode()) for method in (m.ConnectionTuneOk(0, 0, 0), m.ConnectionOpen("/"))]
     events = session.receive_data(octets, NOW)

@@ -16,6 +16,7 @@ from gateway.errors import LocalError
 from gateway.limits import Limits
 from gateway.message import Message, Properties
 from gateway.session import Role, Session, Version
+from gateway.v010.version import V0_10
 from tests.pair import CLIENT, SERVER, SessionPair, client_session, server_session
 
 NOW: Final = 1_000.0
@@ -169,7 +170,7 @@ def frame_borders(version: Version, octets: bytes) -> list[int]:
     """Where frames begin in ``octets``, which begin with one; the end of the last whole one is the last."""
     at, borders = 0, [0]
     while True:
-        if version is Version.V0_10:
+        if version is V0_10:
             if len(octets) - at < 4:
                 break
             size = int.from_bytes(octets[at + 2 : at + 4], "big")
@@ -193,7 +194,7 @@ def _greeted(stage: Stage) -> None:
     stage.carry(True)
     if stage.role is Role.CLIENT:
         octets = b"".join(stage.pair.server.data_to_send())
-        stage.give(octets[:8] if stage.version is Version.V0_10 else b"")
+        stage.give(octets[:8] if stage.version is V0_10 else b"")
 
 
 def _started(stage: Stage) -> None:
@@ -240,7 +241,7 @@ def _transaction(stage: Stage) -> None:
 def _distributed(stage: Stage) -> None:
     """0-10: a branch that has ended, with everything that may follow under way. The others have no such thing."""
     stage.open()
-    if stage.version is not Version.V0_10:
+    if stage.version is not V0_10:
         return
     xid = o.Xid(1, b"global", b"branch")
     stage.ask(o.SelectConfirm(1), o.DtxSelect(1), o.DtxStart(1, xid))

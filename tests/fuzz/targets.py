@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from gateway.session import Role, Version
+from gateway.session import Role
+from gateway.versions import VERSIONS
 from tests.fuzz import broker, draft, oracle, sasl, states, upstream
 from tests.fuzz.generators import GENERATORS
 from tests.fuzz.oracle import Case, Verdict, timed
 
-VERSIONS: Final = tuple(Version)
 ROLES: Final = tuple(Role)
 NAMES: Final = tuple(GENERATORS)
 SHARES: Final = (("upstream", 0.002), ("sasl", 0.038), ("broker", 0.06), ("draft", 0.06), ("session", 0.84))

@@ -13,9 +13,10 @@ from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.session import Role, Version
 from gateway.upstreams import Delivery, Upstream
+from gateway.versions import VERSIONS
 from tests.fuzz.states import NOW, make
 from tests.fuzz.upstream import World
-from tests.hostile import CLASSIC, ROLES, VERSIONS, Victim, content, frame, method, short
+from tests.hostile import CLASSIC, ROLES, Victim, content, frame, method, short
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -42,7 +43,7 @@ def test_a_delivery_tag_that_came_before(version: Version, tag: int) -> None:
     victim.refused("delivery tag 0", 503)
 
 
-@pytest.mark.parametrize("version", list(Version))
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_deliveries_ahead_of_a_violation_in_one_read(version: Version) -> None:
     """The session is over when they are handed on: their consumer's settlements must not raise into the loop, and
     whoever waits must hear of the end."""

@@ -14,10 +14,11 @@ from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, LIMIT_NAMES
 from gateway.message import Message, Properties
 from gateway.session import Role, Version
+from gateway.v010.version import V0_10
+from gateway.versions import VERSIONS
 from tests.fuzz.states import NOW, make, tape
 from tests.hostile import (
     ROLES,
-    VERSIONS,
     Victim,
     channel_of,
     content,
@@ -54,7 +55,7 @@ def taken(victim: Victim) -> list[Message]:
 
 def with_headers(version: Version, role: Role, headers: bytes) -> bytes:
     """A message with this table or map for headers."""
-    if version is Version.V0_10:
+    if version is V0_10:
         header, channel = headers010(headers), 0 if role is Role.SERVER else 1
         command = transfer(role, b"")[: -12 - 13]
         frames = [
@@ -71,7 +72,7 @@ def test_frame_max(version: Version, role: Role) -> None:
     limits = replace(DEFAULT_LIMITS, frame_max=5_000)
     for size in (5_000, 5_001):
         victim = Victim(version, role, "consuming", limits)
-        if version is Version.V0_10:
+        if version is V0_10:
             octets = frame010(b"\xfa\x01\x01\x00".ljust(size - 12, b"\0"), 1)
         else:
             octets = content(role, size - 8) + frame(3, channel_of(role), bytes(size - 8))
@@ -85,7 +86,7 @@ def test_frame_max(version: Version, role: Role) -> None:
     for offered in (4_096, 4_095):
         victim = Victim(version, role, "started")
         fields = struct.pack(">HH", 9, offered)
-        if version is Version.V0_10:
+        if version is V0_10:
             victim.hear(control(1, 5 if role is Role.CLIENT else 6, 0x0300, fields))
         else:
             victim.hear(method(10, 30 if role is Role.CLIENT else 31, struct.pack(">HIH", 9, offered, 0), 0))
@@ -103,12 +104,12 @@ def test_channel_max(version: Version) -> None:
     limits = replace(DEFAULT_LIMITS, channel_max=5)
     victim = Victim(version, Role.SERVER, "open", limits)
     for number in range(60, 65):
-        if version is Version.V0_10:
+        if version is V0_10:
             victim.hear(control(2, 1, 0x0100, struct.pack(">HH", 2, number), number))
         else:
             victim.hear(method(20, 10, short(b""), number))
-    assert [event.channel - (version is Version.V0_10) for event in victim.events] == list(range(60, 65))
-    if version is Version.V0_10:  # session.detached with transport-busy
+    assert [event.channel - (version is V0_10) for event in victim.events] == list(range(60, 65))
+    if version is V0_10:  # session.detached with transport-busy
         victim.hear(control(2, 1, 0x0100, b"\x00\x01z", 99))
         assert victim.said.endswith(frame010(b"\x02\x04\x03\x00\x00\x01z\x02", 0, 0, 99))
         victim.goes_on()
@@ -146,7 +147,7 @@ def test_message_max(version: Version, role: Role) -> None:
     limits = replace(DEFAULT_LIMITS, message_max=9_000)
     for size in (9_000, 9_001):
         victim = Victim(version, role, "consuming", limits)
-        if version is Version.V0_10:
+        if version is V0_10:
             victim.hear(transfer(role, b"", [bytes(size)]))
         else:
             victim.hear(content(role, size), frame(3, channel_of(role), bytes(size)))
@@ -165,7 +166,7 @@ def test_header_max(version: Version, role: Role) -> None:
     limits = replace(DEFAULT_LIMITS, header_max=3_000)
     for size in (3_000, 3_001):
         victim = Victim(version, role, "consuming", limits)
-        if version is Version.V0_10:
+        if version is V0_10:
             map_size = size - 4 - 4 - 4 - 4
             header = headers010(map010(1, b"\x01a\xa0" + long(b"x" * (map_size - 4 - 3 - 0))))
             header = header if len(header) == size else headers010(map010(1, b"\x01a\xa0" + long(b"x" * (size - 23))))
@@ -189,14 +190,14 @@ def test_header_max(version: Version, role: Role) -> None:
 def test_tables(version: Version, role: Role, name: str) -> None:
     # A message of 0-10 is read within the defaults: they are no settings.
     small = replace(DEFAULT_LIMITS, table_depth=5, table_entries=10, frame_elements=30)
-    limits = DEFAULT_LIMITS if version is Version.V0_10 else small
+    limits = DEFAULT_LIMITS if version is V0_10 else small
     depth, most, values = limits.table_depth, limits.table_entries, limits.frame_elements
-    value = b"\xf0" if version is Version.V0_10 else b"V"
-    inner = b"\xa8" if version is Version.V0_10 else b"F"
+    value = b"\xf0" if version is V0_10 else b"V"
+    inner = b"\xa8" if version is V0_10 else b"F"
 
     def table(entries: list[bytes]) -> bytes:
         octets = b"".join(b"%c%x%b" % (len(b"%x" % index), index, entry) for index, entry in enumerate(entries))
-        return map010(len(entries), octets) if version is Version.V0_10 else long(octets)
+        return map010(len(entries), octets) if version is V0_10 else long(octets)
 
     def tables(count: int) -> bytes:
         """Tables within one, ``count`` values altogether."""
@@ -223,7 +224,7 @@ def test_tables(version: Version, role: Role, name: str) -> None:
 
 
 def nested(version: Version, depth: int) -> bytes:
-    return nested_maps(depth) if version is Version.V0_10 else nested_tables(depth)
+    return nested_maps(depth) if version is V0_10 else nested_tables(depth)
 
 
 @limit("short_string")
@@ -246,7 +247,7 @@ def test_short_string(version: Version, role: Role) -> None:
 
 @limit("short_string")
 def test_names_of_sessions() -> None:
-    victim = Victim(Version.V0_10, Role.SERVER, "open")
+    victim = Victim(V0_10, Role.SERVER, "open")
     victim.hear(control(2, 1, 0x0100, struct.pack(">H", 255) + bytes(255), 3))
     victim.goes_on()
     victim.hear(control(2, 1, 0x0100, struct.pack(">H", 256) + bytes(256), 4))
@@ -257,11 +258,11 @@ def test_names_of_sessions() -> None:
 @every
 def test_spool_max(version: Version, role: Role) -> None:
     """Over all channels: two messages that are not whole. The second is dropped, the first comes."""
-    whole = 12_000 + (version is Version.V0_10)  # there the last piece counts, too
+    whole = 12_000 + (version is V0_10)  # there the last piece counts, too
     limits = replace(DEFAULT_LIMITS, message_max=10_000, spool_max=whole)
     for size in (6_000, 6_001):
         victim = Victim(version, role, "consuming", limits)
-        if version is Version.V0_10:
+        if version is V0_10:
             channels = (0, 1) if role is Role.SERVER else (1, 0)
             messages = [transfer(role, b"", [bytes(size), b"x"], channel) for channel in channels]
             firsts, lasts = [octets[:-13] for octets in messages], [octets[-13:] for octets in messages]
@@ -271,7 +272,7 @@ def test_spool_max(version: Version, role: Role) -> None:
             lasts = [frame(3, channel, b"x") for channel in channels]
         victim.hear(*firsts)
         assert victim.session.unfinished <= whole
-        if role is Role.CLIENT and version is Version.V0_10:
+        if role is Role.CLIENT and version is V0_10:
             victim.hear(lasts[0])  # on the other channel nothing is subscribed
             assert len(taken(victim)) == 1
             continue

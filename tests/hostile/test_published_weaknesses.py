@@ -17,12 +17,15 @@ from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.message import Message, Properties
 from gateway.session import Role, Version
 from gateway.v010.controls import CONTROLS
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS
 from tests.fuzz.generators import METHODS
 from tests.fuzz.states import frame_borders
 from tests.hostile import (
     CLASSIC,
     ROLES,
-    VERSIONS,
     Victim,
     channel_of,
     command,
@@ -51,19 +54,19 @@ KIB = 1_024
 def greeting(version: Version, role: Role, properties: bytes, rest: bytes | None = None) -> bytes:
     """What the peer says first, before anybody is authenticated, with these properties (a table or map, length in
     front); ``rest`` is what follows them."""
-    if version is Version.V0_10:
+    if version is V0_10:
         if role is Role.CLIENT:
             return control(1, 1, 0x0100, properties + (rest or b""))
         return control(1, 2, 0x0100 if rest is None else 0x0700, properties + (rest or b""))
     if role is Role.CLIENT:
-        major, minor = (8, 0) if version is Version.V0_8 else (0, 9)
+        major, minor = (8, 0) if version is V0_8 else (0, 9)
         tail = long(b"PLAIN") + long(b"en_US") if rest is None else rest
         return method(10, 10, bytes((major, minor)) + properties + tail, 0)
     tail = short(b"PLAIN") + long(b"\x00guest\x00guest") + short(b"en_US") if rest is None else rest
     return method(10, 11, properties + tail, 0)
 
 
-EMPTY = {Version.V0_10: map010(0, b""), Version.V0_9_1: long(b""), Version.V0_8: long(b"")}
+EMPTY = {V0_10: map010(0, b""), V0_9_1: long(b""), V0_8: long(b"")}
 
 
 @every
@@ -87,7 +90,7 @@ def test_cve_2026_69220_nested_tables_before_authentication(
 ) -> None:
     """A stack overflow in RabbitMQ's Java client, ``RecursionError`` in pamqp, pika, py-amqp and Azure's pyAMQP (PR
     #48802), and in rabbitmq-c before PR #763 (oss-fuzz 56296, 56204)."""
-    if version is Version.V0_10:
+    if version is V0_10:
         octets = nested_maps(depth)
     else:
         octets = nested_tables(depth) if kind == "tables" else nested_arrays(depth)
@@ -101,7 +104,7 @@ def test_cve_2026_69220_nested_tables_before_authentication(
 def test_cve_2026_69220_nested_tables_in_a_message(version: Version, role: Role, depth: int) -> None:
     """The message comes, and who looks at its headers is told. Depth 32 is fine."""
     victim = Victim(version, role, "consuming")
-    if version is Version.V0_10:
+    if version is V0_10:
         header = headers010(nested_maps(depth))
         pieces = [header[at : at + 60_000] for at in range(0, len(header), 60_000)]
         channel = 0 if role is Role.SERVER else 1
@@ -129,16 +132,16 @@ def test_cve_2026_69220_nested_tables_in_a_message(version: Version, role: Role,
 def test_cve_2026_75516_negotiating_0_and_0_keeps_our_caps(version: Version, role: Role) -> None:
     """``min(limit, frame_max)`` with frame_max 0 switched the cap off."""
     victim = Victim(version, role, "started")
-    if version is Version.V0_10:
+    if version is V0_10:
         octets = control(1, 5) if role is Role.CLIENT else control(1, 6, 0x0100, b"\x00\x00")
     else:
         octets = method(10, 30 if role is Role.CLIENT else 31, bytes(8), 0)
     victim.hear(octets)
     victim.goes_on()
-    limit = 65_535 if version is Version.V0_10 else DEFAULT_LIMITS.frame_max
+    limit = 65_535 if version is V0_10 else DEFAULT_LIMITS.frame_max
     assert victim.session.capabilities.frame_max == limit
     assert victim.session.capabilities.channel_max == DEFAULT_LIMITS.channel_max
-    if version is not Version.V0_10:  # there the size has no more than 16 bits
+    if version is not V0_10:  # there the size has no more than 16 bits
         victim.hear(struct.pack(">BHI", 1, 0, limit - 7))
         victim.refused("is over 131072", 501)
 
@@ -149,7 +152,7 @@ def test_cve_2026_61634_frames_over_the_negotiated_size(version: Version, role: 
     """Also CVE-2026-79921 (GHSA-6c5v-hqjr-5xxp), amqp091-go: body frames. Refused at the frame's header."""
     for excess in (0, 1):
         victim = Victim(version, role, "consuming", SMALL)
-        if version is Version.V0_10:
+        if version is V0_10:
             octets = frame010(b"", kind, 1, 0, 0x0B, size=4_096 + excess)
         else:
             octets = struct.pack(">BHI", kind, 1, 4_088 + excess)
@@ -223,7 +226,7 @@ def test_cve_2026_106122_malformed_utf8_in_0_10(role: Role, name: str) -> None:
     value = struct.pack(">H", len(BAD)) + BAD if wide else short(BAD)
     if name == "header":
         value = map010(2, short(BAD) + b"\xf0" + b"\x01h\x95" + struct.pack(">H", len(BAD)) + BAD)
-    victim = Victim(Version.V0_10, role, "consuming")
+    victim = Victim(V0_10, role, "consuming")
     victim.hear(transfer(role, long(b"\x04\x03" + struct.pack(">H", flags) + value)))
     (message,) = victim.messages()
     assert message.properties != Properties()
@@ -239,7 +242,7 @@ def test_cve_2023_46120_messages_over_the_limit(version: Version, role: Role) ->
     for size in (SMALL.message_max, SMALL.message_max + 1):
         victim = Victim(version, role, "consuming", SMALL)
         pieces = [bytes(min(4_000, size - at)) for at in range(0, size, 4_000)]
-        if version is Version.V0_10:
+        if version is V0_10:
             octets = transfer(role, b"", pieces)
         else:
             octets = content(role, size) + b"".join(frame(3, channel_of(role), piece) for piece in pieces)
@@ -253,7 +256,7 @@ def test_cve_2023_46120_messages_over_the_limit(version: Version, role: Role) ->
             (large,) = (event for event in victim.events if isinstance(event, o.DeliveryTooLarge))
             assert (large.size, large.limit) == (size, SMALL.message_max)
             victim.session.send(o.Settle(large.channel, o.Settlement.REJECT, large.delivery, large.delivery), 1_000.0)
-        elif version is Version.V0_10:
+        elif version is V0_10:
             assert b"10001 octets is over the limit of 10000" in victim.said
         else:
             (closed,) = (event for event in victim.events if isinstance(event, o.ChannelClosed))
@@ -277,7 +280,7 @@ def test_cve_2026_67235_a_gigabyte_behind_a_header_that_says_ten(version: Versio
 @every
 def test_cve_2026_67235_a_message_that_never_ends_is_not_held(version: Version, role: Role) -> None:
     victim = Victim(version, role, "consuming")
-    if version is Version.V0_10:
+    if version is V0_10:
         channel = 0 if role is Role.SERVER else 1
         whole = transfer(role, b"", [b"", b"x"])
         victim.hear(whole[: frame_borders(version, whole)[3]])
@@ -300,7 +303,7 @@ ZERO_WIDTH = 65_000
 def test_cve_2026_66079_arrays_of_elements_without_width(version: Version, role: Role) -> None:
     """Also CVE-2026-67414; CVE-2012-4458 for 0-10, in the client's properties: an element costs memory and no octet
     (0-10's typed array of void) or one (arrays and lists of void)."""
-    if version is Version.V0_10:
+    if version is V0_10:
         arrays = [
             map010(1, b"\x01a\xaa" + long(b"\xf0" + struct.pack(">I", count))) for count in (1 << 31, 0xFFFFFFFF, 4_097)
         ]
@@ -314,15 +317,15 @@ def test_cve_2026_66079_arrays_of_elements_without_width(version: Version, role:
     for octets in arrays:
         victim = Victim(version, role, "greeted")
         victim.hear(greeting(version, role, octets))
-        victim.refused("entries" if version is Version.V0_10 else "of more than")
+        victim.refused("entries" if version is V0_10 else "of more than")
         assert victim.peak < 3 * len(octets) + 900 * KIB
 
 
 @both_roles
 def test_cve_2012_4458_client_properties_with_a_large_array(role: Role) -> None:
     """Qpid C++ allocated what the count of an array in start-ok said."""
-    victim = Victim(Version.V0_10, role, "greeted")
-    victim.hear(greeting(Version.V0_10, role, map010(0x40000000, b"\x01a\xf0")))
+    victim = Victim(V0_10, role, "greeted")
+    victim.hear(greeting(V0_10, role, map010(0x40000000, b"\x01a\xf0")))
     victim.refused("1073741824 entries")
     assert victim.peak < 64 * KIB
 
@@ -345,7 +348,7 @@ def test_cve_2026_67238_names_of_peers_are_not_kept(version: Version, role: Role
     victim = Victim(version, role, "consuming")
     for index in range(6_000):
         name = b"name-%d" % index
-        if version is Version.V0_10:
+        if version is V0_10:
             names = b"\x04\x01\x00\x03" + short(name) + short(name)
             octets = transfer(role, long(names) + headers010(map010(1, short(name) + b"\xf0")))
             if role is Role.SERVER:
@@ -370,7 +373,7 @@ def test_cve_2026_67238_names_of_peers_are_not_kept(version: Version, role: Role
 def test_cve_2019_18609_frame_sizes_near_the_end_of_32_bits(version: Version, role: Role, size: int) -> None:
     """rabbitmq-c (PR #579) added 8 to it, and it wrapped."""
     victim = Victim(version, role, "consuming")
-    if version is Version.V0_10:  # 16 bits; the largest is refused, too, where less was agreed upon
+    if version is V0_10:  # 16 bits; the largest is refused, too, where less was agreed upon
         victim = Victim(version, role, "consuming", SMALL)
         victim.hear(frame010(b"", 1, 1, 0, size=size & 0xFFFF or 0xFFFF))
     else:
@@ -399,7 +402,7 @@ def test_cve_2026_44235_undersized_frames(version: Version, role: Role, kind: in
 def test_cve_2026_44235_undersized_frames_of_0_10(role: Role, size: int) -> None:
     """Twelve octets are the frame's own."""
     for kind in range(4):
-        victim = Victim(Version.V0_10, role, "consuming")
+        victim = Victim(V0_10, role, "consuming")
         victim.hear(frame010(bytes(max(size - 12, 0)), kind, size=size))
         if size < 12:
             victim.refused("from 12 to")
@@ -415,7 +418,7 @@ def test_cve_2026_44236_frame_max_below_the_floor(version: Version, role: Role, 
     """GHSA-jh48-qjf5-fx5v, PR #879: rabbitmq-c wrote its login past a buffer of the size that the server asked for. In
     0-8 and 0-9-1, 0 is no limit, and leaves ours."""
     victim = Victim(version, role, "started")
-    if version is Version.V0_10:
+    if version is V0_10:
         fields = struct.pack(">HH", 10, frame_max)
         octets = control(1, 5, 0x0300, fields) if role is Role.CLIENT else control(1, 6, 0x0300, fields)
         fine = frame_max == 4_096 or (frame_max == 0 and role is Role.SERVER)
@@ -435,7 +438,7 @@ def test_ghsa_5fp7_memory_does_not_grow_with_channel_numbers(version: Version, r
     """GHSA-5fp7-wg2f-hhgp (PR #899): rabbitmq-c kept something for each number it heard. Here a channel that is not
     open costs a close, and in 0-10, where pieces may come ahead of a session, so many pieces and no more."""
     victim = Victim(version, role, "open")
-    if version is not Version.V0_10:
+    if version is not V0_10:
         victim.hear(frame(2, 7, struct.pack(">HHQ", 60, 0, 5) + b"\x00\x00"))
         victim.refused("channel 7", 504)
         return
@@ -453,7 +456,7 @@ def test_ghsa_5fp7_memory_does_not_grow_with_channel_numbers(version: Version, r
 @both_roles
 def test_ghsa_5fp7_nothing_is_kept_before_the_connection_is_open(role: Role) -> None:
     for octets in (frame010(b"x", 0, 0, 1, 0x0E), frame010(b"x", 1, 1, 0, 0x0E), frame010(b"\x02\x01", 0, 0, 0)):
-        victim = Victim(Version.V0_10, role, "greeted")
+        victim = Victim(V0_10, role, "greeted")
         victim.hear(octets)
         victim.refused()
 
@@ -462,7 +465,7 @@ def test_ghsa_5fp7_nothing_is_kept_before_the_connection_is_open(role: Role) -> 
 @pytest.mark.parametrize("kind", [0, 4, 5, 6, 7, 9, 127, 255])
 def test_ghsa_5fp7_unknown_frame_types(version: Version, role: Role, kind: int) -> None:
     victim = Victim(version, role, "open")
-    if version is Version.V0_10:
+    if version is V0_10:
         victim.hear(frame010(b"", kind or 4, 0))
     else:
         victim.hear(frame(kind, 0, b""))
@@ -473,7 +476,7 @@ def test_ghsa_5fp7_unknown_frame_types(version: Version, role: Role, kind: int) 
 @pytest.mark.parametrize("channel", [1, 2, 0xFFFF])
 def test_ghsa_5fp7_heartbeats_on_another_channel(version: Version, role: Role, channel: int) -> None:
     victim = Victim(version, role, "channel")
-    victim.hear(control(1, 10, channel=channel) if version is Version.V0_10 else frame(8, channel, b""))
+    victim.hear(control(1, 10, channel=channel) if version is V0_10 else frame(8, channel, b""))
     victim.refused(f"heartbeat on channel {channel}")
 
 
@@ -499,7 +502,7 @@ def test_cve_2026_61547_no_frame_of_ours_is_over_frame_max(version: Version, rol
     sizes = [end - start for start, end in itertools.pairwise(borders)]
     assert max(sizes) <= 4_096
     for start, size in zip(borders, sizes, strict=False):
-        told = int.from_bytes(octets[start + 2 : start + 4], "big") if version is Version.V0_10 else size
+        told = int.from_bytes(octets[start + 2 : start + 4], "big") if version is V0_10 else size
         assert told == size
 
 
@@ -507,10 +510,10 @@ def test_cve_2026_61547_no_frame_of_ours_is_over_frame_max(version: Version, rol
 @pytest.mark.parametrize("code", [0x02, 0x03, 0x04])
 def test_cve_2015_0203_a_sequence_set_that_ends_before_it_begins(role: Role, code: int) -> None:
     """Qpid C++ <= 0.30 crashed. Serial numbers wrap, so only half of the circle is a lie."""
-    victim = Victim(Version.V0_10, role, "consuming")
+    victim = Victim(V0_10, role, "consuming")
     victim.hear(command(4, code, 0x0100, b"\x00\x08" + struct.pack(">II", 5, 4)))
     victim.refused("the range 5 to 4")
-    victim = Victim(Version.V0_10, role, "consuming")
+    victim = Victim(V0_10, role, "consuming")
     victim.hear(control(2, 10, 0x0100, b"\x00\x08" + struct.pack(">II", 9, 0)))
     victim.refused("the range 9 to 0")
 
@@ -518,22 +521,22 @@ def test_cve_2015_0203_a_sequence_set_that_ends_before_it_begins(role: Role, cod
 @both_roles
 @pytest.mark.parametrize("kind", [2, 3])
 def test_cve_2015_0203_content_behind_a_command_that_has_none(role: Role, kind: int) -> None:
-    victim = Victim(Version.V0_10, role, "consuming")
+    victim = Victim(V0_10, role, "consuming")
     victim.hear(frame010(b"\x03\x01\x01\x00\x00\x00", 1, 1, 0, 0x0B))
     victim.refused("content behind 0301")
-    victim = Victim(Version.V0_10, role, "consuming")
+    victim = Victim(V0_10, role, "consuming")
     victim.hear(frame010(b"", kind, 1, 0, 0x07))
     victim.refused("at the beginning")
 
 
 @both_roles
 def test_cve_2015_0203_a_gap_in_a_session_that_is_not_attached(role: Role) -> None:
-    victim = Victim(Version.V0_10, role, "channel")
+    victim = Victim(V0_10, role, "channel")
     for code in (7, 8, 9, 10, 11, 12, 13):
         victim.hear(control(2, code, 0, channel=33))
     victim.goes_on()
     assert not victim.events
-    before = Victim(Version.V0_10, role, "tuned")
+    before = Victim(V0_10, role, "tuned")
     before.hear(control(2, 13, 0x0100, b"\x00\x08" + struct.pack(">II", 0, 9)))
     before.refused("before the connection is open")
 
@@ -541,7 +544,7 @@ def test_cve_2015_0203_a_gap_in_a_session_that_is_not_attached(role: Role) -> No
 @both_roles
 def test_gaps_that_leave_holes(role: Role) -> None:
     """Each would be kept until the peer says that it knows, and told again at each flush."""
-    victim = Victim(Version.V0_10, role, "channel")
+    victim = Victim(V0_10, role, "channel")
     ranges = [struct.pack(">II", number, number) for number in range(10, 16_000, 2)]
     for at in range(0, len(ranges), 500):
         chunk = b"".join(ranges[at : at + 500])
@@ -587,14 +590,14 @@ def test_cve_2019_0200_malformed_commands(version: Version, name: str) -> None:
 @pytest.mark.parametrize("code", [0x0301, 0x0401, 0x0407, 0x0701, 0x0801, 0x0402, 0x0503])
 @pytest.mark.parametrize("rest", [b"", b"\x00", b"\x01", b"\x01\x00\xff", b"\x01\x00\xff\xff\x05", b"\xff"])
 def test_cve_2019_0200_malformed_commands_of_0_10(code: int, rest: bytes) -> None:
-    victim = Victim(Version.V0_10, Role.SERVER, "channel")
+    victim = Victim(V0_10, Role.SERVER, "channel")
     victim.hear(frame010(code.to_bytes(2, "big") + rest, 1, 1))
     victim.refused()
 
 
 def unauthenticated(version: Version) -> list[bytes]:
     """Every method or control there is, but those that belong first, with no arguments and with zeros."""
-    if version is Version.V0_10:
+    if version is V0_10:
         kinds = [kind.code for kind in CONTROLS.values() if kind.code not in (0x0102, 0x010A, 0x010B)]
         return [frame010(code.to_bytes(2, "big") + rest, 0, 0) for code in kinds for rest in (b"\x00\x00", bytes(12))]
     first = (ConnectionStartOk, ConnectionClose, ConnectionClose08)
@@ -614,8 +617,8 @@ def test_cve_2016_4432_nothing_but_start_ok_before_authentication(version: Versi
     logged in. Whatever comes in place of start-ok (then tune-ok, then open) ends the connection."""
     awaited = {"greeted": 11, "started": 31, "tuned": 40}[state]
     for octets in unauthenticated(version):
-        code = octets[13] if version is Version.V0_10 else octets[10]
-        if octets[12 if version is Version.V0_10 else 8] in (1, 10) and code in (
+        code = octets[13] if version is V0_10 else octets[10]
+        if octets[12 if version is V0_10 else 8] in (1, 10) and code in (
             awaited,
             {11: 2, 31: 6, 40: 7}[awaited],
         ):
@@ -637,9 +640,7 @@ def test_cve_2018_1298_plain_responses_that_are_none(version: Version, response:
     """Also CVE-2016-3094: an array index out of range in the broker's PLAIN."""
     rest = short(b"PLAIN") + long(response)
     victim = Victim(version, Role.SERVER, "greeted")
-    victim.hear(
-        greeting(version, Role.SERVER, EMPTY[version], rest + (b"" if version is Version.V0_10 else short(b"en")))
-    )
+    victim.hear(greeting(version, Role.SERVER, EMPTY[version], rest + (b"" if version is V0_10 else short(b"en"))))
     closed = victim.closed
     assert closed is not None
     assert closed.reason is o.CloseReason.AUTHENTICATION, closed
@@ -650,7 +651,7 @@ def test_cve_2018_1298_plain_responses_that_are_none(version: Version, response:
 def test_py_amqp_417_a_burst_of_closes_does_not_recurse(version: Version, role: Role) -> None:
     """on_close called open, which called drain, which called on_close."""
     victim = Victim(version, role, "channel")
-    if version is Version.V0_10:
+    if version is V0_10:
         octets = control(2, 4, 0x0300, b"\x00\x00\x00") * 3_000
     else:
         octets = method(20, 40, struct.pack(">H", 404) + short(b"gone") + bytes(4)) + method(20, 41) * 3_000
@@ -661,7 +662,7 @@ def test_py_amqp_417_a_burst_of_closes_does_not_recurse(version: Version, role: 
 def test_node_amqp_429_the_smallest_frames_in_one_read(version: Version, role: Role) -> None:
     """64 kB of frames of 8 octets: node-amqp called itself for each."""
     victim = Victim(version, role, "channel")
-    octets = control(1, 10) * 4_681 if version is Version.V0_10 else frame(8, 0, b"") * 8_192
+    octets = control(1, 10) * 4_681 if version is V0_10 else frame(8, 0, b"") * 8_192
     assert len(octets) >= 65_500
     assert shallow(victim, octets)
     victim.goes_on()

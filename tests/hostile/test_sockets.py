@@ -18,12 +18,13 @@ from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.session import Role, Version
 from gateway.upstreams import Upstream
-from gateway.versions import HEADERS
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS
 from tests.fuzz import generators
 from tests.fuzz.broker import tape
 from tests.hostile import (
     CLASSIC,
-    VERSIONS,
     content,
     control,
     frame,
@@ -107,14 +108,13 @@ ATTACKS_010 = {
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [(version, name) for version in CLASSIC for name in CLASSIC_ATTACKS]
-    + [(Version.V0_10, name) for name in ATTACKS_010],
+    [(version, name) for version in CLASSIC for name in CLASSIC_ATTACKS] + [(V0_10, name) for name in ATTACKS_010],
 )
 async def test_before_authentication(
     embedded: EmbeddedBroker, neighbour: Upstream, version: Version, name: str
 ) -> None:
-    octets = (ATTACKS_010 if version is Version.V0_10 else CLASSIC_ATTACKS)[name]
-    said = await attack(embedded, HEADERS[version] + octets)
+    octets = (ATTACKS_010 if version is V0_10 else CLASSIC_ATTACKS)[name]
+    said = await attack(embedded, version.header + octets)
     assert b"mechanisms" in said or b"PLAIN" in said
     await still_there(neighbour)
 
@@ -160,7 +160,7 @@ async def test_cve_2026_67235_a_stream_without_end(
     embedded: EmbeddedBroker, neighbour: Upstream, version: Version
 ) -> None:
     """The broker holds no more of it than its limit, and drops or closes."""
-    if version is Version.V0_10:
+    if version is V0_10:
         start = transfer(Role.SERVER, headers010(map010(0, b"")), [b"", b"x"])[:-13]
         piece = frame010(bytes(4_000), 3, 1, 0, 0x04)
     else:
@@ -182,7 +182,7 @@ async def test_cve_2026_67235_a_stream_without_end(
 
 
 async def test_a_client_that_never_says_who_it_is(embedded: EmbeddedBroker, neighbour: Upstream) -> None:
-    for octets in (b"", b"A", b"AMQP\x00\x00\x09", HEADERS[Version.V0_9_1], HEADERS[Version.V0_10]):
+    for octets in (b"", b"A", b"AMQP\x00\x00\x09", V0_9_1.header, V0_10.header):
         await attack(embedded, octets)
     await still_there(neighbour)
 

@@ -23,12 +23,11 @@ from gateway.limits import Limits
 from gateway.link import Channel, Link
 from gateway.message import Message, Properties, ReplyTo
 from gateway.operations import Consume, DeclareQueue, Deliver, Operation, Publish, SelectConfirm, Settlement
-from gateway.session import Version
 from gateway.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
 from gateway.upstreams.keeper import Dialer
 from gateway.values import Timestamp, Typed, Value
-from gateway.versions import client_session
+from gateway.versions import client_session, version_named
 
 E, C, N = VERSIONS = ("0-8", "0-9-1", "0-10")
 CLASSIC: Final = frozenset({E, C})
@@ -156,7 +155,7 @@ class Place:
 
     async def link(self, version: str, limits: Limits = LARGE) -> Link:
         dialer = Dialer("raw", self.settings(version))
-        link = Link(client_session(Version(version), replace(dialer.client_config("raw"), limits=limits)))
+        link = Link(client_session(version_named(version), replace(dialer.client_config("raw"), limits=limits)))
         await dialer._open(link, dialer.url, 10)
         return link
 
@@ -404,7 +403,7 @@ async def test_small_frames_do_not_speak_for_large_ones(version: str) -> None:
     for frame_max in (4_096, 131_072):
         dialer = Dialer("raw", place.settings(version))
         config = replace(dialer.client_config("raw"), limits=Limits(frame_max=frame_max), dialect=dialect)
-        link = Link(client_session(Version(version), config))
+        link = Link(client_session(version_named(version), config))
         await dialer._open(link, dialer.url, 10)
         channel = link.channel(Taker)
         await channel.open()

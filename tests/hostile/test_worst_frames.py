@@ -20,6 +20,8 @@ from gateway.errors import FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS
 from gateway.message import Message
 from gateway.session import Role, Version
+from gateway.v010.version import V0_10
+from gateway.versions import VERSIONS
 from tests.fuzz.states import NOW
 from tests.hostile import (
     CLASSIC,
@@ -169,13 +171,13 @@ def test_a_map_as_headers(name: str) -> None:
             for at in range(0, len(header), 65_000)
         ]
         octets = octets[:25] + b"".join(frames) + frame010(b"x", 3, 1, 1, 0x07)
-    assert best(lambda: read_headers(Victim(Version.V0_10, Role.CLIENT, "consuming"), octets)) < SECONDS
+    assert best(lambda: read_headers(Victim(V0_10, Role.CLIENT, "consuming"), octets)) < SECONDS
 
 
 @pytest.mark.parametrize("name", MAPS)
 def test_a_map_before_authentication(name: str) -> None:
     octets = control(1, 2, 0x0100, MAPS[name]()[:ROOM_010])
-    assert best(lambda: read_headers(Victim(Version.V0_10, Role.SERVER, "greeted"), octets)) < SECONDS
+    assert best(lambda: read_headers(Victim(V0_10, Role.SERVER, "greeted"), octets)) < SECONDS
 
 
 def sequence_set(ranges: list[tuple[int, int]]) -> bytes:
@@ -209,7 +211,7 @@ def test_sequence_sets(role: Role, name: str) -> None:
     ):
 
         def ready(octets: bytes = octets) -> Callable[[], object]:
-            victim = Victim(Version.V0_10, role, "consuming")
+            victim = Victim(V0_10, role, "consuming")
             for _ in range(1_000):
                 if role is Role.CLIENT:
                     victim.session.send(o.Publish(1, "amq.direct", "k", Message(b"x")), NOW)
@@ -224,7 +226,7 @@ def test_sequence_sets(role: Role, name: str) -> None:
 def bursts(version: Version, role: Role) -> dict[str, bytes]:
     """One read of 128 KiB of the smallest methods, frames and messages."""
     whole = 131_072
-    if version is Version.V0_10:
+    if version is V0_10:
         attach = b"".join(
             control(2, 1, 0x0100, struct.pack(">HH", 2, number), channel=3 + number % 2_000) for number in range(5_000)
         )
@@ -266,7 +268,7 @@ def bursts(version: Version, role: Role) -> dict[str, bytes]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", Version)
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("role", ROLES)
 def test_one_read_of_the_smallest(version: Version, role: Role) -> None:
     """128 KiB hold up to 16,384 frames, and each is a few microseconds of Python. What is bounded here is that the

@@ -22,6 +22,8 @@ from gateway.v08.file import FileQos
 from gateway.v08.methods import UNSERVED
 from gateway.v08.properties import FileProperties, PropertyList, StreamProperties, TunnelProperties
 from gateway.v08.stream import StreamPublish
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from gateway.versions import client_session
 from tests.classic.values import TABLES, sample
 from tests.servers import BrokerJ, RabbitMQ310
@@ -83,16 +85,16 @@ def octets_of(method: Method) -> bytes:
 
 @pytest.mark.parametrize("method", UNSERVED, ids=lambda method: method.title)
 def test_rabbitmq_reads_every_method_before_it_refuses(rabbitmq310: RabbitMQ310, method: type[Method]) -> None:
-    closed = Conversation(Version.V0_8, rabbitmq310.port, "/").answer(octets_of(sample(method)))
+    closed = Conversation(V0_8, rabbitmq310.port, "/").answer(octets_of(sample(method)))
     assert (closed.reason, closed.code) == (o.CloseReason.PEER, 503)
     assert closed.text == "COMMAND_INVALID - unimplemented method"
 
 
 def test_rabbitmq_says_otherwise_of_octets_that_are_wrong(rabbitmq310: RabbitMQ310) -> None:
     broken = FileQos(1, 2, True).encode(TABLES)[:-3]
-    closed = Conversation(Version.V0_8, rabbitmq310.port, "/").answer(method_frame(1, broken))
+    closed = Conversation(V0_8, rabbitmq310.port, "/").answer(method_frame(1, broken))
     assert "unimplemented method" not in closed.text
-    closed = Conversation(Version.V0_8, rabbitmq310.port, "/").answer(
+    closed = Conversation(V0_8, rabbitmq310.port, "/").answer(
         octets_of(sample(StreamPublish)).replace(b"\x00\x50" + bytes(10), b"\x00\x3c" + bytes(10))
     )
     assert (closed.code, closed.text) == (
@@ -103,11 +105,11 @@ def test_rabbitmq_says_otherwise_of_octets_that_are_wrong(rabbitmq310: RabbitMQ3
 
 @pytest.mark.parametrize("method", [FileQos, StreamPublish], ids=lambda method: method.title)
 def test_brokerj_hangs_up(brokerj: BrokerJ, method: type[Method]) -> None:
-    closed = Conversation(Version.V0_8, brokerj.port, "memory").answer(octets_of(sample(method)))
+    closed = Conversation(V0_8, brokerj.port, "memory").answer(octets_of(sample(method)))
     assert closed.reason is o.CloseReason.EOF
 
 
-@pytest.mark.parametrize("version", [Version.V0_8, Version.V0_9_1], ids=lambda version: version.value)
+@pytest.mark.parametrize("version", [V0_8, V0_9_1], ids=lambda version: version.value)
 def test_a_540_names_the_method_that_rabbitmq_has_not(rabbitmq310: RabbitMQ310, version: Version) -> None:
     # In its own dialect the session would not have asked for a prefetch in octets.
     client = Conversation(version, rabbitmq310.port, "/", dialect="qpid")

@@ -11,6 +11,9 @@ from gateway.fidelity import RESERVED, forward
 from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.session import Version
 from gateway.translation import Target, target_of
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, Value
 
 NOW: Final = 1_700_000_000.0
@@ -26,14 +29,14 @@ def _end(version: Version, dialect: str, product: str = "") -> Target:
 
 
 ENDS: Final[dict[str, Target]] = {
-    "0-8 rabbitmq": _end(Version.V0_8, "rabbitmq"),
-    "0-8 qpid": _end(Version.V0_8, "qpid"),
-    "0-8 published": _end(Version.V0_8, "published"),
-    "0-9-1 rabbitmq": _end(Version.V0_9_1, "rabbitmq"),
-    "0-9-1 qpid": _end(Version.V0_9_1, "qpid"),
-    "0-10 qpid": _end(Version.V0_10, "", "qpid"),
-    "0-10 other": _end(Version.V0_10, "", "qpid-cpp"),
-    "0-10 transitional": _end(Version.V0_10, "transitional"),
+    "0-8 rabbitmq": _end(V0_8, "rabbitmq"),
+    "0-8 qpid": _end(V0_8, "qpid"),
+    "0-8 published": _end(V0_8, "published"),
+    "0-9-1 rabbitmq": _end(V0_9_1, "rabbitmq"),
+    "0-9-1 qpid": _end(V0_9_1, "qpid"),
+    "0-10 qpid": _end(V0_10, "", "qpid"),
+    "0-10 other": _end(V0_10, "", "qpid-cpp"),
+    "0-10 transitional": _end(V0_10, "transitional"),
 }
 PAIRS: Final = [(there, here) for there in ENDS for here in ENDS]
 

@@ -13,7 +13,6 @@ from gateway.core.dead_letters import dead_letter_copy
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import LOSSES, RESERVED, copy_of, forward, strip
 from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
-from gateway.session import Version
 from gateway.translation import WHY, target_of
 from gateway.upstreams.isolation import marked
 from gateway.v010.structs import DeliveryProperties, FragmentProperties, MessageProperties
@@ -21,7 +20,10 @@ from gateway.v010.transitional import translate as draft
 from gateway.v010.transitional.methods import MessageTransfer
 from gateway.v010.transitional.tables import Tables
 from gateway.v010.translate import read_message
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
 from gateway.values import Typed
+from gateway.versions import VERSIONS
 from tests.translation.ends import ENDS, samples
 
 RABBITMQ, QPID, NATIVE, OTHER = (ENDS[name] for name in ("0-9-1 rabbitmq", "0-9-1 qpid", "0-10 qpid", "0-10 other"))
@@ -44,9 +46,9 @@ def segment(*items: Any) -> bytes:
 def test_a_user_id_is_lost_unless_it_is_the_login(end: str) -> None:
     for message in (
         Message(b"", Properties(user_id="ann", type="t", headers={"a": 1})),
-        target_of(Version.V0_9_1, login="ann").there_and_back(Message(b"", Properties(user_id="ann"))),
-        target_of(Version.V0_10, login="ann").there_and_back(Message(b"", Properties(user_id="ann"))),
-        target_of(Version.V0_10, "cpp", login="ann").there_and_back(Message(b"", Properties(user_id="ann"))),
+        target_of(V0_9_1, login="ann").there_and_back(Message(b"", Properties(user_id="ann"))),
+        target_of(V0_10, login="ann").there_and_back(Message(b"", Properties(user_id="ann"))),
+        target_of(V0_10, "cpp", login="ann").there_and_back(Message(b"", Properties(user_id="ann"))),
     ):
         assert lost(message, ENDS[end]) == {"user_id": "user_id"}
         there = ENDS[end].there_and_back(message)
@@ -72,7 +74,7 @@ def test_a_content_header_over_one_frame(end: Any, wrap: Any) -> None:
 
 def test_the_size_is_seen_where_the_reserved_header_makes_it_too_large() -> None:
     """Header names are in the notes about types: a message that fits may not fit with them."""
-    small = target_of(Version.V0_9_1, frame_max=4_096)
+    small = target_of(V0_9_1, frame_max=4_096)
     headers = {f"{'k' * 200}{number}": UUID(int=number) for number in range(10)}
     for message in (
         Message(b"", Properties(headers=headers)),
@@ -189,17 +191,17 @@ def test_what_the_transitional_draft_alone_has_is_lost_elsewhere() -> None:
     )  # fmt: skip
     octets = method.encode(Tables())
     message = draft.read_message(draft.read_transfer(octets, 4, len(octets)), b"")
-    for version in Version:
+    for version in VERSIONS:
         assert lost(message, target_of(version)) == {"transaction_id": "struct", "security_token": "struct"}
-    assert target_of(Version.V0_10, dialect="transitional").losses(message) == ()
+    assert target_of(V0_10, dialect="transitional").losses(message) == ()
     changed = forward(message, {}, set_headers={"z": 1})
-    for target in (RABBITMQ, NATIVE, target_of(Version.V0_10, dialect="transitional")):
+    for target in (RABBITMQ, NATIVE, target_of(V0_10, dialect="transitional")):
         assert lost(changed, target) == {"transaction_id": "struct", "security_token": "struct"}
 
 
 def test_headers_that_are_more_than_a_frame_of_the_transitional_draft() -> None:
     message = Message(b"", Properties(headers={"a": "x" * 60_000, "b": "x" * 60_000, "c": "x" * 60_000}))
-    assert lost(message, target_of(Version.V0_10, dialect="transitional")) == {"headers": "content_header"}
+    assert lost(message, target_of(V0_10, dialect="transitional")) == {"headers": "content_header"}
 
 
 def test_every_loss_has_been_seen() -> None:
@@ -249,7 +251,7 @@ def test_every_reason_is_given_somewhere() -> None:
 
 
 def test_annotate_false_leaves_the_reserved_header_out() -> None:
-    target = target_of(Version.V0_10, annotate=False)
+    target = target_of(V0_10, annotate=False)
     explained = target.explain(Message(b"", Properties(timestamp=5)))
     assert [item.result for item in explained.fields] == ["lost"]
     assert explained.message is not None

@@ -63,6 +63,7 @@ from gateway.session import Capabilities, ClientConfig, Confirms, Role, Session,
 from gateway.transports.memory import memory_pair
 from gateway.transports.stream import Stream, StreamUser
 from gateway.upstreams import Upstream
+from gateway.v091.version import V0_9_1
 
 _SIZE = struct.Struct(">I")
 
@@ -111,7 +112,7 @@ class Frames:
 class FakeSession:
     """A client's session that knows only that octets which are no pickle are a violation."""
 
-    def __init__(self, config: ClientConfig, version: Version = Version.V0_9_1, broker: FakeBroker | None = None):
+    def __init__(self, config: ClientConfig, version: Version = V0_9_1, broker: FakeBroker | None = None):
         self.config = config
         self.version = version
         self.role = Role.CLIENT

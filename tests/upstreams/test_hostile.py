@@ -22,7 +22,9 @@ from gateway.message import Message
 from gateway.operations import Close, Done, OpenChannel, Opened
 from gateway.session import ServerConfig, Version
 from gateway.upstreams import Upstream, UpstreamState, probe
-from gateway.versions import HEADERS, client_session, server_session
+from gateway.v010.version import V0_10
+from gateway.v091.version import V0_9_1
+from gateway.versions import VERSIONS, client_session, server_session
 from tests.test_telemetry import lines
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, until
@@ -59,7 +61,7 @@ async def listener(script: Script) -> AsyncIterator[int]:
 HOSTILE = "<\x1b]0;PWNED\x07\x00\x7f\x85\x9b2J\u061c\u200e\u2028\u202e\u2066>"
 
 
-@pytest.mark.parametrize("version", list(Version))
+@pytest.mark.parametrize("version", list(VERSIONS))
 async def test_its_texts_are_escaped(version: Version, lines: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     """Its product, and the text with which it closes: in the log, and in what ``gateway probe`` prints."""
 
@@ -69,7 +71,7 @@ async def test_its_texts_are_escaped(version: Version, lines: io.StringIO, capsy
             lambda *_: True, lambda *_: True, {"product": HOSTILE, "version": HOSTILE, "platform": HOSTILE}
         )
         session = server_session(version, config)
-        data = HEADERS[version]
+        data = version.header
         while data:
             for operation in session.receive_data(data, loop.time()):
                 if isinstance(operation, Opened):
@@ -87,7 +89,7 @@ async def test_its_texts_are_escaped(version: Version, lines: io.StringIO, capsy
     show(found)
     print_json(as_document(found))
     assert re.fullmatch("[ -~\n]+", shown := capsys.readouterr().out)
-    assert shown.count("PWNED") >= (0 if version is Version.V0_10 else 2)
+    assert shown.count("PWNED") >= (0 if version is V0_10 else 2)
     assert lines.getvalue().count("PWNED") > 0
     assert re.fullmatch("[ -~\n]+", lines.getvalue())
 
@@ -158,10 +160,8 @@ async def test_a_server_that_falls_silent_is_noticed() -> None:
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        session = server_session(
-            Version.V0_9_1, ServerConfig(authenticate=lambda *a: True, open_virtual_host=lambda *a: True)
-        )
-        data = HEADERS[Version.V0_9_1]
+        session = server_session(V0_9_1, ServerConfig(authenticate=lambda *a: True, open_virtual_host=lambda *a: True))
+        data = V0_9_1.header
         while data:
             for operation in session.receive_data(data, loop.time()):
                 if isinstance(operation, OpenChannel):
@@ -199,7 +199,7 @@ async def test_a_probe_of_what_speaks_nothing() -> None:
     async with listener(other_header) as port:
         result = await probe(BrokerSettings(url=f"amqp://127.0.0.1:{port}/", connect_timeout=1.0))
     assert result.versions == ()
-    assert [attempt.version for attempt in result.attempts] == list(Version)
+    assert [attempt.version for attempt in result.attempts] == list(VERSIONS)
     assert all("another protocol" in attempt.reason for attempt in result.attempts)
 
 

@@ -18,10 +18,10 @@ from gateway.errors import BrokerUnavailable, ConfigurationError
 from gateway.limits import Limits
 from gateway.message import Message
 from gateway.operations import Alert, Settlement
-from gateway.session import Version
 from gateway.upstreams import Upstream, UpstreamState, keeper
 from gateway.upstreams.keeper import Dialer, url_of
 from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places
+from gateway.v091.version import V0_9_1
 from tests.upstreams.fake import until
 
 HOPS = ("0-8", "0-10")
@@ -121,7 +121,7 @@ async def test_auto_follows_too(brokers: list[EmbeddedBroker]) -> None:
     send_away(brokers[0], place(brokers[1]))
     dialer = Dialer("here", settings(brokers[0], "auto", "127.0.0.1"))
     link = await dialer.open("test")
-    assert link.session.version is Version.V0_9_1
+    assert link.session.version is V0_9_1
     assert dialer.found.startswith("found 0-9-1")
     await link.close()
 

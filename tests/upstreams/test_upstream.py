@@ -13,6 +13,8 @@ from gateway.operations import Closed, CloseReason, DeclareQueue, Opened, Publis
 from gateway.session import Version
 from gateway.upstreams import Status, Upstream, UpstreamState, keeper
 from gateway.upstreams.topology import Desk, Topology
+from gateway.v08.version import V0_8
+from gateway.v091.version import V0_9_1
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, Peer, bounce, until
 
@@ -26,10 +28,10 @@ async def test_up_and_closed(broker: FakeBroker, start: Start) -> None:
     assert await upstream.wait_up(30)
     status = upstream.status()
     assert isinstance(status, Status)
-    assert (status.state, status.reason, status.version) == (UpstreamState.UP, "", Version.V0_9_1)
+    assert (status.state, status.reason, status.version) == (UpstreamState.UP, "", V0_9_1)
     assert (status.product, status.product_version, status.publishing, status.consuming) == ("Fake", "1", True, True)
     assert upstream.capabilities is not None
-    assert upstream.version is Version.V0_9_1
+    assert upstream.version is V0_9_1
     await upstream.start()  # a second time changes nothing
     await upstream.close()
     await upstream.close()
@@ -193,8 +195,8 @@ async def test_auto_tells_what_it_found(broker: FakeBroker, start: Start) -> Non
 
     broker.on[Opened] = only_once
     upstream = await start(broker, version="auto")
-    assert asked == [Version.V0_9_1, Version.V0_8, Version.V0_8, Version.V0_8]
-    assert upstream.version is Version.V0_8
+    assert asked == [V0_9_1, V0_8, V0_8, V0_8]
+    assert upstream.version is V0_8
     assert upstream.status().found == "found 0-8 (Fake 1)"
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from gateway import sasl
 from gateway.operations import Closed, CloseReason, Opened
-from gateway.session import ClientConfig, ServerConfig, Version
+from gateway.session import ClientConfig, ServerConfig
 from gateway.v010 import controls as k
 from gateway.v010.frames import PROTOCOL_HEADER
+from gateway.v010.version import V0_10
 from tests.pair import CLIENT, SERVER, SessionPair
 from tests.v010.peer import ClientPeer, ServerPeer
 
@@ -18,7 +19,7 @@ ROUNDS = replace(SERVER, scram=lambda user: sasl.scram_keys("guest", b"some salt
 
 
 def shaken(client: ClientConfig, server: ServerConfig) -> SessionPair:
-    pair = SessionPair(Version.V0_10, client, server)
+    pair = SessionPair(V0_10, client, server)
     pair.pump()
     return pair
 

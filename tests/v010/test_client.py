@@ -10,10 +10,11 @@ import pytest
 from gateway.errors import StateError, Unsupported
 from gateway.limits import Limits
 from gateway.operations import Close, Closed, CloseReason, OpenChannel, QueryQueue
-from gateway.session import Confirms, Role, Version
+from gateway.session import Confirms, Role
 from gateway.v010 import controls as k
 from gateway.v010.client import learn
 from gateway.v010.frames import PROTOCOL_HEADER
+from gateway.v010.version import V0_10
 from tests.pair import CLIENT
 from tests.v010.peer import NOW, ClientPeer, encode
 
@@ -36,7 +37,7 @@ def test_the_handshake() -> None:
     capabilities = peer.session.capabilities
     assert (capabilities.channel_max, capabilities.frame_max, capabilities.heartbeat) == (256, 65535, 60)
     assert (capabilities.product, capabilities.product_version, capabilities.platform) == ("Some Broker", "1.0", "any")
-    assert (peer.session.version, peer.session.role) == (Version.V0_10, Role.CLIENT)
+    assert (peer.session.version, peer.session.role) == (V0_10, Role.CLIENT)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from gateway.limits import Limits
 from gateway.message import Message
 from gateway.operations import Close, Closed, CloseReason, Opened, Publish
-from gateway.session import Role, Version
+from gateway.session import Role
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.connection import Phase
 from gateway.v010.frames import COMMAND, CONTROL, FRAME_MAX, PROTOCOL_HEADER, WHOLE, pack_head, write_segment
+from gateway.v010.version import V0_10
 from tests.pair import SessionPair
 from tests.v010.peer import NOW, ClientPeer, Peer, ServerPeer, encode
 
@@ -381,7 +382,7 @@ def test_nothing_is_sent_when_there_is_nothing_to_say() -> None:
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_what_waits_and_what_is_unfinished(closes: bool) -> None:
-    pair = SessionPair(Version.V0_10).open()
+    pair = SessionPair(V0_10).open()
     pair.client.send(Publish(1, "", "q", Message(bytes(300_000))), pair.now)
     assert pair.client.pending > 3
     octets = b"".join(pair.client.data_to_send())

@@ -11,10 +11,11 @@ from gateway import operations as o
 from gateway.errors import StateError
 from gateway.limits import Limits
 from gateway.operations import Closed, CloseReason
-from gateway.session import Role, Version
+from gateway.session import Role
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.frames import PROTOCOL_HEADER
+from gateway.v010.version import V0_10
 from tests.pair import SERVER
 from tests.v010.peer import NOW, ServerPeer
 
@@ -30,7 +31,7 @@ def test_the_handshake() -> None:
     assert peer.sent() == [(0, k.ConnectionOpenOk())]
     capabilities = peer.session.capabilities
     assert (capabilities.channel_max, capabilities.frame_max, capabilities.heartbeat) == (5, 5000, 7)
-    assert (peer.session.version, peer.session.role) == (Version.V0_10, Role.SERVER)
+    assert (peer.session.version, peer.session.role) == (V0_10, Role.SERVER)
 
 
 def test_absent_is_no_limit() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gateway import operations as o
 from gateway.message import Message, Properties, ReplyTo
 from gateway.operations import Settlement
-from gateway.session import Version
 from gateway.v010.session import ClientSession, ServerSession
+from gateway.v010.version import V0_10
 from tests.pair import SessionPair, only
 
 PROPERTIES = Properties(
@@ -34,7 +34,7 @@ PROPERTIES = Properties(
 
 @pytest.fixture(params=[None, 1, 7], ids=["whole", "octet by octet", "by sevens"])
 def pair(request: pytest.FixtureRequest) -> SessionPair:
-    return SessionPair(Version.V0_10, chunk=request.param).open()
+    return SessionPair(V0_10, chunk=request.param).open()
 
 
 def test_what_the_module_offers(pair: SessionPair) -> None:
@@ -126,7 +126,7 @@ def test_publishes(pair: SessionPair) -> None:
 @given(st.lists(st.sampled_from(["confirm", "return", "refuse", "none"]), min_size=1, max_size=30), st.data())
 @settings(deadline=None)
 def test_every_publish_has_one_outcome(fates: list[str], data: st.DataObject) -> None:
-    pair = SessionPair(Version.V0_10).open()
+    pair = SessionPair(V0_10).open()
     pair.ask(o.SelectConfirm(1))
     serials = [pair.client.send(o.Publish(1, "x", "k", Message(fate.encode())), pair.now) for fate in fates]
     pair.pump()

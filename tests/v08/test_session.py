@@ -23,24 +23,25 @@ from gateway.operations import (
     Qos,
     SelectConfirm,
 )
-from gateway.session import Confirms, Role, Version
+from gateway.session import Confirms, Role
 from gateway.v08.methods import UNSERVED
 from gateway.v08.session import ClientSession, ServerSession
 from gateway.v08.stream import StreamDeliver
+from gateway.v08.version import V0_8
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
 from tests.classic.values import TABLES, sample
 from tests.pair import CLIENT, SERVER, SessionPair
 
 
 def test_version_and_role() -> None:
-    assert (ClientSession.version, ClientSession.role) == (Version.V0_8, Role.CLIENT)
-    assert (ServerSession.version, ServerSession.role) == (Version.V0_8, Role.SERVER)
+    assert (ClientSession.version, ClientSession.role) == (V0_8, Role.CLIENT)
+    assert (ServerSession.version, ServerSession.role) == (V0_8, Role.SERVER)
     assert ClientSession(CLIENT).data_to_send() == [b"AMQP\x01\x01\x08\x00"]
     assert ServerSession(SERVER).data_to_send() == []
 
 
 def test_close_is_10_60() -> None:
-    server = ScriptedServer(Version.V0_8).open()
+    server = ScriptedServer(V0_8).open()
     server.send(Close(0))
     assert server.heard() == [(0, m.ConnectionClose08(200, "REPLY_SUCCESS"))]
     assert server.say(m.ConnectionCloseOk08(), channel=0) == [Closed(0, CloseReason.LOCAL, 200, "")]
@@ -48,19 +49,19 @@ def test_close_is_10_60() -> None:
 
 def test_open_ok_has_no_arguments() -> None:
     assert m.ChannelOpenOk08().encode() == b"\x00\x14\x00\x0b"
-    pair = SessionPair(Version.V0_8).open()
+    pair = SessionPair(V0_8).open()
     assert not pair.client.closed
 
 
 def test_consume_by_dialect() -> None:
     for properties, shape in ((RABBITMQ, m.BasicConsume08), (QPID, m.BasicConsume)):
-        server = ScriptedServer(Version.V0_8, properties).open()
+        server = ScriptedServer(V0_8, properties).open()
         server.send(Consume(1, "q", "tag"))
         assert type(server.heard()[0][1]) is shape
 
 
 def test_our_own_server_confirms() -> None:
-    pair = SessionPair(Version.V0_8).open()
+    pair = SessionPair(V0_8).open()
     assert pair.client.capabilities.confirms is Confirms.NATIVE
     pair.ask(SelectConfirm(1))
     pair.answer(Done(1, 2, 2))
@@ -69,7 +70,7 @@ def test_our_own_server_confirms() -> None:
 
 
 def test_our_own_server_delivers() -> None:
-    pair = SessionPair(Version.V0_8, chunk=3).open()
+    pair = SessionPair(V0_8, chunk=3).open()
     pair.ask(Consume(1, "q", "tag"))
     pair.answer(Consuming(1, 2, 2, "tag"))
     deliver = Deliver(1, "tag", 1, False, "ex", "key", Message(b"body"))
@@ -78,7 +79,7 @@ def test_our_own_server_delivers() -> None:
 
 @pytest.mark.parametrize("method", UNSERVED, ids=lambda method: method.title)
 def test_a_server_answers_540_to_classes_that_it_does_not_serve(method: type[m.Method]) -> None:
-    client = ScriptedClient(Version.V0_8).open()
+    client = ScriptedClient(V0_8).open()
     content = b"".join(content_frames(1, b"", b"\x00\x00", b"body", 4_096))
     closed = client.receive(method_frame(1, sample(method).encode(TABLES)) + content)
     assert closed == []  # the content that may follow is passed over
@@ -93,7 +94,7 @@ def test_a_server_answers_540_to_classes_that_it_does_not_serve(method: type[m.M
 
 
 def test_a_brokers_540_names_the_method() -> None:
-    server = ScriptedServer(Version.V0_8).open()
+    server = ScriptedServer(V0_8).open()
     (serial,) = server.send(Qos(1, prefetch_count=5))
     server.heard()
     text = "basic.qos: NOT_IMPLEMENTED - not here"
@@ -107,7 +108,7 @@ def test_a_brokers_540_names_the_method() -> None:
 
 
 def test_a_client_hears_nothing_of_classes_that_it_did_not_ask_for() -> None:
-    server = ScriptedServer(Version.V0_8).open()
+    server = ScriptedServer(V0_8).open()
     (closed,) = server.say_content(sample(StreamDeliver), b"body", b"\x00\x00")
     assert isinstance(closed, Closed)
     assert (closed.reason, closed.code) == (CloseReason.SYNTAX, 540)

@@ -32,21 +32,22 @@ from gateway.operations import (
     Settlement,
     Unblocked,
 )
-from gateway.session import Confirms, Role, Version
+from gateway.session import Confirms, Role
 from gateway.v091.session import ClientSession, ServerSession
+from gateway.v091.version import V0_9_1
 from tests.classic.script import ScriptedServer
 from tests.pair import CLIENT, SERVER, SessionPair, only
 
 
 def test_version_and_role() -> None:
-    assert (ClientSession.version, ClientSession.role) == (Version.V0_9_1, Role.CLIENT)
-    assert (ServerSession.version, ServerSession.role) == (Version.V0_9_1, Role.SERVER)
+    assert (ClientSession.version, ClientSession.role) == (V0_9_1, Role.CLIENT)
+    assert (ServerSession.version, ServerSession.role) == (V0_9_1, Role.SERVER)
     assert ClientSession(CLIENT).data_to_send() == [b"AMQP\x00\x00\x09\x01"]
     assert ServerSession(SERVER).data_to_send() == []
 
 
 def test_close_is_10_50() -> None:
-    server = ScriptedServer(Version.V0_9_1).open()
+    server = ScriptedServer(V0_9_1).open()
     server.send(Close(0))
     assert server.heard() == [(0, m.ConnectionClose(200, "REPLY_SUCCESS"))]
     assert server.say(m.ConnectionCloseOk(), channel=0) == [Closed(0, CloseReason.LOCAL, 200, "")]
@@ -54,7 +55,7 @@ def test_close_is_10_50() -> None:
 
 @pytest.fixture(params=[None, 1], ids=["whole", "byte by byte"])
 def pair(request: pytest.FixtureRequest) -> SessionPair:
-    return SessionPair(Version.V0_9_1, chunk=request.param).open()
+    return SessionPair(V0_9_1, chunk=request.param).open()
 
 
 def test_confirms_and_returns(pair: SessionPair) -> None:

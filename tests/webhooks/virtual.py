@@ -30,6 +30,7 @@ from gateway.operations import Settlement as Settle
 from gateway.session import Capabilities, Version
 from gateway.telemetry import Metrics
 from gateway.upstreams import ConsumerState, PublishReceipt
+from gateway.v091.version import V0_9_1
 from gateway.webhooks.counts import Counts
 from gateway.webhooks.journal import Journal
 from gateway.webhooks.pusher import Pusher
@@ -309,7 +310,7 @@ class FakeBroker:
         self.name = "b"
         self.settings = BrokerSettings(url="amqp://fake.invalid/")
         self.url = parse_broker_url(self.settings.url)
-        self.version: Version | None = Version.V0_9_1
+        self.version: Version | None = V0_9_1
         self.capabilities: Capabilities | None = Capabilities(product="Fake")
         self.queues: dict[str, deque[tuple[Message, bool]]] = {}
         self.consumers: dict[str, list[FakeConsumer]] = {}

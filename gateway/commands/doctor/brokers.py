@@ -31,7 +31,7 @@ from gateway.transports import client_context
 from gateway.upstreams.client_limits import client_limits
 from gateway.upstreams.keeper import Dialer, is_loopback
 from gateway.upstreams.redirects import RedirectRefused
-from gateway.versions import AUTO_ORDER
+from gateway.versions import AUTO_ORDER, VERSIONS, version_named
 
 AT_ONCE: Final = 8
 """Most brokers that are looked at at once."""
@@ -182,7 +182,7 @@ class _Broker:
     async def _open(self, dialer: Dialer) -> Link | None:
         """An open connection; None: said why there is none."""
         auto = dialer.auto
-        order = AUTO_ORDER if auto else (Version(dialer.url.version),)
+        order = AUTO_ORDER if auto else (version_named(dialer.url.version),)
         tried: list[tuple[Version, Link, GatewayError]] = []
         for version in order:
             link, error = await dialer.attempt(version)
@@ -310,7 +310,7 @@ class _Broker:
                     await link.close(0.0)
                     if error is None or _spoken(link):
                         spoken.append(version.value)
-        spoken = [version.value for version in Version if version.value in spoken]
+        spoken = [version.value for version in VERSIONS if version.value in spoken]
         if spoken:
             self.report.fail(
                 "broker.protocol", self.where,

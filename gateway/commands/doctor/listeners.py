@@ -23,7 +23,7 @@ from typing import Any, Final
 from gateway.commands.doctor.findings import Report
 from gateway.config import Config
 from gateway.outbound.hosts import WILDCARDS
-from gateway.session import PROTOCOL_HEADERS, Version
+from gateway.versions import FALLBACK_HEADER
 
 WITHIN: Final = 2.0
 """How long who has a port may take to answer, in seconds."""
@@ -181,8 +181,7 @@ def _answers(port: Port) -> bool:
         with socket.create_connection((near(port.host), port.port), WITHIN) as sock:
             if port.kind != "amqp":
                 return True
-            header = next(octets for octets, version in PROTOCOL_HEADERS.items() if version is Version.V0_9_1)
-            sock.sendall(header)
+            sock.sendall(FALLBACK_HEADER)
             return sock.recv(1) == b"\x01"  # a frame of the type METHOD: connection.start
     except OSError:
         return False

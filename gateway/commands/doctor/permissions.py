@@ -41,15 +41,15 @@ from gateway.operations import (
     Request,
     SelectConfirm,
 )
-from gateway.session import Version
-from gateway.v08 import dialect as v08
-from gateway.v091 import dialect as v091
+from gateway.versions import PROTOCOLS
 
 NAMES: Final = 50
 """Most queues, and most exchanges, of a broker that are asked for."""
 DEFAULT: Final = "the default exchange"
-DIALECTS: Final = {Version.V0_8: v08.RABBITMQ.properties, Version.V0_9_1: v091.RABBITMQ.properties}
-"""How RabbitMQ's properties are written, by the name that stands for it."""
+RABBITMQ: Final = {
+    protocol.version: protocol.dialects["rabbitmq"] for protocol in PROTOCOLS if "rabbitmq" in protocol.dialects
+}
+"""Version -> how RabbitMQ speaks it."""
 HOPELESS: Final = b"\x11\x00\x01\x04none"
 """Properties of a message that RabbitMQ refuses: delivery-mode 1, and an expiration that is no number (0-9-1 section
 4.2.6.1)."""
@@ -83,7 +83,7 @@ class Around:
         for name in [*self._few(self.uses.sources), *self._few(self.uses.exchanges, "broker.exchange")]:
             if name:
                 await self._there("exchange", name, link)
-        if link.capabilities.routes_copies and link.session.version is Version.V0_9_1:
+        if link.capabilities.routes_copies and RABBITMQ[link.session.version].consume_arguments:
             for name in there:
                 await self._read(link, name)
         for name in dict.fromkeys([*self._few(self.uses.exchanges), ""]):
@@ -162,7 +162,7 @@ class Around:
         shown, named = repr(exchange) if exchange else DEFAULT, exchange in self.uses.exchanges
         message = Message(b"", Properties(delivery_mode=1))
         if link.capabilities.routes_copies:  # RabbitMQ
-            message = Message(b"", raw=RawProperties(HOPELESS, DIALECTS[link.session.version], _as_they_are))
+            message = Message(b"", raw=RawProperties(HOPELESS, RABBITMQ[link.session.version].properties, _as_they_are))
         try:
             channel = link.channel(Channel)
             async with asyncio.timeout(self.within):

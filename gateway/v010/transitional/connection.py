@@ -18,14 +18,14 @@ from gateway.session import Version
 from gateway.v010.transitional.attached import IDS, METHODS, REQUEST, RESPONSE, Attached
 from gateway.v010.transitional.tables import Tables
 from gateway.v010.transitional.translate import DIALECT
+from gateway.v010.version import V0_10
 
 NAME: Final = "transitional"
 """What the configuration calls the dialect."""
 
 TRANSITIONAL: Final = Dialect(
     name=NAME,
-    version=Version.V0_10,
-    protocol_header=b"AMQP\x01\x01\x00\x0a",
+    version=V0_10,
     start_version=(0, 10),
     methods=METHODS,
     connection_close=m.ConnectionClose,
@@ -45,7 +45,7 @@ FRAME_TYPES: Final = frozenset({METHOD, HEARTBEAT, REQUEST, RESPONSE})
 class Frames(ClassicSession[Any]):
     """What client and server connections share."""
 
-    version: ClassVar[Version] = Version.V0_10
+    version: ClassVar[Version] = V0_10
     dialects: ClassVar[Mapping[str, Dialect]] = {NAME: TRANSITIONAL}
 
     attached: dict[int, Attached]

@@ -26,6 +26,7 @@ from gateway.operations import Consume, Consuming, Deliver, Publish, Settlement
 from gateway.session import Version
 from gateway.translation import target_of
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
+from gateway.versions import version_named
 from tests.benchmarks.programs.clock import Stopwatch, largest
 from tests.benchmarks.programs.gateway import MESSAGE
 from tests.pair import SessionPair, only
@@ -83,7 +84,7 @@ async def _link(job: dict[str, Any]) -> Stopwatch:
 def _translation(job: dict[str, Any]) -> Stopwatch:
     """The messages are received beforehand, and sent on to a session of the target's version; what it costs to send
     them as octets of its own is taken off."""
-    source, target = Version(job["source"]), Version(job["target"])
+    source, target = version_named(job["source"]), version_named(job["target"])
     settings = BridgeSettings(BridgeSource("source", "from"), BridgeTarget("target", "", "to"))
     route = Route("bench", settings, "bench.0123456789abcdef", own_id)
     judge, ids = target_of(target), MessageIds()

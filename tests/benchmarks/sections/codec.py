@@ -20,7 +20,10 @@ from gateway.limits import DEFAULT_LIMITS
 from gateway.message import Message, Properties
 from gateway.operations import Consume, Consuming, Deliver, Operation, Publish
 from gateway.session import Version
+from gateway.v010.version import V0_10
+from gateway.v08.version import V0_8
 from gateway.v091.dialect import RABBITMQ
+from gateway.v091.version import V0_9_1
 from tests.benchmarks.bench import SIZE, Bench
 from tests.benchmarks.programs.clock import Stopwatch
 from tests.benchmarks.rows import OURS, Row, Run, Sample, alternate
@@ -52,8 +55,7 @@ def run(bench: Bench) -> list[Row]:
         pamqp_codec.check(encode(), lambda data: properties.decode(decode(data)[1], TABLES))
         clients.append(("pamqp", partial(calls, pamqp_codec.works(encode()), number)))
     sessions: list[tuple[str, Run]] = [
-        (f"{OURS} {version.value}", partial(session, version, number))
-        for version in (Version.V0_9_1, Version.V0_8, Version.V0_10)
+        (f"{OURS} {version.value}", partial(session, version, number)) for version in (V0_9_1, V0_8, V0_10)
     ]
     return [*alternate("codec", clients, rounds), *alternate("codec", sessions, session_rounds)]
 

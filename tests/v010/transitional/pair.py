@@ -10,9 +10,9 @@ from gateway.classic.frames import METHOD, method_frame
 from gateway.classic.methods import Method
 from gateway.limits import Limits
 from gateway.operations import Consume, Consuming, Done, Operation, SelectConfirm
-from gateway.session import Version
 from gateway.v010.transitional.attached import IDS, METHODS, REQUEST, RESPONSE, RESPONSE_KIND
 from gateway.v010.transitional.tables import Tables
+from gateway.v010.version import V0_10
 from tests.pair import CLIENT, SERVER, SessionPair
 
 TABLES = Tables()
@@ -23,7 +23,7 @@ def make_pair(limits: Limits | None = None, client_limits: Limits | None = None,
     server = limits or Limits()
     chunk = settings.pop("chunk", None)
     return SessionPair(
-        Version.V0_10,
+        V0_10,
         replace(CLIENT, dialect="transitional", limits=client_limits or server),
         replace(SERVER, dialect="transitional", limits=server, **settings),
         chunk,

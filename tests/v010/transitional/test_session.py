@@ -11,8 +11,9 @@ from gateway import operations as o
 from gateway.errors import EncodeError, StateError, Unsupported
 from gateway.limits import Limits
 from gateway.message import Message, Properties
-from gateway.session import Confirms, Role, Version
+from gateway.session import Confirms, Role
 from gateway.v010.transitional import methods as t
+from gateway.v010.version import V0_10
 from tests.pair import SessionPair, only
 from tests.v010.transitional.pair import confirming, consuming, make_pair, methods, opened, serial_of
 
@@ -24,8 +25,8 @@ def pair(request: pytest.FixtureRequest) -> SessionPair:
 
 def test_the_handshake() -> None:
     pair = opened()
-    assert (pair.client.version, pair.client.role) == (Version.V0_10, Role.CLIENT)
-    assert (pair.server.version, pair.server.role) == (Version.V0_10, Role.SERVER)
+    assert (pair.client.version, pair.client.role) == (V0_10, Role.CLIENT)
+    assert (pair.server.version, pair.server.role) == (V0_10, Role.SERVER)
     known = pair.client.capabilities
     assert (known.confirms, known.product) == (Confirms.COMPLETION, "test-broker")
     assert pair.server.capabilities.dialect == "transitional"
