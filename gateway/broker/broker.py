@@ -170,8 +170,15 @@ class Connection:
     def carries(self, entry: Entry) -> bool:
         """See :class:`~gateway.broker.queues.Carrier`."""
         sizes = entry.envelope.frame_sizes
+        if sizes is None:
+            return True
         form, frame_max = self.carriage
-        return sizes is None or sizes.get(form, 0) <= frame_max
+        if (size := sizes.get(form, 0)) <= frame_max:
+            return True
+        if not entry.skipped:  # it was found out in another queue
+            needed = "no frame carries it" if size == UNCARRIABLE else f"it takes a frame of {size} octets"
+            self._note_skip(entry, f"{needed}, and frame_max is {frame_max}")
+        return False
 
     def skip(self, entry: Entry, error: EncodeError | FrameSyntaxError) -> None:
         """It cannot carry the entry, which stays in its queue."""
@@ -181,9 +188,13 @@ class Connection:
         form, frame_max = self.carriage
         frame_size = (error.frame_size if isinstance(error, EncodeError) else 0) or UNCARRIABLE
         envelope.frame_sizes[form] = max(frame_size, frame_max + 1)
-        if entry.queue.skip(entry):
-            self.broker.on_skip(Skip(entry.queue.name, envelope.exchange, self.session.version.value, str(error)))
+        self._note_skip(entry, str(error))
         self.wrote(max(envelope.cost, ATTEMPT_COST))
+
+    def _note_skip(self, entry: Entry, why: str) -> None:
+        if entry.queue.skip(entry):
+            exchange, version = entry.envelope.exchange, self.session.version.value
+            self.broker.on_skip(Skip(entry.queue.name, exchange, version, why))
 
     def rouse(self) -> None:
         """Have the server look after this connection."""
@@ -346,6 +357,9 @@ class Broker:
         except RemoteError as error:
             if channel is not None and request is not None and connection.channels.get(channel.number) is channel:
                 self._fail(channel, request, error, now)
+        except EncodeError as error:  # as in _handle
+            if channel is not None and request is not None and connection.channels.get(channel.number) is channel:
+                channel.fail(506, reply_text(506, str(error)), request.serial, now)
         finally:
             connection.busy -= 1
         for each in list(connection.confirming):

@@ -330,8 +330,9 @@ class Queue:
         self.ready_octets += entry.size
         if self.consumers:
             self.dispatch(now)
-        if limited and self.ready and not refusing:
+        if limited and not refusing and self.ready and self.overflows(0, 0):
             self._drop_overflow()
+            self.move_up(now)
         if ttl is not None and entry.ready:
             self._mortal = True
             if ttl == 0:
@@ -450,6 +451,9 @@ class Queue:
         self.epoch += 1
         self.ready = self.ready_octets = self._holes = self.skipped = 0
         self._carriers.clear()
+        for cursor in self._cursors():
+            cursor.returned_at = 0
+        self._returned.clear()
         return [line for line in reversed(lines) if line]
 
     def expire(self, now: float) -> None:
@@ -611,6 +615,12 @@ class Queue:
                 self._dispatch_selectively(now)
                 return
 
+    def move_up(self, now: float) -> None:
+        """What came first has gone, and to no consumer: what it held up may go to one."""
+        self._settled = False
+        if self.ready and self.consumers:
+            self.dispatch(now)
+
     def _is_picky(self) -> bool:
         """Not every consumer may have what comes first."""
         return bool(self._selective) or self.skipped > 0
@@ -710,13 +720,20 @@ class Queue:
         epoch, returned, turn = self.epoch, self._returned, self.undertaker.turn
         while cursor.looks_again and cursor.returned_at < len(returned):
             entry = returned[cursor.returned_at]
-            if entry.ready == epoch and entry.position <= cursor.seen[entry.level] and wants(entry):
-                return entry
+            if entry.ready == epoch and entry.position <= cursor.seen[entry.level]:
+                if entry.expires is None or entry.expires >= now:
+                    if wants(entry):
+                        return entry
+                elif bury:
+                    self.take(entry)
+                    self.undertaker.died(entry, "expired")
             cursor.returned_at += 1
             if turn.clock() >= turn.until:
                 self.unfinished = True
                 return None
         unseen = cursor.unseen
+        if unseen and len(self._lines) > 1:
+            self._put_back_lower(cursor)
         while True:
             while unseen:
                 entry = unseen[0]
@@ -734,6 +751,16 @@ class Queue:
             self._look(cursor)
             if not unseen:
                 return None
+
+    def _put_back_lower(self, cursor: Cursor) -> None:
+        """Forget what was found of a priority if something of a higher one has come since."""
+        entry = cursor.unseen[0]
+        for level in range(len(self._lines) - 1, entry.level, -1):
+            line = self._lines[level]
+            if line and line[-1].position > cursor.seen[level]:
+                cursor.seen[entry.level] = entry.position - 1
+                cursor.unseen.clear()
+                return
 
     def _look(self, cursor: Cursor) -> None:
         """Collect a batch of what the cursor has not looked at, the highest priority first."""

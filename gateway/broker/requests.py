@@ -281,6 +281,8 @@ def _get(channel: Channel, request: Get, now: float) -> Job:
     while (entry := queue.next_for(connection, now)) is not None or queue.unfinished:
         if entry is None:
             yield
+            if connection.channels.get(channel.number) is not channel:
+                return
             continue
         envelope = entry.envelope
         got = Got(
@@ -299,6 +301,8 @@ def _get(channel: Channel, request: Get, now: float) -> Job:
         except (EncodeError, FrameSyntaxError) as error:
             connection.skip(entry, error)
             yield
+            if connection.channels.get(channel.number) is not channel:
+                return
             continue
         except LocalError as error:
             raise RemoteError(311, reply_text(311, f"{queue.name}: {error}")) from None
@@ -312,6 +316,7 @@ def _get(channel: Channel, request: Get, now: float) -> Job:
         entry.drop()
     else:
         channel.unsettled[delivery] = (entry, None)
+    queue.move_up(now)
 
 
 def _acquire(channel: Channel, request: Acquire, now: float) -> Job:

@@ -660,8 +660,7 @@ class VirtualHost:
             else:
                 queue.expire(now)
                 again[queue] = None
-                if queue.ready and queue.consumers:
-                    queue.dispatch(now)
+                queue.move_up(now)
             if self.turn.over():
                 break
         for queue in again:
