@@ -63,7 +63,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_from(version: Ve
     async with served(broker_limits=BrokerLimits(input_stop=1 << 18, output_high_water=1 << 17)) as broker:
         client = await Raw.open(broker.port, version, receive_buffer=4_096)
         if version is V0_10:
-            await client.declare("q", arguments={"x-dead-letter-exchange": "x" * 3_000})
+            await client.declare("q", arguments={"x-dead-letter-exchange": "x" * 255})
             octets = client.octets(QueryQueue(1, "q")) * 200_000
         else:
             await client.tell(SelectConfirm(1))
