@@ -26,6 +26,8 @@ class Cycle(RequestResponseCycle):
     """See the module."""
 
     _head: bytes = b""
+    _ends_with_connection = False
+    """The body has neither a length nor chunks."""
     _defaults: ClassVar[tuple[list[tuple[bytes, bytes]], bytes]] = ([], b"")
     """The last headers of every answer, and their octets."""
 
@@ -83,7 +85,10 @@ class Cycle(RequestResponseCycle):
             self.keep_alive = False
         elif not self.keep_alive:
             parts.append(b"connection: close\r\n")
-        self.chunked_encoding = length is None and self.scope["method"] != "HEAD" and status not in (204, 304)
+        has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
+        # HTTP/1.0 knows no transfer codings (RFC 9112 section 6.1): the end of the connection ends the body.
+        self.chunked_encoding = length is None and has_body and self.scope["http_version"] != "1.0"
+        self._ends_with_connection = length is None and has_body and not self.chunked_encoding
         self.expected_content_length = length or 0
         parts.append(b"transfer-encoding: chunked\r\n\r\n" if self.chunked_encoding else b"\r\n")
         self.response_started = True
@@ -122,7 +127,7 @@ class Cycle(RequestResponseCycle):
             body = b"".join((b"%x\r\n" % len(body), body, b"\r\n")) if body else b""
             if not more:
                 body += b"0\r\n\r\n"
-        else:
+        elif not self._ends_with_connection:
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0:
                 raise RuntimeError("the body is longer than its content-length")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+from httptools import parse_url
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -161,12 +162,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if refusal is not None:
             self._wrong = refusal
             raise ValueError(refusal.text)  # the parser ends, and the protocol refuses the request
-        if match is None or self.parser.should_upgrade() or version != "1.1" or self.root_path:
-            super().on_headers_complete()
-            return
-        raw_path, query = match.groups()
+        if match is None:
+            parsed = parse_url(self.url)
+            raw_path, query = parsed.path, parsed.query
+        else:
+            raw_path, query = match.groups()
         scope: Any = self.scope
         scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
         path = raw_path.decode("ascii")
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
@@ -182,7 +185,7 @@ class GuardedProtocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=self.parser.should_keep_alive(),
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
@@ -191,6 +194,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._flow.requests_wait = True
             self._flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _should_upgrade(self) -> bool:
+        """There is no other protocol here, whatever is installed."""
+        return False
 
     def on_message_complete(self) -> None:
         """The body is there."""

@@ -148,6 +148,41 @@ async def test_a_body_of_unknown_length_is_chunked_and_its_head_does_not_wait(co
     assert heads == [b"HTTP/1.1 200 OK\r\n" + DATE + b"transfer-encoding: chunked\r\n\r\n"]
 
 
+async def test_http_1_0_gets_no_chunks(connection: Connection) -> None:
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+        await send({"type": "http.response.body", "body": b"de"})
+
+    connection.answer = stream
+    found = await connection.ask(b"GET /a HTTP/1.0\r\n\r\n")
+    assert found == b"HTTP/1.1 200 OK\r\n" + DATE + b"connection: close\r\n\r\nabcde"
+    assert connection.transport.closing
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET http://here/ HTTP/1.1\r\nHost: here\r\n\r\n",
+        b'GET /?a=" HTTP/1.1\r\nHost: here\r\n\r\n',
+        b"GET / HTTP/1.1\r\nHost: here\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    ],
+)
+async def test_requests_of_every_form_are_answered_in_pieces_and_cut(connection: Connection, head: bytes) -> None:
+    body = b"x" * (3 * cycle.WRITE_MAX)
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body[:-1], "more_body": True})
+        await send({"type": cycle.CUT})
+
+    connection.answer = large
+    assert (await connection.ask(head)).endswith(b"\r\n\r\n" + body[:-1])
+    assert max(map(len, connection.transport.writes)) < cycle.WRITE_MAX + 1_000
+    assert connection.transport.closing
+
+
 async def test_a_head_request_gets_no_body(connection: Connection) -> None:
     found = await connection.ask(request(method=b"HEAD"))
     assert found.endswith(b"content-length: 0\r\n\r\n")
