@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -373,6 +374,22 @@ def parse_query(raw: bytes, kind: type | None, body: type | None = None) -> Any:
             if not "".join(value).isascii() and printable("".join(value)) != "".join(value):
                 raise wrong_parameter(name, "the value is not percent-encoded UTF-8") from None
         raise
+    except ValueError:  # seconds that no year of the calendar has, which msgspec does not tell
+        for name in moments_in(kind):
+            if name in pairs and not _is_in_calendar(pairs[name]):
+                raise wrong_parameter(name, "the time is not in the years 1 to 9999") from None
+        raise
+
+
+def _is_in_calendar(value: str) -> bool:
+    """Whether a value is a time that there is, or none at all."""
+    try:
+        msgspec.convert(value, datetime, strict=False)
+    except msgspec.ValidationError:
+        return True
+    except ValueError:
+        return False
+    return True
 
 
 def decode_json(

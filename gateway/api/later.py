@@ -39,7 +39,7 @@ def moment_of(given: datetime | float | str) -> int:
     """A time as a message names it, in microseconds since 1970.
 
     Raises:
-        ValueProblem: it is none, or more than a year ahead.
+        ValueProblem: it is none, before 1970, or more than a year ahead.
     """
     if isinstance(given, str):
         try:
@@ -52,6 +52,8 @@ def moment_of(given: datetime | float | str) -> int:
         given = given.timestamp()
     if given > time() + YEAR:
         raise ValueProblem(f"more than a year ({YEAR // 86_400} days) ahead", "not_before")
+    if given < 0:
+        raise ValueProblem("it is before 1970", "not_before")
     return int(given * 1_000_000)
 
 

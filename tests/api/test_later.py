@@ -85,6 +85,8 @@ async def test_not_before(client: httpx.AsyncClient, upstream: FakeUpstream, for
     [
         (time() + YEAR + 86_400, "invalid_value"),  # of when it was collected, which may be long ago
         ("2026-01-01T00:00:00", "invalid_value"),
+        ("0001-01-01T00:00:00+14:00", "invalid_value"),  # which is no year in UTC
+        ("9999-12-31T23:59:59-14:00", "invalid_value"),
         ("tomorrow", "invalid_request"),
         (-1, "invalid_request"),
     ],
@@ -94,7 +96,9 @@ async def test_a_wrong_time_names_itself(client: httpx.AsyncClient, value: Any, 
     assert found["errors"][0]["pointer"] == "/not_before"
 
 
-@pytest.mark.parametrize("value", ["tomorrow", "2026-01-01T00:00:00", str(time() + YEAR + 86_400)])
+@pytest.mark.parametrize(
+    "value", ["tomorrow", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", str(time() + YEAR + 86_400)]
+)
 async def test_a_wrong_time_in_the_query(client: httpx.AsyncClient, value: str) -> None:
     answer = await client.post(
         PUBLISH, params={"not_before": value}, content=b"x", headers={"content-type": "text/plain"}

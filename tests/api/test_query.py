@@ -53,6 +53,8 @@ def test_the_document_lists_what_is_taken(route: Route) -> None:
         ("GET", "/v1/events", "kind=foo", "kind", None),
         ("GET", "/v1/statistics", "by=foo", "by", None),
         ("GET", "/v1/messages", "since=noon", "since", None),
+        ("GET", "/v1/messages", "since=1&until=253402300800", "until", "the time is not in the years 1 to 9999"),
+        ("GET", "/v1/events", "since=253402300800", "since", "the time is not in the years 1 to 9999"),
         ("DELETE", "/v1/brokers/fake/bindings", "", "exchange", "it is required, and missing"),
         ("GET", "/v1/subscriptions", "limit=%FF", "limit", "the value is not percent-encoded UTF-8"),
     ],
