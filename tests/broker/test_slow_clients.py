@@ -99,7 +99,7 @@ async def test_answers_that_a_session_gives_by_itself_count_too(version: Version
 
 async def test_a_client_that_stays_stuck_is_cut_off(version: Version) -> None:
     """What it was given and did not acknowledge goes back."""
-    async with served(broker_limits=BrokerLimits(stuck_timeout=0.3)) as broker:
+    async with served(broker_limits=BrokerLimits(stuck_timeout=1.0)) as broker:
         await fill(broker, version, 200)
         queue = broker.broker.virtual_host("/").queues["q"]
         stuck = await Raw.open(broker.port, version, receive_buffer=4_096)
