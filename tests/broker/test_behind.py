@@ -23,7 +23,7 @@ from gateway.operations import (
     Returned,
     Settlement,
 )
-from gateway.session import Version
+from gateway.v010.version import V0_10
 from tests.broker.clients import Client, ack, publishing
 from tests.broker.test_carriage import LARGE, Scene, bodies, good, too_large
 
@@ -32,7 +32,7 @@ RELEASE = Settlement.RELEASE
 
 def short_of_octets(scene: Scene, octets: int = 10) -> Client:
     """A consumer whose credit is too small for a large body."""
-    client = scene.small(version=Version.V0_10)
+    client = scene.small(version=V0_10)
     client(Consume(1, "q", "d", no_ack=True, credit=True), Credit(1, "d", None, octets))
     return client
 
@@ -102,10 +102,10 @@ def test_immediate_where_it_was_found_out_in_another_queue() -> None:
         publishing("q2", b"other", headers={"frame_size": LARGE}),
         publishing("", b"large", exchange="f", headers={"frame_size": LARGE}),
     )
-    consumer = scene.small(version=Version.V0_10)
+    consumer = scene.small(version=V0_10)
     consumer.get("q1")
     consumer(Consume(1, "q2", "d", no_ack=True, credit=True), Credit(1, "d", None, None))
-    told = scene.small(version=Version.V0_10)(publishing("q2", b"1", immediate=True))
+    told = scene.small(version=V0_10)(publishing("q2", b"1", immediate=True))
     assert not any(isinstance(each, Returned) for each in told)
     assert consumer.bodies() == [b"1"]
     assert [skip.queue for skip in scene.skips] == ["q1", "q2", "q2"]
@@ -141,7 +141,7 @@ def test_a_purge_forgets_what_came_back() -> None:
 
 def test_an_answer_without_form_in_a_later_turn_costs_the_channel_alone() -> None:
     scene = Scene()
-    browser = Client(scene.broker, Version.V0_10)
+    browser = Client(scene.broker, V0_10)
     scene.publisher(*good(*(b"x" for _ in range(1_000))))
     browser(Consume(1, "q", "d", acquired=False))
     session = browser.session
