@@ -375,7 +375,7 @@ class Run:
         answer = await self.gateway.ask("PUT", path, settings)
         if answer.status not in (200, 201, 204):
             raise GatewayFailed(f"the queue cannot be declared: {answer.json()}")
-        if isinstance(self.server, RabbitMQ) and kind == "quorum":
+        if isinstance(self.server, RabbitMQ):  # it forgets a queue that is seconds old when it is killed
             await asyncio.to_thread(self.server.write_tables)
 
     @property
