@@ -463,7 +463,7 @@ class Run:
     async def _drain(self, within: float) -> None:
         """Let the consumers go on until nothing comes."""
         deadline = time.monotonic() + within
-        self.load.empty_pulls = 0
+        self.load.forget_empty_pulls()
         while self.load.empty_pulls < EMPTY_PULLS * self._shape.consumers or self.load.open_leases:
             if time.monotonic() > deadline:
                 raise NotDrained(f"messages still come, or none can be had, after {within:g} s\n{self.summary()}")

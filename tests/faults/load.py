@@ -91,8 +91,8 @@ class Load:
         Retry-After."""
         self.answers: Counter[str] = Counter()
         """How often each answer was given: ``publish 200``, ``publish broker_unavailable``, ``pull 200``, …"""
-        self.empty_pulls = 0
-        """Pulls in a row, over all consumers, that brought nothing; 0 while something comes."""
+        self._empty = [0] * self.shape.consumers
+        """Consumer -> its pulls in a row that brought nothing since one of any consumer brought something."""
         self._port = port
         self._publish_path = f"/v1/brokers/{broker}/exchanges/amq.default:publish"
         self._subscription = f"/v1/subscriptions/{quote(queue, safe='')}"
@@ -297,13 +297,23 @@ class Load:
 
     # ----------------------------------------------------------------------------------------- consumers
 
+    @property
+    def empty_pulls(self) -> int:
+        """Pulls in a row, over all consumers, that brought nothing; 0 while something comes. Each consumer counts as the
+        one with the fewest: a pull that takes long may bring the last messages, while others find the queue empty."""
+        return min(self._empty) * len(self._empty)
+
+    def forget_empty_pulls(self) -> None:
+        """Count from 0 again."""
+        self._empty = [0] * len(self._empty)
+
     async def _consume(self, number: int) -> None:
         rng = random.Random(f"{self._seed} consumer {number}")
         with closing(Http(self._port)) as http:
             while not self._stopped.is_set():
                 messages = await self._pull(http, number)
                 if messages:
-                    self.empty_pulls = 0
+                    self.forget_empty_pulls()
                     await self._settle(http, rng, messages)
 
     async def _pull(self, http: Http, number: int) -> Sequence[Mapping[str, Any]]:
@@ -324,7 +334,7 @@ class Load:
             await asyncio.sleep(_PAUSE)
             return ()
         messages: list[Mapping[str, Any]] = body["messages"]
-        self.empty_pulls += not messages
+        self._empty[number] += not messages
         return messages
 
     def _received(self, item: Mapping[str, Any]) -> Reception:

@@ -140,7 +140,7 @@ async def queue_deleted(run: Run, times: int) -> None:
     assert isinstance(run.server, RabbitMQ | BrokerJ)
     for number in range(times):
         await run.load.produced()
-        run.load.empty_pulls = 0
+        run.load.forget_empty_pulls()
         empty = lambda: run.load.empty_pulls > 8 and not run.load.open_leases  # noqa: E731
         await run.until(empty, 60, "the queue did not get empty")
         pull = asyncio.create_task(
