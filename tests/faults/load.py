@@ -299,8 +299,8 @@ class Load:
 
     @property
     def empty_pulls(self) -> int:
-        """Pulls in a row, over all consumers, that brought nothing; 0 while something comes. Each consumer counts as the
-        one with the fewest: a pull that takes long may bring the last messages, while others find the queue empty."""
+        """Pulls in a row, over all consumers, that brought nothing; 0 while something comes. Each consumer counts as
+        the one with the fewest: a pull that takes long may bring the last messages, while others find nothing."""
         return min(self._empty) * len(self._empty)
 
     def forget_empty_pulls(self) -> None:
