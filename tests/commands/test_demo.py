@@ -13,13 +13,14 @@ import pytest
 
 from gateway import commands
 from gateway.commands import Failure, demo
+from gateway.versions import VERSION_NAMES
 from tests.commands.conftest import Canned, Run
 
 
 def test_the_main_job_over_every_pair_of_versions(run: Run) -> None:
     result = run("demo")
     assert result.exit_code == 0, result.stderr
-    for source, target in permutations(demo.VERSIONS, 2):
+    for source, target in permutations(VERSION_NAMES, 2):
         assert f"Published through AMQP {source}, pulled through AMQP {target}" in result.stdout
     assert "6 messages, none lost, none changed." in result.stdout
 
