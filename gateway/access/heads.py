@@ -1,4 +1,4 @@
-"""The head of the audit log, kept outside the database: by it a cut at the end, or a chain made anew, is seen.
+"""The head of the audit log, kept outside the database: by it a cut at the end, or a chain made again, is seen.
 
 The head is the number, hash and MAC of the newest row that this process knows of. It is written to a file within
 :data:`WRITE_EVERY` seconds after the row, whole and synced, so that a burst of rows costs one write. Rows that are
@@ -219,7 +219,7 @@ class Heads:
     # ------------------------------------------------------------------------------------------------- sending
 
     async def _send(self) -> None:
-        """Send the head to whoever is to have it; what fails is logged, and comes with the next one."""
+        """Send the head to its receivers; what fails is logged, and comes with the next one."""
         await self._look()
         head, settings = self._audit.head, self._settings
         if head is None:
