@@ -28,6 +28,7 @@ class Client(NamedTuple):
     """Whether there can be no other client, so that all of the total is its share."""
 
 
+NOTHING: Final[Mapping[str, int]] = {}
 ALONE: Final = Client("", is_admin=True, is_alone=True)
 """Who works with the gateway in its own process, with nobody beside it."""
 ON_BEHALF: Final[ContextVar[Client]] = ContextVar("on_behalf", default=ALONE)
@@ -250,11 +251,24 @@ class Holdings:
             self._kept.pop(client, None)
         self._sum += after - before
 
-    def recount(self, counts: Mapping[str, int]) -> None:
-        """Replace what is counted by :meth:`keep`."""
-        self._sum -= sum(self._kept.values())
-        self._kept = {client: count for client, count in counts.items() if count > 0}
-        self._sum += sum(self._kept.values())
+    def recount(
+        self, counts: Mapping[str, int], added: Mapping[str, int] = NOTHING, removed: Mapping[str, int] = NOTHING
+    ) -> None:
+        """Correct what is counted by :meth:`keep`.
+
+        Args:
+            counts: what the ledger was found to keep.
+            added: what was added while it was counted. Nobody can tell how much of it was found.
+            removed: the same of what was removed.
+        """
+        kept: dict[str, int] = {}
+        for client in {*counts, *self._kept}:
+            found = counts.get(client, 0)
+            least, most = found - removed.get(client, 0), found + added.get(client, 0)
+            if (count := min(max(self._kept.get(client, 0), least), most)) > 0:
+                kept[client] = count
+        self._sum += sum(kept.values()) - sum(self._kept.values())
+        self._kept = kept
 
     @contextmanager
     def hold(self, client: Client, amount: int = 1) -> Iterator[None]:

@@ -169,6 +169,28 @@ def test_what_the_ledger_keeps_counts_with_what_is_held() -> None:
     assert scheduled.largest(10) == [("carol", 2), ("alice", 1)]
 
 
+@pytest.mark.parametrize(
+    ("kept", "found", "added", "removed", "after"),
+    [
+        (3, 3, 2, 0, 3),  # what was added was found, and had been reported before the count ended
+        (3, 1, 2, 0, 3),  # it was not found
+        (3, 2, 2, 0, 3),
+        (9, 2, 2, 0, 4),  # another process has removed some
+        (0, 4, 0, 0, 4),  # another process has added some
+        (1, 4, 0, 3, 1),  # what was removed was found
+        (1, 1, 0, 3, 1),  # it was not found
+        (5, 0, 0, 0, 0),
+    ],
+)
+def test_what_changes_while_it_is_counted_counts_once(
+    kept: int, found: int, added: int, removed: int, after: int
+) -> None:
+    scheduled = Budgets(BudgetBounds(0.5, 0.2, {"scheduled": 10}))["scheduled"]
+    scheduled.keep("alice", kept)
+    scheduled.recount({"alice": found}, {"alice": added}, {"alice": removed})
+    assert (scheduled.held_by(ALICE), scheduled.standing().held) == (after, after)
+
+
 def test_nothing_is_taken_at_any_time() -> None:
     budgets = Budgets(BudgetBounds(1.0, 0.0, {"requests": 10}))
     budgets["requests"].take(ALICE, 10)

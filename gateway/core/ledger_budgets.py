@@ -37,6 +37,25 @@ SHARE: Final = 100
 """The same, in times that a count took, where that is longer."""
 
 
+class Changes:
+    """By client: how much was added and removed."""
+
+    __slots__ = ("added", "removed")
+
+    def __init__(self) -> None:
+        self.added: Counter[str] = Counter()
+        self.removed: Counter[str] = Counter()
+
+    def add(self, client: str, amount: int) -> None:
+        """Add so much; below 0: remove it."""
+        (self.added if amount > 0 else self.removed)[client] += abs(amount)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.added.clear()
+        self.removed.clear()
+
+
 class LedgerBudgets:
     """Who has how much in the ledger."""
 
@@ -44,8 +63,8 @@ class LedgerBudgets:
         self._ledger = ledger
         self._budgets = budgets
         self._keys, self._scheduled, self._scheduled_bytes = budgets[KEYS], budgets[SCHEDULED], budgets[SCHEDULED_BYTES]
-        self._since: dict[str, Counter[str]] = {
-            name: Counter() for name in (SCHEDULED, SCHEDULED_BYTES, KEYS, *CREATED.values())
+        self._changes: dict[str, Changes] = {
+            name: Changes() for name in (SCHEDULED, SCHEDULED_BYTES, KEYS, *CREATED.values())
         }
         """Resource -> what changed since the count under way began."""
         self._task: asyncio.Task[None] | None = None
@@ -82,22 +101,20 @@ class LedgerBudgets:
         Raises:
             LedgerUnavailable: it cannot be read; what was counted before stays.
         """
-        for since in (self._since[SCHEDULED], self._since[SCHEDULED_BYTES]):
-            since.clear()
-        found = await self._ledger.read(holdings.scheduled)
-        self._recount(SCHEDULED, {client: row.messages for client, row in found.items()})
-        self._recount(SCHEDULED_BYTES, {client: row.payload_bytes for client, row in found.items()})
-        self._since[KEYS].clear()
-        self._recount(KEYS, dict(await self._ledger.read(holdings.idempotency_keys)))
-
+        for changes in self._changes.values():
+            changes.clear()
+        scheduled = await self._ledger.read(holdings.scheduled)
+        counts = {
+            SCHEDULED: {client: row.messages for client, row in scheduled.items()},
+            SCHEDULED_BYTES: {client: row.payload_bytes for client, row in scheduled.items()},
+            KEYS: dict(await self._ledger.read(holdings.idempotency_keys)),
+        }
         for kind, resource in CREATED.items():
-            self._since[resource].clear()
-            self._recount(resource, dict(await self._ledger.read(partial(holdings.created, kind=kind))))
-
-    def _recount(self, resource: str, counts: dict[str, int]) -> None:
-        for client, change in self._since[resource].items():
-            counts[client] = counts.get(client, 0) + change
-        self._budgets[resource].recount(counts)
+            counts[resource] = dict(await self._ledger.read(partial(holdings.created, kind=kind)))
+        await self._ledger.written()  # what was read has been reported now, too
+        for resource, found in counts.items():
+            changes = self._changes[resource]
+            self._budgets[resource].recount(found, changes.added, changes.removed)
 
     # ---------------------------------------------------------------------------------------------- changes
 
@@ -112,7 +129,7 @@ class LedgerBudgets:
 
     def _change(self, resource: str, client: str, amount: int) -> None:
         if amount:
-            self._since[resource][client] += amount
+            self._changes[resource].add(client, amount)
             self._budgets[resource].keep(client, amount)
 
     # --------------------------------------------------------------------------------------------- promises

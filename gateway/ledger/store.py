@@ -542,6 +542,14 @@ class Ledger:
     def _now(self) -> int:
         return int(self._clock() * 1_000_000)
 
+    async def written(self) -> None:
+        """Wait until all that was asked for before has been written, and reported.
+
+        Raises:
+            LedgerUnavailable: nobody can tell.
+        """
+        await self._task(lambda connection, lease: None)
+
     async def _task(self, run: Callable[[sa.Connection, Lease], Any], proves: bool = False) -> Any:
         return await self._writer.submit(Task(self._loop.create_future(), run, proves))
 
