@@ -103,14 +103,25 @@ class Http:
             name, _, value = line.partition(":")
             if name:
                 headers[name.strip().lower()] = value.strip()
-        if "transfer-encoding" in headers:
-            raise ValueError("a chunked answer: this client reads none")
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            body = await self._read_chunks(reader)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
         self._busy = False
         canary.look(body, "an answer")
         if headers.get("connection", "").lower() == "close":
             self.close()
         return Answer(int(first.split()[1]), headers, body)
+
+    async def _read_chunks(self, reader: asyncio.StreamReader) -> bytes:
+        body = b""
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            body += await reader.readexactly(size)
+            if await reader.readexactly(2) != b"\r\n":
+                raise ValueError("a chunk is longer than it says")
+        if await reader.readuntil(b"\r\n") != b"\r\n":
+            raise ValueError("trailers: this client reads none")
+        return body
 
     def reset(self) -> None:
         """Give the connection up as a process does that is killed: what was not read makes it a reset."""

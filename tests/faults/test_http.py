@@ -84,11 +84,28 @@ async def test_no_answer_in_time() -> None:
             await http.request("GET", "/", within=0.05)
 
 
-async def test_an_answer_that_it_cannot_read_is_none() -> None:
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def answering(body: bytes) -> AsyncIterator[Http]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        writer.write(CHUNKED + body)
 
     async with server(serve) as http:
-        with pytest.raises(NoAnswer, match="chunked"):
-            await http.request("GET", "/")
+        yield http
+
+
+async def test_an_answer_in_chunks() -> None:
+    async with answering(b'4\r\n{"a"\r\n6\r\n: "\r\n"\r\n1\r\n}\r\n0\r\n\r\n') as http:
+        assert (await http.request("GET", "/")).body == b'{"a": "\r\n"}'
+
+
+@pytest.mark.parametrize(
+    "body", [b"4\r\n{}\r\n", b"1\r\n{}\r\n0\r\n\r\n", b"x\r\n", b"2\r\n{}\r\n", b"0\r\nA: b\r\n\r\n"]
+)
+async def test_chunks_that_are_not_whole_are_no_answer(body: bytes) -> None:
+    async with answering(body) as http:
+        with pytest.raises(NoAnswer):
+            await http.request("GET", "/", within=5)
