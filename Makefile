@@ -137,7 +137,7 @@ style: $(STAMP)  ## ruff: rules and format
 types: $(SPARK)  ## mypy, strict
 	@exec $(BIN)/python tests/suites.py types
 
-layers: $(SPARK)  ## imports point down; protocol code does no I/O
+layers: $(SPARK)  ## imports point down; protocol code does no I/O; time and chance come from the seams
 	@exec $(BIN)/python tests/suites.py layers
 
 docs: $(SPARK)  ## write the generated tables of docs/, and the schema of the chart's values, anew

@@ -281,7 +281,10 @@ async def running(
     configured.warn(config)
     metrics = Metrics(__version__, config.ops.metrics_names)
     budgets = Budgets(budget_bounds(config), {"connections": most_connections()})
+    loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
+        stack.callback(loop.set_exception_handler, loop.get_exception_handler())
+        loop.set_exception_handler(metrics.report_failures)
         http_socket = None
         if config.role != "worker":
             http_socket = stack.enter_context(contextlib.closing(_listen(config.http.host, config.http.port, "http")))

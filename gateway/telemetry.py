@@ -7,6 +7,7 @@ their own, one per gateway, so that two gateways in one process (tests, the demo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -28,6 +29,7 @@ from prometheus_client import (
 
 from gateway.budgets import Budgets, Holdings
 from gateway.repeats import FIELDS, Lines
+from gateway.runtime.tasks import FAILED_TASK
 from gateway.series import SERIES_MAX, Budget, Family, M, Together, series_of
 
 LOGGER: Final = logging.getLogger("gateway")
@@ -293,6 +295,9 @@ class Metrics:
         self.fenced = self._plain(
             Counter, "fenced", "Times that this process lost all its work because its lease ran out"
         )
+        self.task_failures = counter(
+            "task_failures", "Background tasks that ended with an error, by the part of the gateway", ("task",)
+        )
         self.fencing_rejections = counter(
             "fencing_rejections",
             "What was refused because it came under a lease that had ended: a write to the ledger (`shard`), or a "
@@ -357,6 +362,15 @@ class Metrics:
             self.budget_total.labels(name).set_function(partial(_of_standing, holdings, "total"))
             self.budget_largest.labels(name).set_function(partial(_of_standing, holdings, "largest"))
         budgets.watch(lambda resource, reached: self.budget_refusals.labels(resource, reached).inc())
+
+    def report_failures(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log and count a background task that failed. This is an exception handler of the event loop."""
+        owner = context.get(FAILED_TASK)
+        if owner is None:
+            loop.default_exception_handler(context)
+            return
+        log("task.failed", logging.ERROR, exc_info=context["exception"], task=owner, name=context["name"])
+        self.task_failures.labels(owner).inc()
 
     def render(self) -> bytes:
         """The text of ``/metrics``."""

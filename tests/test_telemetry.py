@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import LOGGER, Metrics, log, set_up_logging
 
 
@@ -77,3 +79,22 @@ def test_two_gateways_do_not_add_up() -> None:
     first.publishes.labels("b", "confirmed").inc()
     assert b'amqpgw_publishes_total{broker="b",outcome="confirmed"} 1.0' in first.render()
     assert b"amqpgw_publishes_total{" not in second.render()
+
+
+async def test_a_background_task_that_fails_is_logged_and_counted(lines: io.StringIO) -> None:
+    metrics = Metrics("1")
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(metrics.report_failures)
+
+    async def fail() -> None:
+        raise ValueError("why")
+
+    tasks = Tasks("replay")
+    tasks.start(fail(), "job 7")
+    await tasks.join()
+    line = json.loads(lines.getvalue())
+    assert (line["event"], line["task"], line["name"]) == ("task.failed", "replay", "job 7")
+    assert "ValueError: why" in line["exception"]
+    assert b'amqpgw_task_failures_total{task="replay"} 1.0' in metrics.render()
+    loop.call_exception_handler({"message": "a callback failed"})
+    assert json.loads(lines.getvalue().splitlines()[1])["logger"] == "asyncio"

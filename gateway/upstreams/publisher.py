@@ -33,6 +33,7 @@ from gateway.errors import (
 from gateway.link import Link, connection_error
 from gateway.message import Message
 from gateway.operations import Publish
+from gateway.runtime.tasks import Tasks, report
 from gateway.session import Confirms
 from gateway.telemetry import log
 from gateway.upstreams import isolation
@@ -40,7 +41,6 @@ from gateway.upstreams.checks import check
 from gateway.upstreams.isolation import Refusals
 from gateway.upstreams.lanes import NEVER, Entry, Exchange, Lane, Outlet, settle
 from gateway.upstreams.receipts import PublishReceipt
-from gateway.upstreams.tasks import Tasks
 from gateway.upstreams.waiting import WaitingRoom
 
 CONFIRM_TIMEOUT: Final = 30.0
@@ -106,7 +106,7 @@ class Publisher:
         """What waits stays although there is no link: the last one was closed over some publish."""
         self._orphans = 0
         """Publishes without an outcome that the end of the last link has left."""
-        self._tasks = Tasks(f"publisher of {name}")
+        self._tasks = Tasks("publisher", expected=(GatewayError,))
 
     # ------------------------------------------------------------------------------------ link comes, goes
 
@@ -305,7 +305,7 @@ class Publisher:
             future.set_exception(error)
             return
         except Exception as error:  # a fault of ours in the codec costs the message that finds it, and no other
-            self._loop.call_exception_handler({"message": f"publisher of {self.name}", "exception": error})
+            report("publisher", error, self.name)
             future.set_exception(EncodeError(f"the message cannot be written: {error!r:.200}"))
             return
         window = lane.window

@@ -1,0 +1,45 @@
+"""Retry pauses that grow."""
+
+from __future__ import annotations
+
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
+
+
+class Backoff:
+    """Pauses between tries: each twice as long as the one before, up to ``most_seconds``.
+
+    Each pause is drawn between half of its length and the whole, so that many who failed together do not come back
+    together.
+    """
+
+    __slots__ = ("_first", "_most", "failures")
+
+    def __init__(self, first_seconds: float, most_seconds: float) -> None:
+        self._first = first_seconds
+        self._most = most_seconds
+        self.failures = 0
+        """Pauses since the last success."""
+
+    @property
+    def longest(self) -> float:
+        """The next pause in seconds, before its jitter."""
+        return min(self._first * 2.0 ** min(self.failures, 64), self._most)
+
+    def next(self) -> float:
+        """Count a failure. Return for how many seconds to pause."""
+        longest = self.longest
+        self.failures += 1
+        return ids.between(longest / 2, longest)
+
+    def reset(self) -> None:
+        """It worked: the next pause is the shortest again."""
+        self.failures = 0
+
+    async def wait(self) -> None:
+        """Count a failure and sleep."""
+        await clock.sleep(self.next())
+
+    def block(self) -> None:
+        """Count a failure and sleep, in a thread or a command."""
+        clock.block(self.next())
