@@ -61,13 +61,13 @@ from gateway.v010.commands import COMMANDS, Command
 from gateway.v010.controls import CONTROLS, ConnectionClose, ConnectionHeartbeat, Control
 from gateway.v010.controls import ConnectionCloseOk as ConnectionCloseOk010
 from gateway.v010.server_channel import ServerChannel as NativeServerChannel
-from gateway.v010.transitional import methods as draft
-from gateway.v010.transitional.attached import METHODS as DRAFT_METHODS
-from gateway.v010.transitional.attached import Attached
-from gateway.v010.transitional.client_channel import ClientChannel as DraftClientChannel
-from gateway.v010.transitional.server_channel import WAYS as DRAFT_WAYS
-from gateway.v010.transitional.server_channel import ServerChannel as DraftServerChannel
-from gateway.v010.transitional.unserved import UNSERVED as DRAFT_UNSERVED
+from gateway.v010_draft import methods as draft
+from gateway.v010_draft.attached import METHODS as DRAFT_METHODS
+from gateway.v010_draft.attached import Attached
+from gateway.v010_draft.client_channel import ClientChannel as DraftClientChannel
+from gateway.v010_draft.server_channel import WAYS as DRAFT_WAYS
+from gateway.v010_draft.server_channel import ServerChannel as DraftServerChannel
+from gateway.v010_draft.unserved import UNSERVED as DRAFT_UNSERVED
 from gateway.v08 import dialect as v08
 from gateway.v091 import dialect as v091
 from gateway.validation import words_in

@@ -64,8 +64,8 @@ class Protocol:
     """When ``version=auto`` tries it: the lowest first."""
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
     """Product -> how it speaks a classic version; empty: the version is not a classic one."""
-    drafts: Mapping[str, Protocol] = field(default_factory=dict)
-    """``dialect`` of a configuration -> a draft with the same header and sessions of its own."""
+    draft: str = ""
+    """``dialect`` of a configuration that asks for this draft of a version, which has the same header; empty: final."""
     products: frozenset[str] = frozenset({"rabbitmq", "qpid"})
     """Products of which one speaks it, as ``product`` of an explanation names them."""
 

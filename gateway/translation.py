@@ -25,7 +25,7 @@ from gateway.v010 import translate as native
 from gateway.v010.client import is_broker_j
 from gateway.v010.spans import each_struct, spans
 from gateway.v010.structs import DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES
-from gateway.v010.transitional import translate as draft
+from gateway.v010_draft import translate as draft
 from gateway.values import Value, type_of
 from gateway.versions import protocol_of
 
@@ -492,9 +492,9 @@ def target_of(
         dialect: Overrides the dialect that the product would choose, as in the configuration.
         clock: Seconds since 1970; needed where ``expiration`` is absolute.
     """
-    protocol = protocol_of(version)
-    if dialect is not None and dialect in protocol.drafts:
-        return Target(version, dialect, login, annotate, frame_max or FRAME_MAX, _Draft(login, frame_max))
+    protocol = protocol_of(version, dialect)
+    if protocol.draft:
+        return Target(version, protocol.draft, login, annotate, frame_max or FRAME_MAX, _Draft(login, frame_max))
     if not protocol.is_classic:
         broker_j = not product or is_broker_j(product)
         return Target(version, "qpid" if broker_j else "other", login, annotate, 0, _Native(login, broker_j))

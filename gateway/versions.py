@@ -13,11 +13,15 @@ from typing import Final
 from gateway.protocol import Protocol
 from gateway.session import PROTOCOL_HEADERS, ClientConfig, ServerConfig, Session, Version
 from gateway.v010.protocol import AMQP_0_10
+from gateway.v010_draft.protocol import AMQP_0_10_DRAFT
 from gateway.v08.protocol import AMQP_0_8
 from gateway.v091.protocol import AMQP_0_9_1
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = (AMQP_0_8, AMQP_0_9_1, AMQP_0_10)
 """Every version, the oldest first."""
+
+DRAFTS: Final[tuple[Protocol, ...]] = (AMQP_0_10_DRAFT,)
+"""Drafts of a version, each with sessions of its own; only a configuration asks for them."""
 
 VERSIONS: Final[tuple[Version, ...]] = tuple(protocol.version for protocol in PROTOCOLS)
 VERSION_NAMES: Final[tuple[str, ...]] = tuple(protocol.name for protocol in PROTOCOLS)
@@ -36,6 +40,7 @@ FALLBACK_HEADER: Final = AUTO_ORDER[0].header
 
 _BY_VERSION: Final[Mapping[Version, Protocol]] = {protocol.version: protocol for protocol in PROTOCOLS}
 _BY_NAME: Final[Mapping[str, Version]] = {version.value: version for version in VERSIONS}
+_BY_DRAFT: Final[Mapping[tuple[Version, str], Protocol]] = {(draft.version, draft.draft): draft for draft in DRAFTS}
 
 
 def version_named(name: str) -> Version:
@@ -52,8 +57,7 @@ def version_named(name: str) -> Version:
 
 def protocol_of(version: Version, dialect: str | None = "") -> Protocol:
     """Return the protocol of a version; where ``dialect`` is the name of a draft of it, the draft's."""
-    protocol = _BY_VERSION[version]
-    return protocol.drafts.get(dialect or "", protocol)
+    return _BY_DRAFT.get((version, dialect or "")) or _BY_VERSION[version]
 
 
 def client_session(version: Version, config: ClientConfig) -> Session:

@@ -125,6 +125,7 @@ SUITES = (
     Suite("v08", ("v08",), covers="gateway.v08", tier="check"),
     Suite("v091", ("v091",), covers="gateway.v091", tier="check"),
     Suite("v010", ("v010",), covers="gateway.v010", tier="check"),
+    Suite("v010_draft", ("v010_draft",), covers="gateway.v010_draft", tier="check"),
     Suite("translation", ("translation/test_*.py",), tier="check"),
     Suite("faults", ("faults/test_*.py",), servers=True, share=0.5, limit=1200),
     Suite("definitions", ("definitions",)),

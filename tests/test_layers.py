@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-SANS_IO = {"wire", "classic", "v08", "v091", "v010", "sasl"}
+SANS_IO = {"wire", "classic", "v08", "v091", "v010", "v010_draft", "sasl"}
 
 
 def contracts() -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.config.base import OLD_NAME, Seconds, Settings
 from gateway.errors import ConfigurationError
-from gateway.versions import PROTOCOLS, VERSION_NAMES
+from gateway.versions import DRAFTS, VERSION_NAMES
 
 LOCAL_BROKERS = {f"local-{name}": name for name in VERSION_NAMES}
 """How the embedded broker is offered: name -> version."""
-DRAFTS: Final = tuple((dialect, protocol.name) for protocol in PROTOCOLS for dialect in protocol.drafts)
+DRAFT_NAMES: Final = tuple((draft.draft, draft.name) for draft in DRAFTS)
 """``dialect`` and ``version`` of a URL that names a draft."""
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 AUTO: Final = "auto"
@@ -150,8 +150,8 @@ def parse_broker_url(url: str) -> BrokerUrl:
     if version not in (*VERSION_NAMES, AUTO):
         raise ConfigurationError(f"broker URL: version is {version!r}, not one of {', '.join((*VERSION_NAMES, AUTO))}")
     dialect = query.pop("dialect", "")
-    if dialect and (dialect, version) not in DRAFTS:
-        known = " or ".join(f"{name} with version {of}" for name, of in DRAFTS)
+    if dialect and (dialect, version) not in DRAFT_NAMES:
+        known = " or ".join(f"{name} with version {of}" for name, of in DRAFT_NAMES)
         raise ConfigurationError(f"broker URL: dialect is {dialect!r}, not {known}")
     if query:
         raise ConfigurationError(f"broker URL: unknown option {next(iter(query))!r}")

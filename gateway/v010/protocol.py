@@ -1,13 +1,11 @@
-"""AMQP 0-10 for the registry, and the draft that came before it."""
+"""AMQP 0-10 for the registry."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from gateway.protocol import Protocol, VersionRules
 from gateway.v010.session import ClientSession, ServerSession
-from gateway.v010.transitional import session as draft
 from gateway.v010.version import V0_10
 
 RULES: Final = VersionRules(
@@ -26,21 +24,11 @@ RULES: Final = VersionRules(
     stops_publishers=True,
 )
 
-AMQP_0_10_DRAFT: Final = Protocol(
-    V0_10,
-    draft.ClientSession,
-    draft.ServerSession,
-    replace(RULES, unbinds_by_key=False),  # its queue.unbind has arguments
-    auto_rank=1,
-)
-"""The draft of July 2007."""
-
 AMQP_0_10: Final = Protocol(
     V0_10,
     ClientSession,
     ServerSession,
     RULES,
     auto_rank=1,
-    drafts={"transitional": AMQP_0_10_DRAFT},
     products=frozenset({"qpid"}),
 )

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.classic.methods import Method
-from gateway.v010.transitional.attached import METHODS
-from gateway.v010.transitional.constants import TABLE_TYPES
-from gateway.v010.transitional.fields import ReferenceTo
-from gateway.v010.transitional.tables import DECODERS, Tables
+from gateway.v010_draft.attached import METHODS
+from gateway.v010_draft.constants import TABLE_TYPES
+from gateway.v010_draft.fields import ReferenceTo
+from gateway.v010_draft.tables import DECODERS, Tables
 from tests.definitions.definitions import facts, facts_path, source, written
 from tests.definitions.transitional import FILE, definition, differences, read, type_name
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway.classic.methods import Method as OurMethod
-from gateway.v010.transitional import constants
-from gateway.v010.transitional.attached import METHODS
-from gateway.v010.transitional.fields import ContentType, SerialSetType, UuidType
+from gateway.v010_draft import constants
+from gateway.v010_draft.attached import METHODS
+from gateway.v010_draft.fields import ContentType, SerialSetType, UuidType
 from gateway.wire.types import BitType, FieldType, Integer, LongString, ShortString, TableType
 from tests.definitions.definitions import Class, Constant, Definition, Field, Method, facts, source
 

@@ -15,10 +15,10 @@ from gateway.errors import FrameSyntaxError, LocalError
 from gateway.limits import Limits
 from gateway.message import Message
 from gateway.session import Role, Session
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.attached import IDS, METHODS, REQUEST, RESPONSE
-from gateway.v010.transitional.fields import ContentType, SerialSetType, UuidType
 from gateway.v010.version import V0_10
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.attached import IDS, METHODS, REQUEST, RESPONSE
+from gateway.v010_draft.fields import ContentType, SerialSetType, UuidType
 from gateway.v091.version import V0_9_1
 from gateway.wire.types import BitType, Integer, LongString, ShortString
 from tests.fuzz import extremes
@@ -26,7 +26,7 @@ from tests.fuzz.extremes import number, sized, text
 from tests.fuzz.oracle import HELD_MAX, SENT_FACTOR, SENT_MAX, Broken, Case, check_carried
 from tests.fuzz.states import LARGE, SMALL, answer
 from tests.pair import SessionPair
-from tests.v010.transitional.pair import consuming, opened
+from tests.v010_draft.pair import consuming, opened
 
 STATE: Final = "in use"
 LIMITS: Final = Limits(frame_max=4_096, message_max=20_000, spool_max=30_000, channel_max=64)

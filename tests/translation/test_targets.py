@@ -16,11 +16,11 @@ from gateway.message import ArrivalTime, Message, Properties, RawProperties, Rep
 from gateway.translation import WHY, target_of
 from gateway.upstreams.isolation import marked
 from gateway.v010.structs import DeliveryProperties, FragmentProperties, MessageProperties
-from gateway.v010.transitional import translate as draft
-from gateway.v010.transitional.methods import MessageTransfer
-from gateway.v010.transitional.tables import Tables
 from gateway.v010.translate import read_message
 from gateway.v010.version import V0_10
+from gateway.v010_draft import translate as draft
+from gateway.v010_draft.methods import MessageTransfer
+from gateway.v010_draft.tables import Tables
 from gateway.v091.version import V0_9_1
 from gateway.values import Typed
 from gateway.versions import VERSIONS

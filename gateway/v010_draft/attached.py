@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from gateway.classic.frames import METHOD, OVERHEAD, method_frame
 from gateway.classic.methods import Method
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.execution import Executed
-from gateway.v010.transitional.fields import ReferenceTo
-from gateway.v010.transitional.references import References, SessionFault
-from gateway.v010.transitional.translate import Transfer, by_reference, inline, read_transfer, write_transfer
-from gateway.v010.transitional.unserved import UNSERVED
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.execution import Executed
+from gateway.v010_draft.fields import ReferenceTo
+from gateway.v010_draft.references import References, SessionFault
+from gateway.v010_draft.translate import Transfer, by_reference, inline, read_transfer, write_transfer
+from gateway.v010_draft.unserved import UNSERVED
 
 if TYPE_CHECKING:
-    from gateway.v010.transitional.connection import Frames
+    from gateway.v010_draft.connection import Frames
 
 REQUEST: Final = 9
 RESPONSE: Final = 10

@@ -9,10 +9,10 @@ from gateway.classic.connection import Phase
 from gateway.classic.server import ClassicServer
 from gateway.errors import FrameSyntaxError
 from gateway.session import ServerConfig
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.attached import METHODS, Attached
-from gateway.v010.transitional.connection import NAME, Frames
-from gateway.v010.transitional.server_channel import WAYS, ServerChannel
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.attached import METHODS, Attached
+from gateway.v010_draft.connection import NAME, Frames
+from gateway.v010_draft.server_channel import WAYS, ServerChannel
 
 NO_SUCH_SESSION: Final = "NOT_FOUND - sessions do not outlive their channels here"
 
@@ -35,7 +35,7 @@ class ServerSession(Frames, ClassicServer):
         return UUID(int=self._opened) if random is None else UUID(bytes=random(16), version=4)
 
     def detach(self, channel: Attached, by_client: bool = False) -> None:
-        """See :class:`~gateway.v010.transitional.connection.Frames`."""
+        """See :class:`~gateway.v010_draft.connection.Frames`."""
         super().detach(channel)
         if not by_client:
             self._ended.add(channel.number)

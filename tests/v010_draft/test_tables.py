@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import Limits
-from gateway.v010.transitional.tables import DECODERS, ENCODERS, Tables, carries
+from gateway.v010_draft.tables import DECODERS, ENCODERS, Tables, carries
 from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed
 
 TABLES = Tables()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from gateway.v010.execution import RangeSet
-from gateway.v010.transitional.fields import RANGES_MAX
-from gateway.v010.transitional.methods import ExecutionComplete
+from gateway.v010_draft.fields import RANGES_MAX
+from gateway.v010_draft.methods import ExecutionComplete
 
 COMPLETE_EVERY: Final = 256
 

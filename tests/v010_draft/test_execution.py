@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.v010.transitional.execution import COMPLETE_EVERY, Executed
-from gateway.v010.transitional.fields import RANGES_MAX
-from gateway.v010.transitional.methods import ExecutionComplete
+from gateway.v010_draft.execution import COMPLETE_EVERY, Executed
+from gateway.v010_draft.fields import RANGES_MAX
+from gateway.v010_draft.methods import ExecutionComplete
 
 
 def received(count: int) -> Executed:

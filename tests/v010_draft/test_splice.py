@@ -6,8 +6,8 @@ import pytest
 
 from gateway.fidelity import RESERVED
 from gateway.message import Message, Properties
-from gateway.v010.transitional.splice import SEAM
-from gateway.v010.transitional.translate import decode, write_properties
+from gateway.v010_draft.splice import SEAM
+from gateway.v010_draft.translate import decode, write_properties
 
 
 def octets(properties: Properties) -> bytes:

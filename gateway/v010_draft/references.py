@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from gateway.classic.assembler import Spool
 from gateway.limits import Limits
-from gateway.v010.transitional.translate import Transfer
+from gateway.v010_draft.translate import Transfer
 
 NOT_FOUND: Final = 404
 PRECONDITION_FAILED: Final = 406

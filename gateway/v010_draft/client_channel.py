@@ -17,10 +17,10 @@ from gateway.classic.frames import REPLY_CODES
 from gateway.classic.methods import Method
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
 from gateway.v010.execution import RangeSet, unwrap, unwrap_ranges, within
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.attached import BODIES, CONTROLS, Attached
-from gateway.v010.transitional.client_requests import CHECKS, REQUESTS, Step, consuming
-from gateway.v010.transitional.translate import (
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.attached import BODIES, CONTROLS, Attached
+from gateway.v010_draft.client_requests import CHECKS, REQUESTS, Step, consuming
+from gateway.v010_draft.translate import (
     IMMEDIATE,
     REDELIVERED,
     REJECT_UNROUTABLE,
@@ -30,7 +30,7 @@ from gateway.v010.transitional.translate import (
 )
 
 if TYPE_CHECKING:
-    from gateway.v010.transitional.client import ClientSession
+    from gateway.v010_draft.client import ClientSession
 
 OK: Final = 200
 NO_ROUTE: Final = 312
@@ -131,7 +131,7 @@ class ClientChannel(Attached):
         self._await(number, self.serial + 1)
 
     def flush(self) -> None:
-        """See :class:`~gateway.v010.transitional.attached.Attached`: ask, and tell."""
+        """See :class:`~gateway.v010_draft.attached.Attached`: ask, and tell."""
         if self._asking and not self.closing:
             self._asking = False
             self.control(t.ExecutionFlush())

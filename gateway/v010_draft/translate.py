@@ -23,11 +23,11 @@ from typing import Any, Final, NamedTuple
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import NO_HOME, RESERVED, Home, fit, restore
 from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, with_headers
-from gateway.v010.transitional.fields import ReferenceTo, read_content, write_content
-from gateway.v010.transitional.layout import FIXED, LENGTH, headers_at, sized, skip, string
-from gateway.v010.transitional.methods import MessageTransfer
-from gateway.v010.transitional.splice import SEAM
-from gateway.v010.transitional.tables import Tables, carries
+from gateway.v010_draft.fields import ReferenceTo, read_content, write_content
+from gateway.v010_draft.layout import FIXED, LENGTH, headers_at, sized, skip, string
+from gateway.v010_draft.methods import MessageTransfer
+from gateway.v010_draft.splice import SEAM
+from gateway.v010_draft.tables import Tables, carries
 from gateway.values import UINT64_MAX
 
 DIALECT: Final = "0-10 transitional"
@@ -54,7 +54,7 @@ class Transfer(NamedTuple):
     properties: bytes
     """The arguments that belong to the message, as they came; without the names between them and the body."""
     body: bytes
-    """Or a :class:`~gateway.v010.transitional.fields.ReferenceTo` one."""
+    """Or a :class:`~gateway.v010_draft.fields.ReferenceTo` one."""
 
 
 # ------------------------------------------------------------------------------------------------ what fits

@@ -14,13 +14,13 @@ from gateway.classic.frames import method_frame
 from gateway.classic.methods import Method
 from gateway.limits import Limits
 from gateway.message import Message
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.attached import METHODS
-from gateway.v010.transitional.fields import ReferenceTo
-from gateway.v010.transitional.references import REFERENCES_MAX
-from gateway.v010.transitional.unserved import UNSERVED
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.attached import METHODS
+from gateway.v010_draft.fields import ReferenceTo
+from gateway.v010_draft.references import REFERENCES_MAX
+from gateway.v010_draft.unserved import UNSERVED
 from tests.pair import SessionPair, only
-from tests.v010.transitional.pair import (
+from tests.v010_draft.pair import (
     confirming,
     consuming,
     framed,

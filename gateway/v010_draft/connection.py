@@ -15,10 +15,10 @@ from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_END, FRAME_HEADER, HEARTBEAT, METHOD, METHOD_KEY, OVERHEAD
 from gateway.errors import FrameSyntaxError
 from gateway.session import Version
-from gateway.v010.transitional.attached import IDS, METHODS, REQUEST, RESPONSE, Attached
-from gateway.v010.transitional.tables import Tables
-from gateway.v010.transitional.translate import DIALECT
 from gateway.v010.version import V0_10
+from gateway.v010_draft.attached import IDS, METHODS, REQUEST, RESPONSE, Attached
+from gateway.v010_draft.tables import Tables
+from gateway.v010_draft.translate import DIALECT
 
 NAME: Final = "transitional"
 """What the configuration calls the dialect."""

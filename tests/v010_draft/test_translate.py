@@ -10,10 +10,10 @@ import pytest
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED, digest
 from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.fields import ReferenceTo
-from gateway.v010.transitional.tables import Tables
-from gateway.v010.transitional.translate import (
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.fields import ReferenceTo
+from gateway.v010_draft.tables import Tables
+from gateway.v010_draft.translate import (
     IMMEDIATE,
     REDELIVERED,
     REJECT_UNROUTABLE,

@@ -17,10 +17,10 @@ from gateway import operations as o
 from gateway.classic.frames import reply_text
 from gateway.classic.methods import AccessRequest, AccessRequestOk, Method
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.attached import BODIES, CONTROLS, Attached
-from gateway.v010.transitional.server_requests import NOT_FOUND, REPLIES, REQUESTS
-from gateway.v010.transitional.translate import (
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.attached import BODIES, CONTROLS, Attached
+from gateway.v010_draft.server_requests import NOT_FOUND, REPLIES, REQUESTS
+from gateway.v010_draft.translate import (
     IMMEDIATE,
     REDELIVERED,
     REJECT_UNROUTABLE,
@@ -30,7 +30,7 @@ from gateway.v010.transitional.translate import (
 )
 
 if TYPE_CHECKING:
-    from gateway.v010.transitional.server import ServerSession
+    from gateway.v010_draft.server import ServerSession
 
 OPEN_SERIAL: Final = 1
 OK: Final = 200
@@ -119,7 +119,7 @@ class ServerChannel(Attached):
         self.done(number)
 
     def request(self, number: int, method: Method) -> None:
-        """A command of :data:`~gateway.v010.transitional.server_requests.REQUESTS`."""
+        """A command of :data:`~gateway.v010_draft.server_requests.REQUESTS`."""
         operation: Any = REQUESTS[method.key](self.number, method)
         operation.serial = serial = self._next_serial()
         self.asked[serial] = (number, method)
@@ -168,7 +168,7 @@ class ServerChannel(Attached):
         self.emit(o.ChannelClosed(self.number, method.reply_code, method.reply_text))
 
     def fault(self, code: int, text: str) -> None:
-        """See :class:`~gateway.v010.transitional.attached.Attached`."""
+        """See :class:`~gateway.v010_draft.attached.Attached`."""
         self._end(code, text)
         self.emit(o.ChannelClosed(self.number, code, text, False))
 

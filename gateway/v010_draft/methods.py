@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.classic import methods as m
 from gateway.classic.methods import Method, method
-from gateway.v010.transitional.fields import Content, SerialSet, Uuid
+from gateway.v010_draft.fields import Content, SerialSet, Uuid
 from gateway.wire.types import Bit, FieldTable, Long, LongLong, LongStr, Octet, Short, ShortStr
 
 # -------------------------------------------------------------------------------------------------- connection

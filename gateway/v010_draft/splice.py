@@ -12,8 +12,8 @@ from typing import Final
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED, RESERVED_OCTETS
 from gateway.limits import DEFAULT_LIMITS
-from gateway.v010.transitional.layout import headers_at
-from gateway.v010.transitional.tables import Tables
+from gateway.v010_draft.layout import headers_at
+from gateway.v010_draft.tables import Tables
 from gateway.values import Table
 
 _LENGTH: Final = struct.Struct(">I")

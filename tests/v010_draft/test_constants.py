@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gateway.classic.frames import FRAME_END, REPLY_CODES
-from gateway.v010.transitional import constants
-from gateway.v010.transitional.attached import METHODS, REQUEST, RESPONSE
-from gateway.v010.transitional.connection import FRAME_TYPES
-from gateway.v010.transitional.tables import DECODERS
+from gateway.v010_draft import constants
+from gateway.v010_draft.attached import METHODS, REQUEST, RESPONSE
+from gateway.v010_draft.connection import FRAME_TYPES
+from gateway.v010_draft.tables import DECODERS
 
 
 def test_frames_replies_and_types_are_those_that_the_sessions_go_by() -> None:

@@ -10,9 +10,9 @@ from gateway.classic.frames import METHOD, method_frame
 from gateway.classic.methods import Method
 from gateway.limits import Limits
 from gateway.operations import Consume, Consuming, Done, Operation, SelectConfirm
-from gateway.v010.transitional.attached import IDS, METHODS, REQUEST, RESPONSE, RESPONSE_KIND
-from gateway.v010.transitional.tables import Tables
 from gateway.v010.version import V0_10
+from gateway.v010_draft.attached import IDS, METHODS, REQUEST, RESPONSE, RESPONSE_KIND
+from gateway.v010_draft.tables import Tables
 from tests.pair import CLIENT, SERVER, SessionPair
 
 TABLES = Tables()

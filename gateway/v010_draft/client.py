@@ -7,9 +7,9 @@ from gateway.classic.client import ClassicClient
 from gateway.errors import FrameSyntaxError, StateError
 from gateway.operations import Operation
 from gateway.session import ClientConfig, Confirms
-from gateway.v010.transitional import methods as t
-from gateway.v010.transitional.client_channel import ClientChannel
-from gateway.v010.transitional.connection import Frames
+from gateway.v010_draft import methods as t
+from gateway.v010_draft.client_channel import ClientChannel
+from gateway.v010_draft.connection import Frames
 
 
 class ClientSession(Frames, ClassicClient):

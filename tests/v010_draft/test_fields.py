@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.v010.transitional.fields import Content, ReferenceTo, SerialSet, Uuid
+from gateway.v010_draft.fields import Content, ReferenceTo, SerialSet, Uuid
 from gateway.wire.declare import Declared, declared
 
 

@@ -12,11 +12,11 @@ from gateway import operations as o
 from gateway.classic.methods import Method
 from gateway.errors import StateError
 from gateway.v010.client_requests import ALTERNATE_EXCHANGE
-from gateway.v010.transitional import methods as t
+from gateway.v010_draft import methods as t
 from gateway.values import Table, Typed
 
 if TYPE_CHECKING:
-    from gateway.v010.transitional.client_channel import ClientChannel
+    from gateway.v010_draft.client_channel import ClientChannel
 
 BROWSE: Final = "x-filter-no-consume"
 """Qpid's argument for what the draft has no field for."""

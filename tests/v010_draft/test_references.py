@@ -6,9 +6,9 @@ import pytest
 
 from gateway.classic.assembler import Spool
 from gateway.limits import Limits
-from gateway.v010.transitional.fields import ReferenceTo
-from gateway.v010.transitional.references import HELD_OVERHEAD, REFERENCES_MAX, References, SessionFault
-from gateway.v010.transitional.translate import Transfer
+from gateway.v010_draft.fields import ReferenceTo
+from gateway.v010_draft.references import HELD_OVERHEAD, REFERENCES_MAX, References, SessionFault
+from gateway.v010_draft.translate import Transfer
 
 
 def transfer(name: bytes = b"r", properties: bytes = b"") -> Transfer:

@@ -12,10 +12,10 @@ from gateway.errors import EncodeError, StateError, Unsupported
 from gateway.limits import Limits
 from gateway.message import Message, Properties
 from gateway.session import Confirms, Role
-from gateway.v010.transitional import methods as t
 from gateway.v010.version import V0_10
+from gateway.v010_draft import methods as t
 from tests.pair import SessionPair, only
-from tests.v010.transitional.pair import confirming, consuming, make_pair, methods, opened, serial_of
+from tests.v010_draft.pair import confirming, consuming, make_pair, methods, opened, serial_of
 
 
 @pytest.fixture(params=[None, 1, 7], ids=["whole", "by octet", "by seven"])

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gateway import operations as o
 from gateway.classic.methods import Method
 from gateway.v010.server_requests import ALTERNATE_EXCHANGE
-from gateway.v010.transitional import methods as t
+from gateway.v010_draft import methods as t
 from gateway.values import Table
 
 NOT_FOUND: Final = 404
