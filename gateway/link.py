@@ -47,6 +47,7 @@ from gateway.operations import (
     Request,
     Unblocked,
 )
+from gateway.runtime.clock import clock
 from gateway.session import Capabilities, Session
 from gateway.transports.stream import Stream, StreamUser
 
@@ -215,7 +216,7 @@ class Link:
         self._over: asyncio.Future[None] = self.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
-        self.now = self.loop.time()
+        self.now = clock.monotonic()
         """When octets came last, on the loop's clock."""
         self._before_flush: list[Callable[[], None]] = []
         self._after_flush: list[Callable[[], None]] = []
@@ -233,7 +234,7 @@ class Link:
                 version it asked for, if we speak it), with garbage, or not at all.
             BrokerUnavailable: nobody listens, or the broker closed the connection.
         """
-        deadline = self.loop.time() + within
+        deadline = clock.monotonic() + within
         self.stream = stream = await dial(self, within)
         if self.ended is not None:  # by what came with the end of the TLS handshake
             stream.close()
@@ -298,7 +299,7 @@ class Link:
 
     def send(self, operation: Operation) -> int:
         """Queue an operation for the write at the end of this turn. Raises ``LocalError``."""
-        serial = self.session.send(operation, self.loop.time())
+        serial = self.session.send(operation, clock.monotonic())
         self.stream.wake()  # type: ignore[union-attr]  # operations are sent on an open link, and open sets it
         return serial
 
@@ -349,7 +350,7 @@ class Link:
 
     def data_received(self, data: bytes) -> None:
         """Octets came (:class:`~gateway.transports.stream.StreamUser`)."""
-        self.now = now = self.loop.time()
+        self.now = now = clock.monotonic()
         try:
             operations = self.session.receive_data(data, now)
         except Exception as error:  # nobody knows any more what came and what did not
@@ -365,7 +366,7 @@ class Link:
     def stream_lost(self, error: Exception | None) -> None:
         """The stream is over."""
         try:
-            self._dispatch(self.session.receive_eof(self.loop.time()))
+            self._dispatch(self.session.receive_eof(clock.monotonic()))
         except Exception as fault:  # those who wait must hear of the end all the same
             self._fault("in the session", fault)
         if self.ended is None:
@@ -463,7 +464,7 @@ class Link:
         self._timer = None
         self._timer_at = _NEVER
         try:
-            self._dispatch(self.session.handle_timeout(self.loop.time()))
+            self._dispatch(self.session.handle_timeout(clock.monotonic()))
         except Exception as error:  # without the clock there are no heartbeats
             self._give_up(error)
             return

@@ -12,6 +12,7 @@ from typing import Final, cast
 from gateway.errors import AnswerCut, AnswerHeadTooLarge, AnswerMalformed, OutboundFailed, OutboundTimeout, TlsFailed
 from gateway.outbound.answers import Answer, AnswerReader
 from gateway.outbound.limits import OutboundLimits
+from gateway.runtime.clock import clock
 
 _READABLE: Final = getattr(select, "POLLIN", 0)
 
@@ -41,7 +42,7 @@ class Connection(asyncio.Protocol):
         self.counted = True
         """Whether it still has a place among all connections."""
         self._loop = asyncio.get_running_loop()
-        self.opened = self._loop.time()
+        self.opened = clock.monotonic()
         self._limits = limits
         self._reader: AnswerReader  # from connection_made on: the pair of it and its parser is nothing to leave behind
         self._done = done

@@ -24,6 +24,7 @@ from gateway.outbound.connection import Connection
 from gateway.outbound.hosts import Rules, Site
 from gateway.outbound.limits import OutboundLimits
 from gateway.outbound.resolver import NOBODY, Resolver, SystemResolver
+from gateway.runtime.clock import clock
 from gateway.transports import client_context
 
 Dial = Callable[[Address, int], Awaitable[socket.socket]]
@@ -89,8 +90,7 @@ class Dialer:
             TlsFailed: no TLS, or none that can be trusted.
             ConfigurationError: a file of ``tls`` is missing or wrong.
         """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = clock.monotonic()
         until = min(deadline, began + self._limits.connect_timeout)
         late: type[OutboundFailed] = ResolveFailed
         try:
@@ -142,11 +142,10 @@ class Dialer:
 
     async def _connect(self, site: Site, addresses: list[Address], until: float) -> socket.socket:
         """The first address that takes it; each has its share of the time that is left."""
-        loop = asyncio.get_running_loop()
         tried = addresses[: self._limits.addresses]
         why = ""
         for number, address in enumerate(tried):
-            share = (until - loop.time()) / (len(tried) - number)
+            share = (until - clock.monotonic()) / (len(tried) - number)
             try:
                 async with asyncio.timeout(share):
                     return await self._dial(address, site.port)

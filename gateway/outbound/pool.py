@@ -12,6 +12,7 @@ from collections import deque
 from gateway.errors import Overloaded
 from gateway.outbound.connection import Connection
 from gateway.outbound.limits import OutboundLimits
+from gateway.runtime.clock import clock
 
 
 class Pool:
@@ -78,7 +79,7 @@ class Pool:
         """A connection whose request is answered."""
         limits = self._limits
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = clock.monotonic()
         here = self._by_key.get(connection.key)
         if (
             self.closed
@@ -141,7 +142,7 @@ class Pool:
         """End what has been idle too long, and come back when the next one will have been."""
         self._sweeper = None
         loop = asyncio.get_running_loop()
-        limit = loop.time() - self._limits.idle_timeout
+        limit = clock.monotonic() - self._limits.idle_timeout
         while self._idle:
             oldest = next(iter(self._idle))
             if oldest.idle_since > limit:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 from gateway.budgets import RESOURCES, Client, Holdings
 from gateway.errors import Overloaded, ResolveFailed
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
+from gateway.runtime.threads import threads
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
 """A host name to all its addresses, in the order in which to try them. Raises ResolveFailed."""
@@ -168,7 +168,7 @@ class SystemResolver:
             except RuntimeError:
                 return  # the loop has ended meanwhile
 
-        threading.Thread(target=ask, name=f"resolve {lookup.host}", daemon=True).start()
+        threads.start(ask, name=f"resolve {lookup.host}")
 
     def _answered(self, lookup: _Lookup, result: Sequence[str] | OSError) -> None:
         self._places.give(lookup.client)

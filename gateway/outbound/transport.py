@@ -33,6 +33,7 @@ from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 from gateway.outbound.pool import Pool
 from gateway.outbound.requests import IDEMPOTENT, OURS, Headers, request_line, request_octets
 from gateway.outbound.resolver import NOBODY, Resolver, SystemResolver
+from gateway.runtime.clock import clock
 
 URLS: Final = 1_024
 """URLs whose parts are remembered."""
@@ -61,7 +62,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             resolve: instead of the system's resolver.
             dial: instead of connecting by TCP; it gets nothing but addresses that the rules allow.
         """
-        self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._tls = tls
         self._rules = rules if rules is not None else Rules()
@@ -92,7 +92,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     def judge_anew(self) -> None:
         """The rules are others: nothing that was judged, and no connection that was opened, counts any more."""
         self._destination.cache_clear()
-        self._pool.renew(self._loop.time())
+        self._pool.renew(clock.monotonic())
 
     async def send(
         self,
@@ -127,7 +127,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         octets = request_octets(method, line, headers, body, limits.request_head_max)
         if tls is not None and tls != self._tls:
             key = (key, tls)
-        now = self._loop.time()
+        now = clock.monotonic()
         deadline = now + (limits.deadline if within is None else within)
         head_only = method == "HEAD"
         connection = None if fresh else self._pool.take(key, now)

@@ -10,14 +10,15 @@ class Backoff:
     """Pauses between tries: each twice as long as the one before, up to ``most_seconds``.
 
     Each pause is drawn between half of its length and the whole, so that many who failed together do not come back
-    together.
+    together. With ``jitter`` 1.0 it is drawn from 0.
     """
 
-    __slots__ = ("_first", "_most", "failures")
+    __slots__ = ("_first", "_jitter", "_most", "failures")
 
-    def __init__(self, first_seconds: float, most_seconds: float) -> None:
+    def __init__(self, first_seconds: float, most_seconds: float, jitter: float = 0.5) -> None:
         self._first = first_seconds
         self._most = most_seconds
+        self._jitter = jitter
         self.failures = 0
         """Pauses since the last success."""
 
@@ -30,7 +31,7 @@ class Backoff:
         """Count a failure. Return for how many seconds to pause."""
         longest = self.longest
         self.failures += 1
-        return ids.between(longest / 2, longest)
+        return ids.between(longest * (1.0 - self._jitter), longest)
 
     def reset(self) -> None:
         """It worked: the next pause is the shortest again."""

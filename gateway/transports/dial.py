@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.config import BrokerUrl, TlsSettings
 from gateway.errors import BrokerUnavailable, CertificateRefused
+from gateway.runtime.clock import clock
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import client_context
 
@@ -58,7 +59,7 @@ async def tls_verdict(url: BrokerUrl, tls: TlsSettings, within: float) -> Broker
     so many seconds.
     """
     listener = _Listener()
-    deadline = asyncio.get_running_loop().time() + within
+    deadline = clock.monotonic() + within
     stream: Stream | None = None
     try:
         stream = await dial(listener, url, tls, within)

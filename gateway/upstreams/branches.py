@@ -50,6 +50,7 @@ from gateway.operations import (
     XaStatus,
     Xid,
 )
+from gateway.runtime.clock import clock
 from gateway.upstreams.lanes import settle
 from gateway.upstreams.receipts import ROUTED, PublishReceipt
 
@@ -116,8 +117,8 @@ class BranchLane(Channel):
 
     async def room(self) -> None:
         """Wait until the broker takes content."""
-        while self.closed is None and (self.stopped or not self.link.writable):  # noqa: ASYNC110  # two conditions
-            await asyncio.sleep(LOOK_EVERY)
+        while self.closed is None and (self.stopped or not self.link.writable):  # two conditions
+            await clock.sleep(LOOK_EVERY)
 
     def publish(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[PublishReceipt]:
         """Publish in the branch that was started; a message that cannot be written fails, and is no part of it."""
@@ -337,7 +338,7 @@ class Worker:
         if lane is None or not lane.usable:
             self._known.clear()
             lane = self._lane = await self._branches.open()
-        now = lane.link.loop.time()
+        now = clock.monotonic()
         if exchange and self._known.get(exchange, 0.0) + EXCHANGE_KNOWN <= now:
             self._known.clear()
             await self._branches.check_exchange(exchange)

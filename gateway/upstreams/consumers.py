@@ -21,6 +21,8 @@ from typing import Any, Final
 from gateway.errors import BrokerUnavailable, GatewayError, NotFound
 from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Operation, Qos
+from gateway.runtime.backoff import Backoff
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
 from gateway.upstreams.delivery_limits import DeliveryLimits
@@ -286,9 +288,10 @@ class Consumer:
 
     async def _run(self, channel: ConsumerChannel) -> None:
         """Wait for the end of a consumer, and start the next."""
-        pause = self._pause_min
+        backoff = Backoff(self._pause_min, self._pause_max)
         while True:
-            began = channel.link.loop.time()
+            at_once = False
+            began = clock.monotonic()
             try:
                 await self._until_over(channel)
                 retires = channel.retiring and channel.usable and not channel.cancelled
@@ -299,22 +302,22 @@ class Consumer:
                 retires = False
                 channel.abandon()
             if retires:
-                pause = 0.0
+                at_once = True
             elif channel.usable and not channel.cancelled:  # it was full
                 log("consumer.full", logging.WARNING, queue=self.queue, oversized=channel.set_aside)
                 self._holders.append(channel)
                 channel.send(Cancel(channel.number, self._tag))
-                pause = 0.0
+                at_once = True
             elif channel.cancelled:
                 self._set(ConsumerState.CANCELLED, f"the broker ended the consumer: its queue {self.queue!r} is gone")
                 channel.abandon()
             else:
                 self._set(ConsumerState.DOWN, str(channel.closed))
-            if channel.link.loop.time() - began > self._pause_max:
-                pause = self._pause_min
+            if at_once or clock.monotonic() - began > self._pause_max:
+                backoff.reset()
             while True:
-                await asyncio.sleep(pause)
-                pause = min(max(pause, self._pause_min) * 2, self._pause_max) if pause else self._pause_min
+                await clock.sleep(0.0 if at_once else backoff.next())
+                at_once = False
                 try:
                     channel = await self._begin()
                 except BrokerUnavailable as error:

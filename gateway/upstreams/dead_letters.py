@@ -12,7 +12,6 @@ is not our login, which the broker would refuse; both stay readable in the reser
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +19,7 @@ from gateway.errors import AccessRefused, LeaseLost, NoDeadLetterDestination, No
 from gateway.fidelity import annotate
 from gateway.message import Message
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.session import Capabilities
 from gateway.upstreams.deliveries import Delivery
 from gateway.upstreams.publisher import Publisher
@@ -41,7 +41,6 @@ class DeadLetters:
         self._publisher = publisher
         self._topology = topology
         self._known: dict[str, tuple[float, bool, int]] = {}  # queue -> until when it is known, and what
-        self._loop = asyncio.get_running_loop()
 
     def forget(self, queue: str) -> None:
         """The queue is gone."""
@@ -100,7 +99,7 @@ class DeadLetters:
         """Whether a queue is known to name a dead-letter destination that exists, and its maximum of deliveries (0:
         none). Broker-J's 0-10 keeps some arguments to itself, so what was declared here counts, too."""
         until, known, most = self._known.get(queue, (0.0, False, 0))
-        now = self._loop.time()
+        now = clock.monotonic()
         if until > now:
             return known, most
         told = (await self._topology.query_queue(queue)).arguments or {}

@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, LeaseLost, StateError
 from gateway.link import Channel, Link
 from gateway.message import Message, delivery_count
 from gateway.operations import Deliver, DeliveryTooLarge, Got, Operation, Settle, Settlement
+from gateway.runtime.clock import clock
 from gateway.upstreams.delivery_limits import DeliveryLimits, is_last, is_used_up
 from gateway.upstreams.notify import notify
 
@@ -157,7 +158,7 @@ class DeliveryChannel(Channel):
     def _keep_instead(self, delivery: Delivery) -> bool:
         """Keep what was to be given back. Whoever gave it back is done with it: what is kept is another object."""
         kept = copy(delivery)
-        kept.at, kept.on_lost = self.link.loop.time(), None
+        kept.at, kept.on_lost = clock.monotonic(), None
         if not self.keep(kept):
             return False
         self.deliveries[delivery.number] = kept

@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -41,6 +38,9 @@ from gateway.errors import (
 from gateway.limits import Limits
 from gateway.link import Dial, Link, describe
 from gateway.operations import Alert, CloseReason, UpdateSecret
+from gateway.runtime.backoff import Backoff
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
 from gateway.session import ClientConfig, Version
 from gateway.telemetry import log
 from gateway.transports.dial import dial, tls_verdict
@@ -148,9 +148,8 @@ class Dialer:
     async def _reach(self, version: Version, purpose: str) -> tuple[Link, GatewayError | None]:
         """The last link that was tried in this version, and why it is not open if it is not: at the broker's URL, and
         where that sends us as far as the settings allow it. ``connect_timeout`` is for all of them together."""
-        loop = asyncio.get_running_loop()
         within = self.settings.connect_timeout
-        deadline = loop.time() + within
+        deadline = clock.monotonic() + within
         places, tried = [self.url], 0
         while True:
             url = places.pop(0)
@@ -173,14 +172,14 @@ class Dialer:
                     return link, refused
                 if tried >= REDIRECTS_MAX:
                     return link, RedirectRefused(f"the broker sends its clients on more than {REDIRECTS_MAX} times")
-            within = deadline - loop.time()
+            within = deadline - clock.monotonic()
             if not places or tried >= REDIRECTS_MAX or within <= 0:
                 return link, error
             tried += 1
 
     async def _open(self, link: Link, url: BrokerUrl, within: float) -> None:
         """Open a link; where the broker hangs up on TLS before its first word, find out whether TLS is why."""
-        deadline = link.loop.time() + within
+        deadline = clock.monotonic() + within
         tls = self.settings.tls
 
         async def connect(user: StreamUser, within: float) -> Stream:
@@ -191,7 +190,7 @@ class Dialer:
         except BrokerUnavailable:
             silent = link.ended is not None and link.ended.reason is CloseReason.EOF and not link.capabilities.product
             if silent and url.secure and self._connector is None:
-                verdict = await tls_verdict(url, tls, min(VERDICT, deadline - link.loop.time()))
+                verdict = await tls_verdict(url, tls, min(VERDICT, deadline - clock.monotonic()))
                 if verdict is not None:
                     raise verdict from None
             raise
@@ -214,8 +213,8 @@ class Dialer:
             limits=replace(limits, spool_max=max(limits.spool_max, 2 * settings.message_max)),
             heartbeat=settings.heartbeat,
             dialect=settings.dialect or url.dialect or None,
-            random_octets=os.urandom,
-            wall_clock=time.time,
+            random_octets=lambda size: ids.random_bytes(size),
+            wall_clock=lambda: clock.now(),
             insist=not settings.redirect_hosts,
             realm=settings.realm,
         )
@@ -268,7 +267,7 @@ class Dialer:
         files = [file for file in (settings.password_file, *secure) if file]
         seen = stamps(files)
         while files:
-            await asyncio.sleep(FILES_EVERY)
+            await clock.sleep(FILES_EVERY)
             before, seen = seen, stamps(files)
             if seen != before:
                 log("broker.files_changed", broker=self.name)
@@ -303,36 +302,34 @@ class Keeper:
         self._down = down
         self._cuts = 0
         """How many logins in a row were cut."""
+        self._backoff = Backoff(dialer.settings.reconnect_min, dialer.settings.reconnect_max, jitter=1.0)
+        self._after_cuts = Backoff(CUT_PAUSE, dialer.settings.reconnect_max)
         self._hurry = asyncio.Event()
         dialer.on_files.append(self._hurry.set)
 
     async def run(self) -> None:
         """Connect, wait for the end, and again; until cancelled, which closes the link."""
-        settings = self._dialer.settings
-        loop = asyncio.get_running_loop()
-        pause = settings.reconnect_min
         while True:
-            began = loop.time()
+            began = clock.monotonic()
             reason = await self._once()
-            if loop.time() - began > SETTLED and not self.hopeless:
-                pause = settings.reconnect_min
+            if clock.monotonic() - began > SETTLED and not self.hopeless:
+                self._backoff.reset()
             self._down(reason)
-            wait = self._pause(pause)
+            wait = self._pause()
             broker, connection = self._dialer.name, connection_name(self._dialer.name, self.purpose)
             log("broker.link_down", broker=broker, connection=connection, reason=reason, again_in=round(wait, 2))
             self._hurry.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._hurry.wait()
-            pause = min(pause * 2, settings.reconnect_max)
 
-    def _pause(self, usual: float) -> float:
-        """How long to wait before the next attempt, in seconds; ``usual``: where nothing speaks against it."""
-        settings = self._dialer.settings
+    def _pause(self) -> float:
+        """Return for how many seconds to wait before the next attempt."""
+        usual = self._backoff.next()
         if self._cuts:
-            longest = min(settings.reconnect_max, CUT_PAUSE * 2 ** (self._cuts - 1))
-            return random.uniform(longest / 2, longest)  # noqa: S311  # a pause, no secret
-        return max(SLOW_RETRY, settings.reconnect_max) if self.hopeless else random.uniform(0, usual)  # noqa: S311
+            self._after_cuts.failures = self._cuts - 1
+            return self._after_cuts.next()
+        return max(SLOW_RETRY, self._dialer.settings.reconnect_max) if self.hopeless else usual
 
     async def _once(self) -> str:
         """One link from its beginning to its end; why it ended."""

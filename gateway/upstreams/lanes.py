@@ -14,6 +14,7 @@ from gateway.errors import GatewayError, OutcomeUnknown, PublishRefused, RemoteE
 from gateway.link import Channel, Link
 from gateway.message import Message
 from gateway.operations import Confirmed, Failed, Flow, Operation, Outcome, Publish, Refused, Returned, SelectConfirm
+from gateway.runtime.clock import clock
 from gateway.session import Confirms
 from gateway.upstreams import isolation
 from gateway.upstreams.receipts import ROUTED, PublishReceipt
@@ -111,7 +112,7 @@ class Lane(Channel):
 
     def handle(self, operation: Operation) -> None:
         if isinstance(operation, Flow):
-            self.stopped_at = None if operation.active else self.link.loop.time()
+            self.stopped_at = None if operation.active else clock.monotonic()
             self.outlet.publisher.flow_changed(operation.active)
 
     def time_out(self, now: float) -> float:

@@ -26,6 +26,8 @@ from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, NotFo
 from gateway.limits import PULL_MAX
 from gateway.link import Link
 from gateway.operations import Cancel, Cancelled, Consume, Deliver, Get, Got, Operation, Qos, Settlement
+from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.upstreams.deliveries import Delivery, DeliveryChannel, Oversized
 from gateway.upstreams.delivery_limits import DeliveryLimits
 from gateway.upstreams.fetched import Fetched, release
@@ -51,7 +53,7 @@ class LeaseChannel(DeliveryChannel):
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
-        self.born = link.loop.time()
+        self.born = clock.monotonic()
         self.taken = True
         """A fetch is using it."""
         self.consumer = ""
@@ -142,7 +144,7 @@ class Leases:
         self._spare: dict[str, list[LeaseChannel]] = {}  # by queue, "" for channels without leases; not taken
         self._tags = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
-        self._fetches: set[asyncio.Task[list[Delivery]]] = set()
+        self._fetches = Tasks("fetch", expected=(Exception,))  # their callers hear of them
         self._checks: dict[str, asyncio.Task[None]] = {}
         """Questions under way whether a queue is still there."""
         self._freed: asyncio.Future[None] | None = None
@@ -175,9 +177,7 @@ class Leases:
         await self._check_queue(queue, QUEUE_KNOWN)
         hurry: asyncio.Future[None] = self._loop.create_future()
         fetched = Fetched(bytes_max, self._expected.get(queue), self._message_max)
-        work = asyncio.ensure_future(self._fetch(queue, max_messages, self._loop.time() + wait, hurry, fetched))
-        self._fetches.add(work)
-        work.add_done_callback(self._fetches.discard)
+        work = self._fetches.start(self._fetch(queue, max_messages, clock.monotonic() + wait, hurry, fetched))
         try:
             while not (await asyncio.wait([work], timeout=LOOK_AGAIN))[0]:
                 if not self._is_told():
@@ -222,7 +222,7 @@ class Leases:
                         break
                 finally:
                     self._put(channel)
-            while not found and not hurry.done() and (left := deadline - self._loop.time()) > 0:
+            while not found and not hurry.done() and (left := deadline - clock.monotonic()) > 0:
                 channel = await self._take("", deadline, hurry)
                 channel.queue = queue
                 try:
@@ -320,7 +320,7 @@ class Leases:
             try:
                 return await self._take_now(queue)
             except LimitExceeded as error:
-                left = deadline - self._loop.time()
+                left = deadline - clock.monotonic()
                 if left <= 0 or hurry.done():
                     raise Overloaded(str(error)) from None
             if self._freed is None:
@@ -395,7 +395,7 @@ class Leases:
     def _sweep(self) -> None:
         """End leases that lasted too long, close channels that are old and hold nothing, and sort the rest: a
         channel whose leases are all settled serves any queue."""
-        now = self._loop.time()
+        now = clock.monotonic()
         spare: dict[str, list[LeaseChannel]] = {}
         for channel in list(self._channels):
             if channel.closed is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from gateway.config import BrokerSettings
 from gateway.link import Dial
+from gateway.runtime.clock import clock
 from gateway.session import Capabilities, Version
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSIONS
@@ -55,12 +55,11 @@ async def probe(settings: BrokerSettings, connector: Dial | None = None) -> Prob
         ConfigurationError: the URL is wrong. What the far end does raises nothing: it is the answer.
     """
     dialer = Dialer("probe", settings, connector)
-    loop = asyncio.get_running_loop()
     attempts: list[Attempt] = []
     for version in VERSIONS:
-        began = loop.time()
+        began = clock.monotonic()
         link, error = await dialer.attempt(version)
-        seconds = loop.time() - began
+        seconds = clock.monotonic() - began
         capabilities = link.capabilities
         attempts.append(
             Attempt(

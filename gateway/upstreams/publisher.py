@@ -33,6 +33,7 @@ from gateway.errors import (
 from gateway.link import Link, connection_error
 from gateway.message import Message
 from gateway.operations import Publish
+from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks, report
 from gateway.session import Confirms
 from gateway.telemetry import log
@@ -171,7 +172,7 @@ class Publisher:
     def oldest(self) -> float:
         """For how long, at least, the oldest publish that was written has had no outcome, in seconds; 0: there is
         none."""
-        now = self._loop.time()
+        now = clock.monotonic()
         lanes = (outlet.lane for exchange in self._exchanges.values() for outlet in exchange.outlets)
         return max((lane.waits(now) for lane in lanes if lane is not None), default=0.0)
 
@@ -215,7 +216,7 @@ class Publisher:
         if active:
             self._schedule_pump()
         else:
-            self._wake_by(self._loop.time() + SILENCE)
+            self._wake_by(clock.monotonic() + SILENCE)
 
     # --------------------------------------------------------------------------------------------- publish
 
@@ -234,7 +235,7 @@ class Publisher:
         if link is None or self.unavailable:
             future.set_exception(self._unavailable())
             return future
-        now = self._loop.time()
+        now = clock.monotonic()
         entry = self._exchanges.get(exchange)
         try:
             # What came from a broker has been accepted by one: the session carries what this one must not see.
@@ -311,11 +312,11 @@ class Publisher:
         window = lane.window
         if not window:
             lane.base = serial
-            lane.progress = self._loop.time()
+            lane.progress = clock.monotonic()
             if lane.transactional:
                 link.after_flush(lane.seal)
         if lane.measured < 0:
-            lane.measured, lane.measured_at = serial, self._loop.time()
+            lane.measured, lane.measured_at = serial, clock.monotonic()
         size = len(message.body)
         window.append((future, size, deadline, publish))
         self.pending_octets += size
@@ -344,7 +345,7 @@ class Publisher:
         """See to it that the outlet gets a lane and its exchange is known to exist."""
         if self._alone and not outlet.suspects:
             return  # its turn comes when the culprit is found
-        now = self._loop.time()
+        now = clock.monotonic()
         opening = outlet.opening is not None and not outlet.opening.done()  # one cancelled at once never ran
         if not opening and (outlet.lane is None or outlet.exchange.known_at < now - EXCHANGE_STALE):
             outlet.opening = self._tasks.start(self._open(outlet))
@@ -353,7 +354,7 @@ class Publisher:
         lane: Lane | None = None
         try:
             exchange = outlet.exchange
-            if exchange.known_at < self._loop.time() - EXCHANGE_FRESH:
+            if exchange.known_at < clock.monotonic() - EXCHANGE_FRESH:
                 await asyncio.shield(self._refresh(exchange))
             link = self._link
             if outlet.lane is None and link is not None:
@@ -384,10 +385,10 @@ class Publisher:
     async def _ask(self, exchange: Exchange) -> None:
         try:
             await self._check_exchange(exchange.name)
-            exchange.known_at = self._loop.time()
+            exchange.known_at = clock.monotonic()
         except RemoteError as error:
             exchange.doubt()
-            self._refusals.add(exchange.name, "", error, self._loop.time() + isolation.REFUSED_FOR)
+            self._refusals.add(exchange.name, "", error, clock.monotonic() + isolation.REFUSED_FOR)
             raise
         finally:
             exchange.checking = None
@@ -412,7 +413,7 @@ class Publisher:
         link = self._link
         if link is None or link.ended is not None or self.unavailable:
             return
-        now = self._loop.time()
+        now = clock.monotonic()
         for outlet in list(self._waiting.outlets):
             if self._alone and (self._in_flight() or not outlet.suspects):
                 continue
@@ -454,7 +455,7 @@ class Publisher:
         )  # fmt: skip
         link = self._link
         seconds = isolation.REFUSED_FOR if link is None or link.ended is None else isolation.REFUSED_FOR_LONG
-        self._refusals.add(publish.exchange, publish.routing_key, error, self._loop.time() + seconds)
+        self._refusals.add(publish.exchange, publish.routing_key, error, clock.monotonic() + seconds)
         limit = isolation.size_limit(error)
         if limit is not None and limit < self._body_max:
             self._body_max = limit
@@ -515,7 +516,7 @@ class Publisher:
         """Time out what is late, and notice silence."""
         self._timer = None
         self._timer_at = NEVER
-        now = self._loop.time()
+        now = clock.monotonic()
         earliest = NEVER
         stalled = False
         for exchange in self._exchanges.values():

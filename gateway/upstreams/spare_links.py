@@ -13,6 +13,7 @@ from typing import Final
 
 from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded
 from gateway.link import Link
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams.keeper import Dialer
 
@@ -80,12 +81,11 @@ class SpareLinks:
 
     async def _tidy(self) -> None:
         """Close those that have had no channel for a while."""
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await clock.sleep(LOOK_EVERY)
             async with self._opening:
                 idle = {link for link in self._links if link.ended is None and not link.channels}
-                now = loop.time()
+                now = clock.monotonic()
                 self._empty_since = {link: self._empty_since.get(link, now) for link in idle}
                 for link, since in self._empty_since.items():
                     if now - since >= IDLE:

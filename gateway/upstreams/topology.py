@@ -43,6 +43,7 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.values import Table
 
@@ -191,7 +192,6 @@ class Topology:
         self._declared: OrderedDict[Hashable, Request] = OrderedDict()
         self._ours: set[str] = set()  # names of exclusive queues
         self._known: dict[str, float] = {}  # queue that exists -> since when that is known
-        self._loop = asyncio.get_running_loop()
 
     # ----------------------------------------------------------------------------------------------- queues
 
@@ -220,7 +220,7 @@ class Topology:
     async def check_queue(self, queue: str, age: float = QUEUE_KNOWN) -> None:
         """NotFound where there is no such queue. An answer that is no older than ``age`` seconds will do; a login
         that may not ask is let through."""
-        now = self._loop.time()
+        now = clock.monotonic()
         known = self._known.get(queue)
         if known is not None and known > now - age:
             return

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -25,6 +24,8 @@ from gateway.limits import PULL_MAX
 from gateway.link import Dial, Link
 from gateway.message import Message
 from gateway.operations import BindingFound, ExchangeFound
+from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.session import Capabilities, Version
 from gateway.telemetry import log
 from gateway.translation import Target, target_of
@@ -96,7 +97,7 @@ class Upstream:
         )
         self._dead_letters = DeadLetters(name, self.url.user, self._publisher, self._topology)
         self._consumers: set[Consumer] = set()
-        self._rejecting: set[asyncio.Task[None]] = set()
+        self._rejecting = Tasks("dead-lettering of oversized messages")
         self._keepers = {
             _PUBLISH: Keeper(self._dialer, _PUBLISH, up=self._publish_up, down=self._publish_down),
             _CONSUME: Keeper(self._dialer, _CONSUME, up=self._consume_up, down=self._consume_down),
@@ -108,7 +109,7 @@ class Upstream:
         self._reasons = dict.fromkeys(self._keepers, "")
         self._state = UpstreamState.CONNECTING
         self._reason = "not started"
-        self._since = time.time()
+        self._since = clock.now()
         self._all_up = asyncio.Event()
         self._consuming = asyncio.Event()
         self.users = 0
@@ -498,9 +499,7 @@ class Upstream:
             "broker.oversized", logging.WARNING,
             broker=self.name, queue=oversized.queue, size=oversized.size, message_max=oversized.limit,
         )  # fmt: skip
-        task = asyncio.get_running_loop().create_task(self._dead_letter(oversized.queue, reject))
-        self._rejecting.add(task)
-        task.add_done_callback(self._rejecting.discard)
+        self._rejecting.start(self._dead_letter(oversized.queue, reject), self.name)
         notify(self.on_oversized, oversized)
 
     async def _dead_letter(self, queue: str, reject: Callable[[], None]) -> None:
@@ -522,7 +521,7 @@ class Upstream:
             annotate=self.settings.annotate,
             frame_max=link.capabilities.frame_max,
             dialect=self.settings.dialect or self.url.dialect or None,
-            clock=time.time,
+            clock=lambda: clock.now(),
         )
         self._publisher.attach(link)
         self.branches.attach(link)
@@ -584,7 +583,7 @@ class Upstream:
         changed = state is not self._state
         self._state, self._reason = state, reason
         if changed:
-            self._since = time.time()
+            self._since = clock.now()
             notify(self.on_state, self)
 
     def _state_now(self) -> tuple[UpstreamState, str]:

@@ -62,6 +62,8 @@ def test_pauses_double_up_to_the_longest_and_start_again_after_a_success() -> No
     backoff.reset()
     with replaced(ids, fraction=lambda: 1.0):
         assert [backoff.next() for _ in range(4)] == [0.5, 1.0, 2.0, 3.0]
+    with replaced(ids, fraction=lambda: 0.0):
+        assert Backoff(1.0, 1.0, jitter=1.0).next() == 0.0
     backoff.failures = 100_000
     assert backoff.longest == 3.0
 

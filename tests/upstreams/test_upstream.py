@@ -10,6 +10,8 @@ import pytest
 from gateway.config import BrokerSettings
 from gateway.errors import AuthenticationFailed, BrokerUnavailable, ConfigurationError
 from gateway.operations import Closed, CloseReason, DeclareQueue, Opened, Publish
+from gateway.runtime.backoff import Backoff
+from gateway.runtime.ids import ids
 from gateway.session import Version
 from gateway.upstreams import Status, Upstream, UpstreamState, keeper
 from gateway.upstreams.topology import Desk, Topology
@@ -123,16 +125,17 @@ async def test_a_broker_that_cuts_every_login_counts_as_one_that_refuses_us(brok
 
 
 async def test_the_pauses_after_logins_that_were_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper.random, "uniform", lambda least, most: most)
+    monkeypatch.setattr(ids, "fraction", lambda: 1.0)
     settings = BrokerSettings(url="amqp://h/", reconnect_min=0.1, reconnect_max=20.0)
     kept = keeper.Keeper(keeper.Dialer("x", settings), "publish", up=pytest.fail, down=pytest.fail)
     pauses = []
     for cuts in range(8):
         kept._cuts, kept.hopeless = cuts, cuts >= keeper.CUTS
-        pauses.append(kept._pause(0.1))
+        kept._backoff.reset()
+        pauses.append(kept._pause())
     assert pauses == [0.1, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
     kept._cuts = 0
-    assert kept._pause(0.1) == keeper.SLOW_RETRY  # a refusal that was said
+    assert kept._pause() == keeper.SLOW_RETRY  # a refusal that was said
 
 
 async def test_a_file_that_changes_ends_the_pause(
@@ -299,11 +302,12 @@ async def test_pauses_grow_and_begin_small_again(
 ) -> None:
     pauses: list[float] = []
 
-    def uniform(low: float, high: float) -> float:
-        pauses.append(high)
+    def no_pause(backoff: Backoff) -> float:
+        pauses.append(backoff.longest)
+        backoff.failures += 1
         return 0.0
 
-    monkeypatch.setattr("gateway.upstreams.keeper.random.uniform", uniform)
+    monkeypatch.setattr(Backoff, "next", no_pause)
     monkeypatch.setattr(keeper, "SETTLED", 0.1)
     broker.down = True
     upstream = await start(broker, wait=False, reconnect_min=1.0, reconnect_max=4.0)
