@@ -94,6 +94,11 @@ SERVICE: tuple[Panel, ...] = (
         ),
     ),
     (
+        "Background tasks that failed",
+        "short",
+        (("sum by (task) (increase(amqpgw_task_failures_total[1h]))", "{{task}}"),),
+    ),
+    (
         "Configuration read again",
         "short",
         (("sum by (outcome) (increase(amqpgw_config_reloads_total[1h]))", "{{outcome}}"),),
