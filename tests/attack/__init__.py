@@ -15,12 +15,13 @@
     json_bodies.py   bodies that are hardly JSON
     http_load.py     pipelining, slow callers, large bodies, unread answers, large pulls
     browsers.py      requests of web pages
-    outbound.py      URLs and answers of endpoints
+    outbound.py      URLs and answers of endpoints, and names that no name server answers
     amqp_frames.py   frames, tables and connections of the embedded broker
     amqp_load.py     what costs the embedded broker much time
     poison.py        messages that some consumers cannot take
     logins.py        logins of the embedded broker
     budgets.py       a client that takes all that it can
+    proxies.py       callers behind a proxy, and strangers who forge its headers
     secrets.py       planted secrets, and terminals
     planted.py       a gateway without its defenses, to show that the judges notice
     __main__.py      the full form: ``make attack``

@@ -35,6 +35,8 @@ CALM: Final = 5.0
 """How long the gateway may take to be as it was after an attack, in seconds."""
 SLOW: Final = 3.0
 """After how many seconds of silence the gateways close a connection: sooner than by default, to save time."""
+ANSWER: Final = "answer"
+"""File in the folder of a gateway: silent names are answered from then on."""
 BROKER: Final = "local-0-9-1"
 OTHER: Final = "local-0-8"
 """A broker that the objects of the attacks are not at."""
@@ -81,6 +83,15 @@ class Gateway(GatewayProcess):
         tables = _merge({"http": {"port": self.port}, "ops": {"port": self.ops_port}}, tables)
         self.config.write_text(json.dumps(tables), encoding="utf-8")
         self.config.chmod(0o600)
+
+
+class SilentNames(Gateway):
+    """A gateway whose name server says nothing of ``*.silent.example`` as long as there is no file :data:`ANSWER`."""
+
+    module = "tests.budgets.silent"
+
+    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        return super()._spawn(str(self.folder / ANSWER), *arguments)
 
 
 @dataclass
@@ -131,6 +142,8 @@ class Row:
     """Whether it gets a gateway that no other row uses."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings over those of the setup; such a row needs ``fresh``."""
+    kind: type[Gateway] = Gateway
+    """The program; another one than the gateway's own needs ``fresh``."""
 
 
 def _common(folder: Path, amqp_port: int) -> dict[str, Any]:
@@ -305,7 +318,7 @@ class Lab:
     async def perform(self, row: Row, full: bool) -> Outcome:
         """Carry out a row on its gateway."""
         if row.fresh:
-            running = await asyncio.to_thread(Running, row.on, row.settings)
+            running = await asyncio.to_thread(Running, row.on, row.settings, row.kind)
             try:
                 return await measure(row, running, full)
             finally:

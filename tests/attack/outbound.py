@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.attack.client import Answer, Client
 from tests.attack.judge import Record
-from tests.attack.lab import RECEIVERS, Target
+from tests.attack.lab import ANSWER, RECEIVERS, Target
 from tests.outbound.endpoint import Endpoint
 from tests.outbound.vectors import TABLE
 from tests.servers.process import free_port
@@ -208,3 +208,65 @@ async def answers(target: Target, record: Record) -> None:
             await receiver.close()
     await client.ask("DELETE", ENDPOINT)
     client.close()
+
+
+SILENT_NAMES: Final = {"outbound.allow": [f"{RECEIVERS}/32", "localhost", "*.silent.example"]}
+"""Settings: names that the gateway may ask for, and where it gets the keys of tokens."""
+LOCAL: Final = ("127.0.0.1", "::1")
+"""Addresses of ``localhost``."""
+SOON: Final = 2.5
+"""How long a test beside silent names may take, in seconds: half of the time that a connection may take."""
+
+
+async def _agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+    writer.close()
+
+
+async def silent_names(target: Target, record: Record) -> None:
+    """Have one endpoint ask for name after name that no name server answers: another endpoint's test is delivered."""
+    port = free_port()
+    greedy, modest = target.client("hooks"), target.client("modest")
+    tests: list[asyncio.Task[None]] = []
+
+    async def ask_for(number: int) -> None:
+        client = target.client("hooks")
+        answer = await client.ask("POST", f"{ENDPOINT}:test", {}, within=DEADLINE + BEYOND + 10)
+        record.check(answer.status in (200, 429, 503), f"silent name {number}: {answer.status} {answer.code}")
+        if answer.status == 200:
+            record.check(not (answer.json() or {}).get("delivered"), f"silent name {number} was delivered")
+        client.close()
+
+    async with listening(_agree, LOCAL, port):
+        try:
+            body = {"url": f"http://localhost:{port}/x", "deadline_seconds": DEADLINE}
+            put = await modest.ask("PUT", "/v1/endpoints/modest", body)
+            record.check(put.status in (200, 201), f"the other endpoint: {put.status} {put.body[:200]!r}")
+            took = []
+            for number in range(32 + target.scaled(20, 3)):  # it is still asked for names that nobody waits for
+                if number < 32:
+                    url = f"http://n{number}.silent.example/x"
+                    put = await _put(greedy, {"url": url, "deadline_seconds": DEADLINE})
+                    record.check(put.status in (200, 201), f"the endpoint: {put.status} {put.body[:200]!r}")
+                    tests.append(asyncio.create_task(ask_for(number)))
+                    await asyncio.sleep(0.02)
+                elif number == 32:
+                    await asyncio.gather(*tests)
+                began = time.monotonic()
+                tested = await modest.ask("POST", "/v1/endpoints/modest:test", {})
+                took.append(time.monotonic() - began)
+                found = tested.json() or {}
+                if not record.check(found.get("delivered"), f"the other endpoint: {tested.status} {found}"):
+                    break
+            record.notes["the other endpoint"] = f"{max(took) * 1e3:.0f} ms"
+            record.check(max(took) < SOON or not target.full, f"the other endpoint's test took {max(took):.1f} s")
+        finally:
+            (target.folder / ANSWER).touch()
+            for test in tests:
+                test.cancel()
+            await asyncio.gather(*tests, return_exceptions=True)
+    for client in (greedy, modest):
+        client.close()

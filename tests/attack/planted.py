@@ -1,6 +1,7 @@
 """``python -m tests.attack.planted``: a gateway whose defenses are taken out, to show that the judges notice.
 
-It takes the arguments of ``gateway``. Any request for one of these paths does harm at once:
+It takes the arguments of ``gateway``. It trusts every caller that claims to be a proxy. Its name server says nothing
+of some names, and it asks for any number of them. Any request for one of these paths does harm at once:
 
     /planted/memory   keeps 64 MiB
     /planted/stall    stands still for half a second
@@ -15,13 +16,18 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.api import guard
 from gateway.api.app import Api
+from gateway.api.proxies import Proxies
 from gateway.commands import main
+from gateway.outbound import resolver
 from gateway.telemetry import log
 from tests import canary
+from tests.attack.lab import ANSWER
+from tests.budgets.silent import silence
 
 STALL: Final = 0.5
 KEPT: Final[list[bytearray]] = []
@@ -55,6 +61,9 @@ def plant() -> None:
     """Take the defenses out."""
     Api.__call__ = _harmful  # type: ignore[method-assign]
     guard.PARSED_MAX = guard.UNPARSED_MAX = 1 << 30  # type: ignore[misc]
+    Proxies._trusts = lambda self, host: True  # type: ignore[method-assign]
+    resolver.UNKNOWN_SHARE = 1.0  # type: ignore[misc]
+    silence(Path(ANSWER))
 
 
 if __name__ == "__main__":

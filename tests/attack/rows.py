@@ -17,11 +17,12 @@ from tests.attack import (
     outbound,
     paths,
     poison,
+    proxies,
     secrets,
     tokens,
 )
 from tests.attack.judge import Bounds
-from tests.attack.lab import Row
+from tests.attack.lab import Row, SilentNames
 
 HELD: Final = Bounds(memory_mib=256, wait_ms=100)
 """Of rows that have the embedded broker hold much, and whose neighbors wait for 100 ms at most."""
@@ -42,6 +43,7 @@ ROWS: Final = (
     Row("endpoint URLs", outbound.urls),
     Row("redirects", outbound.redirects),
     Row("hostile answers", outbound.answers),
+    Row("silent names", outbound.silent_names, fresh=True, settings=outbound.SILENT_NAMES, kind=SilentNames),
     Row("planted secrets", secrets.leaks),
     Row("terminals and logs", secrets.terminals, quick=False),
     Row("hostile frames", amqp_frames.frames),
@@ -60,6 +62,7 @@ ROWS: Final = (
     Row("dead-letter cascade", amqp_load.dead_letter_cascade, bounds=HELD),
     Row("poison messages", poison.attack),
     Row("budgets", budgets.attack, fresh=True, settings=budgets.SETTINGS),
+    Row("trusted proxies", proxies.attack, fresh=True, settings=proxies.SETTINGS),
     Row("pipelining", http_load.pipelining, bounds=Bounds(memory_mib=5)),
     Row("slow callers", http_load.slow),
     Row("large bodies", http_load.large_bodies, bounds=Bounds(memory_mib=192)),

@@ -22,6 +22,7 @@ from tests.attack import (
     outbound,
     paths,
     poison,
+    proxies,
     secrets,
     tokens,
 )
@@ -41,6 +42,8 @@ LAX = (
     browsers.attack,
     outbound.urls,
     outbound.redirects,
+    outbound.silent_names,
+    proxies.attack,
     http_load.slow,
     http_load.large_bodies,
     logins.mechanisms,
@@ -97,6 +100,14 @@ class Planted(lab.Gateway):
     module = "tests.attack.planted"
 
 
+UNBOUNDED: Any = {
+    "http.trusted_proxies": [proxies.PROXY],
+    "outbound.allow": ["127.0.0.0/8", "localhost", "*.silent.example"],
+    "budgets.shares.lookups": 1.0,
+}
+"""Settings of such a gateway."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def shown_on_purpose() -> Iterator[None]:
     """What shows the planted secret here does so on purpose: it is not written down for the suite."""
@@ -107,7 +118,7 @@ def shown_on_purpose() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def planted(shown_on_purpose: None) -> Iterator[Running]:
-    running = Running("keyed", {"outbound.allow": ["127.0.0.0/8"]}, Planted)
+    running = Running("keyed", UNBOUNDED, Planted)
     yield running
     running.close()
     canary.taken()
@@ -137,9 +148,11 @@ def asking(path: str, times: int = 1) -> Attack:
         (asking("/planted/secret"), "a planted secret was seen"),
         (http_load.pipelining, "memory grew by"),
         (outbound.urls, "connections"),
+        (outbound.silent_names, "the other endpoint"),
+        (proxies.attack, "from 127.0.0.22"),
         (asking("/planted/end"), "the gateway ended"),
     ],
-    ids=["nothing", "memory", "stall", "error", "secret", "pipelining", "urls", "end"],
+    ids=["nothing", "memory", "stall", "error", "secret", "pipelining", "urls", "silent names", "proxies", "end"],
 )
 async def test_a_gateway_without_its_defenses(
     attack: Attack, fault: str, planted: Running, monkeypatch: pytest.MonkeyPatch

@@ -18,8 +18,8 @@ SILENCE = 60.0
 _getaddrinfo = socket.getaddrinfo
 
 
-def main(answer: Path, arguments: list[str]) -> None:
-    """Run the command."""
+def silence(answer: Path) -> None:
+    """Have the name server of this process say nothing."""
 
     def ask(host: Any, *more: Any, **named: Any) -> Any:
         if str(host).endswith(".silent.example"):
@@ -30,8 +30,8 @@ def main(answer: Path, arguments: list[str]) -> None:
         return _getaddrinfo(host, *more, **named)
 
     socket.getaddrinfo = ask  # type: ignore[assignment]  # the same for all other names
-    cli(arguments)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    silence(Path(sys.argv[1]))
+    cli(sys.argv[2:])
