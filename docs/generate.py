@@ -36,7 +36,7 @@ from gateway.classic import client, client_channel, server, server_channel
 from gateway.classic import dialect as classic
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_HEADER, METHOD
-from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionCloseOk08, Method
+from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionRedirect09, Method
 from gateway.commands.doctor import findings as doctor
 from gateway.fidelity import HELD, deaths
 from gateway.ledger import states
@@ -396,8 +396,8 @@ def dialects() -> Iterator[str]:
 def classic_methods() -> Iterator[str]:
     """Every method of every dialect of 0-8 and 0-9-1, who of us reads it, and who was seen with it."""
     takers = {
-        "client": {*client_channel.HANDLERS, *client.CONNECTION},
-        "server": {*server_channel.HANDLERS, *server.CONNECTION, *CLOSED},
+        "client": {*client_channel.HANDLERS, *client_channel.UNDECODED, *client.CONNECTION},
+        "server": {*server_channel.HANDLERS, *server_channel.UNDECODED, *server.CONNECTION, *CLOSED},
     }
     seen = transcribed()
     rows: dict[tuple[int, str], dict[type[Method], list[Dialect]]] = {}
@@ -416,7 +416,9 @@ def classic_methods() -> Iterator[str]:
                 used(title, *by_version),
                 "nobody: 540"
                 if key >> 16 in unserved
-                else ", ".join(role for role, taken in takers.items() if taken & shapes.keys()),
+                else ", ".join(
+                    role for role, taken in takers.items() if any(shape.meaning in taken for shape in shapes)
+                ),
                 "; ".join(f"{broker} {', '.join(versions)}" for broker, versions in seen.get((key, title), {}).items()),
             )
             for (key, title), shapes in sorted(rows.items())
@@ -473,7 +475,7 @@ def used(title: str, *versions: Mapping[str, str]) -> str:
     return next((version[name] for name in names for version in versions if name in version), "")
 
 
-CLOSED = (ConnectionCloseOk, ConnectionCloseOk08, ChannelCloseOk)
+CLOSED = (ConnectionCloseOk, ChannelCloseOk)
 """What a server reads when it waits for nothing else."""
 
 
@@ -559,7 +561,7 @@ UNASKED = "nobody: what it answers is not sent"
 def draft_methods() -> Iterator[str]:
     """Every method of the transitional draft, and who of us reads it."""
     ends: Mapping[str, tuple[type[Attached], Iterable[type[Method]]]] = {
-        "client": (DraftClientChannel, (*client.CONNECTION, draft.ConnectionRedirect, draft.MessageTransfer)),
+        "client": (DraftClientChannel, (*client.CONNECTION, ConnectionRedirect09, draft.MessageTransfer)),
         "server": (
             DraftServerChannel,
             (*server.CONNECTION, ConnectionCloseOk, draft.SessionResume, draft.MessageTransfer),

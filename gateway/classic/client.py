@@ -154,7 +154,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
 
     def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
         method = self.dialect.methods.get(key)
-        handler = CONNECTION.get(method) if method is not None else None
+        handler = CONNECTION.get(method.meaning) if method is not None else None
         if method is None or handler is None:
             raise FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF} on channel 0", 503)
         handler(self, method.decode(data, at, end, self.tables))
@@ -298,7 +298,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         serial = self.secrets.pop(0)
         self.emit(o.Done(0, serial, serial))
 
-    def closed_by_peer(self, method: m.ConnectionClose | m.ConnectionClose08) -> None:
+    def closed_by_peer(self, method: m.ConnectionClose) -> None:
         """connection.close of the broker."""
         self.send_method(0, self.dialect.connection_close_ok())
         if self.phase is Phase.CLOSING:
@@ -313,7 +313,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
             failed[0].fail_request(key, method.reply_code, text)
         self.end(Closed(0, reason, method.reply_code, text))
 
-    def closed_by_us(self, method: m.ConnectionCloseOk | m.ConnectionCloseOk08) -> None:
+    def closed_by_us(self, method: m.ConnectionCloseOk) -> None:
         """connection.close-ok."""
         if self.phase is not Phase.CLOSING:
             raise FrameSyntaxError("close-ok where no close was sent", 503)
@@ -373,9 +373,7 @@ CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicClient, Any], None]]]
     m.ConnectionOpenOk: ClassicClient.connected,
     m.ConnectionRedirect: ClassicClient.redirected,
     m.ConnectionClose: ClassicClient.closed_by_peer,
-    m.ConnectionClose08: ClassicClient.closed_by_peer,
     m.ConnectionCloseOk: ClassicClient.closed_by_us,
-    m.ConnectionCloseOk08: ClassicClient.closed_by_us,
     m.ConnectionUpdateSecretOk: ClassicClient.secret_updated,
     m.ConnectionBlocked: ClassicClient.blocked,
     m.ConnectionUnblocked: ClassicClient.unblocked,

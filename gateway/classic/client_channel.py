@@ -376,7 +376,7 @@ class ClientChannel(BaseChannel):
         """Take out the request that ``method`` answers: the oldest that waits for such an answer. That is not
         always the oldest of all: RabbitMQ's consume-ok and cancel-ok take the way through the queue, and what
         was asked behind them may be answered before."""
-        requests, kind = self.requests, type(method)
+        requests, kind = self.requests, type(method).meaning
         tag = getattr(method, "consumer_tag", None)
         for position, asked in enumerate(requests):
             if kind in asked.answers and (tag is None or asked.request.consumer_tag in ("", tag)):
@@ -658,27 +658,25 @@ def _ack(channel: ClientChannel, data: bytes, at: int, end: int) -> None:
 @cache
 def handlers(dialect: Dialect) -> Mapping[int, Handler]:
     """What may come on a channel of this dialect, by key."""
-    return {method.key: HANDLERS[method] for method in dialect.methods.values() if method in HANDLERS}
+    taken = (method for method in dialect.methods.values() if method.meaning in HANDLERS or method in UNDECODED)
+    return {
+        method.key: UNDECODED.get(method) or _decoded(method, HANDLERS[method.meaning]) for method in taken
+    }  # fmt: skip
 
 
-HANDLERS: Final[Mapping[type[m.Method], Handler]] = {
-    **{answer: _decoded(answer, ClientChannel.answer) for ask in ASK.values() for answer in ask.answers},
-    **{
-        method: _decoded(method, handle)
-        for method, handle in (
-            (m.BasicNack, ClientChannel.negative),
-            (m.BasicReturn, ClientChannel.expect_content),
-            (m.BasicGetOk, ClientChannel.got),
-            (m.BasicCancel, ClientChannel.cancelled),
-            (m.AccessRequestOk, ClientChannel.answer),
-            (m.ChannelFlow, ClientChannel.asked_to_stop),
-            (m.ChannelFlowOk, ClientChannel.flow_answered),
-            (m.ChannelAlert, ClientChannel.alerted),
-            (m.ChannelClose, ClientChannel.closed_by_peer),
-            (m.ChannelCloseOk, ClientChannel.closed_by_us),
-        )
-    },
-    m.BasicAck: _ack,
-    m.BasicDeliver: ClientChannel.delivered,
+HANDLERS: Final[Mapping[type[m.Method], Callable[[ClientChannel, Any], None]]] = {
+    **{answer: ClientChannel.answer for ask in ASK.values() for answer in ask.answers},
+    m.BasicNack: ClientChannel.negative,
+    m.BasicReturn: ClientChannel.expect_content,
+    m.BasicGetOk: ClientChannel.got,
+    m.BasicCancel: ClientChannel.cancelled,
+    m.AccessRequestOk: ClientChannel.answer,
+    m.ChannelFlow: ClientChannel.asked_to_stop,
+    m.ChannelFlowOk: ClientChannel.flow_answered,
+    m.ChannelAlert: ClientChannel.alerted,
+    m.ChannelClose: ClientChannel.closed_by_peer,
+    m.ChannelCloseOk: ClientChannel.closed_by_us,
 }
-"""What may come on a channel; a session takes the methods of its dialect."""
+"""What may come on a channel, by its meaning; a session takes the methods of its dialect."""
+UNDECODED: Final[Mapping[type[m.Method], Handler]] = {m.BasicAck: _ack, m.BasicDeliver: ClientChannel.delivered}
+"""What comes per message, and is read without an object for each."""

@@ -29,6 +29,7 @@ class Asked(NamedTuple):
     key: int
     """Of the method that was sent."""
     answers: tuple[type[m.Method], ...]
+    """By their meaning."""
     finish: Finish
 
 
@@ -238,7 +239,7 @@ def need(there: bool, what: str) -> None:
 
 
 ASK: Final[Mapping[type[o.Request], Ask]] = {
-    o.OpenChannel: Ask(_open, (m.ChannelOpenOk, m.ChannelOpenOk08), _opened),
+    o.OpenChannel: Ask(_open, (m.ChannelOpenOk,), _opened),
     o.DeclareExchange: Ask(_declare_exchange, (m.ExchangeDeclareOk,), done),
     o.DeleteExchange: Ask(_delete_exchange, (m.ExchangeDeleteOk,), done),
     o.BindExchange: Ask(_bind_exchange, (m.ExchangeBindOk,), done),
@@ -255,7 +256,7 @@ ASK: Final[Mapping[type[o.Request], Ask]] = {
     o.Consume: Ask(_consume, (m.BasicConsumeOk,), _consuming),
     o.Cancel: Ask(_cancel, (m.BasicCancelOk,), _cancelled),
     o.Get: Ask(_get, (m.BasicGetOk, m.BasicGetEmpty), _got_nothing),
-    o.Recover: Ask(_recover, (m.BasicRecoverOk, m.BasicRecoverOk08), _recovered),
+    o.Recover: Ask(_recover, (m.BasicRecoverOk,), _recovered),
     o.SelectConfirm: Ask(lambda channel, request: m.ConfirmSelect(), (m.ConfirmSelectOk,), done),
     o.TxSelect: Ask(lambda channel, request: m.TxSelect(), (m.TxSelectOk,), done),
     o.TxCommit: Ask(lambda channel, request: m.TxCommit(), (m.TxCommitOk,), _transaction_over),

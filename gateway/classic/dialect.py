@@ -27,8 +27,8 @@ class Dialect:
     """version-major and version-minor of connection.start."""
     methods: Mapping[int, type[m.Method]]
     """Every method that may be received, by key."""
-    connection_close: type[m.ConnectionClose] | type[m.ConnectionClose08]
-    connection_close_ok: type[m.ConnectionCloseOk] | type[m.ConnectionCloseOk08]
+    connection_close: type[m.ConnectionClose]
+    connection_close_ok: type[m.ConnectionCloseOk]
     channel_open_ok: type[m.ChannelOpenOk] | type[m.ChannelOpenOk08]
     properties: str
     """Name of the encoding of content properties: octets pass untouched between sessions where it is equal."""
@@ -36,12 +36,14 @@ class Dialect:
     """Names of encodings that are equal but for the property cluster-id."""
     unserved: frozenset[int] = frozenset()
     """Numbers of the classes in ``methods`` that no session serves: 540 answers them."""
+    redirect: type[m.ConnectionRedirect] | None = None
+    """connection.redirect; None: there is no such thing, or a server does not send it."""
     tags: Mapping[str, str] = field(default_factory=lambda: RABBITMQ_TAGS)
     """Tags of field tables."""
     recover: type[m.BasicRecover] | type[m.BasicRecoverAsync] = m.BasicRecover
-    recover_ok: type[m.BasicRecoverOk] | type[m.BasicRecoverOk08] | None = m.BasicRecoverOk
+    recover_ok: type[m.BasicRecoverOk] | None = m.BasicRecoverOk
     """None: recover is not answered."""
-    async_recover_ok: type[m.BasicRecoverOk08] | None = None
+    async_recover_ok: type[m.BasicRecoverOk] | None = None
     """What answers 60/100 (a server's view)."""
     recover_without_requeue: bool = True
     """False: the server answers 540."""

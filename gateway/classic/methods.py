@@ -34,20 +34,33 @@ class Method(Declared):
     """A content header and a body follow."""
     replies: ClassVar[tuple[type[Method], ...]] = ()
     """Which methods answer it. A dialect has those of them that are in its ``methods``."""
+    meaning: ClassVar[type[Method]]
+    """The method that sessions handle it as: itself, unless one version has another number or shape for it."""
 
 
 @dataclass_transform(frozen_default=True)
 def method(
-    class_id: int, method_id: int, *, answers: Iterable[type[Method]] = (), content: bool = False
+    class_id: int,
+    method_id: int,
+    *,
+    answers: Iterable[type[Method]] = (),
+    content: bool = False,
+    like: type[Method] | None = None,
 ) -> Callable[[type[_T]], type[_T]]:
-    """Declare a method with its numbers. ``answers``: which methods it is a synchronous reply to; it becomes one of
-    their :attr:`Method.replies`."""
+    """Declare a method with its numbers.
+
+    Args:
+        answers: which methods it is a synchronous reply to; it becomes one of their :attr:`Method.replies`.
+        content: a content header and a body follow.
+        like: its :attr:`Method.meaning`, where that is not the method itself.
+    """
 
     def make(cls: type[_T]) -> type[_T]:
         made = declared(prefix=struct.pack(">HH", class_id, method_id))(cls)
         made.class_id, made.method_id, made.key = class_id, method_id, class_id << 16 | method_id
         made.title = titled(made.__name__)
         made.content = content
+        made.meaning = like or made
         made.replies = ()
         for asked in answers:
             asked.replies = (*asked.replies, made)
@@ -145,6 +158,11 @@ class ConnectionRedirect(Method):
     known_hosts: ShortStr = ""
 
 
+@method(10, 42, answers=(ConnectionOpen,), like=ConnectionRedirect)
+class ConnectionRedirect09(ConnectionRedirect):
+    """connection.redirect under the number of 0-9, and of the draft of 0-10."""
+
+
 @method(10, 50)
 class ConnectionClose(Method):
     """Either side, 0-9-1: the connection ends."""
@@ -160,18 +178,13 @@ class ConnectionCloseOk(Method):
     """The answer to it."""
 
 
-@method(10, 60)
-class ConnectionClose08(Method):
+@method(10, 60, like=ConnectionClose)
+class ConnectionClose08(ConnectionClose):
     """connection.close under 0-8's number."""
 
-    reply_code: Short
-    reply_text: ShortStr
-    class_id_: Short = 0
-    method_id_: Short = 0
 
-
-@method(10, 61, answers=(ConnectionClose08,))
-class ConnectionCloseOk08(Method):
+@method(10, 61, answers=(ConnectionClose08,), like=ConnectionCloseOk)
+class ConnectionCloseOk08(ConnectionCloseOk):
     """connection.close-ok under 0-8's number."""
 
 
@@ -217,7 +230,7 @@ class ChannelOpenOk(Method):
     channel_id: LongStr = b""
 
 
-@method(20, 11, answers=(ChannelOpen,))
+@method(20, 11, answers=(ChannelOpen,), like=ChannelOpenOk)
 class ChannelOpenOk08(Method):
     """Server, 0-8: without the argument."""
 
@@ -470,7 +483,7 @@ class BasicConsume(Method):
     arguments: FieldTable
 
 
-@method(60, 20)
+@method(60, 20, like=BasicConsume)
 class BasicConsume08(Method):
     """Client, as 0-8 defines it."""
 
@@ -577,11 +590,6 @@ class BasicRecoverAsync(Method):
     requeue: Bit
 
 
-@method(60, 101, answers=(BasicRecoverAsync,))
-class BasicRecoverOk08(Method):
-    """Server, Qpid's 0-8."""
-
-
 @method(60, 110)
 class BasicRecover(Method):
     requeue: Bit
@@ -590,6 +598,11 @@ class BasicRecover(Method):
 @method(60, 111, answers=(BasicRecover,))
 class BasicRecoverOk(Method):
     pass
+
+
+@method(60, 101, answers=(BasicRecoverAsync,), like=BasicRecoverOk)
+class BasicRecoverOk08(BasicRecoverOk):
+    """Server, Qpid's 0-8."""
 
 
 @method(60, 120)

@@ -126,7 +126,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
 
     def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
         method = self.dialect.methods.get(key)
-        handler = CONNECTION.get(method) if method is not None else None
+        handler = CONNECTION.get(method.meaning) if method is not None else None
         if self.phase is Phase.CLOSING:
             if method is self.dialect.connection_close_ok:
                 self.finish_close()
@@ -244,8 +244,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
             text = f"vhost {name} not found"
             self.close(530, text, method.key, Closed(0, CloseReason.AUTHENTICATION, 530, text))
             return
-        if hosts := self._elsewhere(method):
-            self.send_method(0, m.ConnectionRedirect(hosts[0], " ".join(hosts[1:])))
+        if (hosts := self._elsewhere(method)) and (redirect := self.dialect.redirect):
+            self.send_method(0, redirect(hosts[0], " ".join(hosts[1:])))
             self.end(Closed(0, CloseReason.LOCAL, 0, f"redirected to {hosts[0]}", redirect=hosts))
             return
         self.opened()
@@ -253,13 +253,13 @@ class ClassicServer(ClassicSession[ServerChannel]):
         self.emit(o.Opened(0, self.user, name))
 
     def _elsewhere(self, method: m.ConnectionOpen) -> tuple[str, ...]:
-        """Where the client is to go instead; none: it stays. 0-9-1 has no word for it."""
+        """Where the client is to go instead; none: it stays. Not every version has a word for it."""
         redirect = self.config.redirect
-        if redirect is None or method.insist or m.ConnectionRedirect not in self.dialect.methods.values():
+        if redirect is None or method.insist or self.dialect.redirect is None:
             return ()
         return redirect(self.user, method.virtual_host)
 
-    def closed_by_peer(self, method: m.ConnectionClose | m.ConnectionClose08) -> None:
+    def closed_by_peer(self, method: m.ConnectionClose) -> None:
         """connection.close of the client."""
         self.send_method(0, self.dialect.connection_close_ok())
         self.end(Closed(0, CloseReason.PEER, method.reply_code, method.reply_text))
@@ -298,7 +298,6 @@ CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicServer, Any], None]]]
     m.ConnectionTuneOk: ClassicServer.tuned,
     m.ConnectionOpen: ClassicServer.open_requested,
     m.ConnectionClose: ClassicServer.closed_by_peer,
-    m.ConnectionClose08: ClassicServer.closed_by_peer,
     m.ConnectionUpdateSecret: ClassicServer.secret_updated,
 }
 """What may come on channel 0."""

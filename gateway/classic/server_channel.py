@@ -106,7 +106,7 @@ class ServerChannel(BaseChannel):
 
     def request(self, method: m.Method) -> None:
         """A method of :data:`RECEIVE`."""
-        received = RECEIVE[type(method)]
+        received = RECEIVE[type(method).meaning]
         request = received.request(self.number, method)
         self.serial = request.serial = serial = self.serial + 1  # type: ignore[misc]  # nobody else has it yet
         self._waiting[serial] = Waiting(method, None if getattr(method, "nowait", False) else received.answer)
@@ -402,7 +402,7 @@ def _opened_twice(channel: ServerChannel, method: m.ChannelOpen) -> None:
 
 def _consume(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
     """basic.consume, in 0-8 with or without arguments: whether octets are left tells."""
-    shape: type[m.BasicConsume] | type[m.BasicConsume08] = m.BasicConsume
+    shape: type[m.Method] = m.BasicConsume
     if channel.session.dialect.bare_consume:
         stop = at + 2
         for _ in range(2):
@@ -414,26 +414,27 @@ def _consume(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
 @cache
 def handlers(dialect: Dialect) -> Mapping[int, Handler]:
     """What may come on a channel of this dialect, by key."""
-    return {method.key: HANDLERS[method] for method in dialect.methods.values() if method in HANDLERS}
+    taken = (method for method in dialect.methods.values() if method.meaning in HANDLERS or method in UNDECODED)
+    return {
+        method.key: UNDECODED.get(method) or _decoded(method, HANDLERS[method.meaning]) for method in taken
+    }  # fmt: skip
 
 
-HANDLERS: Final[Mapping[type[m.Method], Handler]] = {
-    **{method: _decoded(method, ServerChannel.request) for method in RECEIVE},
-    **{
-        method: _decoded(method, handle)
-        for method, handle in (
-            (m.ChannelOpen, _opened_twice),
-            (m.BasicNack, _nack),
-            (m.BasicReject, _reject),
-            (m.ChannelFlow, ServerChannel.flow),
-            (m.ChannelFlowOk, lambda channel, method: None),
-            (m.BasicCancelOk, lambda channel, method: None),
-            (m.AccessRequest, ServerChannel.access),
-            (m.ChannelClose, ServerChannel.close_requested),
-        )
-    },
+HANDLERS: Final[Mapping[type[m.Method], Callable[[ServerChannel, Any], None]]] = {
+    **dict.fromkeys(RECEIVE, ServerChannel.request),
+    m.ChannelOpen: _opened_twice,
+    m.BasicNack: _nack,
+    m.BasicReject: _reject,
+    m.ChannelFlow: ServerChannel.flow,
+    m.ChannelFlowOk: lambda channel, method: None,
+    m.BasicCancelOk: lambda channel, method: None,
+    m.AccessRequest: ServerChannel.access,
+    m.ChannelClose: ServerChannel.close_requested,
+}
+"""What may come on a channel, by its meaning; a session takes the methods of its dialect."""
+UNDECODED: Final[Mapping[type[m.Method], Handler]] = {
     m.BasicConsume: _consume,
     m.BasicPublish: ServerChannel.publish,
     m.BasicAck: _ack,
 }
-"""What may come on a channel; a session takes the methods of its dialect."""
+"""What is read without an object for each, or by the shape that it turns out to have."""

@@ -126,7 +126,6 @@ RECEIVE: Final[Mapping[type[m.Method], Received]] = {
         _just(m.BasicQosOk()),
     ),
     m.BasicConsume: Received(_consume, _consuming),
-    m.BasicConsume08: Received(_consume, _consuming),
     m.BasicCancel: Received(
         lambda number, method: o.Cancel(number, method.consumer_tag),
         lambda channel, received, outcome: m.BasicCancelOk(received.consumer_tag),

@@ -7,7 +7,6 @@ from gateway.classic.client import ClassicClient
 from gateway.errors import FrameSyntaxError, StateError
 from gateway.operations import Operation
 from gateway.session import ClientConfig, Confirms
-from gateway.v010_draft import methods as t
 from gateway.v010_draft.client_channel import ClientChannel
 from gateway.v010_draft.connection import Frames
 
@@ -34,13 +33,6 @@ class ClientSession(Frames, ClassicClient):
             raise StateError(f"channel {number} is not within 1..{self.channel_max}")
         self.attached[number] = ClientChannel(self, number)
         return 1
-
-    def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
-        if key == t.ConnectionRedirect.key:
-            method = t.ConnectionRedirect.decode(data, at, end, self.tables)
-            self.redirected(m.ConnectionRedirect(method.host, method.known_hosts))
-        else:
-            super()._connection_method(key, data, at, end)
 
     def _unknown_channel(self, number: int, key: int, data: bytes, at: int, end: int) -> None:
         raise FrameSyntaxError(f"a method on channel {number}, which is not open", 504)

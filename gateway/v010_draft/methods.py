@@ -14,17 +14,6 @@ from gateway.classic.methods import Method, method
 from gateway.v010_draft.fields import Content, SerialSet, Uuid
 from gateway.wire.types import Bit, FieldTable, Long, LongLong, LongStr, Octet, Short, ShortStr
 
-# -------------------------------------------------------------------------------------------------- connection
-
-
-@method(10, 42, answers=(m.ConnectionOpen,))
-class ConnectionRedirect(Method):
-    """Server: try another host."""
-
-    host: ShortStr
-    known_hosts: ShortStr = ""
-
-
 # -------------------------------------------------------------------------------------------------------------- session
 
 
@@ -492,14 +481,14 @@ class ChannelCloseOk(Method):
 
 SHARED: Final[tuple[type[Method], ...]] = (
     m.ConnectionStart, m.ConnectionStartOk, m.ConnectionSecure, m.ConnectionSecureOk, m.ConnectionTune,
-    m.ConnectionTuneOk, m.ConnectionOpen, m.ConnectionOpenOk, m.ConnectionClose, m.ConnectionCloseOk,
-    m.AccessRequest, m.AccessRequestOk,
+    m.ConnectionTuneOk, m.ConnectionOpen, m.ConnectionOpenOk, m.ConnectionRedirect09, m.ConnectionClose,
+    m.ConnectionCloseOk, m.AccessRequest, m.AccessRequestOk,
 )  # fmt: skip
 """What is the same as in the versions before."""
 
 OWN: Final[tuple[type[Method], ...]] = (
-    ConnectionRedirect, SessionOpen, SessionAttached, SessionFlow, SessionFlowOk, SessionClose, SessionClosed,
-    SessionResume, SessionPing, SessionPong, SessionSuspend, SessionDetached, SessionAck, SessionHighWaterMark,
+    SessionOpen, SessionAttached, SessionFlow, SessionFlowOk, SessionClose, SessionClosed, SessionResume,
+    SessionPing, SessionPong, SessionSuspend, SessionDetached, SessionAck, SessionHighWaterMark,
     SessionSolicitAck, ExchangeDeclare, ExchangeDelete, ExchangeQuery, ExchangeQueryOk, QueueDeclare,
     QueueDeclareOk, QueueBind, QueuePurge, QueuePurgeOk, QueueDelete, QueueDeleteOk, QueueUnbind, TxSelect,
     TxCommit, TxRollback, MessageTransfer, MessageConsume, MessageCancel, MessageGet, MessageRecover,

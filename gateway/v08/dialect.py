@@ -22,6 +22,7 @@ RABBITMQ: Final = Dialect(
     connection_close=m.ConnectionClose08,
     connection_close_ok=m.ConnectionCloseOk08,
     channel_open_ok=m.ChannelOpenOk08,
+    redirect=m.ConnectionRedirect,
     properties="classic/rabbitmq/0-8",
     alike=frozenset({"classic/rabbitmq/0-9-1"}),
     recover_without_requeue=False,

@@ -326,7 +326,7 @@ def test_a_redirect_ends_the_connection() -> None:
     pair = make_pair()
     pair.client.receive_data(framed(m.ConnectionStart(0, 10, {}, b"PLAIN"), 0), pair.now)
     pair.client.receive_data(framed(m.ConnectionTune(10, 0, 0), 0), pair.now)
-    closed = only(pair.client.receive_data(framed(t.ConnectionRedirect("elsewhere:5672"), 0), pair.now))
+    closed = only(pair.client.receive_data(framed(m.ConnectionRedirect09("elsewhere:5672"), 0), pair.now))
     assert isinstance(closed, o.Closed)
     assert "elsewhere" in closed.text
 
