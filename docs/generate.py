@@ -415,7 +415,7 @@ def classic_methods() -> Iterator[str]:
                 *(spoken(shapes, known) for known in (v08.DIALECTS, v091.DIALECTS)),
                 used(title, *by_version),
                 "nobody: 540"
-                if key >> 16 in unserved
+                if key in unserved
                 else ", ".join(
                     role for role, taken in takers.items() if any(shape.meaning in taken for shape in shapes)
                 ),
@@ -579,7 +579,7 @@ def draft_methods() -> Iterator[str]:
                 method.title,
                 f"{key >> 16}.{key & 0xFFFF}",
                 "nobody: 540"
-                if method in DRAFT_UNSERVED
+                if method in DRAFT_UNSERVED.methods
                 else ", ".join(role for role, taken in takers.items() if key in taken) or UNASKED,
             )
             for key, method in sorted(DRAFT_METHODS.items())

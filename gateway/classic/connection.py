@@ -410,7 +410,7 @@ class ClassicSession(Generic[C]):
         known = self.dialect.methods.get(key)
         if known is None:
             return FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF}", 540)
-        if known.class_id in self.dialect.unserved:
+        if key in self.dialect.unserved:
             return FrameSyntaxError(f"{known.title} is not served", 540)
         return FrameSyntaxError(f"{known.name} has no place on channel {number}", 503)
 

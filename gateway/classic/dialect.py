@@ -35,7 +35,7 @@ class Dialect:
     alike: frozenset[str] = frozenset()
     """Names of encodings that are equal but for the property cluster-id."""
     unserved: frozenset[int] = frozenset()
-    """Numbers of the classes in ``methods`` that no session serves: 540 answers them."""
+    """Keys of the methods that no session serves: 540 answers them."""
     redirect: type[m.ConnectionRedirect] | None = None
     """connection.redirect; None: there is no such thing, or a server does not send it."""
     tags: Mapping[str, str] = field(default_factory=lambda: RABBITMQ_TAGS)

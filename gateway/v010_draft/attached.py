@@ -39,7 +39,7 @@ MESSAGE_ENVELOPE: Final = 64
 """Octets of an append that are not the piece, at most."""
 
 METHODS: Final[Mapping[int, type[Method]]] = {
-    method.key: method for group in (t.SHARED, t.OWN, UNSERVED) for method in group
+    method.key: method for group in (t.SHARED, t.OWN, UNSERVED.methods) for method in group
 }
 """Every method of the draft, by key."""
 
@@ -183,7 +183,7 @@ class Attached:
         method = METHODS.get(key)
         if method is None:
             return FrameSyntaxError(f"there is no method {key >> 16}.{key & 0xFFFF}", NOT_IMPLEMENTED)
-        if method in UNSERVED:
+        if method in UNSERVED.methods:
             return FrameSyntaxError(f"{method.title} is not implemented", NOT_IMPLEMENTED)
         return FrameSyntaxError(f"{method.title} has no place {where}", COMMAND_INVALID)
 

@@ -4,497 +4,69 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.classic.methods import Method, method
-from gateway.wire.types import Bit, FieldTable, Long, LongLong, LongStr, Short, ShortStr
-
-# ---------------------------------------------------------------------------------------------------------------- basic
-
-
-@method(60, 10)
-class BasicQos(Method):
-    """Client."""
-
-    prefetch_size: Long
-    prefetch_count: Short
-    global_: Bit
-
-
-@method(60, 20)
-class BasicConsume(Method):
-    """Client."""
-
-    ticket: Short
-    queue: ShortStr
-    consumer_tag: ShortStr
-    no_local: Bit
-    no_ack: Bit
-    exclusive: Bit
-    nowait: Bit
-    arguments: FieldTable
-
-
-@method(60, 21, answers=(BasicConsume,))
-class BasicConsumeOk(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-
-
-@method(60, 30)
-class BasicCancel(Method):
-    """Client."""
-
-    consumer_tag: ShortStr
-    nowait: Bit
-
-
-@method(60, 31, answers=(BasicCancel,))
-class BasicCancelOk(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-
-
-@method(60, 40, content=True)
-class BasicPublish(Method):
-    """Client."""
-
-    ticket: Short
-    exchange: ShortStr
-    routing_key: ShortStr
-    reject_unroutable: Bit
-    immediate: Bit
-
-
-@method(60, 60, content=True)
-class BasicDeliver(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-    delivery_tag: LongLong
-    redelivered: Bit
-    exchange: ShortStr
-    routing_key: ShortStr
-
-
-@method(60, 70)
-class BasicGet(Method):
-    """Client."""
-
-    ticket: Short
-    queue: ShortStr
-    no_ack: Bit
-
-
-@method(60, 71, answers=(BasicGet,), content=True)
-class BasicGetOk(Method):
-    """Server."""
-
-    delivery_tag: LongLong
-    redelivered: Bit
-    exchange: ShortStr
-    routing_key: ShortStr
-    message_count: Long
-
-
-@method(60, 72, answers=(BasicGet,))
-class BasicGetEmpty(Method):
-    """Server."""
-
-    cluster_id: ShortStr
-
-
-@method(60, 80)
-class BasicAck(Method):
-    """Client."""
-
-    delivery_tag: LongLong
-    multiple: Bit
-
-
-@method(60, 90)
-class BasicReject(Method):
-    """Client."""
-
-    delivery_tag: LongLong
-    requeue: Bit
-
-
-@method(60, 100)
-class BasicRecover(Method):
-    """Client."""
-
-    requeue: Bit
-
-
-# ----------------------------------------------------------------------------------------------------------------- file
-
-
-@method(70, 10)
-class FileQos(Method):
-    """Client."""
-
-    prefetch_size: Long
-    prefetch_count: Short
-    global_: Bit
-
-
-@method(70, 11, answers=(FileQos,))
-class FileQosOk(Method):
-    """Server."""
-
-
-@method(70, 20)
-class FileConsume(Method):
-    """Client."""
-
-    ticket: Short
-    queue: ShortStr
-    consumer_tag: ShortStr
-    no_local: Bit
-    no_ack: Bit
-    exclusive: Bit
-    nowait: Bit
-    filter: FieldTable
-
-
-@method(70, 21, answers=(FileConsume,))
-class FileConsumeOk(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-
-
-@method(70, 30)
-class FileCancel(Method):
-    """Client."""
-
-    consumer_tag: ShortStr
-    nowait: Bit
-
-
-@method(70, 31, answers=(FileCancel,))
-class FileCancelOk(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-
-
-@method(70, 40)
-class FileOpen(Method):
-    """Either side."""
-
-    identifier: ShortStr
-    content_size: LongLong
-
-
-@method(70, 41, answers=(FileOpen,))
-class FileOpenOk(Method):
-    """Either side."""
-
-    staged_size: LongLong
-
-
-@method(70, 50, answers=(FileOpenOk,), content=True)
-class FileStage(Method):
-    """Either side."""
-
-
-@method(70, 60)
-class FilePublish(Method):
-    """Client."""
-
-    ticket: Short
-    exchange: ShortStr
-    routing_key: ShortStr
-    mandatory: Bit
-    immediate: Bit
-    identifier: ShortStr
-
-
-@method(70, 70, content=True)
-class FileReturn(Method):
-    """Server."""
-
-    reply_code: Short
-    reply_text: ShortStr
-    exchange: ShortStr
-    routing_key: ShortStr
-
-
-@method(70, 80)
-class FileDeliver(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-    delivery_tag: LongLong
-    redelivered: Bit
-    exchange: ShortStr
-    routing_key: ShortStr
-    identifier: ShortStr
-
-
-@method(70, 90)
-class FileAck(Method):
-    """Client."""
-
-    delivery_tag: LongLong
-    multiple: Bit
-
-
-@method(70, 100)
-class FileReject(Method):
-    """Client."""
-
-    delivery_tag: LongLong
-    requeue: Bit
-
-
-# --------------------------------------------------------------------------------------------------------------- stream
-
-
-@method(80, 10)
-class StreamQos(Method):
-    """Client."""
-
-    prefetch_size: Long
-    prefetch_count: Short
-    consume_rate: Long
-    global_: Bit
-
-
-@method(80, 11, answers=(StreamQos,))
-class StreamQosOk(Method):
-    """Server."""
-
-
-@method(80, 20)
-class StreamConsume(Method):
-    """Client."""
-
-    ticket: Short
-    queue: ShortStr
-    consumer_tag: ShortStr
-    no_local: Bit
-    exclusive: Bit
-    nowait: Bit
-    filter: FieldTable
-
-
-@method(80, 21, answers=(StreamConsume,))
-class StreamConsumeOk(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-
-
-@method(80, 30)
-class StreamCancel(Method):
-    """Client."""
-
-    consumer_tag: ShortStr
-    nowait: Bit
-
-
-@method(80, 31, answers=(StreamCancel,))
-class StreamCancelOk(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-
-
-@method(80, 40, content=True)
-class StreamPublish(Method):
-    """Client."""
-
-    ticket: Short
-    exchange: ShortStr
-    routing_key: ShortStr
-    mandatory: Bit
-    immediate: Bit
-
-
-@method(80, 50, content=True)
-class StreamReturn(Method):
-    """Server."""
-
-    reply_code: Short
-    reply_text: ShortStr
-    exchange: ShortStr
-    routing_key: ShortStr
-
-
-@method(80, 60, content=True)
-class StreamDeliver(Method):
-    """Server."""
-
-    consumer_tag: ShortStr
-    delivery_tag: LongLong
-    exchange: ShortStr
-    queue: ShortStr
-
-
-# ------------------------------------------------------------------------------------------------------ dtx-demarcation
-
-
-@method(100, 10)
-class DtxDemarcationSelect(Method):
-    """Client."""
-
-
-@method(100, 20)
-class DtxDemarcationStart(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-    join: Bit
-    resume: Bit
-
-
-@method(100, 21, answers=(DtxDemarcationStart,))
-class DtxDemarcationStartOk(Method):
-    """Server."""
-
-    status: Short
-
-
-@method(100, 30)
-class DtxDemarcationEnd(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-    fail: Bit
-    suspend: Bit
-
-
-@method(100, 31, answers=(DtxDemarcationEnd,))
-class DtxDemarcationEndOk(Method):
-    """Server."""
-
-    status: Short
-
-
-# ----------------------------------------------------------------------------------------------------- dtx-coordination
-
-
-@method(105, 10)
-class DtxCoordinationCommit(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-    one_phase: Bit
-
-
-@method(105, 11, answers=(DtxCoordinationCommit,))
-class DtxCoordinationCommitOk(Method):
-    """Server."""
-
-    status: Short
-
-
-@method(105, 20)
-class DtxCoordinationForget(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-
-
-@method(105, 30)
-class DtxCoordinationGetTimeout(Method):
-    """Client."""
-
-    xid: LongStr
-
-
-@method(105, 31, answers=(DtxCoordinationGetTimeout,))
-class DtxCoordinationGetTimeoutOk(Method):
-    """Server."""
-
-    timeout: Long
-
-
-@method(105, 40)
-class DtxCoordinationPrepare(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-
-
-@method(105, 41, answers=(DtxCoordinationPrepare,))
-class DtxCoordinationPrepareOk(Method):
-    """Server."""
-
-    status: Short
-
-
-@method(105, 50)
-class DtxCoordinationRecover(Method):
-    """Client."""
-
-    ticket: Short
-    startscan: Bit
-    endscan: Bit
-
-
-@method(105, 51, answers=(DtxCoordinationRecover,))
-class DtxCoordinationRecoverOk(Method):
-    """Server."""
-
-    in_doubt: FieldTable
-
-
-@method(105, 60)
-class DtxCoordinationRollback(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-
-
-@method(105, 61, answers=(DtxCoordinationRollback,))
-class DtxCoordinationRollbackOk(Method):
-    """Server."""
-
-    status: Short
-
-
-@method(105, 70)
-class DtxCoordinationSetTimeout(Method):
-    """Client."""
-
-    ticket: Short
-    xid: LongStr
-    timeout: Long
-
-
-# --------------------------------------------------------------------------------------------------------------- tunnel
-
-
-@method(110, 10, content=True)
-class TunnelRequest(Method):
-    """Client."""
-
-    meta_data: FieldTable
-
-
-UNSERVED: Final[tuple[type[Method], ...]] = (
-    BasicQos, BasicConsume, BasicConsumeOk, BasicCancel, BasicCancelOk, BasicPublish, BasicDeliver, BasicGet,
-    BasicGetOk, BasicGetEmpty, BasicAck, BasicReject, BasicRecover, FileQos, FileQosOk, FileConsume,
-    FileConsumeOk, FileCancel, FileCancelOk, FileOpen, FileOpenOk, FileStage, FilePublish, FileReturn,
-    FileDeliver, FileAck, FileReject, StreamQos, StreamQosOk, StreamConsume, StreamConsumeOk, StreamCancel,
-    StreamCancelOk, StreamPublish, StreamReturn, StreamDeliver, DtxDemarcationSelect, DtxDemarcationStart,
-    DtxDemarcationStartOk, DtxDemarcationEnd, DtxDemarcationEndOk, DtxCoordinationCommit,
-    DtxCoordinationCommitOk, DtxCoordinationForget, DtxCoordinationGetTimeout, DtxCoordinationGetTimeoutOk,
-    DtxCoordinationPrepare, DtxCoordinationPrepareOk, DtxCoordinationRecover, DtxCoordinationRecoverOk,
-    DtxCoordinationRollback, DtxCoordinationRollbackOk, DtxCoordinationSetTimeout, TunnelRequest,
-)  # fmt: skip
-
-for _method in UNSERVED:
-    if _method.class_id in (100, 105):  # the only classes with a name of two words
-        _first, _second, _rest = _method.title.replace(".", "-").split("-", 2)
-        _method.title = f"{_first}-{_second}.{_rest}"
+from gateway.classic.unserved import Unserved, unserved
+
+UNSERVED: Final[Unserved] = unserved("""
+basic.qos 60.10: prefetch-size long, prefetch-count short, global bit
+basic.consume 60.20 -> consume-ok: ticket short, queue shortstr, consumer-tag shortstr, no-local bit, no-ack bit,
+    exclusive bit, nowait bit, arguments table
+basic.consume-ok 60.21: consumer-tag shortstr
+basic.cancel 60.30 -> cancel-ok: consumer-tag shortstr, nowait bit
+basic.cancel-ok 60.31: consumer-tag shortstr
+basic.publish 60.40 content: ticket short, exchange shortstr, routing-key shortstr, reject-unroutable bit, immediate
+    bit
+basic.deliver 60.60 content: consumer-tag shortstr, delivery-tag longlong, redelivered bit, exchange shortstr,
+    routing-key shortstr
+basic.get 60.70 -> get-ok get-empty: ticket short, queue shortstr, no-ack bit
+basic.get-ok 60.71 content: delivery-tag longlong, redelivered bit, exchange shortstr, routing-key shortstr,
+    message-count long
+basic.get-empty 60.72: cluster-id shortstr
+basic.ack 60.80: delivery-tag longlong, multiple bit
+basic.reject 60.90: delivery-tag longlong, requeue bit
+basic.recover 60.100: requeue bit
+file.qos 70.10 -> qos-ok: prefetch-size long, prefetch-count short, global bit
+file.qos-ok 70.11
+file.consume 70.20 -> consume-ok: ticket short, queue shortstr, consumer-tag shortstr, no-local bit, no-ack bit,
+    exclusive bit, nowait bit, filter table
+file.consume-ok 70.21: consumer-tag shortstr
+file.cancel 70.30 -> cancel-ok: consumer-tag shortstr, nowait bit
+file.cancel-ok 70.31: consumer-tag shortstr
+file.open 70.40 -> open-ok: identifier shortstr, content-size longlong
+file.open-ok 70.41 -> stage: staged-size longlong
+file.stage 70.50 content
+file.publish 70.60: ticket short, exchange shortstr, routing-key shortstr, mandatory bit, immediate bit, identifier
+    shortstr
+file.return 70.70 content: reply-code short, reply-text shortstr, exchange shortstr, routing-key shortstr
+file.deliver 70.80: consumer-tag shortstr, delivery-tag longlong, redelivered bit, exchange shortstr, routing-key
+    shortstr, identifier shortstr
+file.ack 70.90: delivery-tag longlong, multiple bit
+file.reject 70.100: delivery-tag longlong, requeue bit
+stream.qos 80.10 -> qos-ok: prefetch-size long, prefetch-count short, consume-rate long, global bit
+stream.qos-ok 80.11
+stream.consume 80.20 -> consume-ok: ticket short, queue shortstr, consumer-tag shortstr, no-local bit, exclusive bit,
+    nowait bit, filter table
+stream.consume-ok 80.21: consumer-tag shortstr
+stream.cancel 80.30 -> cancel-ok: consumer-tag shortstr, nowait bit
+stream.cancel-ok 80.31: consumer-tag shortstr
+stream.publish 80.40 content: ticket short, exchange shortstr, routing-key shortstr, mandatory bit, immediate bit
+stream.return 80.50 content: reply-code short, reply-text shortstr, exchange shortstr, routing-key shortstr
+stream.deliver 80.60 content: consumer-tag shortstr, delivery-tag longlong, exchange shortstr, queue shortstr
+dtx-demarcation.select 100.10
+dtx-demarcation.start 100.20 -> start-ok: ticket short, xid longstr, join bit, resume bit
+dtx-demarcation.start-ok 100.21: status short
+dtx-demarcation.end 100.30 -> end-ok: ticket short, xid longstr, fail bit, suspend bit
+dtx-demarcation.end-ok 100.31: status short
+dtx-coordination.commit 105.10 -> commit-ok: ticket short, xid longstr, one-phase bit
+dtx-coordination.commit-ok 105.11: status short
+dtx-coordination.forget 105.20: ticket short, xid longstr
+dtx-coordination.get-timeout 105.30 -> get-timeout-ok: xid longstr
+dtx-coordination.get-timeout-ok 105.31: timeout long
+dtx-coordination.prepare 105.40 -> prepare-ok: ticket short, xid longstr
+dtx-coordination.prepare-ok 105.41: status short
+dtx-coordination.recover 105.50 -> recover-ok: ticket short, startscan bit, endscan bit
+dtx-coordination.recover-ok 105.51: in-doubt table
+dtx-coordination.rollback 105.60 -> rollback-ok: ticket short, xid longstr
+dtx-coordination.rollback-ok 105.61: status short
+dtx-coordination.set-timeout 105.70: ticket short, xid longstr, timeout long
+tunnel.request 110.10 content: meta-data table
+""")

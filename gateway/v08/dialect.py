@@ -8,7 +8,8 @@ from typing import Final
 from gateway.classic import methods as m
 from gateway.classic.dialect import Dialect, table_of
 from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS
-from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION, UNSERVED
+from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION
+from gateway.v08.unserved import UNSERVED
 from gateway.v08.version import V0_8
 
 RABBITMQ: Final = Dialect(
@@ -17,8 +18,8 @@ RABBITMQ: Final = Dialect(
     finite_floats=True,
     version=V0_8,
     start_version=(8, 0),
-    methods=table_of(m.SHARED, DIFFERENT, UNSERVED, OF_PRODUCTS),
-    unserved=frozenset(method.class_id for method in UNSERVED),
+    methods=table_of(m.SHARED, DIFFERENT, UNSERVED.methods, OF_PRODUCTS),
+    unserved=frozenset(method.key for method in UNSERVED.methods),
     connection_close=m.ConnectionClose08,
     connection_close_ok=m.ConnectionCloseOk08,
     channel_open_ok=m.ChannelOpenOk08,
@@ -71,7 +72,7 @@ PUBLISHED: Final = replace(
     routes_copies=False,
     finite_floats=False,
     name="published",
-    methods=table_of(m.SHARED, DIFFERENT, UNSERVED, OF_THE_DEFINITION),
+    methods=table_of(m.SHARED, DIFFERENT, UNSERVED.methods, OF_THE_DEFINITION),
     properties="classic/published/0-8",
     alike=frozenset(),
     tags=PUBLISHED_TAGS,

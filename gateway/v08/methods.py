@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.classic import methods as m
-from gateway.v08 import dtx, file, stream, test, tunnel
 
 DIFFERENT: Final[tuple[type[m.Method], ...]] = (
     m.ConnectionRedirect,
@@ -16,10 +15,6 @@ DIFFERENT: Final[tuple[type[m.Method], ...]] = (
     m.AccessRequest,
     m.AccessRequestOk,
 )
-UNSERVED: Final[tuple[type[m.Method], ...]] = (
-    *file.METHODS, *stream.METHODS, *dtx.METHODS, *tunnel.METHODS, *test.METHODS,
-)  # fmt: skip
-"""Classes of the definition that no broker serves. They are read and written; a session answers them with 540."""
 OF_PRODUCTS: Final[tuple[type[m.Method], ...]] = (m.BasicRecoverOk08,)
 """What Qpid answers to 60/100."""
 OF_THE_DEFINITION: Final[tuple[type[m.Method], ...]] = (m.BasicConsume08,)

@@ -14,7 +14,7 @@ from gateway.limits import Limits
 from gateway.message import Message
 from gateway.operations import Close, Closed, CloseReason, Consume, DeclareQueue, Done, Publish, SelectConfirm
 from gateway.session import Version
-from gateway.v08.stream import StreamPublish
+from gateway.v08.dialect import RABBITMQ as RABBITMQ_08
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
@@ -78,7 +78,7 @@ def test_a_method_of_the_other_role(version: Version) -> None:
 def test_a_method_of_a_class_that_nobody_serves() -> None:
     for version, text in ((V0_8, "stream.publish is not served"), (V0_9_1, "there is no method 80.40")):
         client = ScriptedClient(version).open()
-        assert client.say(StreamPublish(0, "", "q", False, False)) == []
+        assert client.say(RABBITMQ_08.methods[80 << 16 | 40](0, "", "q", False, False)) == []
         ((channel, close),) = client.heard()
         assert (channel, close.reply_code, close.reply_text) == (0, 540, f"NOT_IMPLEMENTED - {text}")
         assert (close.class_id_, close.method_id_) == (80, 40)

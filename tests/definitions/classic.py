@@ -15,7 +15,7 @@ from gateway.classic import constants, properties
 from gateway.classic.dialect import Dialect
 from gateway.classic.methods import Method
 from gateway.v08 import dialect as v08
-from gateway.v08.properties import PROPERTY_LISTS
+from gateway.v08.unserved import UNSERVED
 from gateway.v091 import dialect as v091
 from gateway.wire.types import BitType, FieldType, Integer, LongString, ShortString, TableType
 from tests.definitions import definitions
@@ -36,7 +36,7 @@ class Spoken:
 
 
 _BASIC: Final = {60: tuple(properties.TYPES.items())}
-_ALL: Final = {**_BASIC, **{number: kind.layout for number, kind in PROPERTY_LISTS.items()}}
+_ALL: Final = {**_BASIC, **UNSERVED.properties}
 
 SPOKEN: Final[Mapping[str, Spoken]] = {
     "amqp0-8.xml": Spoken(v08.PUBLISHED, constants.OF_0_8, _ALL, 89, 12),

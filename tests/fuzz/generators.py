@@ -32,7 +32,7 @@ METHODS: Final[Mapping[Version, tuple[type[m.Method], ...]]] = {
         method
         for dialect in dialects.values()
         for method in dialect.methods.values()
-        for _ in range(1 if method.class_id in dialect.unserved else 8)
+        for _ in range(1 if method.key in dialect.unserved else 8)
     )
     for version, dialects in ((V0_8, DIALECTS_08), (V0_9_1, DIALECTS_091))
 }

@@ -18,10 +18,7 @@ from gateway.classic.methods import Method
 from gateway.errors import MethodNotImplemented
 from gateway.link import connection_error
 from gateway.session import ClientConfig, Session, Version
-from gateway.v08.file import FileQos
-from gateway.v08.methods import UNSERVED
-from gateway.v08.properties import FileProperties, PropertyList, StreamProperties, TunnelProperties
-from gateway.v08.stream import StreamPublish
+from gateway.v08.unserved import UNSERVED
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1
 from gateway.versions import client_session
@@ -33,11 +30,16 @@ pytestmark = pytest.mark.broker
 
 PATIENCE = 20.0
 """How long a broker may take to answer, in seconds."""
-PROPERTIES: dict[int, PropertyList] = {
-    70: FileProperties("text/plain", "gzip", {"a": "b"}, 9, "answers", "m-1", "report.txt", 1 << 30, "none"),
-    80: StreamProperties("audio/ogg", "", {}, 0, 5),
-    110: TunnelProperties({"a": "b"}, "proxy", "0-9-1", 1, 2),
+METHODS = {method.title: method for method in UNSERVED.methods}
+FILE_QOS, STREAM_PUBLISH = METHODS["file.qos"], METHODS["stream.publish"]
+TABLE = b"\x00\x00\x00\x08\x01aS\x00\x00\x00\x01b"
+PROPERTIES = {
+    70: b"\xff\x80\x0atext/plain\x04gzip" + TABLE + b"\x09\x07answers\x03m-1\x0areport.txt"
+    b"\x00\x00\x00\x00\x40\x00\x00\x00\x04none",
+    80: b"\xf8\x00\x09audio/ogg\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05",
+    110: b"\xf8\x00" + TABLE + b"\x05proxy\x050-9-1\x01\x02",
 }
+"""All that each class has, by its number."""
 
 
 class Conversation:
@@ -78,12 +80,11 @@ def octets_of(method: Method) -> bytes:
     frame = method_frame(1, method.encode(TABLES))
     if not method.content:
         return frame
-    listed = PROPERTIES.get(method.class_id)
-    header = method.class_id.to_bytes(2, "big") + bytes(10) + (listed.encode(TABLES) if listed else bytes(2))
+    header = method.class_id.to_bytes(2, "big") + bytes(10) + PROPERTIES.get(method.class_id, bytes(2))
     return frame + FRAME_HEADER.pack(HEADER, 1, len(header)) + header + bytes((FRAME_END,))
 
 
-@pytest.mark.parametrize("method", UNSERVED, ids=lambda method: method.title)
+@pytest.mark.parametrize("method", UNSERVED.methods, ids=lambda method: method.title)
 def test_rabbitmq_reads_every_method_before_it_refuses(rabbitmq310: RabbitMQ310, method: type[Method]) -> None:
     closed = Conversation(V0_8, rabbitmq310.port, "/").answer(octets_of(sample(method)))
     assert (closed.reason, closed.code) == (o.CloseReason.PEER, 503)
@@ -91,11 +92,11 @@ def test_rabbitmq_reads_every_method_before_it_refuses(rabbitmq310: RabbitMQ310,
 
 
 def test_rabbitmq_says_otherwise_of_octets_that_are_wrong(rabbitmq310: RabbitMQ310) -> None:
-    broken = FileQos(1, 2, True).encode(TABLES)[:-3]
+    broken = FILE_QOS(1, 2, True).encode(TABLES)[:-3]
     closed = Conversation(V0_8, rabbitmq310.port, "/").answer(method_frame(1, broken))
     assert "unimplemented method" not in closed.text
     closed = Conversation(V0_8, rabbitmq310.port, "/").answer(
-        octets_of(sample(StreamPublish)).replace(b"\x00\x50" + bytes(10), b"\x00\x3c" + bytes(10))
+        octets_of(sample(STREAM_PUBLISH)).replace(b"\x00\x50" + bytes(10), b"\x00\x3c" + bytes(10))
     )
     assert (closed.code, closed.text) == (
         505,
@@ -103,7 +104,7 @@ def test_rabbitmq_says_otherwise_of_octets_that_are_wrong(rabbitmq310: RabbitMQ3
     )
 
 
-@pytest.mark.parametrize("method", [FileQos, StreamPublish], ids=lambda method: method.title)
+@pytest.mark.parametrize("method", [FILE_QOS, STREAM_PUBLISH], ids=lambda method: method.title)
 def test_brokerj_hangs_up(brokerj: BrokerJ, method: type[Method]) -> None:
     closed = Conversation(V0_8, brokerj.port, "memory").answer(octets_of(sample(method)))
     assert closed.reason is o.CloseReason.EOF

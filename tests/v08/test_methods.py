@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from gateway.classic import methods as m
-from gateway.v08 import dtx, file, stream, test, tunnel
 from gateway.v08.dialect import DIALECTS, PUBLISHED, QPID, RABBITMQ
-from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION, UNSERVED
+from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION
+from gateway.v08.unserved import UNSERVED as TABLE
 from tests.classic.values import TABLES, check_cut_and_trailing, check_there_and_back
 
+UNSERVED = TABLE.methods
+NAMED = {method.title: method for method in UNSERVED}
 EACH = pytest.mark.parametrize("method", [*DIFFERENT, *UNSERVED], ids=lambda method: method.__name__)
 
 
@@ -24,9 +28,9 @@ def test_they_are_none_of_the_shared_ones() -> None:
 
 
 def test_the_classes_that_no_session_serves() -> None:
-    assert [len(kind.METHODS) for kind in (file, stream, dtx, tunnel, test)] == [14, 9, 4, 1, 8]
-    assert all(dialect.unserved == {70, 80, 100, 110, 120} for dialect in DIALECTS.values())
-    assert {method.class_id for method in UNSERVED} == RABBITMQ.unserved
+    assert Counter(method.class_id for method in UNSERVED) == {70: 14, 80: 9, 100: 4, 110: 1, 120: 8}
+    assert all(dialect.unserved == {method.key for method in UNSERVED} for dialect in DIALECTS.values())
+    assert {number: len(names) for number, names in TABLE.properties.items()} == {70: 9, 80: 5, 110: 5}
 
 
 @EACH
@@ -43,19 +47,19 @@ def test_cut_and_trailing(method: type[m.Method]) -> None:
     ("message", "octets"),
     [
         (
-            file.FilePublish(7, "e", "k", True, True, "i"),
+            NAMED["file.publish"](7, "e", "k", True, True, "i"),
             b"\x00\x46\x00\x3c\x00\x07\x01e\x01k\x03\x01i",
         ),
-        (file.FileOpen("i", 1 << 40), b"\x00\x46\x00\x28\x01i\x00\x00\x01\x00\x00\x00\x00\x00"),
-        (stream.StreamConsume(1, "q", "t", False, True, True), b"\x00\x50\x00\x14\x00\x01\x01q\x01t\x06"),
-        (stream.StreamQos(1, 2, 3, True), b"\x00\x50\x00\x0a\x00\x00\x00\x01\x00\x02\x00\x00\x00\x03\x01"),
-        (dtx.DtxStart("t"), b"\x00\x64\x00\x14\x01t"),
-        (tunnel.TunnelRequest({}), b"\x00\x6e\x00\x0a\x00\x00\x00\x00"),
+        (NAMED["file.open"]("i", 1 << 40), b"\x00\x46\x00\x28\x01i\x00\x00\x01\x00\x00\x00\x00\x00"),
+        (NAMED["stream.consume"](1, "q", "t", False, True, True), b"\x00\x50\x00\x14\x00\x01\x01q\x01t\x06"),
+        (NAMED["stream.qos"](1, 2, 3, True), b"\x00\x50\x00\x0a\x00\x00\x00\x01\x00\x02\x00\x00\x00\x03\x01"),
+        (NAMED["dtx.start"]("t"), b"\x00\x64\x00\x14\x01t"),
+        (NAMED["tunnel.request"]({}), b"\x00\x6e\x00\x0a\x00\x00\x00\x00"),
         (
-            test.TestInteger(1, 2, 3, 4, 5),
+            NAMED["test.integer"](1, 2, 3, 4, 5),
             b"\x00\x78\x00\x0a\x01\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x04\x05",
         ),
-        (test.TestContentOk(9), b"\x00\x78\x00\x29\x00\x00\x00\x09"),
+        (NAMED["test.content-ok"](9), b"\x00\x78\x00\x29\x00\x00\x00\x09"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -65,8 +69,8 @@ def test_octets(message: m.Method, octets: bytes) -> None:
 
 
 def test_replies_and_content() -> None:
-    assert file.FileOpenOk.replies == (file.FileStage,)
-    assert stream.StreamQos.replies == (stream.StreamQosOk,)
+    assert NAMED["file.open-ok"].replies == (NAMED["file.stage"],)
+    assert NAMED["stream.qos"].replies == (NAMED["stream.qos-ok"],)
     assert {method.title for method in UNSERVED if method.content} == {
         "file.stage", "file.return", "stream.publish", "stream.return", "stream.deliver", "tunnel.request",
         "test.content", "test.content-ok",

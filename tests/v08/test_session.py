@@ -24,9 +24,9 @@ from gateway.operations import (
     SelectConfirm,
 )
 from gateway.session import Confirms, Role
-from gateway.v08.methods import UNSERVED
+from gateway.v08.dialect import RABBITMQ as RABBITMQ_08
 from gateway.v08.session import ClientSession, ServerSession
-from gateway.v08.stream import StreamDeliver
+from gateway.v08.unserved import UNSERVED
 from gateway.v08.version import V0_8
 from tests.classic.script import QPID, RABBITMQ, ScriptedClient, ScriptedServer
 from tests.classic.values import TABLES, sample
@@ -77,7 +77,7 @@ def test_our_own_server_delivers() -> None:
     assert pair.answer(deliver) == [deliver]
 
 
-@pytest.mark.parametrize("method", UNSERVED, ids=lambda method: method.title)
+@pytest.mark.parametrize("method", UNSERVED.methods, ids=lambda method: method.title)
 def test_a_server_answers_540_to_classes_that_it_does_not_serve(method: type[m.Method]) -> None:
     client = ScriptedClient(V0_8).open()
     content = b"".join(content_frames(1, b"", b"\x00\x00", b"body", 4_096))
@@ -109,7 +109,7 @@ def test_a_brokers_540_names_the_method() -> None:
 
 def test_a_client_hears_nothing_of_classes_that_it_did_not_ask_for() -> None:
     server = ScriptedServer(V0_8).open()
-    (closed,) = server.say_content(sample(StreamDeliver), b"body", b"\x00\x00")
+    (closed,) = server.say_content(sample(RABBITMQ_08.methods[80 << 16 | 60]), b"body", b"\x00\x00")
     assert isinstance(closed, Closed)
     assert (closed.reason, closed.code) == (CloseReason.SYNTAX, 540)
     assert "stream.deliver" in closed.text
