@@ -174,12 +174,21 @@ class Doorkeeper:
 
 
 def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """What a request comes with; None: nothing."""
+    """Return the credential of a request; None: it has none.
+
+    Raises:
+        ApiProblem: malformed_request (two of them: a proxy may check the other one).
+    """
     key = headers.get(b"x-api-key")
-    if key is None:
-        scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
-        key = value.strip() if scheme.lower() == b"bearer" else None
-    return key
+    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer":
+        return key
+    if key is not None:
+        raise ApiProblem(
+            "malformed_request",
+            "the request has two credentials: `X-Api-Key` and `Authorization: Bearer`. Send one of them.",
+        )
+    return value.strip()
 
 
 BY_CERTIFICATE: Final = "certificate:"

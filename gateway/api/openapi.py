@@ -25,8 +25,8 @@ from gateway.validation import AGO
 
 REF: Final = "#/components/schemas/{name}"
 EVERYWHERE: Final = (
-    "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited", "budget_exceeded",
-    "headers_too_large", "target_too_long", "overloaded", "internal",
+    "malformed_request", "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited",
+    "budget_exceeded", "headers_too_large", "target_too_long", "overloaded", "internal",
 )  # fmt: skip
 """Codes that any route but the documents may answer. ``invalid_parameter`` is the answer of all routes to a query
 parameter that they do not declare."""

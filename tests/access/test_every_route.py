@@ -99,7 +99,7 @@ async def with_subscription(make: Callable[..., Any], *scopes: str) -> Any:
     """A client of these scopes, beside a subscription of the queue ``orders``."""
     client = make(*scopes)
     body = {"broker": "fake", "queue": "orders"}
-    made = await client.put("/v1/subscriptions/x", json=body, headers={"x-api-key": "other-secret"})
+    made = await client.put("/v1/subscriptions/x", json=body, headers={"authorization": "Bearer other-secret"})
     assert made.status_code in (200, 201)
     return client
 

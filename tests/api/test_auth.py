@@ -40,7 +40,7 @@ async def test_scopes_are_per_object(client_with_keys: Callable[..., Any]) -> No
     problem(await client.get("/v1/brokers/fake/queues/other"), 403, "forbidden")
     problem(await client.delete("/v1/brokers/fake/queues/orders"), 403, "forbidden")
     problem(await client.put("/v1/subscriptions/s", json={"broker": "fake", "queue": "orders"}), 403, "forbidden")
-    admin = {"x-api-key": "other-secret"}
+    admin = {"authorization": "Bearer other-secret"}
     for name, queue in (("mine", "orders"), ("theirs", "other")):
         settings = {"broker": "fake", "queue": queue}
         assert (await client.put(f"/v1/subscriptions/{name}", json=settings, headers=admin)).status_code == 201
@@ -50,10 +50,25 @@ async def test_scopes_are_per_object(client_with_keys: Callable[..., Any]) -> No
     assert [item["name"] for item in listed] == ["mine"]
 
 
+@pytest.mark.parametrize("sent", ["Bearer secret", "bearer other-secret", "Bearer"])
+async def test_two_credentials_are_refused(client_with_keys: Callable[..., Any], sent: str) -> None:
+    """Which one counts would not be clear to a proxy that checks the other."""
+    headers = {"authorization": sent, "x-api-key": "secret"}
+    refused = problem(await client_with_keys("admin").get("/v1/brokers", headers=headers), 400, "malformed_request")
+    assert "X-Api-Key" in refused["detail"]
+    assert "Authorization" in refused["detail"]
+
+
+async def test_a_proxy_may_have_a_login_of_its_own(client_with_keys: Callable[..., Any]) -> None:
+    """``Authorization: Basic`` is no credential of the gateway's."""
+    headers = {"authorization": "Basic dTpw", "x-api-key": "secret"}
+    assert (await client_with_keys("admin").get("/v1/brokers", headers=headers)).status_code == 200
+
+
 async def test_a_key_does_not_learn_whether_a_subscription_is_there(client_with_keys: Callable[..., Any]) -> None:
     client = client_with_keys("consume:fake/orders")
     settings = {"broker": "fake", "queue": "other"}
-    made = await client.put("/v1/subscriptions/there", json=settings, headers={"x-api-key": "other-secret"})
+    made = await client.put("/v1/subscriptions/there", json=settings, headers={"authorization": "Bearer other-secret"})
     assert made.status_code == 201
     for method, verb, body in (
         ("GET", "", {}), ("GET", ":stream", {}), ("POST", ":pull", {}), ("POST", ":acknowledge", {"ack_ids": ["x"]}),
@@ -71,7 +86,7 @@ async def test_a_key_does_not_learn_whether_a_subscription_is_there(client_with_
 
 async def test_pages_of_subscriptions_name_no_others(client_with_keys: Callable[..., Any]) -> None:
     client = client_with_keys("consume:fake/orders")
-    admin = {"x-api-key": "other-secret"}
+    admin = {"authorization": "Bearer other-secret"}
     for name in ("a", "mine-1", "n", "mine-2", "o", "mine-3", "z"):
         settings = {"broker": "fake", "queue": "orders" if name.startswith("mine") else "other"}
         assert (await client.put(f"/v1/subscriptions/{name}", json=settings, headers=admin)).status_code == 201
