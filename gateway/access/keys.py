@@ -249,6 +249,12 @@ class StoredKeys:
             self._live = {key.digest: (key, _principal(key)) for key in keys if self._counts(key)}
             self._version = version
 
+    def refusal_of(self, key: ApiKey) -> str:
+        """Return why a live key opens nothing; empty if it does."""
+        if key.client in self.configured:
+            return f"the keys of {key.client!r} are in the configuration file"
+        return self._rows.macs.refusal_of(key)
+
     def _counts(self, key: ApiKey) -> bool:
         """Whether a row is as a gateway wrote it."""
         if why := self._rows.macs.refusal_of(key):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import time
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
@@ -54,7 +54,7 @@ class KeyRotateBody(Input):
     """How long the other one goes on."""
 
 
-class Key(Output):
+class Key(Output, kw_only=True):
     """A key of a caller."""
 
     id: str
@@ -64,6 +64,10 @@ class Key(Output):
     """How it begins."""
     live: bool
     """Whether it opens anything."""
+    state: Literal["live", "expired", "revoked", "refused"]
+    """`refused`: it would be live, and opens nothing for the reason in `refusal`."""
+    refusal: str = ""
+    """Why it is refused: its row in the ledger is not as a gateway wrote it, or the configuration has its client."""
     created_at: str
     created_by: str
     expires_at: str | None
@@ -91,7 +95,8 @@ async def list_keys(call: Call) -> Response:
     """A page of them."""
     query = call.query(PageQuery)
     page, cursor = await _all(call).page(query.cursor or None, query.limit)
-    return answer(KeyList(keys=[_describe(key) for key in page]), headers=page_headers(call, cursor, limit=query.limit))
+    found = KeyList(keys=[_describe(call, key) for key in page])
+    return answer(found, headers=page_headers(call, cursor, limit=query.limit))
 
 
 async def create_key(call: Call) -> Response:
@@ -104,12 +109,12 @@ async def create_key(call: Call) -> Response:
         )  # fmt: skip
     except EncodeError as error:
         raise invalid_setting(error) from None
-    return _made(key, secret)
+    return _made(call, key, secret)
 
 
 async def get_key(call: Call) -> Response:
     """One of them."""
-    return answer(_describe(await _all(call).get(call.names["key"])))
+    return answer(_describe(call, await _all(call).get(call.names["key"])))
 
 
 async def rotate_key(call: Call) -> Response:
@@ -119,25 +124,29 @@ async def rotate_key(call: Call) -> Response:
         call.names["key"], by=call.principal.name, environment=body.environment, seconds=body.expires_seconds,
         overlap=body.overlap_seconds,
     )  # fmt: skip
-    return _made(key, secret)
+    return _made(call, key, secret)
 
 
 async def revoke_key(call: Call) -> Response:
     """It opens nothing any more."""
-    return answer(_describe(await _all(call).revoke(call.names["key"], by=call.principal.name)))
+    return answer(_describe(call, await _all(call).revoke(call.names["key"], by=call.principal.name)))
 
 
-def _made(key: ApiKey, secret: str) -> Response:
-    return answer(_describe(key, secret), 201, {"cache-control": "no-store"})
+def _made(call: Call, key: ApiKey, secret: str) -> Response:
+    return answer(_describe(call, key, secret), 201, {"cache-control": "no-store"})
 
 
-def _describe(key: ApiKey, secret: str | UnsetType = UNSET) -> Key:
+def _describe(call: Call, key: ApiKey, secret: str | UnsetType = UNSET) -> Key:
+    is_live = key.live(int(time() * 1_000_000))
+    refusal = _all(call).refusal_of(key) if is_live else ""
     return Key(
         id=key.id,
         client=key.client,
         scopes=list(key.scopes),
         hint=key.hint,
-        live=key.live(int(time() * 1_000_000)),
+        live=is_live and not refusal,
+        state="refused" if refusal else "live" if is_live else "revoked" if key.revoked_at else "expired",
+        refusal=refusal,
         created_at=moment(key.created_at / 1e6),
         created_by=key.created_by,
         expires_at=_moment(key.expires_at),

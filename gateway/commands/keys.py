@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DAY = 86_400
+SHOWN = ("live", "refused")
+"""States of keys that are listed without ``--all``."""
 environment_option = click.option(
     "--environment", default="live", show_default=True, metavar="NAME", help="Stands in the key."
 )
@@ -115,15 +117,19 @@ def _print_new(key: dict[str, Any], as_json: bool) -> None:
 
 
 @keys.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that open nothing any more.")
+@click.option("--all", "everything", is_flag=True, help="Also keys that are expired or revoked.")
 @client_options
 def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """List the keys."""
+    """List the keys that are live, and those that are refused although they would be.
+
+    A refused key opens nothing: somebody has changed its row in the database, or the configuration file has keys of
+    its client. The reason is printed under the table.
+    """
     client, found, cursor = Client(url, api_key), [], ""
     while True:
         query = {"limit": str(PAGE)} | ({"cursor": cursor} if cursor else {})
         page = client.ask("GET", "/v1/keys", query=query)["keys"]
-        found += [key for key in page if everything or key["live"]]
+        found += [key for key in page if everything or key["state"] in SHOWN]
         if len(page) < PAGE:
             break
         cursor = page[-1]["id"]
@@ -131,13 +137,13 @@ def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) ->
         print_json({"keys": found})
         return
     print_table(
-        ("ID", "CLIENT", "KEY", "LIVE", "EXPIRES", "LAST USED", "SCOPES"),
+        ("ID", "CLIENT", "KEY", "STATE", "EXPIRES", "LAST USED", "SCOPES"),
         (
             (
                 key["id"],
                 key["client"],
                 key["hint"] + "…",
-                "yes" if key["live"] else "no",
+                key["state"],
                 key["expires_at"] or "never",
                 key["last_used_at"] or "-",
                 " ".join(key["scopes"]),
@@ -145,6 +151,9 @@ def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) ->
             for key in found
         ),
     )
+    for key in found:
+        if refusal := key.get("refusal"):
+            note(f"{key['id']} opens nothing: {refusal}")
 
 
 @keys.command("rotate")

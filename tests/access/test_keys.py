@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,8 @@ from gateway.access.access import Access
 from gateway.access.keys import StoredKeys, checksum, digest_of, is_key, new_key
 from gateway.errors import EncodeError, LedgerUnavailable, NoSuchResource, StateError
 from gateway.ledger import Ledger
-from gateway.ledger.api_keys import KEPT
+from gateway.ledger.api_keys import KEPT, KeyMacs
+from gateway.ledger.models import api_keys
 from tests.api.conftest import problem
 
 DAY = 86_400
@@ -355,6 +357,27 @@ async def test_a_life_over_http(ask: Callable[..., Any]) -> None:
     assert (revoked["live"], revoked["revoked_at"] is not None) == (False, True)
     problem(await ask(*publish, json={"routing_key": "orders"}), 401, "unauthorized")
     assert (await ask(*publish[:2], new["key"], json={"routing_key": "orders"})).status_code == 200
+
+
+async def test_a_list_says_what_opens_nothing(ask: Callable[..., Any], ledger: Ledger) -> None:
+    ledger.api_keys.macs = KeyMacs({"one": bytes(32)})
+    states = ("live", "changed", "expired", "revoked")
+    keys = {
+        client: (await ask("POST", "/v1/keys", json={"client": client, "scopes": ["history"]})).json()
+        for client in states
+    }
+    await ask("POST", f"/v1/keys/{keys['revoked']['id']}:revoke")
+    for client, values in (("changed", {"scopes": b'["admin"]'}), ("expired", {"expires_at": 1})):
+        this = sa.update(api_keys).where(api_keys.c.client == client).values(**values)
+        await ledger.task(lambda connection, _, this=this: connection.execute(this) and None)
+    listed = {key["client"]: key for key in (await ask("GET", "/v1/keys")).json()["keys"]}
+    found = {client: (key["state"], key["live"], key.get("refusal")) for client, key in listed.items()}
+    assert found == {
+        "live": ("live", True, None),
+        "changed": ("refused", False, "the row is not as the gateway wrote it"),
+        "expired": ("expired", False, None),
+        "revoked": ("revoked", False, None),
+    }
 
 
 async def test_wrong_requests(ask: Callable[..., Any]) -> None:

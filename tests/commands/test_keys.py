@@ -54,6 +54,25 @@ def test_a_life(ask: Callable[..., Result], unique_name: Callable[[str], str]) -
     assert ask("keys", "revoke", "none", "--yes").exit_code == 3
 
 
+def test_the_list_marks_what_opens_nothing(ask: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        {
+            "id": f"id-{state}", "client": "shop", "hint": "amqpgw_live_1234", "state": state, "live": state == "live",
+            "expires_at": None, "last_used_at": None, "scopes": ["history"],
+        }
+        for state in ("live", "expired", "revoked", "refused")
+    ]  # fmt: skip
+    keys[-1]["refusal"] = "the row is not as the gateway wrote it"
+    monkeypatch.setattr("gateway.commands.client.Client.ask", lambda *_, **__: {"keys": keys})
+    listed = ask("keys", "list")
+    assert [line.split()[:4:3] for line in listed.stdout.splitlines()[1:]] == [
+        ["id-live", "live"], ["id-refused", "refused"],
+    ]  # fmt: skip
+    assert "id-refused opens nothing: the row is not as the gateway wrote it" in listed.stderr
+    lines = ask("keys", "list", "--all").stdout.splitlines()[1:]
+    assert [line.split()[3] for line in lines] == ["live", "expired", "revoked", "refused"]
+
+
 def test_the_first_key_is_made_in_the_ledger(run: Run, tmp_path: Path) -> None:
     made = run("keys", "create", "root", "--scope", "admin", "--offline", "--data-dir", str(tmp_path), "--json")
     assert made.exit_code == 0, made.stderr
