@@ -16,6 +16,11 @@ from typing import Final, Literal, NamedTuple
 
 from gateway.errors import BudgetExceeded, Overloaded
 
+ClientKind = Literal["client", "address", "proxy", "endpoint", "process"]
+"""What a share belongs to. ``client``: the client of a credential, or a user of the embedded broker."""
+Holder = tuple[ClientKind, str]
+"""Kind and name of a client: a key that is called like an address has a share of its own."""
+
 
 class Client(NamedTuple):
     """Whose share counts: a key's or token's client, a user of the embedded broker, or an address."""
@@ -26,6 +31,12 @@ class Client(NamedTuple):
     """Whether it may use what is reserved."""
     is_alone: bool = False
     """Whether there can be no other client, so that all of the total is its share."""
+    kind: ClientKind = "client"
+
+    @property
+    def holder(self) -> Holder:
+        """Under what its holdings are counted."""
+        return self.kind, self.name
 
 
 NOTHING: Final[Mapping[str, int]] = {}
@@ -165,8 +176,8 @@ class Holdings:
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
-        self._held: dict[str, int] = {}
-        self._kept: dict[str, int] = {}
+        self._held: dict[Holder, int] = {}
+        self._kept: dict[Holder, int] = {}
         """Of what the ledger keeps: what is written there. What is being written is held."""
         self._sum = 0
         self.refusals = dict.fromkeys(REACHED, 0)
@@ -192,7 +203,9 @@ class Holdings:
 
     def share_of(self, client: Client) -> int:
         """Return how much the client may hold."""
-        return self.total if client.is_alone else self._shares.get(client.name, self.share)
+        if client.is_alone:
+            return self.total
+        return self._shares.get(client.name, self.share) if client.kind == "client" else self.share
 
     def room_of(self, client: Client) -> int:
         """Return how much more the client may take now; 0 or less: nothing."""
@@ -210,8 +223,9 @@ class Holdings:
         """
         if not amount:
             return
-        mine = self._held.get(client.name, 0)
-        held = mine + self._kept.get(client.name, 0)
+        holder = client.holder
+        mine = self._held.get(holder, 0)
+        held = mine + self._kept.get(holder, 0)
         if held + amount > (share := self.share_of(client)) and not client.is_alone and not forced:
             self.count_refusal("share")
             raise self.exceeded(client, held, amount, share)
@@ -221,7 +235,7 @@ class Holdings:
                 f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
                 f"({self.resource.setting}), and {self.reserve:,} are reserved for admin"
             )
-        self._held[client.name] = mine + amount
+        self._held[holder] = mine + amount
         self._sum += amount
 
     def check(self, client: Client) -> int:
@@ -234,21 +248,23 @@ class Holdings:
         """Give back an amount that the client has taken."""
         if not amount:
             return
-        left = self._held[client.name] - amount
+        holder = client.holder
+        left = self._held[holder] - amount
         if left > 0:
-            self._held[client.name] = left
+            self._held[holder] = left
         else:
-            del self._held[client.name]
+            del self._held[holder]
         self._sum -= amount
 
     def keep(self, client: str, amount: int) -> None:
         """Count what the ledger keeps for a client from now on; below 0: no more. It is never refused."""
-        before = self._kept.get(client, 0)
+        holder: Holder = ("client", client)
+        before = self._kept.get(holder, 0)
         after = max(0, before + amount)  # what another process wrote may not be counted yet
         if after:
-            self._kept[client] = after
+            self._kept[holder] = after
         else:
-            self._kept.pop(client, None)
+            self._kept.pop(holder, None)
         self._sum += after - before
 
     def recount(
@@ -261,12 +277,13 @@ class Holdings:
             added: what was added while it was counted. Nobody can tell how much of it was found.
             removed: the same of what was removed.
         """
-        kept: dict[str, int] = {}
-        for client in {*counts, *self._kept}:
+        kept: dict[Holder, int] = {}
+        for client in {*counts, *(name for _, name in self._kept)}:
+            holder: Holder = ("client", client)
             found = counts.get(client, 0)
             least, most = found - removed.get(client, 0), found + added.get(client, 0)
-            if (count := min(max(self._kept.get(client, 0), least), most)) > 0:
-                kept[client] = count
+            if (count := min(max(self._kept.get(holder, 0), least), most)) > 0:
+                kept[holder] = count
         self._sum += sum(kept.values()) - sum(self._kept.values())
         self._kept = kept
 
@@ -283,29 +300,32 @@ class Holdings:
         """Return the error of a client at its share, for those who count elsewhere, too."""
         name = self.resource.name
         more = f" and asks for {amount:,} more" if amount > 1 else ""
+        who = f"{client.name!r}" if client.kind == "client" else f"the {client.kind} {client.name!r}"
         return BudgetExceeded(
-            f"budget {name}: {client.name!r} holds {held:,} {self.resource.what}{more}; its share is {share:,} of "
+            f"budget {name}: {who} holds {held:,} {self.resource.what}{more}; its share is {share:,} of "
             f"{self.total:,}. {self.resource.advice}"
         )
 
     def held_by(self, client: Client) -> int:
         """Return how much the client holds."""
-        return self._held.get(client.name, 0) + self._kept.get(client.name, 0)
+        holder = client.holder
+        return self._held.get(holder, 0) + self._kept.get(holder, 0)
 
-    def largest(self, count: int) -> list[tuple[str, int]]:
+    def largest(self, count: int) -> list[tuple[Client, int]]:
         """Return the clients that hold most, with what they hold."""
-        return sorted(self._all().items(), key=lambda pair: (-pair[1], pair[0]))[:count]
+        most = sorted(self._all().items(), key=lambda pair: (-pair[1], pair[0]))[:count]
+        return [(Client(name, kind=kind), held) for (kind, name), held in most]
 
     def standing(self) -> Standing:
         """Return how much is held."""
         largest = max(self._all().values(), default=0)
         return Standing(self._sum, self.total, self.share, largest)
 
-    def _all(self) -> dict[str, int]:
+    def _all(self) -> dict[Holder, int]:
         """Client -> what it holds."""
         if not self._kept:
             return self._held
-        return {name: self._held.get(name, 0) + self._kept.get(name, 0) for name in self._held | self._kept}
+        return {holder: self._held.get(holder, 0) + self._kept.get(holder, 0) for holder in self._held | self._kept}
 
     @property
     def held(self) -> int:

@@ -69,7 +69,19 @@ def test_shares_of_a_client_and_of_one_that_is_alone() -> None:
     assert requests.room_of(BOB) == 1
     requests.take(ALICE, 8)
     assert requests.room_of(BOB) == 0
-    assert requests.largest(1) == [("alice", 8)]
+    assert requests.largest(1) == [(ALICE, 8)]
+
+
+def test_a_client_called_like_an_address_has_a_share_of_its_own() -> None:
+    requests = ten(reserve=0.0, **{"192.0.2.1": 0.1})
+    key, address = Client("192.0.2.1"), Client("192.0.2.1", kind="address")
+    requests.take(address, 5)
+    requests.take(key)
+    assert (requests.held_by(key), requests.held_by(address)) == (1, 5)
+    assert (requests.share_of(key), requests.share_of(address)) == (1, 5), "settings name clients, not addresses"
+    with pytest.raises(BudgetExceeded, match=r"budget requests: the address '192\.0\.2\.1' holds 5 "):
+        requests.take(address)
+    assert requests.largest(2) == [(address, 5), (key, 1)]
 
 
 def test_a_lower_bound_takes_nothing_away() -> None:
@@ -166,7 +178,7 @@ def test_what_the_ledger_keeps_counts_with_what_is_held() -> None:
         scheduled.take(ALICE)
     scheduled.keep("bob", -7)
     assert scheduled.standing().held == 3
-    assert scheduled.largest(10) == [("carol", 2), ("alice", 1)]
+    assert scheduled.largest(10) == [(Client("carol"), 2), (ALICE, 1)]
 
 
 @pytest.mark.parametrize(

@@ -407,7 +407,7 @@ def client_of(principal: Principal, address: str) -> Client:
     """Return whose share of everything a caller uses: the client's; without a credential, the address's."""
     if principal.name:
         return Client(principal.name, principal.admin, is_alone=principal is DEVELOPER)
-    return Client(address_of(address) or address)
+    return Client(address_of(address) or address, kind="address")
 
 
 def _follow(scope: AsgiScope) -> None:

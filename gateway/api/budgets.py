@@ -9,7 +9,7 @@ from starlette.responses import Response
 from gateway.api.call import Call, answer
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Output
-from gateway.budgets import Client, Holdings
+from gateway.budgets import ClientKind, Holdings
 
 LARGEST: Final = 10
 """How many clients are shown of each resource."""
@@ -20,6 +20,8 @@ class BudgetClient(Output):
 
     client: str
     """Its name; an address where it has sent no credential."""
+    kind: ClientKind
+    """What holds it: the client of a credential, an address, a trusted proxy, an endpoint, or another process."""
     held: int
     share: int
     """What it may hold, unless it is alone."""
@@ -82,8 +84,8 @@ def _budget(holdings: Holdings) -> Budget:
         setting=row.setting,
         refusals=BudgetRefusals(**holdings.refusals),
         largest=[
-            BudgetClient(client=name, held=held, share=holdings.share_of(Client(name)))
-            for name, held in holdings.largest(LARGEST)
+            BudgetClient(client=client.name, kind=client.kind, held=held, share=holdings.share_of(client))
+            for client, held in holdings.largest(LARGEST)
         ],
     )
 

@@ -84,7 +84,7 @@ class Connections:
             self.holdings.count_refusal("share")
             return None
         # Strangers may take of the reserve, and there is no other share of an address: what they leave is said here.
-        client = Client(f"proxy {host}" if is_proxy else host, is_admin=not is_proxy, is_alone=True)
+        client = Client(host, is_admin=not is_proxy, is_alone=True, kind="proxy" if is_proxy else "address")
         held = self.holdings.held
         if held >= self.holdings.total - self.holdings.reserve and len(self._strangers) > self.holdings.reserve // 2:
             self._drop_one()

@@ -48,7 +48,7 @@ STRANGERS_PER_ADDRESS: Final = 4
 """Most of them from one address (IPv6: one /64 network)."""
 STRANGER_WITHIN: Final = 5.0
 """How long the body of one may take to come, in seconds."""
-PROCESS: Final = Client("another process", is_admin=True, is_alone=True)
+PROCESS: Final = Client("another process", is_admin=True, is_alone=True, kind="process")
 """In whose share connections of the other processes count."""
 BODY_MORE: Final = 1 << 16
 """How many octets a request may have beside the body of the call that it passes on."""

@@ -34,8 +34,14 @@ def budgets(url: str, api_key: str | None, as_json: bool) -> None:
                 f"{row['reserve']:,}",
                 row["scope"],
                 f"{sum(row['refusals'].values()):,}",
-                ", ".join(f"{each['client']} {each['held']:,}" for each in row["largest"][:SHOWN]) or "-",
+                ", ".join(f"{_name(each)} {each['held']:,}" for each in row["largest"][:SHOWN]) or "-",
             )
             for row in found["budgets"]
         ),
     )
+
+
+def _name(client: dict[str, Any]) -> str:
+    """Return a client as the table names it."""
+    name: str = client["client"]
+    return name if client["kind"] == "client" else f"{client['kind']} {name}"

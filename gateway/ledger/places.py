@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from gateway.budgets import Client, Holdings
+from gateway.budgets import Client, Holder, Holdings
 
 
 class _Waiter(NamedTuple):
@@ -30,14 +30,13 @@ class Places:
         """In the queue, or in the transaction under way."""
         self._most = most
         self._holdings = holdings
-        self._lines: OrderedDict[str, deque[_Waiter]] = OrderedDict()
+        self._lines: OrderedDict[Holder, deque[_Waiter]] = OrderedDict()
         """Client -> who waits, in order; the client whose turn it is first."""
         self._loop = asyncio.get_running_loop()
 
     def count_in(self, holdings: Holdings) -> None:
         """Count in other holdings from now on: what is in the queue moves there."""
-        for name, rows in self._holdings.largest(1 << 30):
-            client = Client(name)
+        for client, rows in self._holdings.largest(1 << 30):
             self._holdings.give(client, rows)
             holdings.take(client, rows, forced=True)
         self._holdings = holdings
@@ -48,7 +47,7 @@ class Places:
             self.add(client, rows)
             return
         turn: asyncio.Future[bool] = self._loop.create_future()
-        self._lines.setdefault(client.name, deque()).append(_Waiter(client, rows, turn))
+        self._lines.setdefault(client.holder, deque()).append(_Waiter(client, rows, turn))
         self._admit()
         try:
             await turn

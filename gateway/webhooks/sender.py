@@ -195,7 +195,7 @@ class Sender:
 
 def endpoint_client(name: str) -> Client:
     """Return the client whose share requests to an endpoint use."""
-    return Client(f"endpoint {name}")
+    return Client(name, kind="endpoint")
 
 
 def _signed(endpoint: Endpoint, written: Written, timestamp: int) -> list[Header]:

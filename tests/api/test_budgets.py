@@ -35,9 +35,12 @@ async def test_each_budget_is_shown(client: httpx.AsyncClient, gateway: Gateway)
         "scope": "process",
         "setting": "budgets.totals",
         "refusals": {"share": 1, "total": 0, "dropped": 0},
-        "largest": [{"client": "alice", "held": 20, "share": 20}, {"client": "bob", "held": 3, "share": 10}],
+        "largest": [
+            {"client": "alice", "kind": "client", "held": 20, "share": 20},
+            {"client": "bob", "kind": "client", "held": 3, "share": 10},
+        ],
     }
-    assert found["requests"]["largest"] == [{"client": "anonymous", "held": 1, "share": 250}]
+    assert found["requests"]["largest"] == [{"client": "anonymous", "kind": "client", "held": 1, "share": 250}]
 
 
 async def test_the_list_of_clients_is_bounded(client: httpx.AsyncClient, gateway: Gateway) -> None:

@@ -141,7 +141,7 @@ def test_one_address_and_a_proxy() -> None:
     assert not port.connections.open
     proxy = [port.open("192.0.2.9")[1] for _ in range(16)]
     proxy[0].known(ALICE)
-    assert proxy[0].client.name == "proxy 192.0.2.9", "its callers are many"
+    assert proxy[0].client.holder == ("proxy", "192.0.2.9"), "its callers are many"
     assert port.connections.admit(Owner(), "192.0.2.9") is None, "the reserve is not for it"
     port.open("192.0.2.1", ROOT)
 

@@ -50,7 +50,7 @@ def later(payload: str = "x", **more: Any) -> dict[str, Any]:
 
 
 def held(gateway: Gateway, resource: str) -> dict[str, int]:
-    return dict(gateway.budgets[resource].largest(10))
+    return {client.name: held for client, held in gateway.budgets[resource].largest(10)}
 
 
 async def test_scheduled_publishes_of_one_client_are_bounded(gateway: Gateway, caller: Any) -> None:
@@ -186,7 +186,7 @@ async def test_who_created_it_counts_after_a_restart(gateway: Gateway) -> None:
     again = LedgerBudgets(gateway.ledger, Budgets())
     await again.count()
     for resource in CREATED.values():
-        assert dict(again._budgets[resource].largest(9)) == {"alice": 1}
+        assert again._budgets[resource].largest(9) == [(Client("alice"), 1)]
     for kind in CREATED:
         await gateway.ledger.delete_resource(kind, "x")
         await budgets.deleted(kind, "x")

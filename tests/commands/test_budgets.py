@@ -11,7 +11,10 @@ from tests.commands.conftest import Canned, Run
 STREAMS = {
     "resource": "streams", "counts": "streams", "held": 1_023, "total": 4_000, "share": 1_000, "reserve": 400,
     "scope": "process", "setting": "budgets.totals", "refusals": {"share": 2, "total": 1, "dropped": 0},
-    "largest": [{"client": name, "held": 20, "share": 1_000} for name in ("alice", "bob", "carol", "dave")],
+    "largest": [
+        {"client": name, "kind": "address" if name == "bob" else "client", "held": 20, "share": 1_000}
+        for name in ("alice", "bob", "carol", "dave")
+    ],
 }  # fmt: skip
 
 
@@ -22,7 +25,8 @@ def test_a_table(run: Run, canned: Canned) -> None:
     head, row = result.stdout.splitlines()
     assert head.split() == ["RESOURCE", "HELD", "TOTAL", "SHARE", "RESERVE", "SCOPE", "REFUSED", "LARGEST"]
     assert row.split() == [
-        "streams", "1,023", "4,000", "1,000", "400", "process", "3", "alice", "20,", "bob", "20,", "carol", "20",
+        "streams", "1,023", "4,000", "1,000", "400", "process", "3", "alice", "20,", "address", "bob", "20,", "carol",
+        "20",
     ]  # fmt: skip
 
 
