@@ -61,7 +61,7 @@ class BrokerLeases:
         upstream.delivery_limits.state_native(arrivals.queue, settings.dead_letter_native)
         if not settings.dead_letter_native:
             await upstream.check_give_back(arrivals.queue)
-        wanted = self._leases.reserve(client, max_messages)
+        wanted = self._leases.reserve(client, max_messages, waits=bool(wait))
         found: list[Arrival] = []
         try:
             found = await self._find(upstream, subscription, arrivals, wanted, wait, gone, bytes_max)

@@ -18,7 +18,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from gateway.budgets import RESOURCES, Client, Holdings
+from gateway.budgets import RESOURCES, Client, Holder, Holdings
 from gateway.core.ack_ids import AckIds, ForeignAckId, InvalidAckId
 from gateway.errors import LeaseLost, StateError
 from gateway.operations import Settlement
@@ -96,7 +96,7 @@ class Leases:
         self._leases: dict[int, Lease] = {}
         self._by_delivery: dict[int, Lease] = {}
         self._counts: dict[str, int] = {}
-        self._reserved: dict[str, int] = {}
+        self._reserved: dict[Holder, int] = {}
         """Client -> how much of its share waits for messages."""
         self._ended: OrderedDict[int, End] = OrderedDict()
         self._handed: OrderedDict[tuple[str, bytes], None] = OrderedDict()
@@ -113,9 +113,13 @@ class Leases:
         first = next(iter(self._leases.values()), None)
         return 0.0 if first is None else max(0.0, asyncio.get_running_loop().time() - first.delivery.at)
 
-    def reserve(self, client: Client, wanted: int) -> int:
-        """Take up to ``wanted`` leases of the client's share, for :meth:`grant`. While other pulls of the client wait
-        with what they reserved, this one takes half of what is left at most, so that many may wait.
+    def reserve(self, client: Client, wanted: int, *, waits: bool = False) -> int:
+        """Take up to ``wanted`` leases of the client's share, for :meth:`grant`.
+
+        Args:
+            waits: whether the pull may wait for messages. Those that wait reserve half of the share together, and then
+                one each; each takes half of what the ones before it left. So many may wait, and what they do not hold
+                keeps no other pull of the client from its messages.
 
         Returns:
             How many, at least 1. :meth:`give_back` those that are not granted.
@@ -124,11 +128,13 @@ class Leases:
             BudgetExceeded, Overloaded: there is none for this client.
         """
         room = self._holdings.room_of(client)
-        if self._reserved.get(client.name):
-            room = (room + 1) // 2
+        reserved = self._reserved.get(client.holder, 0)
+        if waits:
+            left = min(room, self._holdings.share_of(client) // 2 - reserved)
+            room = (left + 1) // 2 if reserved else left
         count = max(1, min(wanted, room))
         self._holdings.take(client, count)
-        self._reserved[client.name] = self._reserved.get(client.name, 0) + count
+        self._reserved[client.holder] = reserved + count
         return count
 
     def give_back(self, client: Client, count: int) -> None:
@@ -138,11 +144,11 @@ class Leases:
             self._holdings.give(client, count)
 
     def _unreserve(self, client: Client, count: int) -> None:
-        left = self._reserved[client.name] - count
+        left = self._reserved[client.holder] - count
         if left:
-            self._reserved[client.name] = left
+            self._reserved[client.holder] = left
         else:
-            del self._reserved[client.name]
+            del self._reserved[client.holder]
 
     def count(self, subscription: str) -> int:
         """How many leases the subscription has out."""

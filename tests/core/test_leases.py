@@ -75,11 +75,13 @@ async def test_a_client_reserves_and_holds_no_more_than_its_share() -> None:
 
 async def test_what_waits_leaves_room_for_other_pulls_of_the_client() -> None:
     desk = Desk(40)
-    assert [desk.leases.reserve(ALICE, 10) for _ in range(5)] == [10, 5, 3, 1, 1]
-    for count in (10, 5, 3, 1, 1):
+    assert [desk.leases.reserve(ALICE, 7, waits=True) for _ in range(5)] == [7, 2, 1, 1, 1]
+    assert desk.leases.reserve(ALICE, 30) == 8, "one that does not wait gets all that is left"
+    for count in (7, 2, 1, 1, 1, 8):
         desk.leases.give_back(ALICE, count)
     assert desk.holdings.standing().held == 0
-    assert desk.leases.reserve(ALICE, 30) == 20
+    assert desk.leases.reserve(ALICE, 30, waits=True) == 10
+    assert desk.leases.reserve(ALICE, 30) == 10
     desk.leases.close()
 
 
