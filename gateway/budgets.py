@@ -16,8 +16,8 @@ from typing import Final, Literal, NamedTuple
 
 from gateway.errors import BudgetExceeded, Overloaded
 
-ClientKind = Literal["client", "address", "proxy", "endpoint", "process"]
-"""What a share belongs to. ``client``: the client of a credential, or a user of the embedded broker."""
+ClientKind = Literal["client", "address", "proxy", "endpoint", "process", "subscription", "bridge", "tap"]
+"""What holds something. ``client``: the client of a credential, or a user of the embedded broker."""
 Holder = tuple[ClientKind, str]
 """Kind and name of a client: a key that is called like an address has a share of its own."""
 
@@ -63,7 +63,7 @@ class Resource:
     advice: str
     """What a client at its share can do, as a sentence."""
     is_split: bool = True
-    """Whether a client has a share of it; False: who it is is not known, and strangers make room for each other."""
+    """Whether a client has a share of it; False: nobody has, and those who hold it make room for each other."""
     within: str = ""
     """The resource that each of it takes one of, too; its total is lower than that one's."""
     one: str = ""
@@ -146,6 +146,10 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "ledger_rows", "rows that wait for the ledger", 50_000, "ledger.queue_max", "process",
             "What is over the share waits until rows are written.",
         ),
+        Resource(
+            "held_bytes", "bytes of messages that pushed subscriptions, bridges and taps hold", 1 << 30,
+            "budgets.totals", "process", "Lower prefetch_octets of some of them.", is_split=False,
+        ),
     )
 }  # fmt: skip
 """Name -> resource."""
@@ -172,7 +176,10 @@ class Standing(NamedTuple):
 class Holdings:
     """Who holds how much of one resource."""
 
-    __slots__ = ("_held", "_kept", "_shares", "_sum", "on_refused", "refusals", "reserve", "resource", "share", "total")
+    __slots__ = (
+        "_held", "_kept", "_shares", "_sum", "measure", "on_refused", "refusals", "reserve", "resource",
+        "share", "total",
+    )  # fmt: skip
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
@@ -182,6 +189,8 @@ class Holdings:
         self._sum = 0
         self.refusals = dict.fromkeys(REACHED, 0)
         """What was reached -> how often somebody was refused for that."""
+        self.measure: Callable[[], Mapping[Holder, int]] | None = None
+        """Returns what each holds, where it is counted elsewhere; None: it is counted by :meth:`take`."""
         self.on_refused: Callable[[str, str], None] | None = None
         """Called with the resource and what was reached: ``share``, ``total``, or ``dropped``: made room for others."""
         self.configure(resource.total, 1.0, 0.0, {})
@@ -319,10 +328,12 @@ class Holdings:
     def standing(self) -> Standing:
         """Return how much is held."""
         largest = max(self._all().values(), default=0)
-        return Standing(self._sum, self.total, self.share, largest)
+        return Standing(self.held, self.total, self.share, largest)
 
-    def _all(self) -> dict[Holder, int]:
+    def _all(self) -> Mapping[Holder, int]:
         """Client -> what it holds."""
+        if self.measure is not None:
+            return self.measure()
         if not self._kept:
             return self._held
         return {holder: self._held.get(holder, 0) + self._kept.get(holder, 0) for holder in self._held | self._kept}
@@ -330,7 +341,7 @@ class Holdings:
     @property
     def held(self) -> int:
         """How much all clients hold."""
-        return self._sum
+        return self._sum if self.measure is None else sum(self.measure().values())
 
     def has_room(self, client: Client) -> bool:
         """Whether there is more of it for such a client, whatever the client's share."""

@@ -278,6 +278,7 @@ class Bridge:
             self.counts,
             self._faults,
             gateway.ids,
+            gateway.parts.byte_budget.part("bridge", self.name),
             on_full=self._full,
             on_enough=self._enough,
             on_crash=self._crashed,
@@ -380,7 +381,7 @@ class Bridge:
                 self._declare_again()
             if self._loop.time() >= grow_at:
                 grow_at = self._loop.time() + GROW_EVERY
-                self._grow(consumer, flow.done - messages, flow.done_octets - octets)
+                self._grow(flow, consumer, flow.done - messages, flow.done_octets - octets)
                 messages, octets = flow.done, flow.done_octets
 
     async def _is_empty(self, flow: Flow, consumer: Consumer) -> bool:
@@ -401,7 +402,7 @@ class Bridge:
         flow, consumer = self._flow, self._consumer
         if flow is None or consumer is None or consumer.changing:
             return
-        fits = self.settings.prefetch_octets * flow.held // max(flow.octets, 1)
+        fits = flow.octets_max * flow.held // max(flow.octets, 1)
         smaller = max(1, min(fits, consumer.prefetch // 2))
         if flow.unheld:
             consumer.change_prefetch(consumer.prefetch, flow.wait_low)
@@ -409,11 +410,11 @@ class Bridge:
             log("bridge.prefetch", bridge=self.name, prefetch=smaller, before=consumer.prefetch, octets=flow.octets)
             consumer.change_prefetch(smaller, flow.wait_low if overrun else None)
 
-    def _grow(self, consumer: Consumer, messages: int, octets: int) -> None:
+    def _grow(self, flow: Flow, consumer: Consumer, messages: int, octets: int) -> None:
         """Messages have become smaller: more of them fit."""
         if not messages or consumer.prefetch >= self.settings.prefetch or consumer.changing:
             return
-        fits = min(self.settings.prefetch_octets * messages // max(octets, 1) // 2, self.settings.prefetch)
+        fits = min(flow.octets_max * messages // max(octets, 1) // 2, self.settings.prefetch)
         if fits >= 2 * consumer.prefetch or fits == self.settings.prefetch:
             log("bridge.prefetch", bridge=self.name, prefetch=fits, before=consumer.prefetch)
             consumer.change_prefetch(fits)

@@ -39,6 +39,7 @@ from gateway.bridges.throttle import Throttle
 from gateway.bridges.traces import Traces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.bridges.verdicts import Fault, verdict
+from gateway.core.byte_budget import Part
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import Kind, MessageIds, id_text
 from gateway.message import Message
@@ -72,12 +73,14 @@ class Flow:
         counts: Counts,
         faults: Faults,
         ids: MessageIds,
+        part: Part,
         *,
         on_full: Callable[[bool], None],
         on_enough: Callable[[], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
-        """``on_full``: more octets are held than ``prefetch_octets``; True: this channel's are given back from now
+        """``part``: of the bytes that all bridges and others hold. ``on_full``: more octets are held than
+        :attr:`octets_max`; True: this channel's are given back from now
         on, so it must end. ``on_enough``: as many messages as asked for
         are done. ``on_crash``: a fault of ours."""
         settings = route.settings
@@ -111,6 +114,7 @@ class Flow:
         self._early = settings.acknowledge == "unsafe-on-publish"
         self._most = settings.prefetch
         self._octets_max = settings.prefetch_octets
+        self._part = part
         self.redeliveries = Redeliveries(journal, settings.prefetch)
         self._gate = Gate(settings.prefetch, faults)
         self._loop = asyncio.get_running_loop()
@@ -170,6 +174,7 @@ class Flow:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._part.close()
 
     def abandon(self) -> None:
         """Another process has the bridge: drop everything, settle nothing. What the source delivered is its again when
@@ -181,6 +186,7 @@ class Flow:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
+        self._part.close()
 
     async def _until_idle(self, within: float) -> None:
         if self.held and within > 0:
@@ -222,22 +228,30 @@ class Flow:
 
     def arrive(self, delivery: Delivery) -> None:
         """A delivery; called on the loop."""
-        if self.octets > 2 * self._octets_max and not delivery.settled:
+        most = self.octets_max
+        if self.octets > 2 * most and not delivery.settled:
             self._overflowed = delivery.channel
         if self._overflowed is delivery.channel:  # and all that comes behind it, for the sake of order
             self._release(delivery)
             self._on_full(True)
             return
         self.held += 1
-        self.octets += len(delivery.message.body)
+        size = len(delivery.message.body)
+        self.octets += size
+        self._part.add(size)
         self._arrived.append(delivery)
         self._wake.set()
-        if self.octets > self._octets_max or (self.unheld and self.held > 2 * self._most):
+        if self.octets > most or (self.unheld and self.held > 2 * self._most):
             self._on_full(False)
+
+    @property
+    def octets_max(self) -> int:
+        """How many octets may be held now."""
+        return self._part.bound(self._octets_max)
 
     async def wait_low(self) -> None:
         """Until half a prefetch, and half of its octets, are left."""
-        while self.held > self._most // 2 or self.octets > self._octets_max // 2:
+        while self.held > self._most // 2 or self.octets > self.octets_max // 2:
             self._idle.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOW_EVERY):
@@ -674,6 +688,7 @@ class Flow:
         """One that was held is not. ``settled``: its source was told that it is done; else it comes again."""
         self.held -= 1
         self.octets -= octets
+        self._part.add(-octets)
         if not self.held:
             self._idle.set()
             self._gate.taken(0)  # nothing waits for it any more: what was refused has turned out to be at fault itself

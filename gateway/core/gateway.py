@@ -16,6 +16,7 @@ from gateway.budgets import Budgets
 from gateway.config import SubscriptionSettings
 from gateway.core.ack_ids import AckIds
 from gateway.core.auditor import Auditor
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.consuming import Consuming
 from gateway.core.dead_letters import DeadLetters
 from gateway.core.delivery_limits import DeliveryLimitGuard
@@ -104,8 +105,9 @@ class Gateway:
             self.budgets["lease_bytes"],
         )
         self.parts = Parts(
-            ledger, ids, metrics, self._recorder, self.broker, DeadLetters(self.broker), OwnQueues(self.broker)
-        )
+            ledger, ids, metrics, self._recorder, self.broker, DeadLetters(self.broker), OwnQueues(self.broker),
+            ByteBudget(self.budgets["held_bytes"]),
+        )  # fmt: skip
         """What takes messages for subscriptions works with these."""
         self.subscriptions = Subscriptions(ledger, self.broker, subscriptions or {}, self.parts.own_queues)
         self.consuming = Consuming(self.parts, self._leases, ack_ids, self.subscriptions, self.peers)

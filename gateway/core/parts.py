@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.dead_letters import DeadLetters
 from gateway.core.own_queues import OwnQueues
 from gateway.core.recorder import Recorder
@@ -25,3 +26,4 @@ class Parts:
     """A broker by name; raises NoSuchBroker."""
     dead_letters: DeadLetters
     own_queues: OwnQueues
+    byte_budget: ByteBudget

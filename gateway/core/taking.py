@@ -100,6 +100,10 @@ class Taker:
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[Delivery] = deque()
         self._octets = 0
+        self._storing = 0
+        """The octets of the batch that is being stored."""
+        self._part = parts.byte_budget.part("tap" if self.kind == "tap" else "subscription", name)
+        """What of it, and of what is being stored, counts with that of all others."""
         self._wake = asyncio.Event()
         self._consumer: Consumer | None = None
         self._prefetch = settings.prefetch
@@ -206,24 +210,31 @@ class Taker:
 
     def _arrive(self, delivery: Delivery) -> None:
         """A delivery; called on the loop."""
-        most = self._source.prefetch_octets
+        most = self._bytes_max
         if self._overflowed is delivery.channel or self._octets > 2 * most:
             self._overflowed = delivery.channel  # and all that comes behind it, for the sake of order
             settle(delivery, Settlement.RELEASE)
             self._shrink(overrun=True)
             return
-        self._octets += len(delivery.message.body)
+        size = len(delivery.message.body)
+        self._octets += size
+        self._part.add(size)
         self._arrived.append(delivery)
         self._wake.set()
         if self._octets > most:
             self._shrink(overrun=False)
+
+    @property
+    def _bytes_max(self) -> int:
+        """How many bytes of messages may have come and wait: so many now, for others hold some, too."""
+        return self._part.bound(self._source.prefetch_octets)
 
     def _shrink(self, *, overrun: bool) -> None:
         """More octets are out than may be: the next consumer gets fewer messages at a time."""
         consumer = self._consumer
         if consumer is None or consumer.changing:
             return
-        fits = self._source.prefetch_octets * len(self._arrived) // max(self._octets, 1)
+        fits = self._bytes_max * len(self._arrived) // max(self._octets, 1)
         smaller = max(1, min(fits, consumer.prefetch // 2))
         if overrun or smaller < consumer.prefetch:
             self._prefetch = smaller
@@ -232,7 +243,7 @@ class Taker:
     def _grow(self, chunk: Sequence[Delivery], octets: int) -> None:
         """Messages have become smaller: the next consumer may have more of them."""
         if self._prefetch < self._source.prefetch:
-            fits = self._source.prefetch_octets * len(chunk) // max(octets, 1) // 2
+            fits = self._bytes_max * len(chunk) // max(octets, 1) // 2
             self._prefetch = max(self._prefetch, min(fits, self._source.prefetch))
 
     # ------------------------------------------------------------------------------------------- at work
@@ -276,7 +287,11 @@ class Taker:
                 room = len(self._arrived)
             chunk = self._take(room)
             if chunk:
-                await self._store(chunk)
+                try:
+                    await self._store(chunk)
+                finally:
+                    self._part.add(-self._storing)
+                    self._storing = 0
                 continue
             if self._stopping and not self._arrived:
                 return
@@ -332,9 +347,12 @@ class Taker:
             delivery = arrived.popleft()
             size = len(delivery.message.body)
             self._octets -= size
-            if not delivery.lost:
+            if delivery.lost:
+                self._part.add(-size)
+            else:
                 octets += size
                 chunk.append(delivery)
+        self._storing = octets
         if chunk:
             self._grow(chunk, octets)
         return chunk
@@ -417,6 +435,7 @@ class Taker:
     def _give_back(self) -> None:
         """What has come and was not stored."""
         arrived, self._arrived = self._arrived, deque()
+        self._part.add(-self._octets)
         self._octets = 0
         for delivery in arrived:
             settle(delivery, Settlement.RELEASE)

@@ -147,6 +147,8 @@ class Pusher:
         self._held = 0
         self._octets = 0
         """Messages that the broker holds for us, and the octets of their bodies."""
+        self._part = parts.byte_budget.part("subscription", subscription.name)
+        """What of them, and of ``_row_bytes``, counts with that of all others."""
         self._fits = settings.prefetch
         """So many fit into ``prefetch_octets``."""
         self._untried = 0
@@ -204,6 +206,7 @@ class Pusher:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._part.close()
         await self._tap.close()
 
     def lost(self) -> None:
@@ -225,11 +228,14 @@ class Pusher:
 
     def _arrive(self, delivery: Delivery) -> None:
         """A delivery; called on the loop."""
-        if not self._running or self._octets > 2 * self.settings.prefetch_octets:
+        most = self._part.bound(self.settings.prefetch_octets)
+        if not self._running or self._octets > 2 * most:
             _settle(delivery, Settlement.RELEASE)
             return
         self._held += 1
-        self._octets += len(delivery.message.body)
+        size = len(delivery.message.body)
+        self._octets += size
+        self._part.add(size)
         wanted, unwanted = self._arrivals.sort((delivery,))
         for arrival, reason in unwanted:
             self._run(self._turn_away(arrival, reason))
@@ -240,7 +246,7 @@ class Pusher:
             else:
                 self._brings(arrival)
                 self._push(arrival)
-        if self._octets > self.settings.prefetch_octets and self._held > 1:
+        if self._octets > most and self._held > 1:
             self._fits = max(1, min(self._held, self._fits) // 2)
             self.changed()
 
@@ -344,7 +350,7 @@ class Pusher:
     def _unclaim(self) -> None:
         """Claimed, but not begun: as if they had not been claimed."""
         rows, self._rows = self._rows, deque()
-        self._row_bytes -= sum(item.size for item in rows)
+        self._count_rows(-sum(item.size for item in rows))
         for item in rows:
             self._run(self._put_back(item, 0.0))
 
@@ -357,6 +363,7 @@ class Pusher:
         """Tell the broker; where it has taken the delivery back, it comes again, and is known then."""
         self._held -= 1
         self._octets -= arrival.size
+        self._part.add(-arrival.size)
         _settle(arrival.delivery, settlement)
         self._tap.settled()
         if not self._held and self._fits < self.settings.prefetch:
@@ -399,12 +406,17 @@ class Pusher:
         if not self._journal.writable:
             target.look()  # and again when it is
             return 0
-        if self._appetite is Appetite.NOTHING or self._burying >= BURIALS or self._row_bytes >= ROW_BYTES:
+        if self._appetite is Appetite.NOTHING or self._burying >= BURIALS or self._row_bytes >= self._rows_max:
             return 0
         if self._appetite is Appetite.LITTLE:
             return LITTLE - len(self._rows) - self._under_way
         most = AHEAD * target.lane.window * target.batch
         return 0 if len(self._rows) > most // 2 else min(most, CLAIM_MAX) - len(self._rows)
+
+    @property
+    def _rows_max(self) -> int:
+        """How many bytes of what is claimed may be held now."""
+        return self._part.bound(ROW_BYTES)
 
     async def _claim(self, limit: int) -> None:
         target = self._target
@@ -412,7 +424,7 @@ class Pusher:
         assert target.endpoint is not None
         seconds = target.endpoint.settings.deadline + target.endpoint.settings.batch_wait + CLAIM_MARGIN
         try:
-            rows = await self._shelf.claim(limit, seconds, min(CLAIM_OCTETS, ROW_BYTES - self._row_bytes))
+            rows = await self._shelf.claim(limit, seconds, min(CLAIM_OCTETS, max(1, self._rows_max - self._row_bytes)))
         finally:
             self._refilling = False
         if not rows:
@@ -446,7 +458,12 @@ class Pusher:
         if not self._fresh and not self._rows:
             self._since = self._loop.time()
         self._rows.append(item)
-        self._row_bytes += item.size
+        self._count_rows(item.size)
+
+    def _count_rows(self, size: int) -> None:
+        """Count bytes that were claimed from the ledger; below 0: that are held no more."""
+        self._row_bytes += size
+        self._part.add(size)
 
     async def _bury(self, item: Item) -> None:
         """Bring it to the dead-letter place that did not take it before."""
@@ -523,7 +540,7 @@ class Pusher:
     def dropped(self, items: Sequence[Item]) -> None:
         """A request was cut off: nothing is known of it. What the broker holds goes back; a claim ends by itself."""
         self._under_way -= len(items)
-        self._row_bytes -= _of_rows(items)
+        self._count_rows(-_of_rows(items))
         for item in items:
             if item.arrival is not None:
                 self._gone(item.arrival, Settlement.RELEASE)
@@ -543,7 +560,7 @@ class Pusher:
                 )
         finally:
             self._under_way -= len(items)
-            self._row_bytes -= _of_rows(items)
+            self._count_rows(-_of_rows(items))
             self._look_idle()
         if self._appetite is Appetite.LITTLE:
             self.changed()  # a message from the queue may be wanted now that no row is at hand

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.byte_budget import Part
 from gateway.upstreams import Consumer
 from tests.bridges.conftest import Estate, until
 
@@ -54,3 +55,25 @@ async def test_one_at_a_time_overrun_by_what_a_lost_channel_left(estate: Estate)
     await until(lambda: flow._overflowed is not False)
     held.set()
     await estate.wait_for(in_flight=0, forwarded=2, source_messages=0)
+
+
+async def test_a_bridge_makes_room_for_others_and_goes_on(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others hold so much that only a small part of the total is left to each."""
+    budget = estate.gateway.parts.byte_budget
+    budget.holdings.configure(8 * OCTETS, 1.0, 0.0, {})
+    other = budget.part("bridge", "other")
+    other.add(5 * OCTETS)
+    most = 0
+    add = Part.add
+
+    def count(part: Part, size: int) -> None:
+        nonlocal most
+        add(part, size)
+        most = max(most, budget.held)
+
+    monkeypatch.setattr(Part, "add", count)
+    await estate.fill(40, size=20_000)
+    await estate.bridge()
+    await estate.wait_for(forwarded=40, in_flight=0, source_messages=0)
+    assert 6 * OCTETS < most <= 8 * OCTETS
+    assert budget.held == 5 * OCTETS

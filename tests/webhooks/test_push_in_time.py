@@ -342,6 +342,37 @@ async def test_what_is_out_is_bounded_in_octets(world: World) -> None:
     assert most <= 16
 
 
+@in_a_world
+async def test_what_is_out_of_all_queues_is_bounded_in_bytes(world: World) -> None:
+    """Four large ones make room for a small one, and all of them go on."""
+
+    async def answer(_: Sequence[Outgoing]) -> Outcome:
+        await asyncio.sleep(1)
+        return OK
+
+    total, size, names = 1 << 19, 8 << 10, "abcd"
+    world.parts.byte_budget.holdings.configure(total, 1.0, 0.0, {})
+    for name in names:
+        world.receivers.put(name, answer, concurrency=2)
+        await world.push(name, name)
+        for _ in range(100):
+            world.broker.put(name, bytes(size))
+    world.receivers.put("e", answer, concurrency=2)
+    await world.push("e", "e")
+    world.broker.put("e", b"small")
+    most = 0
+    for second in range(400):
+        await asyncio.sleep(1)
+        most = max(most, sum(world.broker.out(name) * size for name in names))
+        if second == 10:
+            assert world.receivers.bodies() == [b"small"]
+        if not any(world.broker.out(name) or world.broker.queues[name] for name in names):
+            break
+    assert [len(world.receivers.bodies(name)) for name in names] == [100] * len(names)
+    assert total // 2 < most <= total + len(names) * size
+    assert world.parts.byte_budget.held == 0
+
+
 # ---------------------------------------------------------------------------------------------------- the order
 
 

@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, SubscriptionSettings, parse_broker_url
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.dead_letters import DeadLetters
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import Subscription
@@ -379,6 +381,7 @@ class World:
             lambda name: self.broker,  # type: ignore[arg-type,return-value]
             DeadLetters(lambda name: self.broker),  # type: ignore[arg-type,return-value]
             SimpleNamespace(ensure=self._ensure, forget=lambda name: None),  # type: ignore[arg-type]
+            ByteBudget(Budgets()["held_bytes"]),
         )
         counts = Counts(self.metrics)
         self.journal = Journal(self.ledger, self._look)  # type: ignore[arg-type]
