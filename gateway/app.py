@@ -293,7 +293,7 @@ async def running(
         await stack.enter_async_context(
             _serving(ops, ops_socket, 1.0, _bounds(DEFAULT_HTTP, budgets["ops_connections"]))
         )
-        amqp_ports = await _start_embedded(config.embedded, metrics, stack)
+        amqp_ports = await _start_embedded(config.embedded, metrics, budgets, stack)
         amqp = amqp_ports[0] if amqp_ports else None
         listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
         spans = collector.Collector(metrics, [each.getsockname()[:2] for each in listeners])
@@ -433,13 +433,15 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _start_embedded(settings: EmbeddedSettings, metrics: Metrics, stack: AsyncExitStack) -> tuple[int, ...]:
+async def _start_embedded(
+    settings: EmbeddedSettings, metrics: Metrics, budgets: Budgets, stack: AsyncExitStack
+) -> tuple[int, ...]:
     """The ports of the embedded broker, without TLS and with it; none: it does not run."""
     if not settings.enabled:
         return ()
     for reason in open_to_strangers(settings):
         log("embedded.open_to_strangers", logging.WARNING, host=settings.host, reason=reason)
-    broker = EmbeddedBroker(settings, metrics=metrics)
+    broker = EmbeddedBroker(settings, metrics=metrics, budgets=budgets)
     try:
         await broker.start()
     except OSError as error:

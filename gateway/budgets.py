@@ -147,6 +147,14 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "What is over the share waits until rows are written.",
         ),
         Resource(
+            "embedded_connections", "connections of a user to the embedded broker", 4_096, "embedded.connections",
+            "process", "Use a connection for more than one channel.",
+        ),
+        Resource(
+            "embedded_bytes", "bytes of messages in the embedded broker that a user has published", 256 << 20,
+            "embedded.queue_memory", "process", "Have them consumed, or publish fewer.", one="embedded.message_max",
+        ),
+        Resource(
             "held_bytes", "bytes of messages that pushed subscriptions, bridges and taps hold", 1 << 30,
             "budgets.totals", "process", "Lower prefetch_octets of some of them.", is_split=False,
         ),
@@ -177,7 +185,7 @@ class Holdings:
     """Who holds how much of one resource."""
 
     __slots__ = (
-        "_held", "_kept", "_shares", "_sum", "measure", "on_refused", "refusals", "reserve", "resource",
+        "_held", "_kept", "_shares", "_sum", "measure", "on_change", "on_refused", "refusals", "reserve", "resource",
         "share", "total",
     )  # fmt: skip
 
@@ -191,6 +199,8 @@ class Holdings:
         """What was reached -> how often somebody was refused for that."""
         self.measure: Callable[[], Mapping[Holder, int]] | None = None
         """Returns what each holds, where it is counted elsewhere; None: it is counted by :meth:`take`."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when the bounds have changed."""
         self.on_refused: Callable[[str, str], None] | None = None
         """Called with the resource and what was reached: ``share``, ``total``, or ``dropped``: made room for others."""
         self.configure(resource.total, 1.0, 0.0, {})
@@ -209,6 +219,8 @@ class Holdings:
         self.share = max(one, int(total * share)) if self.resource.is_split else total
         self.reserve = max(0, min(int(total * reserve), total - one))
         self._shares = {name: max(one, int(total * part)) for name, part in shares.items()}
+        if self.on_change is not None:
+            self.on_change()
 
     def share_of(self, client: Client) -> int:
         """Return how much the client may hold."""

@@ -26,9 +26,11 @@ from gateway.broker.queues import UNCARRIABLE, Carriage, Entry, Memory, Queue
 from gateway.broker.refusals import reply_text
 from gateway.broker.requests import HANDLERS, QUERIES
 from gateway.broker.turns import Job, Jobs, Turn
+from gateway.broker.users import Users
 from gateway.broker.vhost import VirtualHost
+from gateway.budgets import Budgets, Client
 from gateway.config import EmbeddedSettings
-from gateway.errors import EncodeError, FrameSyntaxError, RemoteError, StateError
+from gateway.errors import BudgetExceeded, EncodeError, FrameSyntaxError, Overloaded, RemoteError, StateError
 from gateway.limits import DEFAULT_BROKER_LIMITS, BrokerLimits
 from gateway.operations import (
     Blocked,
@@ -104,9 +106,9 @@ class Connection:
     """One client: its session, channels and exclusive queues. Made by :meth:`Broker.connect`."""
 
     __slots__ = (
-        "awake", "backlog", "blocked", "broker", "busy", "carriage", "channels", "confirming", "is_costly", "number",
-        "open", "outgoing", "owned", "parked", "paused", "refusal", "rules", "session", "user", "vhost", "vhost_name",
-        "waits", "wake",
+        "awake", "backlog", "blocked", "broker", "busy", "carriage", "channels", "client", "confirming",
+        "is_costly", "memory", "number", "open", "outgoing", "owned", "parked", "paused", "refusal", "rules",
+        "session", "user", "vhost", "vhost_name", "waits", "wake",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
@@ -125,6 +127,10 @@ class Connection:
         self.vhost_name = ""
         """As the client named it, without a leading slash."""
         self.user = ""
+        self.client: Client | None = None
+        """In whose share of the connections it counts; None: in nobody's."""
+        self.memory = broker.memory
+        """What counts the messages that it publishes: that of its user, once it is open."""
         self.open = False
         self.backlog: deque[Operation] = deque()
         """Requests that wait: for the next turn, for a job, or until the client has read what it was told."""
@@ -222,6 +228,7 @@ class Broker:
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
         on_skip: told once of each message in a queue that some connection cannot carry.
+        budgets: what each user may hold; None: no user has a share.
     """
 
     def __init__(
@@ -234,6 +241,7 @@ class Broker:
         clock: Callable[[], float] | None = None,
         virtual_hosts: Iterable[str] = ("/",),
         on_skip: Callable[[Skip], None] = lambda skip: None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.on_skip = on_skip
         self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
@@ -243,6 +251,7 @@ class Broker:
         self.refused_matches = 0
         """Messages whose queues, or selectors whose answers, would have cost too much."""
         self.memory = Memory(settings.queue_memory)
+        self._users = Users(settings, self.memory, budgets) if budgets is not None else None
         self.connections: dict[int, Connection] = {}
         self._passwords = {user.name: user.password for user in settings.users}
         self._random_octets = random_octets
@@ -263,6 +272,8 @@ class Broker:
         """Asked to publish no more."""
         self._waiting: dict[Connection, None] = {}
         """Not read from: see :attr:`Connection.waits`."""
+        self._waiting_for_share: dict[Memory, dict[Connection, None]] = {}
+        """The same, where it is their user who has published too much: by the memory of the user."""
         self._starved: dict[Consumer, None] = {}
         """Browsers that are shown nothing for want of memory."""
         self.channels = 0
@@ -427,6 +438,11 @@ class Broker:
         connection.waits = False
         self._blocked.pop(connection, None)
         self._waiting.pop(connection, None)
+        for waiting in self._waiting_for_share.values():
+            waiting.pop(connection, None)
+        if connection.client is not None and self._users is not None:
+            self._users.leave(connection.client)
+            connection.client = None
         for channel in list(connection.channels.values()):
             channel.close(now)
         self.work(connection, connection.vhost.drop_tenant(connection, now), now)
@@ -448,7 +464,7 @@ class Broker:
 
     def next_timeout(self) -> float | None:
         """When :meth:`handle_timeout` wants to be called, on the clock of ``now``; None: not."""
-        if self.jobs or (self.memory.roomy and self._has_stopped):
+        if self.jobs or (self.memory.roomy and self._has_stopped) or self._has_share:
             return 0.0
         times = [time for vhost in self._virtual_hosts.values() if (time := vhost.next_timeout()) is not None]
         if self._look_at is not None:
@@ -516,6 +532,27 @@ class Broker:
     def _has_stopped(self) -> bool:
         """Somebody waits for room in the memory for messages."""
         return bool(self._blocked or self._stopped or self._waiting or self._starved)
+
+    def share_refusal(self, connection: Connection, size: int) -> str:
+        """Return why a user may publish so many octets not now, and count it."""
+        assert self._users is not None
+        assert connection.client is not None
+        return self._users.refusal_of(connection.client, size)
+
+    @property
+    def _has_share(self) -> bool:
+        """Somebody waits for room in the share of its user, and there is some."""
+        return any(waiting and memory.roomy for memory, waiting in self._waiting_for_share.items())
+
+    def _unblock_users(self) -> None:
+        """Let those go on whose user has room again."""
+        for memory, waiting in list(self._waiting_for_share.items()):
+            while waiting and memory.roomy and not self.turn.over():
+                connection, _ = waiting.popitem()
+                connection.waits = False
+                connection.rouse()
+            if not waiting:
+                del self._waiting_for_share[memory]
 
     def _unblock(self, now: float) -> None:
         """Let publishers and browsers go on, as many as the turn allows."""
@@ -621,6 +658,8 @@ class Broker:
                 vhost.bury(now)
         if (self._blocked or self._stopped or self._waiting or self._starved) and self.memory.roomy:
             self._unblock(now)
+        if self._waiting_for_share:
+            self._unblock_users()
 
     def _handle(self, connection: Connection, operation: Operation, now: float) -> None:
         on_connection = _ON_CONNECTION.get(type(operation))
@@ -640,10 +679,13 @@ class Broker:
             self._fail(channel, operation, error, now)
         except EncodeError as error:  # the answer has no form in the client's version
             channel.fail(506, reply_text(506, str(error)), operation.serial, now)
-        except PublisherWaits:
+        except PublisherWaits as wait:
             connection.waits = True
             connection.backlog.appendleft(operation)
-            self._waiting[connection] = None
+            if wait.memory is self.memory:
+                self._waiting[connection] = None
+            else:
+                self._waiting_for_share.setdefault(wait.memory, {})[connection] = None
         except FrameSyntaxError as error:
             connection.send(Close(0, error.reply_code, f"SYNTAX_ERROR - {error}"[:255]), now)
             self.disconnect(connection, now)
@@ -664,11 +706,23 @@ class Broker:
         connection.user = operation.user
         known = connection.session.capabilities
         connection.carriage = (f"{connection.session.version.value} {known.form}", known.frame_max)
-        if connection.refusal:
-            connection.send(Close(0, 530, reply_text(530, connection.refusal)), now)
+        refusal = connection.refusal or self._admit(connection)
+        if refusal:
+            connection.send(Close(0, 530, reply_text(530, refusal)), now)
             self.disconnect(connection, now)
             return
         connection.open = True
+
+    def _admit(self, connection: Connection) -> str:
+        """Count a connection for its user. Returns why it is not to stay; empty: it is."""
+        if self._users is None:
+            return ""
+        try:
+            connection.client = self._users.admit(connection.user)
+        except (BudgetExceeded, Overloaded) as error:
+            return str(error)
+        connection.memory = self._users.memory(connection.client)
+        return ""
 
     def _closed(self, connection: Connection, operation: Close | Closed, now: float) -> None:
         self.disconnect(connection, now)

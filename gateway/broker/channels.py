@@ -130,7 +130,7 @@ class Channel:
             self.unsettled[number] = (entry, consumer)
             envelope.message.forget(SMALL)  # decoded, if it goes to another version than it came from
             if not consumer.acquires:
-                envelope.memory.used += ENTRY_OVERHEAD
+                consumer.queue.memory.used += ENTRY_OVERHEAD
         elif consumer.acquires:
             entry.drop()
         return True
@@ -265,7 +265,7 @@ class Channel:
                     entry.queue.take(entry)
                     consumer.window.remove(entry.size)
                     self.window.remove(entry.size)
-                    entry.envelope.memory.used -= ENTRY_OVERHEAD
+                    consumer.queue.memory.used -= ENTRY_OVERHEAD
                     self.unsettled[number] = (entry, None)
                     if taken and taken[-1][1] == number - 1:
                         taken[-1] = (taken[-1][0], number)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway.broker.arguments import MILLISECONDS_MAX
 from gateway.broker.channels import Channel
-from gateway.broker.queues import ROOMY_AT, Envelope, Queue
+from gateway.broker.queues import ROOMY_AT, Envelope, Memory, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.broker.turns import PIECE, Job, drained, pieces
 from gateway.errors import RemoteError
@@ -28,6 +28,11 @@ NO_CONSUMERS = (313, "NO_CONSUMERS")
 class PublisherWaits(Exception):
     """The publish waits, and whatever follows it on its connection, until there is memory for messages."""
 
+    def __init__(self, memory: Memory) -> None:
+        """``memory``: in which there is no room."""
+        super().__init__()
+        self.memory = memory
+
 
 MEMORY_FULL = "the memory for messages is used up"
 QUEUE_FULL = "a queue is at its length limit"
@@ -37,7 +42,7 @@ def publish(channel: Channel, request: Publish, now: float) -> Job | None:
     """basic.publish, message.transfer; a job, where there are many queues. Raises what closes the channel: 403, 404,
     406, 506, 540; and :class:`~gateway.errors.FrameSyntaxError` where the properties are none."""
     connection = channel.connection
-    vhost, memory = connection.vhost, connection.vhost.memory
+    vhost, memory, of_user = connection.vhost, connection.vhost.memory, connection.memory
     if request.immediate and not connection.rules.immediate:
         raise refusal(540, "immediate=true")
     exchange = vhost.exchange(request.exchange)
@@ -55,7 +60,7 @@ def publish(channel: Channel, request: Publish, now: float) -> Job | None:
             request.message.expires_at = until.instant if type(until) is Deadline else vhost.time() + expiration
         request.message.forget()
     envelope = Envelope(
-        memory,
+        of_user,
         request.message,
         request.exchange,
         request.routing_key,
@@ -67,10 +72,16 @@ def publish(channel: Channel, request: Publish, now: float) -> Job | None:
     if used > memory.alarm:
         connection.broker.block(channel, now)
         if used > memory.limit:
-            if not channel.confirms and _may_wait(connection, envelope):
-                raise PublisherWaits
+            if not channel.confirms and _may_wait(connection, envelope, memory):
+                raise PublisherWaits(memory)
             _refuse(channel, request, MEMORY_FULL, now)
             return None
+    if of_user is not memory and not of_user.fits(envelope.cost):
+        why = connection.broker.share_refusal(connection, envelope.cost)
+        if not channel.confirms and _may_wait(connection, envelope, of_user):
+            raise PublisherWaits(of_user)
+        _refuse(channel, request, why, now)
+        return None
     if channel.transaction is not None and channel.branch is None:
         _destinations(channel, request, now, is_rehearsal=True)
         envelope.hold()
@@ -116,10 +127,10 @@ def _spread(channel: Channel, request: Publish, envelope: Envelope, queues: list
         channel.confirm(request.serial)
 
 
-def _may_wait(connection: Connection, envelope: Envelope) -> bool:
+def _may_wait(connection: Connection, envelope: Envelope, memory: Memory) -> bool:
     """Whether a publisher that has no confirms can wait for memory, read no further: nothing that it holds itself,
     and would not be heard to give back, may be what is missing."""
-    if envelope.cost > envelope.memory.limit * (1 - ROOMY_AT):
+    if envelope.cost > memory.limit * (1 - ROOMY_AT):
         return False
     return all(channel.transaction is None and not channel.unsettled for channel in connection.channels.values())
 

@@ -58,14 +58,32 @@ Carriage: TypeAlias = tuple[str, int]
 
 
 class Memory:
-    """How much the messages of the whole broker hold, in octets."""
+    """How much messages hold, in octets: those of the whole broker, or those that one user has published."""
 
-    __slots__ = ("alarm", "limit", "used")
+    __slots__ = ("alarm", "limit", "unfinished", "used", "whole")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, whole: Memory | None = None) -> None:
+        """``whole``: that of the broker, where this is a user's."""
+        self.whole = whole
+        self.used = 0
+        self.unfinished = 0
+        """Octets of messages that are not all there; they are not among those used."""
+        self.resize(limit)
+
+    def resize(self, limit: int) -> None:
+        """Change the limit."""
         self.limit = limit
         self.alarm = int(limit * ALARM_AT)
-        self.used = 0
+
+    def add(self, octets: int) -> None:
+        """Use so many more; below 0: fewer."""
+        self.used += octets
+        if self.whole is not None:
+            self.whole.used += octets
+
+    def fits(self, octets: int) -> bool:
+        """Whether so many more fit. One message does, however large it is, where there is no other."""
+        return not self.used or self.used + octets <= self.limit
 
     @property
     def roomy(self) -> bool:
@@ -145,13 +163,14 @@ class Envelope:
 
     def hold(self, places: int = 1) -> None:
         """One more place holds it, or more."""
-        self.memory.used += places * ENTRY_OVERHEAD if self._holders else self.cost + (places - 1) * ENTRY_OVERHEAD
+        first = ENTRY_OVERHEAD if self._holders else self.cost
+        self.memory.add(first + (places - 1) * ENTRY_OVERHEAD)
         self._holders += places
 
     def release(self) -> None:
         """One place less holds it."""
         self._holders -= 1
-        self.memory.used -= ENTRY_OVERHEAD if self._holders else self.cost
+        self.memory.add(-(ENTRY_OVERHEAD if self._holders else self.cost))
 
 
 class Entry:

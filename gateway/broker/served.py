@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from gateway.broker.broker import Connection
 from gateway.broker.logins import client_of, is_local
+from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.operations import Close, Operation
 from gateway.session import Session
@@ -123,8 +124,9 @@ class Served:
     """One client's connection, from its first octet to the end of its stream."""
 
     __slots__ = (
-        "_going_on", "_header", "_held", "_listener", "_moved_at", "_opened", "_received_at", "_refusal", "_securing",
-        "_sent", "_server", "_timer", "_timer_at", "_unfinished", "_unread", "connection", "session", "stream",
+        "_going_on", "_header", "_held", "_listener", "_moved_at", "_opened", "_received_at", "_refusal",
+        "_securing", "_sent", "_server", "_timer", "_timer_at", "_unfinished", "_unfinished_of", "_unread",
+        "connection", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, server: EmbeddedBroker, listener: Listener) -> None:
@@ -143,6 +145,8 @@ class Served:
         self._going_on = False
         """The next turn is scheduled."""
         self._unfinished = 0
+        self._unfinished_of = server.broker.memory
+        """Of whom they count."""
         self._opened = False
         """The connection was open in time."""
         now = server.loop.time()
@@ -225,8 +229,7 @@ class Served:
             if timer is not None:
                 timer.cancel()
         self._timer = self._held = None
-        self._server.unfinished -= self._unfinished
-        self._unfinished = 0
+        self._set_unfinished(0, self._unfinished_of)
         self._unread = b""
         if self.session is not None and self.connection is not None:
             self._server.broker.receive(self.connection, self.session.receive_eof(now), now)
@@ -354,16 +357,24 @@ class Served:
         server.watch_timeouts()
 
     def _count_unfinished(self, session: Session, connection: Connection, now: float) -> None:
-        """Messages that are not all there count for all clients together; who goes over that must go."""
-        server, before = self._server, self._unfinished
-        self._unfinished = unfinished = session.unfinished
-        server.unfinished += unfinished - before
-        if unfinished > before and server.unfinished > server.settings.queue_memory:
-            text = reply_text(320, f"over {server.settings.queue_memory} octets of unfinished messages")
-            connection.send(Close(0, 320, text), now)
-            server.broker.disconnect(connection, now)
-            self._unfinished = session.unfinished
-            server.unfinished += self._unfinished - unfinished
+        """Messages that are not all there count for the user, and for all clients together; who goes over that must
+        go."""
+        before, memory, whole = self._unfinished, connection.memory, self._server.broker.memory
+        self._set_unfinished(session.unfinished, memory)
+        if self._unfinished <= before or (memory.unfinished <= memory.limit and whole.unfinished <= whole.limit):
+            return
+        text = reply_text(320, f"over {memory.limit} octets of unfinished messages")
+        connection.send(Close(0, 320, text), now)
+        self._server.broker.disconnect(connection, now)
+        self._set_unfinished(session.unfinished, memory)
+
+    def _set_unfinished(self, octets: int, memory: Memory) -> None:
+        """Count so many in a memory, in place of those before."""
+        for each, more in ((self._unfinished_of, -self._unfinished), (memory, octets)):
+            each.unfinished += more
+            if each.whole is not None:
+                each.whole.unfinished += more
+        self._unfinished, self._unfinished_of = octets, memory
 
     def _steer(self) -> None:
         """Read on, or not; and have another turn where something is left to do."""

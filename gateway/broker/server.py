@@ -21,6 +21,7 @@ from gateway.broker.broker import Broker, Skip
 from gateway.broker.logins import Logins, Report
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import NEVER, Listener, Served
+from gateway.budgets import Budgets
 from gateway.config import EmbeddedSettings
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
@@ -62,6 +63,7 @@ class EmbeddedBroker:
         limits: of each session; None: the default ones, with ``handshake_timeout`` and ``message_max`` of ``settings``.
         broker_limits: of the broker as a whole; None: the default ones, with what ``settings`` say.
         metrics: where what happens is counted.
+        budgets: what each user may hold; None: no user has a share.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class EmbeddedBroker:
         limits: Limits | None = None,
         broker_limits: BrokerLimits | None = None,
         metrics: Metrics | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.settings = settings
         self._metrics = metrics
@@ -98,6 +101,7 @@ class EmbeddedBroker:
             limits=broker_limits,
             clock=time.monotonic,
             on_skip=self._skipped,
+            budgets=budgets,
         )
         config = ServerConfig(
             authenticate=self.broker.authenticate,
@@ -115,8 +119,6 @@ class EmbeddedBroker:
         native = replace(config, dialect="transitional") if settings.transitional else config
         self.session_configs = {each.version: classic if each.is_classic else native for each in PROTOCOLS}
         self.logins = Logins()
-        self.unfinished = 0
-        """Octets of messages that are not all there, over all connections."""
         self._listeners: list[Listener] = []
         self._served: set[Served] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -126,6 +128,11 @@ class EmbeddedBroker:
         self._renewing: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
+
+    @property
+    def unfinished(self) -> int:
+        """Octets of messages that are not all there, over all connections."""
+        return self.broker.memory.unfinished
 
     @property
     def port(self) -> int:

@@ -608,7 +608,7 @@ class VirtualHost:
             return
         key = arguments.dead_letter_routing_key
         copy = Envelope(
-            self.memory,
+            envelope.memory,
             message,
             target,
             envelope.routing_key if key is None else key,

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from gateway.broker.server import EmbeddedBroker
+from gateway.budgets import BudgetBounds, Budgets
 from gateway.classic.frames import method_frame
 from gateway.classic.methods import ChannelFlow
+from gateway.config import EmbeddedSettings, EmbeddedUser
 from gateway.limits import BrokerLimits
 from gateway.operations import Deliver, Done, OpenChannel, QueryQueue, SelectConfirm
 from gateway.session import Version
@@ -172,6 +174,31 @@ async def test_unfinished_messages_are_bounded_over_all_clients(version: Version
             client.close()
         await until(lambda: not broker._served)
         assert broker.unfinished == 0
+
+
+async def test_unfinished_messages_of_a_user_are_bounded_by_its_share(version: Version) -> None:
+    """A user who begins many messages loses a connection, and another one goes on."""
+    settings = EmbeddedSettings(
+        port=0,
+        users=(EmbeddedUser(name="guest", password="guest"), EmbeddedUser(name="other", password="other")),
+        queue_memory=4 << 20,
+        message_max=1 << 19,
+    )
+    budgets = Budgets(BudgetBounds(0.25, 0.1, {"embedded_bytes": 4 << 20}, ones={"embedded_bytes": 1 << 19}))
+    broker = EmbeddedBroker(settings, budgets=budgets)
+    await broker.start()
+    try:
+        clients = [await Raw.open(broker.port, version) for _ in range(4)]
+        for client in clients:
+            octets = client.octets(publishing("q", bytes(400_000)))
+            await client.write(octets[:300_000])
+        await until(lambda: len(broker.broker.connections) == 3)
+        assert broker.unfinished < 1 << 20
+    finally:
+        while Raw.made:
+            Raw.made.pop().close()
+        await broker.stop()
+    assert broker.unfinished == 0
 
 
 def _open(broker: EmbeddedBroker) -> list[object]:

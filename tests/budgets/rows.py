@@ -399,6 +399,8 @@ NOT_HERE: dict[str, str] = {
     "cluster_connections": "it takes two processes: tests/api/test_peers.py",
     "bridges": "it is counted as endpoints are: tests/api/test_ledger_budgets.py",
     "taps": "it is counted as endpoints are: tests/api/test_ledger_budgets.py",
+    "embedded_bytes": "its clients speak AMQP: tests/broker/test_users.py",
+    "embedded_connections": "its clients speak AMQP: tests/broker/test_users.py",
     "held_bytes": "what is over it waits, and is not refused: tests/core/test_byte_budget.py",
     "ledger_rows": "rows over the share wait, and are not refused: tests/ledger/test_places.py",
 }

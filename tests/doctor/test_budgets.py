@@ -45,11 +45,23 @@ def test_defaults_are_well(look: Look) -> None:
     assert found.one("access.budgets").what == "one client may hold 25% of each total"
 
 
+EMBEDDED = '[embedded]\nenabled = true\nqueue_memory = 16777216\n[[embedded.users]]\nname = "a"\npassword = "p"\n'
+
+
+def test_a_single_user_of_the_embedded_broker_has_no_share(look: Look) -> None:
+    found = look(f"{EMBEDDED}[ops]\nport = 0\n{KEY}", "access")
+    assert found.one("access.budgets").what == "one client may hold 25% of each total"
+
+
 @pytest.mark.parametrize(
     ("settings", "where", "what"),
     [
         ("[http]\nconcurrency = 3\n[budgets.shares]\nstreams = 1.0", "budgets.share", "0.25 of 3 HTTP requests"),
         ("[budgets.shares]\nrequests = 1.0", "budgets.shares.requests", "one client may hold all HTTP requests"),
+        (
+            f'{EMBEDDED}[[embedded.users]]\nname = "b"\npassword = "q"', "budgets.share",
+            "one client may hold all bytes of messages in the embedded broker",
+        ),
         ('[budgets.clients]\nalic = 0.5', "budgets.clients.alic", "no key or certificate of the file"),
         ("[budgets]\nreserve = 0.01\n[budgets.totals]\nops_connections = 50", "budgets.reserve", "is nothing"),
     ],

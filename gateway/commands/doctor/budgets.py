@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
-from gateway.budgets import RESOURCES, BudgetBounds, Budgets
+from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Resource
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.listeners import WITHIN, near
 from gateway.config import Config, budget_bounds
@@ -28,20 +28,31 @@ _SAMPLE: Final = re.compile(
 def examine(report: Report, config: Config) -> None:
     """Look at the settings, and at the metrics of a gateway that runs."""
     bounds = budget_bounds(config)
-    wrong = [*_shares(report, bounds), *_clients(report, config)]
+    wrong = [*_shares(report, bounds, is_shared=_shares_broker(config)), *_clients(report, config)]
     if not wrong:
         report.ok("access.budgets", "budgets", f"one client may hold {bounds.share:.0%} of each total")
     if config.role != "worker" or config.ops.port:
         _in_use(report, config, bounds)
 
 
-def _shares(report: Report, bounds: BudgetBounds) -> Iterator[str]:
+def _shares_broker(config: Config) -> bool:
+    """Whether the embedded broker has more than one user; a single one has no share."""
+    embedded = config.embedded
+    return embedded.enabled and len({embedded.anonymous, *(user.name for user in embedded.users)} - {""}) > 1
+
+
+def _is_split(row: Resource, is_shared: bool) -> bool:
+    """Whether clients have shares of a resource. ``is_shared``: the embedded broker has more than one user."""
+    return row.is_split and (is_shared or not row.setting.startswith("embedded."))
+
+
+def _shares(report: Report, bounds: BudgetBounds, *, is_shared: bool) -> Iterator[str]:
     budgets = Budgets(bounds)
     for holdings in budgets.all():
         row = holdings.resource
         part = bounds.shares.get(row.name, bounds.share)
         where = f"budgets.shares.{row.name}" if row.name in bounds.shares else "budgets.share"
-        if not row.is_split:
+        if not _is_split(row, is_shared):
             continue
         if holdings.total * part < 1:
             report.warn(
@@ -86,6 +97,7 @@ def _in_use(report: Report, config: Config, bounds: BudgetBounds) -> None:
         return
     used, refused = _samples(page)
     close = []
+    is_shared = _shares_broker(config)
     for name, row in RESOURCES.items():
         held, total, largest = (used.get((name, what), 0.0) for what in ("used", "total", "largest"))
         if not total:
@@ -93,7 +105,7 @@ def _in_use(report: Report, config: Config, bounds: BudgetBounds) -> None:
         share = total * bounds.shares.get(name, bounds.share)
         if held >= NEAR * total * (1 - bounds.reserve):
             close.append(f"{name}: {held:,.0f} of {total:,.0f} are in use")
-        elif row.is_split and largest >= NEAR * max(share, bounds.ones.get(name, 1)) and largest > 1:
+        elif _is_split(row, is_shared) and largest >= NEAR * max(share, bounds.ones.get(name, 1)) and largest > 1:
             close.append(f"{name}: one client holds {largest:,.0f}, and its share is about {share:,.0f}")
         if count := refused.get((name, "total"), 0.0):
             close.append(f"{name}: {count:,.0f} refusals since the start for want of more")

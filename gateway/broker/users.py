@@ -1,0 +1,75 @@
+"""What each user of the embedded broker may hold of what all users share: connections, and bytes of messages.
+
+A message counts for the user who published it, in whatever queue it is, as long as anybody holds it; so does a dead
+letter of it. A broker with one login has no shares, for there is nobody else. The gateway logs in as the first user of
+``embedded.users``, which may use what is reserved of the connections.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.broker.queues import Memory
+from gateway.budgets import Budgets, Client, Holder
+from gateway.config import EmbeddedSettings
+
+CONNECTIONS: Final = "embedded_connections"
+BYTES: Final = "embedded_bytes"
+"""Resources."""
+
+
+class Users:
+    """The shares of all users."""
+
+    __slots__ = ("_bytes", "_clients", "_connections", "_memories", "_whole")
+
+    def __init__(self, settings: EmbeddedSettings, whole: Memory, budgets: Budgets) -> None:
+        """``whole``: the memory of the broker."""
+        names = list(dict.fromkeys([*(user.name for user in settings.users), settings.anonymous]))
+        names = [name for name in names if name]
+        self._clients = {
+            name: Client(name, is_admin=number == 0, is_alone=len(names) == 1) for number, name in enumerate(names)
+        }
+        self._connections, self._bytes = budgets[CONNECTIONS], budgets[BYTES]
+        self._whole = whole
+        self._memories: dict[Client, Memory] = {}
+        self._bytes.measure = self._measure
+        self._bytes.on_change = self._resize
+
+    def admit(self, user: str) -> Client:
+        """Count a connection of a user; :meth:`leave` when it is over.
+
+        Raises:
+            BudgetExceeded, Overloaded: the user may not have one more.
+        """
+        client = self._clients[user]
+        self._connections.take(client)
+        return client
+
+    def leave(self, client: Client) -> None:
+        """A connection is over."""
+        self._connections.give(client)
+
+    def memory(self, client: Client) -> Memory:
+        """Return what counts the messages that a user publishes."""
+        found = self._memories.get(client)
+        if found is None:
+            whole = self._whole
+            found = whole if client.is_alone else Memory(self._bytes.share_of(client), whole)
+            self._memories[client] = found
+        return found
+
+    def refusal_of(self, client: Client, size: int) -> str:
+        """Count that a user may hold no more, and return the text that says so."""
+        self._bytes.count_refusal("share")
+        held, share = self._memories[client].used, self._bytes.share_of(client)
+        return str(self._bytes.exceeded(client, held, size, share))
+
+    def _measure(self) -> dict[Holder, int]:
+        return {client.holder: memory.used for client, memory in list(self._memories.items()) if memory.used}
+
+    def _resize(self) -> None:
+        """Shares have changed."""
+        for client, memory in self._memories.items():
+            if memory is not self._whole:
+                memory.resize(self._bytes.share_of(client))
