@@ -254,15 +254,19 @@ class Channel:
                 self.finish(deliveries, settlement, now)
             yield
 
-    def acquire(self, ranges: Iterable[tuple[int, int]], taken: list[tuple[int, int]]) -> Job:
-        """message.acquire: take what was only shown out of its queue; those that it got are added to ``taken``."""
+    def acquire(self, ranges: Iterable[tuple[int, int]], taken: list[tuple[int, int]], now: float) -> Job:
+        """message.acquire: take what was only shown out of its queue; those that it got are added to ``taken``. What
+        they held up goes on."""
         for first, last in ranges:
             for piece in pieces(self._within(first, last)):
+                queues: dict[Queue, None] = {}
+                freed: dict[Consumer, None] = {}
                 for number in piece:
                     entry, consumer = self.unsettled[number]
                     if consumer is None or consumer.acquires or entry.ready != entry.queue.epoch:
                         continue
                     entry.queue.take(entry)
+                    queues[entry.queue] = freed[consumer] = None
                     consumer.window.remove(entry.size)
                     self.window.remove(entry.size)
                     consumer.queue.memory.used -= ENTRY_OVERHEAD
@@ -271,6 +275,9 @@ class Channel:
                         taken[-1] = (taken[-1][0], number)
                     else:
                         taken.append((number, number))
+                for queue in queues:
+                    queue.move_up(now)
+                self._make_use(freed, (), now)
                 yield
 
     def recover(self, requeue: bool, now: float) -> Job:

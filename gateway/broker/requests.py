@@ -321,7 +321,7 @@ def _get(channel: Channel, request: Get, now: float) -> Job:
 
 def _acquire(channel: Channel, request: Acquire, now: float) -> Job:
     taken: list[tuple[int, int]] = []
-    yield from channel.acquire(request.deliveries, taken)
+    yield from channel.acquire(request.deliveries, taken, now)
     channel.connection.send(Acquired(channel.number, request.serial, request.serial, tuple(taken)), now)
 
 

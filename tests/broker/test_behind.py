@@ -48,6 +48,48 @@ def test_a_get_lets_those_behind_go(skipped: int) -> None:
     assert consumer.bodies() == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_acquiring_lets_those_behind_go(skipped: int) -> None:
+    scene = Scene()
+    scene.publisher(*(too_large() for _ in range(skipped)))
+    consumer = short_of_octets(scene)
+    scene.publisher(publishing("q", b"x" * 100), *good(b"1", b"2", b"3"))
+    browser = scene.small(version=V0_10)
+    browser(Consume(1, "q", "b", acquired=False, credit=True))
+    browser(Credit(1, "b", 1, None))
+    assert consumer.bodies() == []
+    assert browser.one(Acquire(1, ((1, 1),)), Acquired).deliveries == ((1, 1),)
+    assert consumer.bodies() == [b"1", b"2", b"3"]
+
+
+def test_acquiring_makes_room_for_the_browser() -> None:
+    scene = Scene()
+    scene.publisher(*good(b"1", b"2"))
+    browser = scene.small(version=V0_10)
+    browser(Qos(1, 1, whole_channel=True))
+    assert bodies(browser(Consume(1, "q", "b", acquired=False))) == [b"1"]
+    told = browser(Acquire(1, ((1, 1),)))
+    assert bodies(told) == [b"2"]
+
+
+def test_a_skipped_message_that_was_acquired_comes_back_to_all() -> None:
+    scene = Scene()
+    small = scene.small()
+    small(Consume(1, "q", "s", no_ack=True))
+    scene.publisher(too_large())
+    assert len(scene.skips) == 1
+    browser = scene.roomy()
+    assert bodies(browser(Consume(1, "q", "b", acquired=False))) == [b"large"]
+    browser.one(Acquire(1, ((1, 1),)), Acquired)
+    assert scene.ready == 0
+    taker = scene.roomy()
+    taker(Consume(1, "q", "t", no_ack=True))
+    browser(ack(1, settlement=RELEASE))
+    assert taker.bodies() == [b"large"]
+    assert small.bodies() == []
+    assert len(scene.skips) == 1
+
+
 def test_a_length_limit_lets_those_behind_go() -> None:
     scene = Scene(max_length=3)
     consumer = short_of_octets(scene)
