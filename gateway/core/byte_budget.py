@@ -1,7 +1,7 @@
 """Bytes of messages that pushed subscriptions, bridges and taps hold, all of them together.
 
 Each has a bound of its own, such as ``prefetch_octets``. While half of the total is in use, each may hold no more than
-an equal part of the other half: whoever holds more takes nothing new, and its queue keeps the rest. So nobody is
+an equal part of the other half: one that holds more takes nothing new, and its queue keeps the rest. So nobody is
 refused, a few large ones do not keep small ones from their messages, and the total holds. One message always goes.
 """
 
@@ -51,7 +51,7 @@ class Part:
         self.held = 0
 
     def add(self, size: int) -> None:
-        """Hold so many bytes more; below 0: fewer."""
+        """Hold this many bytes more; below 0: fewer."""
         if self._is_closed or not size:
             return
         budget = self._budget

@@ -71,7 +71,7 @@ def test_a_user_at_its_share_is_refused_and_others_are_not() -> None:
     assert [client.name for client, _ in held.largest(9)] == ["alice", "bob"]
     assert held.held == broker.memory.used
     assert held.refusals == {"share": 1, "total": 0, "dropped": 0}
-    bob.get("q")  # whoever takes them: a message is its publisher's
+    bob.get("q")  # a message is its publisher's, whichever user takes it
     (told,) = alice.publish("q", LARGE)
     assert isinstance(told, Confirmed)
 
@@ -194,7 +194,7 @@ def test_shares_may_change() -> None:
 
 
 def refusal(broker: Broker, user: str) -> Close:
-    """Return what a client of that user is told that does not get in."""
+    """Return what the broker sends to a client of that user that does not get in."""
     recorder: Any = []
 
     class Refusing(Client):
