@@ -1,6 +1,7 @@
 """What each user of the embedded broker may hold of what all users share: connections, and bytes of messages.
 
-A message counts for the user who published it, in any queue, as long as anybody holds it; so does a dead letter of it. A broker with one login has no shares, for there is nobody else. The gateway logs in as the first user of
+A message counts for the user who published it, in any queue, as long as anybody holds it; so does a dead letter of
+it. A broker with one login has no shares, for there is nobody else. The gateway logs in as the first user of
 ``embedded.users``, which may use what is reserved of the connections.
 """
 
