@@ -74,6 +74,8 @@ from gateway.memory import given_back
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
 from gateway.reload import Reloads, Running
 from gateway.replays import Replays
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 from gateway.taps import Taps
 from gateway.telemetry import Metrics, log, set_up_logging, settle_lines
 from gateway.transports.tls import ServerTls
@@ -197,7 +199,7 @@ async def run(
     try:
         async with running(config, migrate=migrate, read=read) as app, _reloading(app if read else None):
             if ports_file is not None:
-                await asyncio.to_thread(_write_whole, Path(ports_file), json.dumps(app.ports.as_dict()) + "\n")
+                await threads.run(_write_whole, Path(ports_file), json.dumps(app.ports.as_dict()) + "\n")
             log("gateway.ready", ports=app.ports.as_dict())
             if ready is not None:
                 ready(app.ready_line())
@@ -302,8 +304,8 @@ async def running(
         stack.enter_context(_settling_lines())
         stack.enter_context(given_back())
         brokers = {name: Upstream(name, settings) for name, settings in _brokers(config, amqp).items()}
-        data = await asyncio.to_thread(_data_folder, Path(config.data_dir))
-        seals = await asyncio.to_thread(load_seals, config.ledger.secrets_file, data / "secrets.key")
+        data = await threads.run(_data_folder, Path(config.data_dir))
+        seals = await threads.run(load_seals, config.ledger.secrets_file, data / "secrets.key")
         ops.waits_for = "the ledger"
         ledger = await _open_ledger(config, migrate, seals)
         stack.push_async_callback(ledger.close)
@@ -530,14 +532,14 @@ def key_macs(config: Config, seals: Seals) -> KeyMacs:
 
 
 async def _open_ledger(config: Config, migrate: bool | None, seals: Seals) -> Ledger:
-    url = await asyncio.to_thread(ledger_url, config)
+    url = await threads.run(ledger_url, config)
     if migrate is None:
         migrate = url.startswith("sqlite")
     ledger = await Ledger.open(
         url, config.ledger, owner=_process(), migrate=migrate, retention=config.retention,
         audit_keys=seals.derived(PURPOSE),
     )  # fmt: skip
-    ledger.api_keys.macs = await asyncio.to_thread(key_macs, config, seals)
+    ledger.api_keys.macs = await threads.run(key_macs, config, seals)
     return ledger
 
 
@@ -571,7 +573,7 @@ def _process() -> str:
 async def _peers(config: Config, ledger: Ledger, metrics: Metrics, data: Path) -> tuple[Peers, bytes]:
     """The other processes on the ledger; and the key of ack ids, which all of them know."""
     if not ledger.work.shared:
-        return Peers(ledger, metrics), await asyncio.to_thread(load_key, data / "ack-ids.key")
+        return Peers(ledger, metrics), await threads.run(load_key, data / "ack-ids.key")
     secret = await shared_secret(ledger, config.cluster)
     peers = Peers(
         ledger, metrics, config.cluster, name=_process(), config=digest(config, secret), secret=secret
@@ -686,12 +688,12 @@ async def _serving(
         timeout_keep_alive=max(1, round(http.idle_timeout)),
         timeout_graceful_shutdown=max(1, round(drain)),
     )
-    tls = await asyncio.to_thread(ServerTls, http.tls) if http.tls.cert_file else None
+    tls = await threads.run(ServerTls, http.tls) if http.tls.cert_file else None
     server = _Server(settings, tls.context if tls is not None else None)
     port = _port(listener)
     task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name=f"http {port}")
-    while not server.started and not task.done():  # noqa: ASYNC110  # uvicorn has a flag and no event
-        await asyncio.sleep(0.001)
+    while not server.started and not task.done():  # uvicorn has a flag and no event
+        await clock.sleep(0.001)
     if task.done():
         await task
         raise ConfigurationError(f"port {port}: the server ended at once")
@@ -708,7 +710,7 @@ async def _serving(
 async def _renew(tls: ServerTls) -> None:
     """Have certificates that are renewed count, as long as we serve."""
     while True:
-        await asyncio.sleep(RENEW_EVERY)
+        await clock.sleep(RENEW_EVERY)
         try:
             if tls.renew():  # here, not in a thread: a handshake must not read what is half written
                 log("http.tls_renewed")
@@ -722,7 +724,7 @@ def _settling_lines() -> Iterator[None]:
 
     async def settle() -> None:
         while True:
-            await asyncio.sleep(SETTLE_LINES_EVERY)
+            await clock.sleep(SETTLE_LINES_EVERY)
             settle_lines()
 
     task = asyncio.get_running_loop().create_task(settle(), name="log lines")

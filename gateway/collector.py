@@ -21,6 +21,7 @@ from gateway.errors import ConfigurationError, EncodeError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, Answer, GuardedTransport, Rules
 from gateway.outbound.hosts import Site, split_url
 from gateway.outbound.requests import OURS
+from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Exporter, Form, Tracer
 
@@ -51,7 +52,7 @@ class Collector:
         Raises:
             ConfigurationError: a setting is wrong.
         """
-        headers = await asyncio.to_thread(read_headers, settings.headers_file)
+        headers = await threads.run(read_headers, settings.headers_file)
         if settings == self._settings and headers == self._headers:
             return lambda: None
         if not settings.endpoint:

@@ -14,6 +14,9 @@ import gc
 from collections.abc import Iterator
 from typing import Final
 
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
+
 EVERY: Final = 60.0
 """How often, in seconds."""
 
@@ -35,8 +38,8 @@ def given_back() -> Iterator[None]:
 
     async def keep() -> None:
         while True:
-            await asyncio.sleep(EVERY)
-            await asyncio.to_thread(give_back)
+            await clock.sleep(EVERY)
+            await threads.run(give_back)
 
     task = asyncio.get_running_loop().create_task(keep(), name="memory")
     try:

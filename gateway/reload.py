@@ -50,6 +50,8 @@ from gateway.errors import (
     RestartNeeded,
 )
 from gateway.outbound import GuardedTransport, Rules
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 from gateway.taps import Taps
 from gateway.taps.rows import KIND as TAP
 from gateway.telemetry import log, set_level
@@ -234,7 +236,7 @@ class Reloads:
         running, before = self._running, self.config
         if self._read is None:
             raise ReloadRefused("this gateway was started without a configuration that could be read again")
-        config = await asyncio.to_thread(self._read)
+        config = await threads.run(self._read)
         running.check(config)
         found = list(changes(before, config))
         late = [(name, why) for name, _ in found for when, why in [rule_of(name)] if when == RESTART]
@@ -254,7 +256,7 @@ class Reloads:
             callers = running.access.reconfigure(config, running.issuer, guard)
         finally:
             await guard.aclose()
-        keys = await asyncio.to_thread(Keys, config.api_keys)
+        keys = await threads.run(Keys, config.api_keys)
         plan.commit += [lambda: _close_soon(callers()), lambda: running.api.reconfigure(config.http, keys)]
         endpoints = await running.endpoints.prepare(config.endpoints)
         await self._check_use(config)
@@ -386,7 +388,7 @@ class Reloads:
                 log("config.follows_later", logging.WARNING, reason=str(error))
             except Exception as error:  # a fault of ours must not end the trying
                 log("config.failed", logging.ERROR, exc_info=error)
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
 

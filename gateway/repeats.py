@@ -9,10 +9,11 @@ that thing is.
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TextIO
+
+from gateway.runtime.clock import monotonic_time
 
 BURST: Final = 20
 """Lines of a kind that are written in a window."""
@@ -49,7 +50,7 @@ class Window:
 class Repeats:
     """Which lines are written."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic_time) -> None:
         self._clock = clock
         self._windows: OrderedDict[Hashable, Window] = OrderedDict()
         """The oldest first."""

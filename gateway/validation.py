@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -19,6 +19,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
+
+from gateway.runtime.clock import clock
 
 SHOWN_MAX: Final = 60
 """Most characters of a value or name that a sentence repeats."""
@@ -222,7 +224,7 @@ def ago(text: str, now: datetime | None = None) -> datetime | None:
     found = _AGO.fullmatch(text)
     if found is None:
         return None
-    return (now or datetime.now(UTC)) - timedelta(**{_UNITS[found[2]]: float(found[1])})
+    return (now or clock.utc()) - timedelta(**{_UNITS[found[2]]: float(found[1])})
 
 
 @cache

@@ -19,7 +19,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import time
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +27,8 @@ from gateway.config import AuditSettings
 from gateway.errors import ConfigurationError, LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.audit import Head
+from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
 
 FILE: Final = "audit.head"
@@ -115,7 +116,7 @@ class Heads:
         data_dir: Path,
         metrics: Metrics,
         tell: Tell | None = None,
-        clock: Callable[[], float] = time,
+        clock: Callable[[], float] = wall_time,
     ) -> None:
         """``tell`` sends to ``settings.send_endpoint``."""
         self._audit = ledger.audit
@@ -137,7 +138,7 @@ class Heads:
             ConfigurationError: the file is something else.
             LedgerUnavailable: the ledger cannot be read.
         """
-        self._audit.head = self._written = await asyncio.to_thread(read_head, self._path)
+        self._audit.head = self._written = await threads.run(read_head, self._path)
         await self._look()
         await self._write()
         loop = asyncio.get_running_loop()
@@ -155,14 +156,13 @@ class Heads:
             await self._write()
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + LOOK_EVERY
+        due = clock.monotonic() + LOOK_EVERY
         while not self._closing.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), WRITE_EVERY)
             try:
-                if loop.time() >= due:
-                    due = loop.time() + LOOK_EVERY
+                if clock.monotonic() >= due:
+                    due = clock.monotonic() + LOOK_EVERY
                     await self._look()
                 await self._write()
             except LedgerUnavailable as error:
@@ -172,7 +172,7 @@ class Heads:
 
     async def _send_again(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.send_every)
+            await clock.sleep(self._settings.send_every)
             try:
                 await self._send()
             except LedgerUnavailable as error:
@@ -195,7 +195,7 @@ class Heads:
             if (missed := self._audit.missed) is not None and missed != self._written:
                 await self._write_this(missed)  # it shows what is missing
                 return
-            if await asyncio.to_thread(self._path.exists):
+            if await threads.run(self._path.exists):
                 return
             self._audit.broken = ""  # somebody has looked into it, and took the file away
             self._metrics.audit_log_broken.set(0)
@@ -205,7 +205,7 @@ class Heads:
 
     async def _write_this(self, head: Head) -> None:
         try:
-            await asyncio.to_thread(write_head, self._path, head, self._clock())
+            await threads.run(write_head, self._path, head, self._clock())
         except (OSError, ConfigurationError) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -230,7 +230,7 @@ class Heads:
             log("audit.head", head=text, mac=mac, broken=broken)
         if settings.send_file:
             try:
-                await asyncio.to_thread(_add_line, Path(settings.send_file), msgspec.json.encode(fields))
+                await threads.run(_add_line, Path(settings.send_file), msgspec.json.encode(fields))
             except OSError as error:
                 log("audit.head_not_sent", logging.WARNING, to=settings.send_file, detail=str(error))
         if self._tell is not None and (why := await self._tell(fields)):

@@ -14,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import secrets
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from time import time
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, doubt, parse_scope, principal_of
 from gateway.config import JWT_CLIENT
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
 from gateway.ledger.api_keys import NAMED_MAX, ApiKey
+from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.ids import ids
 from gateway.telemetry import log
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def new_key(environment: str = "live") -> str:
         environment != environment.lower()
     ):
         raise EncodeError(f"environment: {environment[:80]!r} is not 1 to {ENVIRONMENT_MAX} small letters and digits")
-    text = f"{PREFIX}_{environment}_{''.join(secrets.choice(_DIGITS) for _ in range(RANDOM))}"
+    text = f"{PREFIX}_{environment}_{ids.letters(RANDOM, _DIGITS)}"
     return f"{text}_{checksum(text)}"
 
 
@@ -119,7 +119,7 @@ class StoredKeys:
         self,
         ledger: Ledger,
         configured: frozenset[str] = frozenset(),
-        clock: Callable[[], float] = time,
+        clock: Callable[[], float] = wall_time,
         *,
         seal_old: bool = True,
     ) -> None:
@@ -212,7 +212,7 @@ class StoredKeys:
         secret = new_key(environment)
         hint = secret[: len(secret) - RANDOM - CHECK - 1 + 4]
         expires = now + seconds * 1_000_000 if seconds else 0
-        return ApiKey(secrets.token_hex(ID), client, digest_of(secret), hint, scopes, by, now, expires), secret
+        return ApiKey(ids.hex(ID), client, digest_of(secret), hint, scopes, by, now, expires), secret
 
     async def get(self, key_id: str) -> ApiKey:
         """One by its id. Raises NoSuchResource."""
@@ -264,7 +264,7 @@ class StoredKeys:
     async def _keep(self) -> None:
         told = self._clock()
         while True:
-            await asyncio.sleep(REFRESH)
+            await clock.sleep(REFRESH)
             try:
                 await self.refresh()
                 if self._clock() - told >= USED_EVERY:

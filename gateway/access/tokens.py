@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import jwt
@@ -21,6 +20,7 @@ import msgspec
 from gateway.access.scopes import SCOPES_MAX, Principal, parse_scope, principal_of
 from gateway.config import TokenSettings
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
+from gateway.runtime.clock import monotonic_time
 from gateway.telemetry import log
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Tokens:
     """The tokens of one issuer."""
 
     def __init__(
-        self, settings: TokenSettings, transport: GuardedTransport, clock: Callable[[], float] = monotonic
+        self, settings: TokenSettings, transport: GuardedTransport, clock: Callable[[], float] = monotonic_time
     ) -> None:
         """``transport`` must keep :data:`SET_MAX` octets of an answer. Raises ConfigurationError."""
         for name in ("audience", "jwks_url", "algorithms"):

@@ -16,11 +16,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access.rates import address_of
 from gateway.errors import GatewayError
+from gateway.runtime.clock import wall_time
 from gateway.telemetry import log
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ OTHERS: Final = "others"
 class Trail:
     """The audit log, as the API writes it."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time) -> None:
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = wall_time) -> None:
         self._audit = ledger.audit
         self._clock = clock
         self._waiting: list[tuple[int, Mapping[str, Any]]] = []

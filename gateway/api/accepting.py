@@ -16,6 +16,7 @@ from typing import Final
 
 from gateway.api.connections import Connections
 from gateway.api.guard import GuardedProtocol
+from gateway.runtime.clock import clock
 
 PAUSE: Final = 0.1
 """How long nothing is accepted where the system gives no more, in seconds."""
@@ -76,7 +77,7 @@ class TlsListener:
             try:
                 connection, address = await loop.sock_accept(self._listener)
             except OSError:  # it was reset, or there are no more files
-                await asyncio.sleep(PAUSE)
+                await clock.sleep(PAUSE)
                 continue
             handshake = _Handshake()
             place = self._connections.admit(handshake, address[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from random import Random
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
 from gateway.telemetry import log
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class AccessLog:
     def __init__(self, share: float, random: Random | None = None) -> None:
         """``share`` of the requests, from 0 to 1."""
         self._share = share
-        self._random = random if random is not None else Random()  # noqa: S311  # a sample, and no secret
+        self._random = random if random is not None else ids.generator()
         self._second = 0
         self._lines = 0
         self._left_out = 0
@@ -35,7 +36,7 @@ class AccessLog:
         """A request is over. Its query is not written: it may hold what is nobody's business."""
         if status < FAILED_FROM and self._share < 1.0 and self._random.random() >= self._share:
             return
-        second = int(monotonic())
+        second = int(clock.monotonic())
         if second != self._second:
             self._second, self._lines = second, 0
         if self._lines >= LINES_MAX:

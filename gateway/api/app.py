@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from time import monotonic, perf_counter, time_ns
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -65,6 +64,7 @@ from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.replays import Replays
+from gateway.runtime.clock import clock
 from gateway.taps import Taps
 from gateway.telemetry import Following
 from gateway.telemetry import log as tell
@@ -197,7 +197,7 @@ class Api:
         """One request (ASGI)."""
         if scope["type"] != "http":
             raise RuntimeError(f"no handler for {scope['type']}")
-        started = perf_counter()
+        started = clock.monotonic()
         operation = "none"
         if self._proxies and (client := scope.get("client")) is not None:
             scope["client"] = (self._proxies.caller(client[0], scope["headers"]), client[1])
@@ -205,7 +205,7 @@ class Api:
         call: Call | None = None
         status = 0
         try:
-            if (trace := begin(self._gateway.tracer, scope, time_ns())) is not None:
+            if (trace := begin(self._gateway.tracer, scope, clock.now_ns())) is not None:
                 scope[TRACED] = trace
             try:
                 if self._takes_tokens and FORWARDED not in scope:
@@ -242,7 +242,7 @@ class Api:
             if call is not None:
                 call.leave()
             if self._access_log is not None:
-                self._access_log.tell(scope, operation, status, perf_counter() - started, scope.get(CALLER))
+                self._access_log.tell(scope, operation, status, clock.monotonic() - started, scope.get(CALLER))
             if (traced := scope.get(TRACED)) is not None:
                 _traced(traced, scope["method"], call, status)
             ON_BEHALF.set(ALONE)
@@ -260,7 +260,7 @@ class Api:
         seconds = self._seconds.get(operation)
         if seconds is None:
             seconds = self._seconds[operation] = self._gateway.metrics.request_seconds.labels(operation)
-        seconds.observe(perf_counter() - started)
+        seconds.observe(clock.monotonic() - started)
 
     async def _record(self, trail: Trail, call: Call, response: Response) -> None:
         """Put a change on record, before its answer goes out."""
@@ -294,7 +294,7 @@ class Api:
         rates = self._access.rates if self._access is not None else None
         if rates is None or not principal.name or FORWARDED in scope:
             return
-        standing = rates.take(principal.name, monotonic())
+        standing = rates.take(principal.name, clock.monotonic())
         headers = rates.headers(standing)
         scope[RATED] = [(name.encode(), value.encode()) for name, value in headers.items()]
         if not standing.allowed:
@@ -308,7 +308,7 @@ class Api:
         if rates is None or STRANGER in scope or not (address := address_of(_address(scope))):
             return
         scope[STRANGER] = True
-        standing = rates.take(address, monotonic())
+        standing = rates.take(address, clock.monotonic())
         headers = rates.headers(standing)
         scope[RATED] = [(name.encode(), value.encode()) for name, value in headers.items()]
         if not standing.allowed:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -46,6 +45,7 @@ from gateway.core import Gateway
 from gateway.errors import BudgetExceeded, EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
+from gateway.runtime.clock import clock, monotonic_time
 from gateway.taps import Taps
 from gateway.validation import SHOWN_MAX, Misfit, Path, explain, fields_of, moments_in, resolve_ages, unknown
 from gateway.webhooks.endpoints import Endpoints
@@ -140,7 +140,7 @@ class Call:
     """Resources of which it holds one, until it is over."""
     again: Callable[[Call], Awaitable[Principal]] | None = None
     """Looks up once more who calls; None: who it was."""
-    _looked: float = field(default_factory=monotonic)
+    _looked: float = field(default_factory=monotonic_time)
     _query: Any = field(default=None)
 
     @property
@@ -157,13 +157,13 @@ class Call:
             ApiProblem: unauthorized: the credential counts no more, or is another client's; forbidden: it does not
                 allow this route any more.
         """
-        if self.again is not None and monotonic() >= self._looked + STILL_COUNTS:
+        if self.again is not None and clock.monotonic() >= self._looked + STILL_COUNTS:
             principal = await self.again(self)
             if principal.name != self.principal.name:
                 raise unauthorized("the credential is not that of the same client any more")
             require(principal, self.route.scope, self.names)
             self.principal = principal
-            self._looked = monotonic()
+            self._looked = clock.monotonic()
         return self.principal
 
     def header(self, name: bytes) -> str | None:
@@ -303,7 +303,7 @@ class Call:
         """The next piece of the body. ``pace``: what a body must keep that is waited for as a whole."""
         message, waiting = begin(self.receive())
         if waiting is not None:
-            until = asyncio.get_running_loop().time() + self.http.body_idle
+            until = clock.monotonic() + self.http.body_idle
             why = f"nothing of the body came for {self.http.body_idle:g} s (http.body_idle)"
             if pace is not None:
                 until, why = pace.until(until, why)

@@ -6,7 +6,6 @@ What is done to many at once is said by a filter; ``dry_run`` says first how man
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from time import time_ns
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -38,6 +37,7 @@ from gateway.notation.dead_letters import DeadLetter
 from gateway.notation.messages import ReceivedMessage, received
 from gateway.replays.requests import DeliveriesSource, JobId, ReplayRequest, ReplaySource, ReplayTarget, microseconds
 from gateway.replays.targets import revivals
+from gateway.runtime.clock import clock
 from gateway.validation import Moment, shown
 
 BULK_MAX: Final = 10_000
@@ -199,7 +199,7 @@ async def retry_delivery(call: Call) -> Response:
     """Owe a dead one again, or do not wait with one that waits."""
     row = await _find(call)
     if row.dead:
-        (settlement,) = await revivals(call.gateway, [row], time_ns() // 1000, _by(call))
+        (settlement,) = await revivals(call.gateway, [row], clock.now_ns() // 1000, _by(call))
     elif row.out:
         raise StateError("it is out with a consumer, or on its way to the endpoint")
     else:
@@ -227,7 +227,7 @@ async def replay_delivery(call: Call) -> Response:
 async def purge_delivery(call: Call) -> Response:
     """Delete it."""
     row = await _find(call)
-    if not any(await call.gateway.ledger.deliveries.settle([_purge(row, time_ns() // 1000, _by(call))])):
+    if not any(await call.gateway.ledger.deliveries.settle([_purge(row, clock.now_ns() // 1000, _by(call))])):
         raise NoSuchDelivery("it was settled in between")
     call.gateway.deliveries_changed(row.subscription)
     return no_content()
@@ -252,7 +252,7 @@ async def retry_deliveries(call: Call) -> Response:
     where = await _where(call.gateway.ledger, request.filter, dead=True)
     if request.dry_run:
         return answer(await _dry_run(call.gateway.ledger, where))
-    at = time_ns() // 1000
+    at = clock.now_ns() // 1000
     return answer(await _each(call, where, lambda rows: revivals(call.gateway, rows, at, by)))
 
 
@@ -263,7 +263,7 @@ async def purge_deliveries(call: Call) -> Response:
     where = await _where(call.gateway.ledger, request.filter, dead=None if request.alive else True)
     if request.dry_run:
         return answer(await _dry_run(call.gateway.ledger, where))
-    at = time_ns() // 1000
+    at = clock.now_ns() // 1000
 
     async def purges(rows: Sequence[Delivery]) -> list[Settlement]:
         return [_purge(row, at, by) for row in rows]

@@ -6,8 +6,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from random import random
-from time import time
 from typing import Final
 
 from msgspec import UNSET
@@ -29,6 +27,8 @@ from gateway.errors import (
     Unsupported,
     public_error,
 )
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import fraction
 from gateway.webhooks import checks, endpoints
 from gateway.webhooks.keys import HeldKey
 from gateway.webhooks.schedule import Ruling, Schedule, Verdict
@@ -203,9 +203,9 @@ def _ruling(outcome: Outcome) -> Ruling:
     if outcome.undeliverable:
         return Ruling(Verdict.UNDELIVERABLE, outcome.undeliverable[0])
     if outcome.error is not None:
-        return Schedule().after_error(1, outcome.error, random)
+        return Schedule().after_error(1, outcome.error, fraction)
     assert outcome.status is not None
-    return Schedule().after_status(1, outcome.status, outcome.retry_after, time(), random, drop=outcome.drop)
+    return Schedule().after_status(1, outcome.status, outcome.retry_after, clock.now(), fraction, drop=outcome.drop)
 
 
 # -------------------------------------------------------------------------------------------------- answers

@@ -29,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.api.connections import CONNECTION, Connections, Place
 from gateway.api.cycle import WRITE_BUFFER_MAX, Cycle
 from gateway.api.heads import Refusal, refusal_of, refusal_of_target
+from gateway.runtime.clock import clock
 
 HEAD_MAX: Final = 16_384
 """Most octets of request line and headers."""
@@ -354,7 +355,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if not self._whole and not self._head and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.bounds.rest, self.transport.close)
-        self._idle_since = self.loop.time()
+        self._idle_since = clock.monotonic()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._idle)
 
@@ -367,7 +368,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._idle_since is None:
             return  # a request is under way, whose end sets the timer
         ends = self._idle_since + self.timeout_keep_alive
-        if ends <= self.loop.time():
+        if ends <= clock.monotonic():
             self.timeout_keep_alive_handler()
         else:
             self._idle_timer = self.loop.call_at(ends, self._idle)

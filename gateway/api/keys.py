@@ -16,6 +16,7 @@ from gateway.api.routing import Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.errors import EncodeError, Unsupported
 from gateway.ledger.api_keys import ApiKey
+from gateway.runtime.clock import clock
 
 Life = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 

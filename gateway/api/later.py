@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ from gateway.core import Published as Result
 from gateway.core.outbox import YEAR
 from gateway.errors import GatewayError
 from gateway.notation.values import ValueProblem
+from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
@@ -50,7 +50,7 @@ def moment_of(given: datetime | float | str) -> int:
         if given.tzinfo is None:
             raise ValueProblem("the time has no offset from UTC", "not_before")
         given = given.timestamp()
-    if given > time() + YEAR:
+    if given > clock.now() + YEAR:
         raise ValueProblem(f"more than a year ({YEAR // 86_400} days) ahead", "not_before")
     if given < 0:
         raise ValueProblem("it is before 1970", "not_before")
@@ -70,7 +70,7 @@ def due_at(not_before: datetime | float | str | None, delay_seconds: float | Non
         raise ValueProblem("give not_before or delay_seconds, not both", "delay_seconds")
     if not 0 <= delay_seconds <= YEAR:
         raise ValueProblem(f"{delay_seconds} is not a number of seconds from 0 to {YEAR}", "delay_seconds")
-    return int((time() + delay_seconds) * 1_000_000)
+    return int((clock.now() + delay_seconds) * 1_000_000)
 
 
 async def publish_each(

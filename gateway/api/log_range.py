@@ -26,6 +26,7 @@ from gateway.errors import GatewayError
 from gateway.ledger.log import PAGE, SEGMENT
 from gateway.logs import Log
 from gateway.logs.columns import Field
+from gateway.runtime.clock import clock
 from gateway.telemetry import log as tell
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -100,8 +101,7 @@ class RangeAnswer(Response):
     async def _send(self, send: Send, gone: asyncio.Future[None], piece: dict[str, Any]) -> None:
         """Send a piece, which waits for the reader; not for ever, and not for one that is gone."""
         sending = asyncio.ensure_future(send({"type": "http.response.body", **piece}))
-        loop = asyncio.get_running_loop()
-        patience = loop.time() + STUCK
+        patience = clock.monotonic() + STUCK
         try:
             while not sending.done():
                 await asyncio.wait({sending, gone}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +111,7 @@ class RangeAnswer(Response):
                     raise CutOff("the reader hung up")
                 if self._gateway.draining:
                     raise CutOff("the gateway is shutting down")
-                if loop.time() >= patience:
+                if clock.monotonic() >= patience:
                     raise CutOff(f"the reader took nothing for {STUCK:g} s")
             sending.result()
         finally:

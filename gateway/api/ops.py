@@ -5,8 +5,6 @@ It is open before anything else, so that whoever watches the process can tell on
 
 from __future__ import annotations
 
-import asyncio
-
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -15,6 +13,7 @@ from gateway.api.browsers import Sites
 from gateway.api.heads import TARGET_MAX, TOO_LONG, target_length
 from gateway.api.problems import PROBLEMS, ApiProblem
 from gateway.core import Gateway
+from gateway.runtime.threads import threads
 
 
 class Ops:
@@ -48,7 +47,7 @@ class Ops:
         elif scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD") and self._gateway is not None:
             self._gateway.measure()
             # In a thread: a page of thousands of series takes some tens of milliseconds, in which requests go on.
-            page = await asyncio.to_thread(self._gateway.metrics.render)
+            page = await threads.run(self._gateway.metrics.render)
             response = Response(page, media_type=CONTENT_TYPE_LATEST)
         else:
             response = self._answer(scope["method"], scope["path"])

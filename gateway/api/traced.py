@@ -7,7 +7,6 @@ those that bring a ``traceparent``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ from gateway.core.subscriptions import Subscription
 from gateway.core.traces import receiving, sending
 from gateway.errors import GatewayError
 from gateway.ledger import id_text
+from gateway.runtime.clock import clock
 from gateway.telemetry import FOLLOWING, Following
 from gateway.tracing import Context, Span, Tracer, into, names, of_message, of_request
 from gateway.tracing.names import SpanRow
@@ -223,4 +223,4 @@ def settled(call: Call, row: SpanRow, started: int, results: Iterable[Settled]) 
 
 def now() -> int:
     """Nanoseconds since 1970."""
-    return time_ns()
+    return clock.now_ns()

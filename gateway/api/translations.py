@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from time import time
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -20,6 +19,7 @@ from gateway.errors import BrokerUnavailable
 from gateway.message import Message
 from gateway.notation.messages import MessageProperties, properties_to_json, property_to_json
 from gateway.notation.values import ValueProblem, table_to_json, value_to_json
+from gateway.runtime.clock import wall_time
 from gateway.translation import FieldReceipt, Target, target_of
 from gateway.versions import VERSION_NAMES, protocol_of, version_named
 
@@ -142,7 +142,7 @@ def _of_version(name: str, product: str) -> Target:
     version = version_named(name)
     if product and product not in protocol_of(version).products:
         raise ApiProblem("invalid_request", f"{NAMES[product]} does not speak {name}", errors=[("/product", product)])
-    return target_of(version, product, dialect=DIALECT_OF[product], clock=time)
+    return target_of(version, product, dialect=DIALECT_OF[product], clock=wall_time)
 
 
 def _field(item: FieldReceipt) -> FieldResult:

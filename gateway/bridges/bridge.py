@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from time import time
 from typing import Any, Final
 
 from gateway.bridges.counts import Counts
@@ -31,6 +30,7 @@ from gateway.core.gateway import Gateway
 from gateway.core.publishing import version_name
 from gateway.core.supervised import HALT_WITHIN, Wish
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Oversized, Upstream, UpstreamState
 
@@ -122,7 +122,7 @@ class Bridge:
         """How long it rests after a fault of ours."""
         self._why_stopped = ""
         self._state = BridgeState.STOPPED
-        self._since = time()
+        self._since = clock.now()
         self._depth: int | None = None
         self._asked_at = -ASK_EVERY
         self._loop = asyncio.get_running_loop()
@@ -234,7 +234,7 @@ class Bridge:
                 await self._look_after()
             except Exception as error:  # nor the looking after
                 log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
-            await asyncio.sleep(GROW_EVERY)
+            await clock.sleep(GROW_EVERY)
 
     async def _begin(self) -> None:
         source, settings = self._source, self.settings
@@ -358,8 +358,8 @@ class Bridge:
 
     async def _look_after(self) -> None:
         """Once in a while: has a bridge that drains come to its end, does more fit into the prefetch?"""
-        grow_at = self._loop.time() + GROW_EVERY
-        bind_at = self._loop.time() + BIND_EVERY
+        grow_at = clock.monotonic() + GROW_EVERY
+        bind_at = clock.monotonic() + BIND_EVERY
         messages = octets = 0
         empty = 0
         while True:
@@ -376,8 +376,8 @@ class Bridge:
                     self._drained = True
                     self._finish("drained")
                     empty = 0
-            if self.route.own_queue and self._loop.time() >= bind_at:
-                bind_at = self._loop.time() + BIND_EVERY
+            if self.route.own_queue and clock.monotonic() >= bind_at:
+                bind_at = clock.monotonic() + BIND_EVERY
                 self._declare_again()
             if self._loop.time() >= grow_at:
                 grow_at = self._loop.time() + GROW_EVERY
@@ -444,7 +444,7 @@ class Bridge:
         log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
         self._faults.set(OURS, f"internal error: {error!r:.200}")
         if len(self._tasks) == 1:
-            now = self._loop.time()
+            now = clock.monotonic()
             self._rest = min(self._rest * 2, PAUSE_MAX) if now - self._crashed_at < CALM else PAUSE_MIN
             self._crashed_at = now + self._rest
             self._tasks.append(self._loop.create_task(self._restart()))
@@ -460,7 +460,7 @@ class Bridge:
             log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
         if flow is not None:
             self._left = flow.left
-        await asyncio.sleep(self._rest)
+        await clock.sleep(self._rest)
         self._tasks = [self._loop.create_task(self._run(), name=f"bridge {self.name}")]
 
     # -------------------------------------------------------------------------------------- what others say
@@ -503,7 +503,7 @@ class Bridge:
             except Exception as error:  # a fault of ours must not end the trying
                 log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
                 self._faults.set(QUEUE, f"internal error: {error!r:.200}")
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
         self._faults.clear(QUEUE)
 
@@ -536,7 +536,7 @@ class Bridge:
         state = self._state_now()
         if state is not self._state:
             self._state = state
-            self._since = time()
+            self._since = clock.now()
             log("bridge.state", bridge=self.name, state=state.value, reason=self._faults.reason)
             metrics = self._gateway.metrics
             metrics.bridge_up.labels(self.name).set(state in (BridgeState.RUNNING, BridgeState.DRAINING))
@@ -544,7 +544,7 @@ class Bridge:
 
     async def status(self) -> BridgeStatus:
         """Everything there is to say. Asks how deep the source's queue is, at most once a second."""
-        now = self._loop.time()
+        now = clock.monotonic()
         if now - self._asked_at >= ASK_EVERY:
             self._asked_at = now
             try:

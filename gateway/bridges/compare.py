@@ -18,7 +18,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from time import time_ns
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -35,6 +34,8 @@ from gateway.fidelity import digest, forward, raw_annotations
 from gateway.ledger import Happened, Kind, id_text
 from gateway.message import Message
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 from gateway.upstreams import Delivery, Upstream
 
 LIST_MAX: Final = 100
@@ -282,14 +283,14 @@ class Comparer:
         target_queue: str,
     ) -> Report:
         settings = route.settings
-        now = time_ns() // 1000
+        now = clock.now_ns() // 1000
         window = Window(route.name)
         async for events in self._gateway.ledger.events_between(KINDS, since or 0, now if until is None else until):
             window.add(events)
-        await asyncio.to_thread(window.end)
+        await threads.run(window.end)
         taken = window.taken.side("taken", settings.source.broker, "ledger")
         forwarded = window.forwarded.side("forwarded", settings.target.broker, "ledger")
-        ledger = await asyncio.to_thread(beside, window.taken, taken, window.forwarded, forwarded)
+        ledger = await threads.run(beside, window.taken, taken, window.forwarded, forwarded)
         queues = None
         if peek:
             stays = settings.mode == "mirror" and not route.own_queue
@@ -329,7 +330,7 @@ class Comparer:
 
         before = await look_into(self._gateway.broker(settings.source.broker), source_queue, source, from_source)
         after = await look_into(self._gateway.broker(settings.target.broker), target_queue, target, from_target)
-        return await asyncio.to_thread(
+        return await threads.run(
             beside,
             source,
             source.side(source_queue, settings.source.broker, before),
@@ -340,7 +341,7 @@ class Comparer:
     async def _target(self, forwarded: Pile, settings: BridgeSettings, queue: str, limit: int) -> Sides:
         """The ledger's side, which knows ids and bodies, and the target's queue."""
         target = Pile(limit)
-        known = await asyncio.to_thread(forwarded.nameless) if settings.strip else forwarded
+        known = await threads.run(forwarded.nameless) if settings.strip else forwarded
 
         def from_target(delivery: Delivery) -> None:
             message = delivery.message
@@ -349,7 +350,7 @@ class Comparer:
             target.add(key, sha256(message.body).digest(), len(message.body))
 
         how = await look_into(self._gateway.broker(settings.target.broker), queue, target, from_target)
-        return await asyncio.to_thread(
+        return await threads.run(
             beside,
             known,
             known.side("forwarded", settings.target.broker, "ledger"),
@@ -391,14 +392,13 @@ async def look_into(
     pile.complete = pile.complete and wanted == depth
     if not wanted:
         return how
-    loop = asyncio.get_running_loop()
     shown = 0
-    last = loop.time()
+    last = clock.monotonic()
     enough = asyncio.Event()
 
     def arrive(delivery: Delivery) -> None:
         nonlocal shown, last
-        last = loop.time()
+        last = clock.monotonic()
         if shown < wanted:
             shown += 1
             see(delivery)
@@ -412,8 +412,8 @@ async def look_into(
     out: list[Delivery] = []
     consumer = await upstream.consume(queue, min(wanted, LIMIT_MAX), arrive, acquired=not capabilities.browse)
     try:
-        end = loop.time() + WITHIN
-        while not enough.is_set() and (wait := min(last + IDLE, end) - loop.time()) > 0:
+        end = clock.monotonic() + WITHIN
+        while not enough.is_set() and (wait := min(last + IDLE, end) - clock.monotonic()) > 0:
             try:
                 async with asyncio.timeout(wait):
                     await enough.wait()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 LOG_EVERY: Final = 1.0
@@ -64,7 +65,7 @@ class Faults:
             self.clear(where)
 
     def _may_log(self, where: str) -> bool:
-        now = self._loop.time()
+        now = clock.monotonic()
         if now - self._logged.get(where, -LOG_EVERY) < LOG_EVERY:
             return False
         self._logged[where] = now

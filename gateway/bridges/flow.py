@@ -44,6 +44,7 @@ from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import Kind, MessageIds, id_text
 from gateway.message import Message
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.tracing import trace_of
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
@@ -118,7 +119,7 @@ class Flow:
         self.redeliveries = Redeliveries(journal, settings.prefetch)
         self._gate = Gate(settings.prefetch, faults)
         self._loop = asyncio.get_running_loop()
-        self._throttle = Throttle(settings.messages_per_second, settings.octets_per_second, self._loop.time())
+        self._throttle = Throttle(settings.messages_per_second, settings.octets_per_second, clock.monotonic())
         self._arrived: deque[Delivery] = deque()
         self._again: list[Item] = []
         """Refused, and to be tried again when they are due."""
@@ -222,7 +223,7 @@ class Flow:
         came = [chunk[0].delivery.at for chunk in list(self._chunks.values()) if chunk]
         came += [item.delivery.at for item in list(self._again)]
         came += [delivery.at for delivery in list(self._arrived)[:1]]
-        return max(0.0, self._loop.time() - min(came)) if came else 0.0
+        return max(0.0, clock.monotonic() - min(came)) if came else 0.0
 
     # --------------------------------------------------------------------------------------------- arrival
 
@@ -278,13 +279,13 @@ class Flow:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while chunk := self._take(self._loop.time()):
+            while chunk := self._take(clock.monotonic()):
                 again = [item for item in chunk if item.first]
                 items = self._look([item for item in chunk if not item.first] if again else chunk)
                 if self._dedupes and (doubtful := [item for item in items if item.doubtful]):
                     items = await self._without_duplicates(items, doubtful)
                 await self._send_all([*again, *items])
-                await asyncio.sleep(0)
+                await clock.sleep(0)
 
     def _take(self, now: float) -> list[Item]:
         """What goes now, in order; nothing: it waits for a timer, or for news."""
@@ -468,7 +469,7 @@ class Flow:
             else:
                 self._again.append(item)
         if reason:
-            self._gate.close(reason, self._loop.time())
+            self._gate.close(reason, clock.monotonic())
 
     def _send(self, items: list[Item]) -> None:
         """Hand them to the target, in order."""
@@ -496,7 +497,7 @@ class Flow:
         annotated = self._target.settings.annotate
         made: list[tuple[Item, Message]] = []
         resent = 0
-        now = self._loop.time() if self.traces is not None else 0.0
+        now = clock.monotonic() if self.traces is not None else 0.0
         for item in items:
             self._serial += 1
             item.sent = self._serial
@@ -585,7 +586,7 @@ class Flow:
             self._wake.set()
 
     def _acknowledge(self, items: list[Item]) -> None:
-        now = self._loop.time()
+        now = clock.monotonic()
         octets = 0
         for item in items:
             octets += item.size
@@ -611,7 +612,7 @@ class Flow:
 
     def _refused(self, refused: list[tuple[Item, GatewayError]], taken: int) -> None:
         """The target did not take these; ``taken`` others of the same chunk it did."""
-        now = self._loop.time()
+        now = clock.monotonic()
         self._counts.add("refused", len(refused))
         if taken:
             self._gate.taken(taken)
@@ -667,7 +668,7 @@ class Flow:
         for item in items:
             self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
         self._unlogged += len(items)
-        now = self._loop.time()
+        now = clock.monotonic()
         if now - self._logged_at >= 1.0:
             log(
                 "bridge.dead_lettered", logging.WARNING,
@@ -717,7 +718,7 @@ class Flow:
 
     def _wake_at(self, at: float) -> None:
         if self._timer is not None:
-            if self._loop.time() < self._timer_at <= at:
+            if clock.monotonic() < self._timer_at <= at:
                 return
             self._timer.cancel()
         self._timer_at = at  # uvloop's handles do not all say when they are due

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import time
 from typing import Final
 
 from gateway.bridges.faults import Faults
@@ -29,6 +28,7 @@ from gateway.core.dead_letters import dead_letter_copy, without_deaths
 from gateway.errors import EncodeError, GatewayError, Unroutable
 from gateway.fidelity.deaths import written
 from gateway.message import Message
+from gateway.runtime.clock import clock
 from gateway.upstreams import Upstream
 
 GROUP: Final = 500
@@ -149,7 +149,7 @@ class Graves:
             **self._route.entries(item),
             "reason": printable(item.reason[:REASON_MAX]),
             "code": item.code,
-            "at": written(time()),
+            "at": written(clock.now()),
             "bridge": self._route.name,
             "broker": self._route.settings.source.broker,
             "queue": printable(self._route.queue),

@@ -6,11 +6,9 @@ tried again with growing pauses.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from time import time_ns
 from typing import Any, Final, TypeVar
 
 from gateway.bridges.faults import Faults
@@ -21,6 +19,7 @@ from gateway.core.dead_letters import died
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, NewMessage, Seen
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -126,7 +125,7 @@ class Journal:
     async def _wait(self, pause: float) -> None:
         """Wait so many seconds, or until the ledger has found out that it can be written again."""
         while pause > 0:
-            await asyncio.sleep(min(pause, PAUSE_MIN))
+            await clock.sleep(min(pause, PAUSE_MIN))
             pause -= PAUSE_MIN
             if self._ledger.ready()[0]:
                 break
@@ -139,7 +138,7 @@ class Journal:
 
     def forwarded(self, items: Iterable[Item]) -> tuple[list[Entry], list[InboxRow]]:
         """The target has them."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         broker, version = self._target.name, version_name(self._target)
         source, spoken = self._source.name, version_name(self._source)
         expires_at = at + self._remember_us
@@ -167,12 +166,12 @@ class Journal:
 
     def in_doubt(self, scope: str, keys: Iterable[str], id: bytes) -> list[InboxRow]:
         """What the inbox says of origin ids of which some may be at the target; ``id`` is that of their branch."""
-        expires_at = time_ns() // 1000 + self._remember_us
+        expires_at = clock.now_ns() // 1000 + self._remember_us
         return [InboxRow(scope, key, IN_DOUBT, id, expires_at) for key in keys]
 
     def dropped(self, items: Iterable[Item], kind: Kind) -> list[Entry]:
         """They are not forwarded, and taken off the source."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         source, spoken = self._source.name, version_name(self._source)
         return [
             Entry(
@@ -189,7 +188,7 @@ class Journal:
 
     def dead_lettered(self, items: Iterable[Item], place: Upstream, exchange: str, routing_key: str) -> list[Entry]:
         """The dead-letter place has them."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         version = version_name(place)
         source, spoken = self._source.name, version_name(self._source)
         return [

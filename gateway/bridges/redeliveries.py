@@ -14,13 +14,13 @@ forwarded before that is dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import time_ns
 from typing import NamedTuple
 
 from gateway.bridges.items import Item
 from gateway.bridges.journal import IN_DOUBT, Journal
 from gateway.core.arrivals import Brought
 from gateway.ledger import Seen
+from gateway.runtime.clock import clock
 
 
 class Found(NamedTuple):
@@ -72,7 +72,7 @@ class Redeliveries:
         channel = item.delivery.channel
         if channel is not self._channel:
             self._channel = channel
-            self._since = time_ns() // 1000
+            self._since = clock.now_ns() // 1000
             self._fresh = self._prefetch
             self._late.clear()
             self._brought.begin(channel)

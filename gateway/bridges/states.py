@@ -15,12 +15,12 @@ and from what stands in the way.
 from __future__ import annotations
 
 from enum import StrEnum
-from time import time
 
 import msgspec
 
 from gateway.config import BridgeSettings
 from gateway.core.supervised import Wish
+from gateway.runtime.clock import clock
 
 
 class BridgeState(StrEnum):
@@ -92,7 +92,7 @@ def resting(name: str, settings: BridgeSettings, etag: str, read_only: bool, wis
         name=name,
         state=state,
         reason=reason,
-        since=time(),
+        since=clock.now(),
         read_only=read_only,
         etag=etag,
         settings=settings,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from uuid import uuid4
 
 from gateway.bridges.bridge import Bridge, check
 from gateway.bridges.compare import Comparer, Report
@@ -15,6 +14,7 @@ from gateway.config import BridgeSettings
 from gateway.core import Gateway
 from gateway.core.supervised import Supervisor, Wish
 from gateway.errors import EtagMismatch, NoSuchBridge
+from gateway.runtime.ids import ids
 from gateway.telemetry import log
 
 KIND: Final = "bridge"
@@ -52,7 +52,7 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
         found = await ledger.get_resource(kind, name)
         if found is None:
             try:
-                await ledger.put_resource(kind, name, {"id": uuid4().hex[:8]}, "")
+                await ledger.put_resource(kind, name, {"id": ids.uuid().hex[:8]}, "")
             except EtagMismatch:
                 pass  # another process was quicker
             found = await ledger.get_resource(kind, name)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from time import time_ns
 
 from gateway.bridges.items import Item
 from gateway.core.traces import of_broker, receiving
+from gateway.runtime.clock import clock
 from gateway.tracing import Tracer, names, of_message
 from gateway.upstreams import Upstream
 
@@ -33,7 +33,7 @@ class Traces:
         tracer, row, publish = self._tracer, names.FORWARD, names.BRIDGE_PUBLISH
         if not tracer.exports:
             return
-        now, clock = time_ns(), self._loop.time()
+        now, monotonic = clock.now_ns(), clock.monotonic()
         for item in items:
             delivery = item.delivery
             context = of_message(delivery.message)
@@ -46,7 +46,7 @@ class Traces:
             attributes |= {names.BRIDGE: self._bridge, names.TARGET: self._target.name, names.TARGET_DESTINATION: to}
             if delivery.redelivered:
                 attributes[names.REDELIVERED] = True
-            began = now - int((clock - delivery.at) * 1e9)
+            began = now - int((monotonic - delivery.at) * 1e9)
             span = tracer.begin(f"{row.name} {self._queue}", row.kind, context, attributes, started=began)
             assert span is not None  # the context is sampled
             if not error:
@@ -55,7 +55,7 @@ class Traces:
                 sent |= {names.BRIDGE: self._bridge, names.MESSAGE_ID: item.text, names.BODY_SIZE: item.size}
                 child = tracer.begin(
                     f"{publish.name} {self._exchange or item.routing_key}", publish.kind, span.context, sent,
-                    started=now - int((clock - item.published) * 1e9),
+                    started=now - int((monotonic - item.published) * 1e9),
                 )  # fmt: skip
                 assert child is not None
                 child.end(at=now)

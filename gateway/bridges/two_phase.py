@@ -21,7 +21,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from time import time_ns
 from typing import Any, Final, NamedTuple
 
 from gateway.bridges.faults import Faults
@@ -31,6 +30,7 @@ from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds
 from gateway.message import Message
 from gateway.operations import Xid
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Branch, Fate, Upstream
 
@@ -183,7 +183,7 @@ class TwoPhase:
 
     async def _tidy(self) -> None:
         """Undo at the target what could not be undone before."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         if not self._aborted or now - self._tidied_at < TIDY_EVERY:
             return
         self._tidied_at = now
@@ -279,7 +279,7 @@ def detail_of(entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> dict[str, 
 
 def told_of(detail: Mapping[str, Any], broker: str) -> list[Entry]:
     """The events of a branch that is committed."""
-    at = time_ns() // 1000
+    at = clock.now_ns() // 1000
     return [
         Entry(bytes.fromhex(id), Kind(kind), at, broker, detail["version"], told) for id, kind, told in detail["told"]
     ]
@@ -287,7 +287,7 @@ def told_of(detail: Mapping[str, Any], broker: str) -> list[Entry]:
 
 def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -> list[Entry]:
     """The events of a branch that was to be committed, and that its broker has undone."""
-    at = time_ns() // 1000
+    at = clock.now_ns() // 1000
     why = {"bridge": bridge, "reason": f"the branch that {broker} had prepared was {fate.value} there"}
     return [
         Entry(bytes.fromhex(id), Kind.RELEASED, at, broker, detail["version"], why)

@@ -33,6 +33,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from gateway.errors import ConfigurationError
+from gateway.runtime.ids import ids
 
 _NUMBER = 8
 _OWNER = 8
@@ -75,7 +76,7 @@ class AckIds:
 
     def __init__(self, key: bytes, owner: bytes | None = None) -> None:
         self._key = key
-        self._owner = owner if owner is not None else os.urandom(_OWNER)
+        self._owner = owner if owner is not None else ids.random_bytes(_OWNER)
 
     def mark(self, subscription: str) -> bytes:
         """What stands for the subscription in its ack ids."""
@@ -159,7 +160,7 @@ def load_key(path: Path) -> bytes:
     """
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(os.urandom(32))
+            file.write(ids.random_bytes(32))
     except FileExistsError:
         pass  # made by an earlier start
     key = path.read_bytes()

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from time import time, time_ns
 from typing import Any, Final, Protocol
 
 from gateway.core.dead_letters import Letter, Place, died
@@ -35,6 +34,7 @@ from gateway.fidelity.deaths import UNKNOWN
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds, NewMessage, parse_id
 from gateway.ledger.owed import Owed
 from gateway.message import Message
+from gateway.runtime.clock import clock
 from gateway.upstreams import Delivery, Upstream, stands
 
 DAY_MS: Final = 86_400_000
@@ -410,7 +410,7 @@ class Readers:
 
 def now_us() -> int:
     """Microseconds since 1970."""
-    return time_ns() // 1000
+    return clock.now_ns() // 1000
 
 
 def own_id(text: str | None) -> bytes | None:
@@ -423,7 +423,7 @@ def own_id(text: str | None) -> bytes | None:
     except ValueError:
         return None
     made = int.from_bytes(octets[:6], "big")
-    return octets if octets[6] >> 4 == 7 and made < time() * 1000 + DAY_MS else None
+    return octets if octets[6] >> 4 == 7 and made < clock.now() * 1000 + DAY_MS else None
 
 
 def printable(text: str) -> str:

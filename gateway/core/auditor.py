@@ -22,6 +22,7 @@ from typing import Final
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger, id_text
 from gateway.ledger.promises import Missing, Page
+from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 
 GRACE: Final = 30.0
@@ -72,13 +73,13 @@ class Auditor:
         while True:
             try:
                 await self._look()
-                await asyncio.sleep(PAUSE_MAX)
+                await clock.sleep(PAUSE_MAX)
             except LedgerUnavailable as error:
                 log("ledger.audit_waits", logging.DEBUG, reason=str(error))
-                await asyncio.sleep(PAUSE_MAX)
+                await clock.sleep(PAUSE_MAX)
             except Exception as error:  # a defect of ours; nothing depends on the audit
                 log("ledger.audit_failed", logging.ERROR, error)
-                await asyncio.sleep(AGAIN)
+                await clock.sleep(AGAIN)
 
     async def _look(self) -> None:
         """What is new; and a round, when it is due."""
@@ -86,13 +87,13 @@ class Auditor:
         if limit is None:
             return
         await self._news(limit)
-        if asyncio.get_running_loop().time() >= self._round_due and await self.through(limit, self._news_since):
+        if clock.monotonic() >= self._round_due and await self.through(limit, self._news_since):
             self._metrics.audit_rounds.inc()
-            self._round_due = asyncio.get_running_loop().time() + ROUND_EVERY
+            self._round_due = clock.monotonic() + ROUND_EVERY
 
     async def _limit(self) -> dict[int, int] | None:
         """How far the shards were :data:`GRACE` ago, as far as that is known; None: there is nothing to do."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         owner, extents = await self._ledger.promises.survey()
         if owner != self._ledger.shard:
             self._recent = None
@@ -160,16 +161,15 @@ class Auditor:
 
     async def _page(self, look: Callable[[], Awaitable[Page]]) -> Page:
         """A page, and the pause after it."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = clock.monotonic()
         page = await look()
-        took = loop.time() - began
+        took = clock.monotonic() - began
         if new := [each for each in page.missing if each not in self.found]:
-            await asyncio.sleep(TWICE)
+            await clock.sleep(TWICE)
             again = set((await look()).missing)
             self._tell([each for each in new if each in again])
         self._metrics.audit_checked.inc(page.events)
-        await asyncio.sleep(min(max(took * SHARE, PAUSE_MIN), PAUSE_MAX))
+        await clock.sleep(min(max(took * SHARE, PAUSE_MIN), PAUSE_MAX))
         return page
 
     def _tell(self, missing: Sequence[Missing]) -> None:

@@ -25,6 +25,7 @@ from gateway.errors import BudgetExceeded, GatewayError, LeaseLost, LedgerUnavai
 from gateway.ledger import Entry, Kind
 from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.upstreams import Delivery, Upstream
 
 EXTEND_MAX: Final = 600
@@ -99,11 +100,12 @@ class BrokerLeases:
         bytes_max: int,
     ) -> list[Arrival]:
         """Messages that the subscription wants. As long as there are others in front of them, and time, it goes on."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        deadline = clock.monotonic() + wait
         queue = queue_of(subscription.name, subscription.settings)
         while True:
-            fetched = await self._fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), gone, bytes_max)
+            fetched = await self._fetch(
+                upstream, queue, wanted, max(0.0, deadline - clock.monotonic()), gone, bytes_max
+            )
             deliveries = await _handable(upstream, queue, fetched)
             try:
                 found, unwanted = await arrivals.sort_many(deliveries)

@@ -16,8 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from secrets import token_hex
-from time import time
 from typing import Any, Final, NamedTuple
 
 from gateway.config import SubscriptionSettings
@@ -27,6 +25,8 @@ from gateway.fidelity.deaths import FIRST_DEATH, LAST_DEATH, UNKNOWN, X_DEATH, w
 from gateway.fidelity.forwarding import COPIES
 from gateway.ledger import id_text
 from gateway.message import Message
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
 from gateway.upstreams import PublishReceipt, Upstream
 
 CONFIRM_TIMEOUT: Final = 30.0
@@ -156,9 +156,9 @@ def _copy(upstream: Upstream, who: Mapping[str, str], letter: Letter) -> Message
         "id": id_text(letter.id),
         "reason": _printable(letter.reason[:REASON_MAX]),
         "code": letter.code,
-        "at": written(time()),
+        "at": written(clock.now()),
         **who,
-        "letter": token_hex(8),
+        "letter": ids.hex(8),
     }
     if letter.queue:
         entries |= {

@@ -27,6 +27,7 @@ from gateway.core.publishing import version_name
 from gateway.core.subscriptions import Subscription
 from gateway.errors import GatewayError
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Delivery, Upstream
 
@@ -82,7 +83,7 @@ class DeliveryLimitGuard:
                     except Exception as error:  # they stay held, and are tried again: nothing may strand them
                         log("queue.delivery_limit_not_kept", logging.ERROR, broker=upstream.name, queue=queue,
                             messages=len(chunk), reason=str(error))  # fmt: skip
-                    await asyncio.sleep(PAUSE)
+                    await clock.sleep(PAUSE)
                     chunk = [delivery for delivery in chunk if not delivery.lost]
         finally:
             self._waiting.pop((upstream, queue), None)

@@ -7,7 +7,6 @@ succeed; or ``unknown``, which is no end: a repeat sends its messages again, wit
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -16,6 +15,7 @@ from gateway.core import envelopes
 from gateway.core.publishing import Outgoing, Published
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable, OutcomeUnknown, error_of
 from gateway.ledger import Ended, Intent, KeyLost, Kind, Ledger, Timeline, id_text
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 LATE_CONFIRM: Final = 10.0
@@ -77,7 +77,7 @@ async def _timeline(ledger: Ledger, message_id: bytes) -> Timeline | None:
             return await ledger.timeline(message_id)
         except LedgerUnavailable as error:
             log("ledger.answer_waits", logging.DEBUG, detail=str(error))
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
 
@@ -93,7 +93,7 @@ async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
         ended, away = _left(ended, errors)
         if ended and away is not None:
             log("ledger.answer_waits", logging.DEBUG, count=len(ended), detail=str(away))
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from time import time_ns
 
 from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, insist, outgoing_of, stay_unknown
 from gateway.core.envelopes import EnvelopeError
@@ -19,6 +18,7 @@ from gateway.core.publishing import Outgoing, Publisher
 from gateway.errors import LedgerUnavailable, OutcomeUnknown
 from gateway.ledger import Ended, Entry, Intent, Kind, Ledger
 from gateway.ledger.keys import UNKNOWN
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -58,7 +58,7 @@ class InDoubt:
                 intents = await self._ledger.resolve_in_doubt(PART)
             except LedgerUnavailable as error:
                 log("ledger.in_doubt_waits", logging.WARNING, detail=str(error))
-                await asyncio.sleep(PAUSE_MAX)
+                await clock.sleep(PAUSE_MAX)
                 continue
             if not intents:
                 break
@@ -85,7 +85,7 @@ class InDoubt:
                 if upstream is not None:
                     messages.append(item)
                     continue
-            entries.append(Entry(intent.message_id, Kind.UNKNOWN, time_ns() // 1000, broker, "", GONE))
+            entries.append(Entry(intent.message_id, Kind.UNKNOWN, clock.now_ns() // 1000, broker, "", GONE))
         if upstream is None or not messages:
             return entries
         patience = upstream.settings.connect_timeout

@@ -14,7 +14,6 @@ when not, is in :mod:`gateway.core.taking`; there is no room when ``room()`` say
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -31,6 +30,7 @@ from gateway.ledger import Entry, InboxRow, Kind
 from gateway.ledger.owed import Delivery as OpenDelivery
 from gateway.ledger.owed import Owed
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Delivery, Upstream
 
@@ -72,7 +72,7 @@ class Intake(Taker):
     async def _room_now(self) -> int:
         """How many more messages may be taken: as the caller says, and as ``backlog_max`` allows."""
         most = self._settings.backlog_max
-        now = self._loop.time()
+        now = clock.monotonic()
         if self._backlog_asked < 0 or (self._backlog >= most and now - self._backlog_asked >= BACKLOG_EVERY):
             found = await self._parts.ledger.deliveries.backlog(self.subscription.name)
             self._backlog_asked = max(now, 0.0)
@@ -210,7 +210,7 @@ async def turn_away(
     while not parts.ledger.healthy:  # before there is a copy that nobody knows of
         if not patient:
             raise LedgerUnavailable(parts.ledger.ready()[1])
-        await asyncio.sleep(PAUSE_MIN)
+        await clock.sleep(PAUSE_MIN)
     at = now_us()
     dead: list[tuple[Arrival, str]] = []
     entries: list[Entry] = []
@@ -238,7 +238,7 @@ async def turn_away(
         except LedgerUnavailable:
             if not patient:
                 raise
-        await asyncio.sleep(PAUSE_MIN)
+        await clock.sleep(PAUSE_MIN)
 
 
 def _open(row: Owed) -> OpenDelivery:

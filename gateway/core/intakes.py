@@ -17,6 +17,7 @@ from gateway.core.shelves import Shelves
 from gateway.core.subscriptions import Subscription, Subscriptions
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchSubscription
 from gateway.ledger.owed import Delivery
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 WORK: Final = "intake"
@@ -59,12 +60,12 @@ class OrderedIntake:
         """Ask how many messages wait; some have been pulled, here or elsewhere."""
         try:
             if self._waiting is not None:
-                await asyncio.sleep(COUNT_EVERY)
+                await clock.sleep(COUNT_EVERY)
             self._waiting = (await self._parts.ledger.deliveries.backlog(self.subscription.name)).waiting
             self.intake.wake()
         except GatewayError as error:
             log("subscription.not_counted", logging.DEBUG, subscription=self.subscription.name, reason=str(error))
-            await asyncio.sleep(COUNT_EVERY)
+            await clock.sleep(COUNT_EVERY)
         finally:
             self._counting = None
 

@@ -26,7 +26,6 @@ from asyncio import Future, Task
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from time import time_ns
 from typing import Final, TypeAlias
 
 import msgspec
@@ -60,6 +59,7 @@ from gateway.ledger import (
 )
 from gateway.ledger.keys import DONE as KEPT
 from gateway.ledger.keys import FREE, UNKNOWN
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import PublishReceipt, Upstream
 
@@ -158,7 +158,7 @@ class KeyedMessages:
         if len(self._under_way) + len(messages) > UNDER_WAY_MAX:
             raise Overloaded(f"{UNDER_WAY_MAX} messages with a key are under way")
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + within
+        deadline = clock.monotonic() + within
         lines: list[_Line] = []
         reported: list[Future[None]] = []
         groups = groups_of(messages) if order is None else [messages]  # nobody of the same order may come in between
@@ -166,7 +166,7 @@ class KeyedMessages:
             order = self._publisher.new_order()
         for group in groups:
             if lines:  # others have their turn; a caller who goes away now has published what is before
-                await asyncio.sleep(0)
+                await clock.sleep(0)
             self._publisher.give_ids(group)
             made = [self._line(loop, upstream.name, exchange, item, client) for item in group]
             lines += made
@@ -174,10 +174,10 @@ class KeyedMessages:
             if mine:
                 reported.append(self._start(upstream, exchange, client, mine, within, order))
         if reported:
-            await asyncio.wait(reported, timeout=max(0.0, deadline - loop.time()) + RECORDING)
+            await asyncio.wait(reported, timeout=max(0.0, deadline - clock.monotonic()) + RECORDING)
         joined = {line.outcome for line in lines if not line.outcome.done() and line.first is not None}
         if joined:
-            await asyncio.wait(joined, timeout=max(0.0, deadline - loop.time()))
+            await asyncio.wait(joined, timeout=max(0.0, deadline - clock.monotonic()))
         return [line.result() for line in lines]
 
     def _line(self, loop: asyncio.AbstractEventLoop, broker: str, exchange: str, item: Outgoing, client: str) -> _Line:
@@ -271,8 +271,7 @@ class _Work:
 
     async def run(self) -> None:
         """Claim, send, settle."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.within
+        deadline = clock.monotonic() + self.within
         keyed = [line for line in self.lines if line.item.key]
         to_send, known_before = self._sort(keyed, await self._claims(keyed))
         if self.before is not None:
@@ -299,7 +298,7 @@ class _Work:
         """Settle what has its outcome before ``deadline``; what has not is ``late``."""
         if not under_way:
             return
-        left = deadline - asyncio.get_running_loop().time()
+        left = deadline - clock.monotonic()
         done, _ = await asyncio.wait([future for _, future in under_way], timeout=max(0.0, left))
         late += [each for each in under_way if each[1] not in done]
         await self._settle([each for each in under_way if each[1] in done])
@@ -309,7 +308,7 @@ class _Work:
     async def _claims(self, lines: Sequence[_Line]) -> Sequence[KeyClaim | GatewayError]:
         """What the ledger says of each key; in time, or nothing is claimed."""
         name, version = self.upstream.name, version_name(self.upstream)
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         wanted = []
         for line in lines:
             item = line.item

@@ -26,7 +26,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from time import time_ns
 from typing import Final, TypeAlias
 
 from gateway.core import envelopes
@@ -52,6 +51,7 @@ from gateway.ledger import (
     Unknown,
     id_text,
 )
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -187,7 +187,7 @@ class KeyedPublisher:
         render: Render,
     ) -> Answer:
         version = version_name(upstream)
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         intents = [
             Intent(
                 message_id=item.id,
@@ -282,7 +282,7 @@ class KeyedPublisher:
                 log("ledger.key_lost", logging.WARNING, detail=str(error))
             except LedgerUnavailable as error:
                 log("ledger.answer_waits", logging.DEBUG, detail=str(error))
-                await asyncio.sleep(pause)
+                await clock.sleep(pause)
                 pause = min(pause * 2, PAUSE_MAX)
                 continue
             except EntriesRefused as error:

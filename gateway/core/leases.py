@@ -22,6 +22,7 @@ from gateway.budgets import RESOURCES, Client, Holder, Holdings
 from gateway.core.ack_ids import AckIds, ForeignAckId, InvalidAckId
 from gateway.errors import LeaseLost, StateError
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.upstreams import Delivery
 
 ENDED_MAX: Final = 10_000
@@ -111,7 +112,7 @@ class Leases:
     def oldest(self) -> float:
         """For how long the oldest has been out, in seconds; 0: there is none."""
         first = next(iter(self._leases.values()), None)
-        return 0.0 if first is None else max(0.0, asyncio.get_running_loop().time() - first.delivery.at)
+        return 0.0 if first is None else max(0.0, clock.monotonic() - first.delivery.at)
 
     def reserve(self, client: Client, wanted: int, *, waits: bool = False) -> int:
         """Take up to ``wanted`` leases of the client's share, for :meth:`grant`.
@@ -167,7 +168,7 @@ class Leases:
     ) -> Lease:
         """Lease a delivery for ``seconds``, to a client that has reserved it."""
         self._unreserve(client, 1)
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         self._number += 1
         lease = Lease(
             self._number,
@@ -236,7 +237,7 @@ class Leases:
     def extend(self, lease: Lease, seconds: float) -> float:
         """Move the deadline to ``seconds`` from now, but not beyond the lease's latest end. Returns how many
         seconds are left."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         lease.deadline = min(now + seconds, lease.latest)
         self._watch(lease)
         return lease.deadline - now
@@ -303,7 +304,7 @@ class Leases:
             self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._expire)
 
     def _expire(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         expired = []
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._leases):
             _, number = heappop(self._heap)

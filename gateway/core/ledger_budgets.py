@@ -18,6 +18,7 @@ from typing import Final
 from gateway.budgets import Budgets, Client
 from gateway.errors import BudgetExceeded, GatewayError, LedgerUnavailable, Overloaded
 from gateway.ledger import Ledger, holdings
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 SCHEDULED: Final = "scheduled"
@@ -84,16 +85,15 @@ class LedgerBudgets:
             self._task = None
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            began = clock.monotonic()
             try:
                 await self.count()
             except LedgerUnavailable as error:
                 log("budgets.not_counted", logging.DEBUG, reason=str(error))
             except Exception as error:  # a defect of ours; shares go by what was counted last
                 log("budgets.failed", logging.ERROR, error)
-            await asyncio.sleep(max(EVERY, SHARE * (loop.time() - began)))
+            await clock.sleep(max(EVERY, SHARE * (clock.monotonic() - began)))
 
     async def count(self) -> None:
         """Count once.

@@ -44,6 +44,7 @@ from gateway.ledger import Entry, Kind, id_text
 from gateway.ledger.owed import Delivery as Row
 from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Delivery, Upstream
 
@@ -218,13 +219,12 @@ class LedgerPulls:
         bytes_max: int,
     ) -> list[Pulled]:
         """What comes to be due in the ledger; with an order key that is all there is."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        deadline = clock.monotonic() + wait
         others = [self._draining] if gone is None else [self._draining, gone]
-        while not any(other.done() for other in others) and (left := deadline - loop.time()) > 0:
+        while not any(other.done() for other in others) and (left := deadline - clock.monotonic()) > 0:
             news = shelf.wait()
             try:
-                until = min(left, max(shelf.next_look() - loop.time(), 0.0))
+                until = min(left, max(shelf.next_look() - clock.monotonic(), 0.0))
                 await asyncio.wait([news, *others], timeout=until, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 shelf.leave(news)
@@ -255,24 +255,23 @@ class LedgerPulls:
         if not wait:
             deliveries = await upstream.fetch(queue, wanted, 0.0, bytes_max)
             return await self._store(subscription, shelf, upstream, deliveries, seconds)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        deadline = clock.monotonic() + wait
         others = [self._draining] if gone is None else [self._draining, gone]
         fetch: Fetch | None = None
         try:
             while True:
                 if fetch is None:
-                    fetch = Fetch(upstream, queue, wanted, max(0.0, deadline - loop.time()), bytes_max)
+                    fetch = Fetch(upstream, queue, wanted, max(0.0, deadline - clock.monotonic()), bytes_max)
                 news = shelf.wait()
                 try:
-                    await fetch.wait([news, *others], max(shelf.next_look() - loop.time(), 0.0))
+                    await fetch.wait([news, *others], max(shelf.next_look() - clock.monotonic(), 0.0))
                 finally:
                     shelf.leave(news)
                 over = any(other.done() for other in others)
                 if fetch.done or over:
                     ending, fetch = fetch, None
                     pulled = await self._store(subscription, shelf, upstream, await ending.end(), seconds)
-                    if pulled or over or loop.time() >= deadline:
+                    if pulled or over or clock.monotonic() >= deadline:
                         return pulled
                 elif pulled := await self._claim(subscription, shelf, wanted, seconds, bytes_max):
                     return pulled
@@ -282,7 +281,7 @@ class LedgerPulls:
 
     async def _room(self, subscription: Subscription, shelf: Shelf) -> int:
         """How many more messages the ledger may hold for it."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         most = subscription.settings.backlog_max
         asked_at = shelf.backlog_asked_at
         if asked_at is None or now - asked_at >= BACKLOG_EVERY or shelf.backlog >= most:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from time import time
 from typing import Final
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Backlog, Ledger
 from gateway.ledger.promises import Standing
+from gateway.runtime.clock import clock
 from gateway.series import OTHER
 from gateway.telemetry import Metrics, log
 
@@ -48,18 +48,17 @@ class Observer:
             self._task = None
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         pause = FIRST
         while True:
-            await asyncio.sleep(pause)
-            began = loop.time()
+            await clock.sleep(pause)
+            began = clock.monotonic()
             try:
                 await self.look()
             except LedgerUnavailable as error:
                 log("ledger.not_observed", logging.DEBUG, reason=str(error))
             except Exception as error:  # a defect of ours; it costs numbers and no message
                 log("observer.failed", logging.ERROR, error)
-            pause = max(EVERY, SHARE * (loop.time() - began))
+            pause = max(EVERY, SHARE * (clock.monotonic() - began))
 
     async def look(self) -> None:
         """Ask once, and show it.
@@ -88,7 +87,7 @@ class Observer:
         metrics.in_doubt.labels("parked").set(found.parked)
 
     def _show(self, backlogs: Mapping[str, Backlog]) -> None:
-        now = time() * 1_000_000
+        now = clock.now() * 1_000_000
         first = sorted(backlogs, key=lambda name: (-backlogs[name].dead, -backlogs[name].waiting, name))
         named = first[: self._metrics.names]
         rest = [backlogs[name] for name in first[self._metrics.names :]]

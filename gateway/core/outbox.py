@@ -30,7 +30,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
-from time import time_ns
 from typing import Any, Final, Literal
 
 from gateway.core import envelopes
@@ -66,6 +65,7 @@ from gateway.ledger import (
     id_text,
 )
 from gateway.ledger.outbox import OLD_PLACE
+from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Upstream, UpstreamState
@@ -267,7 +267,7 @@ class Outbox:
     def _rows(
         self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str
     ) -> tuple[list[Promised], list[Entry]]:
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         name, version = upstream.name, version_name(upstream)
         rows, entries = [], []
         for item in messages:
@@ -312,7 +312,7 @@ class Outbox:
 
     def waits_for(self, row: Promised) -> str:
         """What stands in the way of one that is due; empty: nothing, or it is not due."""
-        if row.dead or row.due_at > time_ns() // 1000:
+        if row.dead or row.due_at > clock.now_ns() // 1000:
             return ""
         upstream = self._brokers.get(row.broker)
         if upstream is None:
@@ -333,7 +333,9 @@ class Outbox:
         if found.is_cancelled:
             return
         if row is not None:
-            entry = Entry(message_id, Kind.CANCELLED, time_ns() // 1000, row.broker, "", {"client": printable(client)})
+            entry = Entry(
+                message_id, Kind.CANCELLED, clock.now_ns() // 1000, row.broker, "", {"client": printable(client)}
+            )
             if await self._ledger.outbox.cancel(message_id, entry):
                 self._metrics.publishes.labels(row.broker, Kind.CANCELLED.value).inc()
                 self._count([row], -1)
@@ -351,7 +353,7 @@ class Outbox:
         """
         row = (await self.get(message_id)).row
         if row is not None:
-            entry = Entry(message_id, Kind.SCHEDULED, time_ns() // 1000, row.broker, "", {"retry": True})
+            entry = Entry(message_id, Kind.SCHEDULED, clock.now_ns() // 1000, row.broker, "", {"retry": True})
             if await self._ledger.outbox.revive(message_id, entry):
                 self._look_for(row.broker)
                 return
@@ -361,14 +363,14 @@ class Outbox:
         if not messages:
             return
         self._metrics.publishes.labels(broker, Kind.SCHEDULED.value).inc(len(messages))
-        now = time_ns() // 1000
+        now = clock.now_ns() // 1000
         if any((item.not_before or 0) <= now for item in messages):
             self._look_for(broker)
 
     def _look_for(self, broker: str) -> None:
         """Something is due there."""
         self._wake.set()
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         if broker not in self._lanes and now >= self._told_at.get(broker, 0.0) + TELL_EVERY:
             self._told_at[broker] = now
             self._elsewhere(broker)
@@ -429,7 +431,6 @@ class Outbox:
             self._wake.set()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         said = ""
         while True:
             with suppress(TimeoutError):
@@ -437,7 +438,7 @@ class Outbox:
                     await self._wake.wait()
             self._wake.clear()
             try:
-                while ready := self._ready(loop.time()):
+                while ready := self._ready(clock.monotonic()):
                     rows = await self._claim(ready)
                     by_broker: dict[str, list[Promised]] = {}
                     for row in rows:
@@ -451,10 +452,10 @@ class Outbox:
                 if str(error) != said:
                     said = str(error)
                     log("outbox.waits", logging.WARNING, reason=said)
-                await asyncio.sleep(LOOK_EVERY)
+                await clock.sleep(LOOK_EVERY)
             except Exception as error:  # a fault of ours must not end the sending
                 log("outbox.failed", logging.ERROR, exc_info=error)
-                await asyncio.sleep(LOOK_EVERY)
+                await clock.sleep(LOOK_EVERY)
 
     async def _claim(self, ready: Sequence[str]) -> list[Promised]:
         """What is due. Who is stopped meanwhile lets go of it, or nobody would have it and nobody could."""
@@ -492,7 +493,7 @@ class Outbox:
             await self._send(lane, broker, lane.batch)
         except Exception as error:  # a fault of ours must not keep the batch
             log("outbox.failed", logging.ERROR, exc_info=error, broker=broker)
-            lane.not_before = asyncio.get_running_loop().time() + PAUSE_MAX
+            lane.not_before = clock.monotonic() + PAUSE_MAX
             await self._let_go(lane.batch, resent=True)
         lane.batch = []
         self._wake.set()
@@ -527,7 +528,7 @@ class Outbox:
                 message, mandatory = envelopes.decode(row.payload)
             except EnvelopeError as error:  # never to be sent, and not to be thrown away either
                 told = {"code": error.code, "text": str(error)}
-                entry = Entry(row.message_id, Kind.NOT_SENT, time_ns() // 1000, broker, "", told)
+                entry = Entry(row.message_id, Kind.NOT_SENT, clock.now_ns() // 1000, broker, "", told)
                 work.kept.append((row.message_id, [entry], row.reason | told))
                 self._metrics.outbox_refused.labels(broker, error.code).inc()
             else:
@@ -537,7 +538,7 @@ class Outbox:
                 mandatory = mandatory or row.reason.get("mandatory") is not False
                 ready.append((row, Outgoing(row.routing_key, message, mandatory, row.message_id, text, resent)))
         sent = []
-        began = time_ns()
+        began = clock.now_ns()
         for exchange, group in groupby(ready, lambda pair: pair[0].exchange):
             pairs = list(group)
             items = [item for _, item in pairs]
@@ -552,7 +553,7 @@ class Outbox:
                 published_later(self._tracer, upstream, exchange, began, items, results)
             for (row, item), result in zip(pairs, results, strict=True):
                 away = self._sort(work, upstream, row, item, result) or away
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         lane.pause = min(max(lane.pause * 2, PAUSE_MIN), PAUSE_MAX) if away else 0.0
         lane.not_before = now + lane.pause
         gone = await self._settle(work)
@@ -596,7 +597,7 @@ class Outbox:
                 log("outbox.events_refused", logging.ERROR, reason=str(error))
                 work.done = [(message_id, ()) for message_id, _ in work.done]
                 work.kept = [(message_id, (), reason) for message_id, _, reason in work.kept]
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from gateway.errors import GatewayError, RemoteError
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -66,7 +67,7 @@ class OwnQueues:
         """
         if not settings.exchange:
             return
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         until = self._declared.get(name, 0.0)
         if until > now:
             return
@@ -121,7 +122,7 @@ class OwnQueues:
                 if tries == 1 or not isinstance(error, RemoteError):
                     self._left(name, queue, error)
                     return
-            await asyncio.sleep(DELETE_EVERY)
+            await clock.sleep(DELETE_EVERY)
 
     async def close(self) -> None:
         """Leave what is not deleted yet."""

@@ -33,6 +33,7 @@ from gateway.core.peers import Peers
 from gateway.errors import GatewayError
 from gateway.ledger import Ledger
 from gateway.ledger.work import Peer, View
+from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 
 LOOK_EVERY: Final = 0.5
@@ -319,7 +320,7 @@ class Ownership:
 
     async def _review(self, group: Group, view: View) -> None:
         """Claim what is missing of one kind, up to our share; hand over what is too much."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         due = group.stale or (self._work.shared and now >= group.asked_at + NAMES_EVERY)
         if due:
             group.stale = False
@@ -407,7 +408,7 @@ class Ownership:
                 return
             finally:
                 held.tried.set()
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
     async def _refresh(self, group: Group, held: Held) -> None:
@@ -425,7 +426,7 @@ class Ownership:
                 expected = isinstance(error, GatewayError)
                 level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
                 log("work.not_started", level, exc_info=shown, kind=group.kind, name=held.name, reason=str(error))
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
     async def _hand_over(self, group: Group, names: Iterable[str], within: float) -> None:
@@ -444,7 +445,7 @@ class Ownership:
                 if self._leaving:  # they are free when the shard is given back, or when its lease ends
                     log("work.not_released", logging.WARNING, kind=group.kind, count=len(ended), reason=str(error))
                     break
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
         for held in ending:
             if group.held.get(held.name) is held:

@@ -16,13 +16,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b, sha256
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -31,6 +29,9 @@ from gateway.config import ClusterSettings, Config
 from gateway.errors import ConfigurationError, PeerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.work import Peer
+from gateway.runtime.clock import wall_time
+from gateway.runtime.ids import ids
+from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
 
 if TYPE_CHECKING:
@@ -96,14 +97,14 @@ class TellRequest(msgspec.Struct):
 class Seal:
     """Makes and checks the HMACs of requests and answers."""
 
-    def __init__(self, key: bytes, clock: Callable[[], float] = time) -> None:
+    def __init__(self, key: bytes, clock: Callable[[], float] = wall_time) -> None:
         self._key = key
         self._clock = clock
         self._seen: OrderedDict[bytes, float] = OrderedDict()
 
     def headers(self, method: str, path: str, sender: bytes, receiver: bytes, body: bytes) -> dict[str, str]:
         """What a request carries. The nonce is in ``x-peer-nonce``."""
-        at, nonce = f"{self._clock():.3f}", os.urandom(16).hex()
+        at, nonce = f"{self._clock():.3f}", ids.random_bytes(16).hex()
         return {
             "x-peer-from": sender.hex(),
             "x-peer-to": receiver.hex(),
@@ -209,7 +210,7 @@ class Peers:
         self._ledger = ledger
         self._metrics = metrics
         self._settings = settings if settings is not None else ClusterSettings()
-        self._secret = secret if secret is not None else os.urandom(SECRET_MIN)
+        self._secret = secret if secret is not None else ids.random_bytes(SECRET_MIN)
         self._config = config
         self._found: dict[int, Peer] = {}
         self._listeners: dict[str, Listener] = {}
@@ -221,7 +222,7 @@ class Peers:
         self.settle_here: Settle | None = None
         """Called with verb, subscription and ack ids, and with the other arguments by name, for leases of this process:
         what became of each."""
-        self.me = Peer(os.urandom(ID), 0, 0, name, "", config, frozenset())
+        self.me = Peer(ids.random_bytes(ID), 0, 0, name, "", config, frozenset())
         """This process, as the others see it."""
 
     @property
@@ -422,7 +423,7 @@ async def shared_secret(ledger: Ledger, settings: ClusterSettings) -> bytes:
     if not settings.secret_file:
         return await ledger.work.secret("cluster")
     try:
-        secret = (await asyncio.to_thread(Path(settings.secret_file).read_bytes)).strip()
+        secret = (await threads.run(Path(settings.secret_file).read_bytes)).strip()
     except OSError as error:
         raise ConfigurationError(f"cluster.secret_file {settings.secret_file}: {error.strerror}") from None
     if len(secret) < SECRET_MIN:

@@ -11,12 +11,11 @@ other, which costs nothing for those that are there already. No task is made per
 from __future__ import annotations
 
 import logging
-from asyncio import Future, Task, gather, get_running_loop, sleep, wait
+from asyncio import Future, Task, gather, get_running_loop, wait
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from time import perf_counter, time_ns
 from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
@@ -39,6 +38,7 @@ from gateway.errors import (
 from gateway.fidelity import annotate
 from gateway.ledger import Entry, Kept, Kind, Ledger, MessageIds, NewMessage, id_text
 from gateway.message import Message
+from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 from gateway.upstreams import PublishReceipt, Upstream
 
@@ -152,7 +152,7 @@ class Publisher:
             LedgerUnavailable: nothing was sent.
             NotRecorded: all was sent, but the outcomes could not be recorded.
         """
-        started = perf_counter()
+        started = clock.monotonic()
         if not self._ledger.healthy:
             raise LedgerUnavailable("the ledger cannot be written now; nothing was sent")
         self._ledger.disk.check()
@@ -167,7 +167,7 @@ class Publisher:
         seconds = self._seconds.get(upstream.name)
         if seconds is None:
             seconds = self._seconds[upstream.name] = self._metrics.publish_seconds.labels(upstream.name)
-        seconds.observe(perf_counter() - started)
+        seconds.observe(clock.monotonic() - started)
         return results
 
     async def intend(self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str) -> None:
@@ -196,7 +196,7 @@ class Publisher:
             for group in groups:
                 futures = self.send(upstream, exchange, group, within, order)
                 tasks.append(loop.create_task(self.settle(upstream, exchange, group, client, futures), name="group"))
-                await sleep(0)
+                await clock.sleep(0)
             await wait(tasks)
         except BaseException:
             for task in tasks:
@@ -329,7 +329,7 @@ class Publisher:
         self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str, origin: str = "http"
     ) -> list[Entry]:
         """The events that say that we took the messages."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         name = upstream.name
         version = version_name(upstream)
         return [
@@ -341,7 +341,7 @@ class Publisher:
 
     def events(self, upstream: Upstream, messages: Sequence[Outgoing], results: Sequence[Published]) -> list[Entry]:
         """The events that say what became of them; one that was sent again has ``resent`` before its outcome."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         name = upstream.name
         version = version_name(upstream)
         counts: dict[Kind, int] = {}

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.ledger import Entry, Ledger
+from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 
 KEPT_MAX = 100_000
@@ -56,7 +57,7 @@ class Recorder:
                     await self._ledger.record(group)
                 except LedgerUnavailable:
                     self._waiting.extendleft(reversed(group))
-                    await asyncio.sleep(pause)
+                    await clock.sleep(pause)
                     pause = min(pause * 2, PAUSE_MAX)
                 except GatewayError as error:  # some events cannot be stored; the others are
                     log("ledger.events_refused", logging.ERROR, detail=str(error))

@@ -11,6 +11,7 @@ import asyncio
 from typing import Final
 
 from gateway.errors import Overloaded
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -48,12 +49,11 @@ class Retired:
         task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
     async def _see_off(self, upstream: Upstream) -> None:
-        loop = asyncio.get_running_loop()
-        since = loop.time()
-        while loop.time() - since < REST:
-            await asyncio.sleep(LOOK_EVERY)
+        since = clock.monotonic()
+        while clock.monotonic() - since < REST:
+            await clock.sleep(LOOK_EVERY)
             if not upstream.idle:
-                since = loop.time()
+                since = clock.monotonic()
         await upstream.close(CLOSE_WITHIN)
         log("broker.retired", broker=upstream.name, host=upstream.url.host, port=upstream.url.port)
 

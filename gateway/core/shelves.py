@@ -16,6 +16,8 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import Final
 
+from gateway.runtime.clock import monotonic_time
+
 LOOK_MIN: Final = 1.0
 LOOK_MAX: Final = 8.0
 """After how many seconds the ledger is asked again in any case; doubled each time that there was nothing."""
@@ -117,7 +119,7 @@ class Shelves:
 
     def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}
-        self._clock = asyncio.get_running_loop().time
+        self._clock = monotonic_time
 
     def __getitem__(self, subscription: str) -> Shelf:
         shelf = self._shelves.get(subscription)

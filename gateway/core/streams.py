@@ -36,6 +36,7 @@ from gateway.errors import (
 from gateway.ledger import Ledger
 from gateway.limits import PULL_MAX
 from gateway.message import Message
+from gateway.runtime.clock import clock
 
 BATCH: Final = 50
 """Most messages of one pull."""
@@ -104,12 +105,12 @@ class Stream:
 
     async def batches(self) -> AsyncGenerator[list[Pulled], None]:
         """Messages as they come; an empty list after HEARTBEAT seconds without one."""
-        said = self._loop.time()
+        said = clock.monotonic()
         while not self._over():
             if await self._is_refused():
                 return
             pulled: list[Pulled] = []
-            left = min(said + HEARTBEAT - self._loop.time(), ASK_EVERY)
+            left = min(said + HEARTBEAT - clock.monotonic(), ASK_EVERY)
             room = self._window - len(self._out)
             try:
                 if room <= 0 or self._window_left <= 0:
@@ -126,8 +127,8 @@ class Stream:
                 return
             if pulled and await self._is_refused():
                 return  # what was pulled goes back with the rest
-            if pulled or self._loop.time() >= said + HEARTBEAT:
-                said = self._loop.time()
+            if pulled or clock.monotonic() >= said + HEARTBEAT:
+                said = clock.monotonic()
                 yield pulled
         self.reason = "the gateway is shutting down" if self._consuming.draining.done() else "the reader is gone"
 
@@ -176,7 +177,7 @@ class Stream:
             if isinstance(lease, LedgerLease):
                 self._out[lease.delivery] = replace(item, delivery=_ELSEWHERE)
                 self._sizes[lease.delivery] = len(item.delivery.message.body)
-                self._ends_at[lease.delivery] = self._loop.time() + seconds
+                self._ends_at[lease.delivery] = clock.monotonic() + seconds
             else:
                 self._out[lease.number] = item
                 self._sizes[lease.number] = len(item.delivery.message.body)
@@ -198,7 +199,7 @@ class Stream:
             if item is None or not isinstance(item.lease, LedgerLease) or item.lease.number != lease.lease:
                 continue
             if due_in:
-                self._ends_at[lease.delivery] = self._loop.time() + due_in
+                self._ends_at[lease.delivery] = clock.monotonic() + due_in
             else:
                 self._drop(lease.delivery)
 
@@ -211,7 +212,7 @@ class Stream:
     async def _wait_for_room(self, seconds: float) -> None:
         """Until a lease ends, but not longer."""
         self._room.clear()
-        now = self._loop.time()
+        now = clock.monotonic()
         for delivery in [delivery for delivery, at in self._ends_at.items() if at <= now]:
             self._drop(delivery)
         if self._room.is_set():

@@ -7,7 +7,6 @@ with them is in :mod:`gateway.core.consuming`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from gateway.errors import (
     StateError,
 )
 from gateway.ledger import Ledger
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -83,7 +83,7 @@ class Subscriptions:
 
     async def get(self, name: str) -> Subscription:
         """A subscription by name. Raises NoSuchSubscription."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         cached = self._cache.get(name)
         if cached is not None and now - cached[0] < CACHE_SECONDS:
             return cached[1]

@@ -32,6 +32,7 @@ from gateway.errors import (
     PeerUnavailable,
     ReadOnly,
 )
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.validation import explain
 
@@ -470,7 +471,7 @@ class Supervisor(Generic[S, T, X]):
                 await self._keep_wish(thing)
                 return
             except LedgerUnavailable:
-                await asyncio.sleep(pause)
+                await clock.sleep(pause)
                 pause = min(pause * 2, PAUSE_MAX)
 
     def _finished(self, thing: T, why: str) -> None:

@@ -26,6 +26,7 @@ from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
 
@@ -262,11 +263,11 @@ class Taker:
                 self._trouble(f"internal error: {error!r:.200}")
             self._give_back()
             await self._close_consumer()
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
     async def _work(self) -> None:
-        declared = self._loop.time()
+        declared = clock.monotonic()
         await self._own_queues.ensure(self.name, self._source)
         await self._prepare()
         while True:
@@ -301,8 +302,8 @@ class Taker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._wake.wait()
-            if self._source.exchange and self._loop.time() - declared > BIND_EVERY:
-                declared = self._loop.time()
+            if self._source.exchange and clock.monotonic() - declared > BIND_EVERY:
+                declared = clock.monotonic()
                 await self._own_queues.ensure(self.name, self._source)
 
     async def _consume(self, prefetch: int) -> None:
@@ -325,7 +326,7 @@ class Taker:
     async def _is_full_for_long(self) -> bool:
         """There is no room. After a while what is out is no longer held: the consumer ends, and what has come is
         stored all the same."""
-        now = self._loop.time()
+        now = clock.monotonic()
         if self._full_since is None:
             self._full_since = now
         consumer = self._consumer
@@ -427,7 +428,7 @@ class Taker:
     async def _until_writable(self) -> None:
         pause = PAUSE_MIN
         while not self._stopping:
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             if self._parts.ledger.healthy:
                 return
             pause = min(pause * 2, LOOK_EVERY)

@@ -24,6 +24,7 @@ from gateway.errors import LedgerUnavailable, NoArrow
 from gateway.ledger.engine import Database
 from gateway.logs import Log
 from gateway.logs.worker import DATA, ERROR, FRAME, Done, Hello, Request
+from gateway.runtime.clock import clock
 from gateway.telemetry import log as tell
 
 WORKERS: Final = 4
@@ -180,15 +181,14 @@ class ArrowPool:
         return Worker(process)
 
     def _keep(self, worker: Worker) -> None:
-        worker.idle_since = asyncio.get_running_loop().time()
+        worker.idle_since = clock.monotonic()
         self._idle.append(worker)
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="arrow-workers")
 
     async def _sweep(self) -> None:
         """End what nobody needed for a while."""
-        loop = asyncio.get_running_loop()
         while self._idle:
-            await asyncio.sleep(max(0.0, self._idle[0].idle_since + IDLE - loop.time()))
-            while self._idle and self._idle[0].idle_since + IDLE <= loop.time():
+            await clock.sleep(max(0.0, self._idle[0].idle_since + IDLE - clock.monotonic()))
+            while self._idle and self._idle[0].idle_since + IDLE <= clock.monotonic():
                 await self._idle.pop(0).close()

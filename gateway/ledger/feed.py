@@ -19,6 +19,7 @@ from typing import Any, Final
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import reads
 from gateway.ledger.records import Event, EventFilter
+from gateway.runtime.clock import clock
 
 POLL: Final = 0.2
 """How often the shards are looked at while somebody follows, in seconds."""
@@ -75,7 +76,7 @@ class Feed:
                     if reached != before:
                         yield found, dict(reached)
                     else:  # nothing is left, and what comes is not read for us yet
-                        await asyncio.sleep(POLL)
+                        await clock.sleep(POLL)
                     continue
                 number = self._first
                 while number >= self._first:
@@ -120,10 +121,10 @@ class Feed:
                     self._start = dict(self._end)
                 found, reached = await self._read(reads.events_after, self._end, PAGE)
             except LedgerUnavailable:
-                await asyncio.sleep(AWAY)
+                await clock.sleep(AWAY)
                 continue
             if reached == self._end:
-                await asyncio.sleep(POLL)
+                await clock.sleep(POLL)
                 continue
             self._end = reached
             self._kept += found

@@ -6,12 +6,13 @@ by ranges of ids, a day each, and the newest messages are the greatest ids.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from struct import Struct
-from time import time
 from uuid import UUID
+
+from gateway.runtime.clock import wall_time
+from gateway.runtime.ids import random_bytes
 
 DAY_MS = 86_400_000
 _VERSION = 0x7 << 12
@@ -30,7 +31,9 @@ class MessageIds:
     method 1); when it runs over, the next millisecond is borrowed. The other 62 bits are random.
     """
 
-    def __init__(self, clock: Callable[[], float] = time, random_octets: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = wall_time, random_octets: Callable[[int], bytes] = random_bytes
+    ) -> None:
         self._clock = clock
         self._random = random_octets
         self._lock = threading.Lock()

@@ -29,6 +29,8 @@ from gateway.ledger.retention import Dropped, Sweep
 from gateway.ledger.shards import Lease
 from gateway.ledger.statistics import Page, Statistics
 from gateway.logs import Log
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 from gateway.telemetry import log
 
 if TYPE_CHECKING:
@@ -92,25 +94,24 @@ class Keeper:
             self._task = None
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = log_due = loop.time()
+        due = log_due = clock.monotonic()
         while True:
-            await asyncio.sleep(COUNT_EVERY)
+            await clock.sleep(COUNT_EVERY)
             try:
-                if loop.time() >= log_due:
-                    log_due = loop.time() + LOG_EVERY
+                if clock.monotonic() >= log_due:
+                    log_due = clock.monotonic() + LOG_EVERY
                     await self.trim()
-                if loop.time() < due:
+                if clock.monotonic() < due:
                     await self.count()
                 elif await self.retain() is Dropped.BUSY:
-                    due = loop.time() + RETAIN_AGAIN
+                    due = clock.monotonic() + RETAIN_AGAIN
                 else:
-                    due = loop.time() + RETAIN_EVERY
+                    due = clock.monotonic() + RETAIN_EVERY
             except LedgerUnavailable as error:
                 log("ledger.keeper_waits", logging.DEBUG, reason=str(error))
             except Exception as error:  # a defect of ours; counts and old days can wait for its repair
                 log("ledger.keeper_failed", logging.ERROR, error)
-                due = loop.time() + RETAIN_EVERY
+                due = clock.monotonic() + RETAIN_EVERY
 
     # ----------------------------------------------------------------------------------------------- counting
 
@@ -193,7 +194,7 @@ class Keeper:
             found = await self._aside(lambda connection: retention.drop_day(connection, day, read))
             if found is not Dropped.BUSY:
                 break
-            await asyncio.sleep(TRY_PAUSE)
+            await clock.sleep(TRY_PAUSE)
         log("ledger.day", logging.WARNING if found is Dropped.BUSY else logging.INFO, day=day, became=found.value)
         return found
 
@@ -208,7 +209,7 @@ class Keeper:
                 busy += 1
                 if not self._database.shared or busy > TRIES:
                     raise
-                await asyncio.sleep(TRY_PAUSE)
+                await clock.sleep(TRY_PAUSE)
         if gone:
             log("ledger.swept", messages=gone)
         if not self._database.shared:
@@ -258,14 +259,13 @@ class Keeper:
         if not self._database.shared:
             await work()
             return True
-        loop = asyncio.get_running_loop()
-        seat = await loop.run_in_executor(None, self._take_seat)
+        seat = await threads.run(self._take_seat)
         if seat is None:
             return False
         try:
             await work()
         finally:
-            await loop.run_in_executor(None, self._leave_seat, seat)
+            await threads.run(self._leave_seat, seat)
         return True
 
     def _take_seat(self) -> sa.Connection | None:
@@ -314,4 +314,4 @@ class Keeper:
             except exc.DBAPIError as error:
                 raise unavailable(error) from error
 
-        return await asyncio.get_running_loop().run_in_executor(None, run)
+        return await threads.run(run)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -20,6 +19,7 @@ from gateway.errors import ConfigurationError
 from gateway.ledger.engine import Database, unavailable
 from gateway.ledger.ids import DAY_MS, first_id
 from gateway.ledger.models import PARTITIONED, UInt64, metadata
+from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
     from alembic.config import Config as AlembicConfig
@@ -94,7 +94,7 @@ def migrate(database: Database, revision: str = "head") -> None:
             if revision == "head":
                 check(connection)  # one that is newer is as it should be, or cannot be helped by this release
             if current(connection) >= HEAD:
-                ensure_partitions(connection, time())
+                ensure_partitions(connection, clock.now())
                 connection.commit()
             if not database.shared:
                 _give_pages_back(connection)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from time import monotonic
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from gateway.ledger.ids import first_id
 from gateway.ledger.models import events, messages
 from gateway.ledger.records import MessageFilter, StoredMessage
 from gateway.ledger.states import LATE_KINDS, RULES, Kind, State, kinds_of
+from gateway.runtime.clock import monotonic_time
 
 CHUNK_MIN, CHUNK_MAX = 500, 2_000
 """Messages that one statement looks at: few at first, so that a page of the newest comes at once."""
@@ -56,7 +56,7 @@ def list_messages(
     where: MessageFilter,
     cursor: str | None,
     limit: int,
-    clock: Callable[[], float] = monotonic,
+    clock: Callable[[], float] = monotonic_time,
 ) -> tuple[list[StoredMessage], str | None]:
     """A page of messages, newest first, and the cursor of the next (None: there is none). ``clock`` is in seconds.
 

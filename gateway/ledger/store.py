@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from time import time
 from types import MappingProxyType
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
@@ -61,6 +59,8 @@ from gateway.ledger.states import Kind
 from gateway.ledger.windows import Happened
 from gateway.ledger.work import Alone, Shared, Work
 from gateway.ledger.writer import CLOSED, Writer
+from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.threads import threads
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Ledger:
         *,
         owner: str,
         migrate: bool = False,
-        clock: Callable[[], float] = time,
+        clock: Callable[[], float] = wall_time,
         retention: RetentionSettings = RetentionSettings(),  # noqa: B008  # frozen
         audit_keys: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Ledger:
@@ -137,7 +137,7 @@ class Ledger:
         """
         database = Database(url)
         loop = asyncio.get_running_loop()
-        lock = await loop.run_in_executor(None, _prepare, database, migrate)
+        lock = await threads.run(_prepare, database, migrate)
         ledger = cls(database, settings, owner, clock, lock, retention, audit_keys)
         try:
             await ledger._writer.submit(Task(loop.create_future(), lambda connection, lease: None))
@@ -169,7 +169,7 @@ class Ledger:
         self._keys = Keys(database, settings.key_retention)
         self._inbox = Inbox(database)
         self._bodies = Bodies(database, retention)
-        injected = clock is not time
+        injected = clock is not wall_time
         rows = DeliveryRows(database, self._bodies)
         publishes = OutboxRows(database)
         self._group = Group(
@@ -206,7 +206,7 @@ class Ledger:
         self.promises = Promises(self, database)
         """Whether all that was promised is accounted for."""
         self._readers = database.readers()
-        self._pool = ThreadPoolExecutor(READERS, "ledger-reader")
+        self._pool = threads.pool(READERS, "ledger-reader")
         self._partitioned_day = 0
         self.disk = Disk(database.path, settings.disk_reserve)
         """How much room there is for what is new."""
@@ -248,7 +248,7 @@ class Ledger:
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._writer.close()
-        await self._loop.run_in_executor(None, self._pool.shutdown)
+        await threads.run(self._pool.shutdown)
         self._readers.dispose()
         _unlock(self._lock)
         self._lock = None
@@ -566,7 +566,7 @@ class Ledger:
             except exc.DBAPIError as error:
                 raise unavailable(error) from error
 
-        return await self._loop.run_in_executor(self._pool, run)
+        return await threads.submit(self._pool, run)
 
     def _committed(self, seconds: float) -> None:
         if self.on_commit is not None:
@@ -591,21 +591,21 @@ class Ledger:
         lease, and every second while something is wrong; once in that time on SQLite, where there are no dead. What has
         expired waits for the next time where there is too much of it."""
         third = self._lease_seconds / (3 if self._database.shared else 1)
-        due = self._loop.time() + third
+        due = clock.monotonic() + third
         while True:
-            await asyncio.sleep(min(1.0, third))
+            await clock.sleep(min(1.0, third))
             self._writer.hear()
             if self.disk.is_watched:
-                await self._loop.run_in_executor(None, self.disk.look)
-            if self.healthy and self._loop.time() < due:
+                await threads.run(self.disk.look)
+            if self.healthy and clock.monotonic() < due:
                 continue
-            due = self._loop.time() + third
+            due = clock.monotonic() + third
             try:
                 if await self._task(self._renew, proves=True) and self.on_takeover is not None:
                     self.on_takeover()
-                while self._forgot(await self._task(self._forget_keys)) == keys.CHUNK and self._loop.time() < due:
+                while self._forgot(await self._task(self._forget_keys)) == keys.CHUNK and clock.monotonic() < due:
                     pass
-                while await self._task(self._forget_inbox) == inbox.CHUNK and self._loop.time() < due:
+                while await self._task(self._forget_inbox) == inbox.CHUNK and clock.monotonic() < due:
                     pass
                 await self._partition()
             except GatewayError as error:

@@ -13,7 +13,6 @@ SQLite has one process, to which all is granted without a row (:class:`Alone`).
 
 from __future__ import annotations
 
-import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
@@ -28,6 +27,7 @@ from gateway.ledger.encoding import octets, text
 from gateway.ledger.engine import Database
 from gateway.ledger.models import peers, shards, work
 from gateway.ledger.shards import INSERT, Lease, alive
+from gateway.runtime.ids import ids
 
 SECRET: Final = 32
 """Octets of a secret that is made here."""
@@ -139,7 +139,7 @@ class Alone:
 
     async def secret(self, name: str) -> bytes:
         """Nobody to share it with: new each time."""
-        return os.urandom(SECRET)
+        return ids.random_bytes(SECRET)
 
 
 class Shared:
@@ -301,7 +301,7 @@ class Shared:
                 return secret
 
             def put(connection: sa.Connection, _: Lease) -> None:
-                spec = {"secret": b64encode(os.urandom(SECRET)).decode("ascii")}
+                spec = {"secret": b64encode(ids.random_bytes(SECRET)).decode("ascii")}
                 resources.put(connection, SECRETS, name, spec, resources.NONE, self._now())
 
             try:

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from time import monotonic
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,6 +37,8 @@ from gateway.ledger.places import Places
 from gateway.ledger.records import Entry, New, Unknown
 from gateway.ledger.shards import Fenced, Lease, Shards
 from gateway.ledger.states import Kind
+from gateway.runtime.clock import clock, monotonic_time
+from gateway.runtime.threads import threads
 
 logger = logging.getLogger(__name__)
 
@@ -110,23 +110,22 @@ class Writer:
         self._until = 0.0 if database.shared else float("inf")
         """How long the lease lasts, on the monotonic clock."""
         self._renew_at = 0.0
-        self._heard_at = monotonic()
+        self._heard_at = monotonic_time()
         """When the event loop was heard of last."""
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self.closed = False
         self._locked = False
         """Whether a transaction of this round has waited for SQLite's lock and not got it."""
         self.trouble: str | None = None
         """Why the last transaction failed; None: it did not."""
-        self._thread.start()
+        self._thread = threads.start(self._run, name="ledger-writer")
 
     # ------------------------------------------------------------------------------------- on the event loop
 
     @property
     def holds(self) -> bool:
         """Whether the lease lasts, counted from before it was asked for."""
-        return monotonic() < self._until
+        return clock.monotonic() < self._until
 
     @property
     def waiting(self) -> int:
@@ -135,7 +134,7 @@ class Writer:
 
     def hear(self) -> None:
         """The event loop turns."""
-        self._heard_at = monotonic()
+        self._heard_at = clock.monotonic()
 
     async def submit(self, call: Call) -> Any:
         """Have a call written; returns its result or raises its error. Waits while the queue is full. A caller that is
@@ -184,7 +183,7 @@ class Writer:
         self.closed = True
         self.places.close()
         self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await threads.run(self._thread.join)
 
     def _leased(self, lease: Lease) -> None:
         self._known = lease
@@ -257,11 +256,11 @@ class Writer:
     def _next(self) -> Call | None:
         """The next call. Renews the lease until there is one."""
         while self._database.shared:
-            now = monotonic()
+            now = clock.monotonic()
             wait = self._renew_at - now
             if wait <= 0:
                 self._renew(now)
-                wait = max(self._renew_at - monotonic(), 0.0)
+                wait = max(self._renew_at - clock.monotonic(), 0.0)
             try:
                 return self._queue.get(timeout=wait)
             except Empty:
@@ -389,7 +388,7 @@ class Writer:
             BadRow, LedgerUnavailable: nothing was written.
         """
         second = False
-        began = monotonic()
+        began = clock.monotonic()
         while True:
             try:
                 written, result = self._attempt(work)
@@ -405,7 +404,7 @@ class Writer:
                 if not second and (is_lost(error) or is_deadlock(error)):
                     second = True
                     continue
-                self._locked = not self._database.shared and monotonic() - began > COSTLY
+                self._locked = not self._database.shared and clock.monotonic() - began > COSTLY
                 raise self._failed(error) from error
             if written and proves and self.trouble is not None and self._database.has_room():
                 self.trouble = None
@@ -414,7 +413,7 @@ class Writer:
     def _attempt(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]]) -> tuple[bool, Any]:
         """One attempt: whether anything was written, and the result."""
         connection, lease = self._connect()
-        began = monotonic()
+        began = clock.monotonic()
         transaction = connection.begin()
         try:
             commits, result = work(connection, lease)
@@ -443,7 +442,7 @@ class Writer:
             if not happened:
                 raise CommitCutOff from error
         self._renewed(began)
-        self._on_commit(monotonic() - began)
+        self._on_commit(clock.monotonic() - began)
         return True, result
 
     def _renewed(self, began: float) -> None:
@@ -479,7 +478,7 @@ class Writer:
             connection = self._connection = self._engine.connect()
         lease = self._lease
         if lease is None:
-            began = monotonic()
+            began = clock.monotonic()
             with connection.begin():
                 if self._abandoned is not None:
                     self._shards.release(connection, self._abandoned)

@@ -18,7 +18,6 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from time import time_ns
 from typing import Final, TypeVar
 
 from gateway.bridges.throttle import Throttle
@@ -30,6 +29,7 @@ from gateway.replays.jobs import ENDED, Job, JobState, Wish
 from gateway.replays.shelf import Kept, Shelf
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, Source, refusal_of
 from gateway.replays.targets import Later, Target
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 CHUNK: Final = 500
@@ -72,7 +72,7 @@ class Runner:
         self._parts = parts
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._throttle = Throttle(kept.job.request.rate, 0.0, self._loop.time())
+        self._throttle = Throttle(kept.job.request.rate, 0.0, clock.monotonic())
         self._wake = asyncio.Event()
         self._stopping = False
         self._again: list[Item] = []
@@ -285,8 +285,8 @@ class Runner:
         """Send them, until each is there or refused for good."""
         pause = PAUSE_MIN
         left = items
-        while (ready := self._throttle.ready(self._loop.time())) > self._loop.time():
-            await self._wait(ready - self._loop.time())
+        while (ready := self._throttle.ready(clock.monotonic())) > clock.monotonic():
+            await self._wait(ready - clock.monotonic())
         for item in items:
             self._throttle.take(len(item.message.body))
         while left:
@@ -335,8 +335,8 @@ class Runner:
         Raises:
             Interrupted: it is.
         """
-        end = self._loop.time() + seconds
-        while (left := end - self._loop.time()) > 0:
+        end = clock.monotonic() + seconds
+        while (left := end - clock.monotonic()) > 0:
             woken = await self._rest(min(left, LOOK_EVERY))
             if woken or left > LOOK_EVERY:
                 with suppress(LedgerUnavailable):
@@ -378,7 +378,7 @@ class Runner:
                 return
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 log("replay.waits", logging.WARNING, replay=self._kept.job.id, reason=str(error))
-                await asyncio.sleep(pause)
+                await clock.sleep(pause)
                 pause = min(pause * 2, PAUSE_MAX)
 
     # ------------------------------------------------------------------------------------------- writing down
@@ -395,7 +395,7 @@ class Runner:
     async def _end(self, state: JobState, reason: str) -> None:
         job = self._kept.job
         job.move(state, printable(reason)[:500])
-        job.ended_at = time_ns() // 1000
+        job.ended_at = clock.now_ns() // 1000
         await self._save()
 
     async def _save(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from time import time_ns
 from typing import Final
 
 import msgspec
@@ -25,6 +24,7 @@ from gateway.replays.runner import Runner
 from gateway.replays.shelf import KEPT_DAYS, Shelf
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Deliveries, Messages, Source
 from gateway.replays.targets import Brokers, Http, Subscriptions, Target
+from gateway.runtime.clock import clock
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.sender import Sender
 
@@ -107,7 +107,7 @@ class Replays:
             GatewayError: what it names is not there.
         """
         check(request)
-        job = Job(id="", request=request, asked_at=time_ns() // 1000, created_at=time_ns() // 1000)
+        job = Job(id="", request=request, asked_at=clock.now_ns() // 1000, created_at=clock.now_ns() // 1000)
         target = self._target(job)
         await target.check()
         survey = await self._source(job).survey(SAMPLE, target.refuses)
@@ -132,7 +132,7 @@ class Replays:
             GatewayError: what it names is not there.
         """
         check(request)
-        now = time_ns() // 1000
+        now = clock.now_ns() // 1000
         request = msgspec.structs.replace(request, id=request.id or id_text(self._gateway.ids()), dry_run=False)
         job = Job(id=request.id, request=request, client=printable(client), created_at=now, asked_at=now)
         target = self._target(job)
@@ -228,7 +228,7 @@ class Replays:
 
     async def names(self) -> list[str]:
         """Those that have not ended."""
-        now = time_ns() // 1000
+        now = clock.now_ns() // 1000
         if now - self._forgot_at > FORGET_EVERY * 1_000_000:
             self._forgot_at = now
             await self._shelf.forget_old(now)

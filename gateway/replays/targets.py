@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from random import random
-from time import time, time_ns
 from typing import Any, Final, Protocol
 
 from gateway.bridges.verdicts import Fault, verdict
@@ -40,6 +38,8 @@ from gateway.replays.items import Item
 from gateway.replays.jobs import Job
 from gateway.replays.places import Place
 from gateway.replays.requests import exchange_name
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import fraction
 from gateway.upstreams import PublishReceipt, Upstream
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.endpoints import Endpoints
@@ -114,7 +114,7 @@ class Recorded:
 
     async def record(self, items: Sequence[Item]) -> None:
         """Events, the inbox and the end of the delivery, in one commit."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         dead = [item for item in items if item.row is not None and item.row.dead]
         if dead:
             await self._gateway.ledger.deliveries.settle(
@@ -333,14 +333,14 @@ class Http(Recorded):
 
     async def _request(self, endpoint: Endpoint, group: Sequence[Item], again: set[Item], stops: list[Ruling]) -> None:
         """One request, and what follows from its answer."""
-        now = time()
+        now = clock.now()
         outcome = await self._sender.send(endpoint, [self._outgoing(item) for item in group], int(now))
         attempt = max(item.tries for item in group) + 1
         if outcome.error is not None:
-            ruling = SCHEDULE.after_error(attempt, outcome.error, random)
+            ruling = SCHEDULE.after_error(attempt, outcome.error, fraction)
         else:
             ruling = SCHEDULE.after_status(
-                attempt, outcome.status or 0, outcome.retry_after, now, random, drop=outcome.drop
+                attempt, outcome.status or 0, outcome.retry_after, now, fraction, drop=outcome.drop
             )
         error = outcome.error or OutboundFailed(ruling.why)
         if ruling.verdict in (Verdict.DISABLE, Verdict.PAUSE):
@@ -405,7 +405,7 @@ class Subscriptions:
 
     async def record(self, items: Sequence[Item]) -> None:
         """Revive them; one that is not dead any more is left as it is."""
-        at = time_ns() // 1000
+        at = clock.now_ns() // 1000
         detail = {"replay": self._job.id}
         rows = [item.row for item in items if item.row is not None]
         settlements = await revivals(self._gateway, rows, at, detail)

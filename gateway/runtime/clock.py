@@ -34,3 +34,13 @@ class Clock:
 
 clock: Final = Clock()
 """The clock of this process."""
+
+
+def wall_time() -> float:
+    """Return the shared clock's wall time, in seconds since 1970: the default of those that are given a clock."""
+    return clock.now()
+
+
+def monotonic_time() -> float:
+    """Return the shared clock's monotonic time, in seconds: the default of those that are given a clock."""
+    return clock.monotonic()

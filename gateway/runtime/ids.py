@@ -47,3 +47,13 @@ class Ids:
 
 ids: Final = Ids()
 """The chance of this process."""
+
+
+def random_bytes(size: int) -> bytes:
+    """Return so many bytes that nobody can guess: the default of those that are given a source of bytes."""
+    return ids.random_bytes(size)
+
+
+def fraction() -> float:
+    """Return a number from 0 up to, but not including, 1: for those that are given a source of chance."""
+    return ids.fraction()

@@ -24,6 +24,7 @@ from gateway.core.parts import Parts
 from gateway.core.taking import STOP_WITHIN, Taker
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.taps.counts import Counts
 from gateway.taps.depth import Depth
 from gateway.taps.graves import Graves
@@ -133,7 +134,7 @@ class Flow(Taker):
         """Write down what is left, so that another process goes on from there. After a crash it may take some more than
         it should, never less."""
         depth, (before, at) = self.depth, self._progress
-        now = self._loop.time()
+        now = clock.monotonic()
         if depth is None or depth.left == before or now - at < every:
             return
         self._progress = depth.left, now
@@ -190,8 +191,8 @@ class Flow(Taker):
         await self._keep_progress()
         if self.depth is not None and not self._stopping and await self._is_over(self.depth):
             return len(self._arrived)
-        if self._loop.time() - self._asked >= HELD_EVERY:
-            self._asked = self._loop.time()
+        if clock.monotonic() - self._asked >= HELD_EVERY:
+            self._asked = clock.monotonic()
             held = await self._parts.ledger.log.held()
             most = self._log_octets()
             self._log_left = most - held.octets
@@ -235,7 +236,7 @@ class Flow(Taker):
         if self.done:
             return True
         times, came, at = self._empty
-        now = self._loop.time()
+        now = clock.monotonic()
         if self._arrived or self._aside or not self.consuming or now - at < EMPTY_EVERY:
             return False
         try:
@@ -281,7 +282,7 @@ class Flow(Taker):
         octets = sum(arrival.size for arrival in batch.kept)
         self.stored += len(batch.kept)
         self._log_left -= octets + sum(len(arrival.properties) + ROW for arrival in batch.kept)
-        self._counts.spooled(len(batch.kept), octets, self._loop.time())
+        self._counts.spooled(len(batch.kept), octets, clock.monotonic())
         self._counts.add("redelivered", sum(arrival.redelivered for arrival in batch.kept))
         self._counts.add("duplicates_dropped", len(known))
         self._acknowledge(arrival.delivery for arrival in wanted if arrival in there)

@@ -6,7 +6,6 @@ keeps it, the tap says so, and it is tried again; there are never more of them t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -18,6 +17,7 @@ from gateway.core.parts import Parts
 from gateway.core.taking import BURY_WITHIN
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import Entry
+from gateway.runtime.clock import clock
 from gateway.taps.rows import KIND, TapOrigins
 from gateway.telemetry import log
 
@@ -70,7 +70,7 @@ class Graves:
                 if trouble:
                     self._say(f"the ledger cannot hold {self.waiting} messages ({why}), nor takes {self.place} them: "
                               f"{trouble}")  # fmt: skip
-                    await asyncio.sleep(pause)
+                    await clock.sleep(pause)
                     pause = min(pause * 2, PAUSE_MAX)
         finally:
             self.waiting -= len(left)
@@ -130,7 +130,7 @@ class Graves:
             except EntriesRefused as error:  # their messages are safe where they are
                 log("tap.events_refused", logging.ERROR, tap=self._origins.name, reason=str(error))
                 return
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
 
     def _say(self, reason: str) -> None:

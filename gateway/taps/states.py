@@ -14,12 +14,12 @@ and from what stands in the way.
 from __future__ import annotations
 
 from enum import StrEnum
-from time import time
 
 import msgspec
 
 from gateway.config import TapSettings
 from gateway.core.supervised import Wish
+from gateway.runtime.clock import clock
 
 
 class TapState(StrEnum):
@@ -87,7 +87,7 @@ def resting(name: str, settings: TapSettings, etag: str, read_only: bool, wish: 
     """What there is to say of a tap that this process does not run: its settings, and what is wished for."""
     state, reason = _RESTING[wish]
     return TapStatus(
-        name=name, state=state, reason=reason, since=time(), read_only=read_only, etag=etag, settings=settings,
+        name=name, state=state, reason=reason, since=clock.now(), read_only=read_only, etag=etag, settings=settings,
         queue=queue,
     )  # fmt: skip
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from time import time
 from typing import Any, Final
 
 from gateway.config import RetentionSettings, TapSettings, check_tap
@@ -18,6 +17,7 @@ from gateway.core.own_queues import OwnQueues, queue_of
 from gateway.core.publishing import version_name
 from gateway.core.supervised import HALT_WITHIN, Wish
 from gateway.errors import EncodeError, GatewayError
+from gateway.runtime.clock import clock
 from gateway.taps.counts import Counts
 from gateway.taps.depth import Depth
 from gateway.taps.flow import Flow
@@ -84,7 +84,7 @@ class Tap:
         """Of the last flow."""
         self._why_stopped = ""
         self._state = TapState.STOPPED
-        self._since = time()
+        self._since = clock.now()
         self._messages: int | None = None
         """How deep the queue was when it was asked last."""
         self._asked_at = -ASK_EVERY
@@ -176,7 +176,7 @@ class Tap:
         state = self._state_now()
         if state is not self._state:
             self._state = state
-            self._since = time()
+            self._since = clock.now()
             log("tap.state", tap=self.name, state=state.value, reason=self._reason())
             metrics = self._gateway.metrics
             metrics.tap_up.labels(self.name).set(state is TapState.RUNNING)
@@ -184,7 +184,7 @@ class Tap:
 
     async def status(self) -> TapStatus:
         """Everything there is to say. Asks how deep the queue is, at most once a second."""
-        now = self._loop.time()
+        now = clock.monotonic()
         if now - self._asked_at >= ASK_EVERY:
             self._asked_at = now
             try:

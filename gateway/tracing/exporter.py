@@ -9,10 +9,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from random import uniform
 from typing import Final, Protocol
 
 from gateway.errors import GatewayError
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
 from gateway.telemetry import log
 from gateway.tracing.otlp import Form, rejected
 from gateway.tracing.spans import Span, Tracer
@@ -155,7 +156,7 @@ class Exporter:
                 self._count("dropped", len(spans))
                 log("tracing.not_exported", logging.WARNING, spans=len(spans), reason=why[:500])
                 return
-            await asyncio.sleep(min(max(asked, uniform(pause / 2, pause)), PAUSE_MAX))  # noqa: S311
+            await clock.sleep(min(max(asked, ids.between(pause / 2, pause)), PAUSE_MAX))
             pause *= 2
 
 

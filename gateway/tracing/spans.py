@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from time import time_ns
 from typing import Any, Final
 
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
 from gateway.tracing.context import SAMPLED, Context
 from gateway.tracing.names import ERROR_TYPE, Kind
 
@@ -62,7 +63,7 @@ class Span:
         counts."""
         if self.ended:
             return
-        self.ended = max(at or time_ns(), self.started)
+        self.ended = max(at or clock.now_ns(), self.started)
         if error:
             self.error = error
             self.attributes[ERROR_TYPE] = error
@@ -99,7 +100,7 @@ class Tracer:
         """How many of them are counted and logged."""
         self._on_full = on_full
         self._queue: deque[Span] = deque()
-        self._random = random if random is not None else Random()  # noqa: S311  # ids, and no secrets
+        self._random = random if random is not None else ids.generator()
         self._out: OrderedDict[str, tuple[Context, dict[str, Any]]] = OrderedDict()
 
     def configure(self, *, exports: bool, sample: float, queue_max: int, inject: bool, webhooks: bool) -> None:
@@ -147,7 +148,7 @@ class Tracer:
             trace_id, parent_id, state = f"{self._random.getrandbits(128) or 1:032x}", "", ""
         context = Context(trace_id, f"{self._random.getrandbits(64) or 1:016x}", SAMPLED, state)
         return Span(
-            self, name, kind, context, parent_id, started or time_ns(),
+            self, name, kind, context, parent_id, started or clock.now_ns(),
             attributes if attributes is not None else {}, links[:LINKS_MAX],
         )  # fmt: skip
 

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from time import monotonic
 from typing import Final
 from urllib.parse import quote_plus, urlencode
 
@@ -26,6 +25,7 @@ from gateway.config import EndpointAuth
 from gateway.errors import ConfigurationError, OutboundTimeout, TokenRefused
 from gateway.outbound import NOBODY, Answer, GuardedTransport
 from gateway.outbound.hosts import split_url
+from gateway.runtime.clock import monotonic_time
 
 TOKENS: Final = 10_000
 """Tokens that are kept; the one that was used longest ago goes."""
@@ -72,7 +72,7 @@ class Token(msgspec.Struct, frozen=True):
 class Tokens:
     """The OAuth2 tokens of all endpoints; endpoints with the same settings share one."""
 
-    def __init__(self, transport: GuardedTransport, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, transport: GuardedTransport, clock: Callable[[], float] = monotonic_time) -> None:
         self._transport = transport
         self._clock = clock
         self._kept: OrderedDict[EndpointAuth, Token] = OrderedDict()

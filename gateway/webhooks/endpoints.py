@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from time import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -39,6 +37,9 @@ from gateway.errors import (
 from gateway.ledger import Ledger, MessageIds, Resource, id_text
 from gateway.message import Message, Properties
 from gateway.outbound import GuardedTransport
+from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.ids import random_bytes
+from gateway.runtime.threads import threads
 from gateway.telemetry import log
 from gateway.transports import client_context
 from gateway.webhooks import checks, handshake, keys
@@ -89,8 +90,8 @@ class Endpoints:
         seals: Seals,
         *,
         origin: str = "",
-        clock: Callable[[], float] = time,
-        random: Callable[[int], bytes] = os.urandom,
+        clock: Callable[[], float] = wall_time,
+        random: Callable[[int], bytes] = random_bytes,
     ) -> None:
         """
         Args:
@@ -235,16 +236,15 @@ class Endpoints:
 
     async def _refresh(self) -> None:
         """What another gateway changed. Rests the longer, the more there is to look at."""
-        loop = asyncio.get_running_loop()
         pause = REFRESH
         while True:
-            await asyncio.sleep(pause)
-            began = loop.time()
+            await clock.sleep(pause)
+            began = clock.monotonic()
             try:
                 await self._load()
             except LedgerUnavailable as error:
                 log("endpoints.not_read", logging.WARNING, reason=str(error))
-            pause = max(REFRESH, (loop.time() - began) / REFRESH_SHARE)
+            pause = max(REFRESH, (clock.monotonic() - began) / REFRESH_SHARE)
 
     # --------------------------------------------------------------------------------------------- looking
 
@@ -491,7 +491,7 @@ class Endpoints:
             check_url(settings.auth.token_url)
         if settings.tls != EndpointTls():
             try:
-                await asyncio.to_thread(client_context, settings.tls)
+                await threads.run(client_context, settings.tls)
             except ConfigurationError as error:
                 raise EncodeError(str(error)) from None
 
@@ -561,7 +561,7 @@ class Endpoints:
 
     async def _verify_at_last(self, name: str) -> None:
         for pause in VERIFY_AFTER:
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             try:
                 endpoint = await self.get(name)
                 if endpoint.state is EndpointState.UNVERIFIED:

@@ -14,7 +14,6 @@ somebody else settled it meanwhile (purged it, say), nothing happens.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -29,6 +28,7 @@ from gateway.ledger import Entry, Kind, id_text
 from gateway.ledger.owed import Delivery as Row
 from gateway.ledger.owed import Ending
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.tracing import trace_of
 from gateway.webhooks.counts import Counts
@@ -172,7 +172,7 @@ class Fates:
             if not dead:
                 self._shelf.expect(wait)
         else:
-            await asyncio.sleep(REFUSED_PAUSE)
+            await clock.sleep(REFUSED_PAUSE)
             self._gone(arrival, Settlement.RELEASE)
 
     async def _is_owed(self, item: Item) -> bool:
@@ -181,7 +181,7 @@ class Fates:
             try:
                 return await self._parts.ledger.deliveries.get(item.id) is not None
             except LedgerUnavailable:
-                await asyncio.sleep(ASK_PAUSE)
+                await clock.sleep(ASK_PAUSE)
 
     async def give_up(
         self, item: Item, outcome: Outcome | None, why: str, code: str, *, given_up: bool = False

@@ -18,6 +18,7 @@ from msgspec import structs
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Ledger
 from gateway.ledger.owed import Ending, Owed, Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 GATHER: Final = 0.05
@@ -193,7 +194,7 @@ class Journal:
     async def _wait(self, pause: float) -> None:
         """Wait so many seconds, or until the ledger has found out that it can be written again."""
         while pause > 0:
-            await asyncio.sleep(min(pause, PAUSE_MIN))
+            await clock.sleep(min(pause, PAUSE_MIN))
             pause -= PAUSE_MIN
             if self._ledger.ready()[0]:
                 break

@@ -41,6 +41,7 @@ from gateway.ledger import Kind, id_text
 from gateway.ledger.owed import Delivery as Row
 from gateway.ledger.owed import Ending
 from gateway.operations import Settlement
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Delivery
 from gateway.webhooks.counts import Counts
@@ -258,7 +259,7 @@ class Pusher:
 
     def _push(self, arrival: Arrival) -> None:
         if not self._fresh and not self._rows:
-            self._since = self._loop.time()
+            self._since = clock.monotonic()
         self._fresh.append(arrived(arrival, self.name))
         self._poke()
 
@@ -269,7 +270,7 @@ class Pusher:
                 known = await self._arrivals.duplicates(self._parts.ledger, [arrival], brought=self._brought)
                 break
             except LedgerUnavailable:
-                await asyncio.sleep(KNOWN_PAUSE)
+                await clock.sleep(KNOWN_PAUSE)
         self._brings(arrival)  # before anything else is looked up
         if known:
             detail = {"subscription": self.name, "reason": "the ledger has it already"}
@@ -456,7 +457,7 @@ class Pusher:
             self._run(self._bury(item))
             return
         if not self._fresh and not self._rows:
-            self._since = self._loop.time()
+            self._since = clock.monotonic()
         self._rows.append(item)
         self._count_rows(item.size)
 
@@ -499,7 +500,7 @@ class Pusher:
             if item.attempt >= ALONE_FROM:
                 break
         if items:
-            self._since = self._loop.time()
+            self._since = clock.monotonic()
             self._under_way += len(items)
         if len(self._rows) < most:
             self._poke()
@@ -619,7 +620,7 @@ class Pusher:
         """How things stand. Raises LedgerUnavailable."""
         backlog = await self._parts.ledger.deliveries.backlog(self.name)
         self._shelf.count = backlog.waiting + backlog.out + backlog.dead
-        now = self._loop.time()
+        now = clock.monotonic()
         hold = self._target.hold(now) if self._target is not None else None
         state, reason, code = PushState.RUNNING, "", ""
         if self._shelf.full:

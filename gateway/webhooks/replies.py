@@ -11,7 +11,6 @@ again: the message's timeline says why.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,6 +21,7 @@ from gateway.errors import BrokerUnavailable, FrameSyntaxError, GatewayError, Un
 from gateway.fidelity import annotate
 from gateway.ledger import Kind, MessageIds, id_text
 from gateway.message import Message, Properties, ReplyTo
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.tracing import trace_of
 from gateway.upstreams import Upstream
@@ -86,7 +86,7 @@ class Replies:
             except BrokerUnavailable:
                 if not tries_left:
                     raise
-                await asyncio.sleep(PAUSE)
+                await clock.sleep(PAUSE)
                 continue
             if not receipt.routed:
                 raise Unroutable(f"no queue takes replies at {exchange!r} with {routing_key!r}: {receipt.reply_text}")

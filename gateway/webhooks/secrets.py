@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.errors import ConfigurationError
+from gateway.runtime.ids import ids, random_bytes
 
 KEY: Final = 32
 """Octets of a key."""
@@ -40,7 +41,7 @@ _FORM: Final = "1"
 class Seals:
     """Seals and opens."""
 
-    def __init__(self, keys: Sequence[bytes], random: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(self, keys: Sequence[bytes], random: Callable[[int], bytes] = random_bytes) -> None:
         """``keys``: the first one seals. Raises ConfigurationError where there is none, or one that is no key."""
         if not 0 < len(keys) <= KEYS_MAX or any(len(key) != KEY for key in keys):
             raise ConfigurationError(f"sealing keys: 1 to {KEYS_MAX} are needed, each of {KEY} octets")
@@ -105,7 +106,7 @@ def make_key_file(path: Path) -> None:
         OSError: it cannot be written.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
-        made.write(b64encode(os.urandom(KEY)) + b"\n")
+        made.write(b64encode(ids.random_bytes(KEY)) + b"\n")
 
 
 def load_seals(file: str, otherwise: Path) -> Seals:

@@ -9,7 +9,6 @@ then.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -20,6 +19,7 @@ from gateway.budgets import Client
 from gateway.config import EndpointTls
 from gateway.errors import ConfigurationError, EncodeError, GatewayError, OutboundTimeout, public_error
 from gateway.outbound import Answer, GuardedTransport
+from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.webhooks import auth as authorization
 from gateway.webhooks.auth import Tokens
@@ -97,8 +97,7 @@ class Sender:
             timestamp: seconds since 1970, for ``webhook-timestamp`` and to choose the keys that sign.
             fresh: on a connection of its own.
         """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = clock.monotonic()
         outcome = Outcome()
         push: Push | None = None
         try:
@@ -123,7 +122,7 @@ class Sender:
             outcome.error = GatewayError("an unexpected error; it is in the gateway's log")
         if push is not None:
             push.end(outcome.status, outcome.error, resent=outcome.resent)
-        outcome.seconds = loop.time() - began
+        outcome.seconds = clock.monotonic() - began
         return outcome
 
     @staticmethod
@@ -187,7 +186,7 @@ class Sender:
     @staticmethod
     def _left(endpoint: Endpoint, began: float) -> float:
         """Seconds up to the deadline. Raises OutboundTimeout where it is past."""
-        left = began + endpoint.settings.deadline - asyncio.get_running_loop().time()
+        left = began + endpoint.settings.deadline - clock.monotonic()
         if left <= 0:
             raise OutboundTimeout("the deadline passed before the request was sent")
         return left

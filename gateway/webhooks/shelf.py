@@ -17,6 +17,7 @@ from collections.abc import Callable
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.owed import Backlog, Delivery, Ending, Settlement
+from gateway.runtime.clock import clock
 
 AWAY = 1.0
 """After so many seconds it is asked again where the ledger is away."""
@@ -82,16 +83,16 @@ class Shelf:
     @property
     def is_due(self) -> bool:
         """There may be something to claim."""
-        return self._due_at is not None and self._due_at <= self._loop.time()
+        return self._due_at is not None and self._due_at <= clock.monotonic()
 
     @property
     def due_in(self) -> float | None:
         """Seconds until something is due, as far as is known; None: nothing waits."""
-        return None if self._due_at is None else max(0.0, self._due_at - self._loop.time())
+        return None if self._due_at is None else max(0.0, self._due_at - clock.monotonic())
 
     def expect(self, wait: float, *, doubtful: bool = False) -> None:
         """A row will be due in so many seconds; ``doubtful``: unless it is settled before."""
-        at = self._loop.time() + wait
+        at = clock.monotonic() + wait
         if self._due_at is None or at < self._due_at:
             self._due_at = at
             self._doubtful = doubtful
@@ -168,8 +169,8 @@ class Shelf:
         self._timer = None
         if self._due_at is None:
             return
-        if self._due_at > self._loop.time():  # some loops are early by a part of a millisecond
-            self._due_at = self._loop.time()
+        if self._due_at > clock.monotonic():  # some loops are early by a part of a millisecond
+            self._due_at = clock.monotonic()
         self._on_due()
 
     def _count_soon(self) -> None:

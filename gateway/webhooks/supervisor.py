@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection, Mapping
-from time import time
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from gateway.core import Gateway
 from gateway.core.subscriptions import Subscription
 from gateway.errors import GatewayError, NoSuchSubscription
+from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.ids import fraction
 from gateway.telemetry import log
 from gateway.webhooks.counts import Counts
 from gateway.webhooks.endpoint import Endpoint
@@ -54,7 +54,7 @@ class Pushes:
         *,
         places: int = PLACES,
         chance: Chance | None = None,
-        clock: Callable[[], float] = time,
+        clock: Callable[[], float] = wall_time,
     ) -> None:
         """
         Args:
@@ -73,7 +73,7 @@ class Pushes:
             sender,
             self._counts,
             places=places,
-            chance=chance or random.random,  # of pauses, no secret
+            chance=chance or fraction,  # of pauses, no secret
             clock=clock,
             writable=lambda: self._journal.writable,
         )
@@ -168,7 +168,7 @@ class Pushes:
                 expected = isinstance(error, GatewayError)
                 level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
                 log("push.not_started", level, exc_info=shown, subscription=name, reason=str(error)[:500])
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)
             if name not in self._granted or self._closing:
                 return

@@ -22,11 +22,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from time import time
 from typing import Any, Final
 
 from gateway.config import EndpointSettings
 from gateway.errors import GatewayError, NoSuchEndpoint
+from gateway.runtime.clock import clock, wall_time
 from gateway.telemetry import log
 from gateway.webhooks.breaker import Breaker, BreakerSettings, BreakerState
 from gateway.webhooks.counts import Counts
@@ -66,7 +66,7 @@ class Targets:
         *,
         places: int,
         chance: Chance,
-        clock: Callable[[], float] = time,
+        clock: Callable[[], float] = wall_time,
         writable: Callable[[], bool] = lambda: True,
     ) -> None:
         """
@@ -144,7 +144,7 @@ class Targets:
         self._tick = None
         if not self.slots.in_flight:
             return
-        now = self._loop.time()
+        now = clock.monotonic()
         for lane in self.slots.busy:
             lane.look(now)
         self.slots.serve()
@@ -237,7 +237,7 @@ class Target:
         if before is None or _breaker_settings(before) != _breaker_settings(settings) or before.url != settings.url:
             self.breaker = Breaker(_breaker_settings(settings))
             self.paused_until = 0.0
-        self._next_at = min(self._next_at, self._loop.time() + 1 / endpoint.rate) if endpoint.rate else 0.0
+        self._next_at = min(self._next_at, clock.monotonic() + 1 / endpoint.rate) if endpoint.rate else 0.0
 
     @property
     def batch(self) -> int:
@@ -283,7 +283,7 @@ class Target:
 
     def look(self) -> None:
         """Find out anew what it can take, tell the lines if that is another, and begin what can begin."""
-        now = self._loop.time()
+        now = clock.monotonic()
         hold = self.hold(now)
         if hold is not None:
             appetite = Appetite.NOTHING
@@ -339,7 +339,7 @@ class Target:
         settings = endpoint.settings
         most, rate = self.batch, endpoint.rate
         while True:
-            now = self._loop.time()
+            now = clock.monotonic()
             line, at = self._next_line(most, settings.batch_wait)
             if line is None:
                 if at is not None:
@@ -373,7 +373,7 @@ class Target:
 
     def _next_line(self, most: int, wait: float) -> tuple[Line | None, float | None]:
         """The next line that has a request's worth; None, and when one will have it."""
-        now = self._loop.time()
+        now = clock.monotonic()
         soonest: float | None = None
         for line in self.lines:
             at = line.ripe_at(most, wait)
@@ -385,18 +385,18 @@ class Target:
         return None, soonest
 
     async def _request(self, endpoint: Endpoint, line: Line, items: list[Item], number: int) -> None:
-        targets, loop = self._targets, self._loop
-        begun = loop.time()
+        targets = self._targets
+        begun = clock.monotonic()
         try:
             outcome = await targets.sender.send(
                 endpoint, [line.outgoing(item) for item in items], int(targets.clock()), self._cuts
             )
         except BaseException:
-            self.lane.end(number, None, loop.time())
+            self.lane.end(number, None, clock.monotonic())
             self.breaker.untold()
             line.dropped(items)
             raise
-        now = loop.time()
+        now = clock.monotonic()
         self._cuts = outcome.status is None or outcome.truncated
         rulings = [self._rule(item, index, outcome) for index, item in enumerate(items)]
         self._learn(rulings, outcome, number, begun, now)
@@ -452,7 +452,7 @@ class Target:
             await self._targets.disable(self.name, why)
         except GatewayError as error:  # the next request will have the same answer
             log("push.not_disabled", logging.WARNING, endpoint=self.name, reason=str(error))
-            self._pause(self._loop.time() + PAUSE_MAX, why)
+            self._pause(clock.monotonic() + PAUSE_MAX, why)
         self._gone = ""
         await self.reload()
 
@@ -470,7 +470,7 @@ class Target:
         self._timer = None
         if self._closed:
             return
-        if self._timer_at > self._loop.time():  # some loops are early; to look now is to be called again at once
+        if self._timer_at > clock.monotonic():  # some loops are early; to look now is to be called again at once
             self._timer = self._loop.call_at(self._timer_at + EARLY, self._due)
         else:
             self.look()

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import access_log
 from gateway.api.access_log import LINES_MAX, PATH_MAX, AccessLog
 from gateway.api.app import Api
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
+from gateway.runtime.clock import clock
 
 SCOPE: dict[str, Any] = {"method": "GET", "raw_path": b"/v1/brokers", "client": ("192.0.2.1", 5)}
 
@@ -54,7 +54,7 @@ async def test_off_by_default(gateway: Gateway, caplog: pytest.LogCaptureFixture
 
 def test_a_share_and_all_that_failed(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(access_log, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     found = AccessLog(0.1, Random(7))
     for number in range(2_000):
         now[0] = number / 100
@@ -68,7 +68,7 @@ def test_a_share_and_all_that_failed(caplog: pytest.LogCaptureFixture, monkeypat
 
 def test_a_second_has_an_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [5.0]
-    monkeypatch.setattr(access_log, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     found = AccessLog(1.0)
     for _ in range(LINES_MAX + 30):
         found.tell(SCOPE, "list_brokers", 200, 0.001, None)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 from gateway.api import cycle, guard
 from gateway.api.connections import Connections
 from gateway.api.guard import Bounds, GuardedProtocol, guarded
+from gateway.runtime.clock import clock
 
 DATE = b"date: today\r\n"
 Answer = Callable[[Any, Any, Any], Awaitable[None]]
@@ -255,15 +256,12 @@ async def test_a_caller_that_waits_to_be_asked_for_the_body(connection: Connecti
     assert (await connection.ask(b"ok")).endswith(b"\r\n\r\nok")
 
 
-async def test_an_idle_connection_is_closed_and_one_in_use_is_not() -> None:
+async def test_an_idle_connection_is_closed_and_one_in_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timer for all requests: it looks when the last answer was."""
     now = [100.0]
     timers: list[tuple[float, Any]] = []
 
     class Loop:
-        def time(self) -> float:
-            return now[0]
-
         def call_at(self, at: float, call: Any) -> Any:
             timers.append((at, call))
             return asyncio.get_running_loop().call_later(60, lambda: None)
@@ -274,6 +272,7 @@ async def test_an_idle_connection_is_closed_and_one_in_use_is_not() -> None:
         def create_task(self, work: Any) -> Any:
             return asyncio.get_running_loop().create_task(work)
 
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     connection = Connection()
     connection.open()
     connection.protocol.loop = Loop()  # type: ignore[assignment]  # as much of one as is needed

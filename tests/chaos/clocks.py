@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import random
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
+from gateway.runtime import replaced
+from gateway.runtime.clock import clock
 from gateway.webhooks.forms import Outgoing
 from gateway.webhooks.schedule import DELAYS, JITTER, RETRY_AFTER_MAX
 from gateway.webhooks.sender import Outcome
@@ -31,7 +31,6 @@ MESSAGES: Final = {False: 20, True: 80}
 """Of each endpoint and scenario under a clock that is given, in the quick and in the full form."""
 ASK: Final = 60.0
 """How long an endpoint asks to be left alone, by a date, in seconds."""
-_REAL: Final = (time.time, time.time_ns)
 
 
 class Wall:
@@ -48,22 +47,6 @@ class Wall:
 
     def time_ns(self) -> int:
         return int(self.time() * 1e9)
-
-
-@contextmanager
-def told(wall: Wall) -> Iterator[None]:
-    """Whoever in the gateway asks for the time of day is told this one."""
-    changed: list[tuple[Any, str, Any]] = []
-    for module in [module for name, module in sys.modules.items() if name.startswith("gateway.")] + [time]:
-        for name, real, fake in (("time", _REAL[0], wall.time), ("time_ns", _REAL[1], wall.time_ns)):
-            if getattr(module, name, None) is real:
-                changed.append((module, name, real))
-                setattr(module, name, fake)
-    try:
-        yield
-    finally:
-        for module, name, real in changed:
-            setattr(module, name, real)
 
 
 # What the time of day does: called once a virtual second.
@@ -102,7 +85,7 @@ async def _world(jumps: Jumps, messages: int, seed: int) -> Figures:
     figures = Figures("", unit="messages")
     rng = random.Random(seed)
     wall = Wall()
-    with told(wall):
+    with replaced(clock, now=wall.time, now_ns=wall.time_ns):
         world = World(chance=rng.random)
         world.targets.clock = wall.time
         asked: list[float] = []

@@ -51,7 +51,7 @@ class Past:
 @pytest.fixture
 async def past(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> Past:
     clock = Clock()
-    monkeypatch.setattr(schema, "time", clock)
+    monkeypatch.setattr("gateway.runtime.clock.clock.now", clock)
     return Past(await open_ledger(clock=clock, retention=KEPT), clock)
 
 
@@ -120,7 +120,7 @@ async def test_what_is_too_much_goes_the_oldest_first(past: Past) -> None:
 @ON_POSTGRESQL
 async def test_of_several_shards_the_oldest_goes_first(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(schema, "time", clock)
+    monkeypatch.setattr("gateway.runtime.clock.clock.now", clock)
     one, other = [Past(await open_ledger(name, clock=clock, retention=KEPT), clock) for name in ("one", "other")]
     for past in (one, other, one, one, other):
         await past.spool(1, 300_000)

@@ -98,7 +98,7 @@ class History:
 @pytest.fixture
 async def history(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> History:
     clock = Clock()
-    monkeypatch.setattr(schema, "time", clock)
+    monkeypatch.setattr("gateway.runtime.clock.clock.now", clock)
     return History(await open_ledger(clock=clock, retention=DAYS), clock)
 
 

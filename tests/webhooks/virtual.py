@@ -29,6 +29,8 @@ from gateway.ledger.disk import Disk
 from gateway.ledger.owed import ENDINGS, Backlog, Delivery, Ending, Owed, Settlement, Status
 from gateway.message import Message, Properties
 from gateway.operations import Settlement as Settle
+from gateway.runtime import replaced
+from gateway.runtime.clock import clock
 from gateway.session import Capabilities, Version
 from gateway.telemetry import Metrics
 from gateway.upstreams import ConsumerState, PublishReceipt
@@ -79,7 +81,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Run under a clock of its own."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, replaced(clock, monotonic=runner.get_loop().time):
         return runner.run(main)
 
 
