@@ -46,7 +46,7 @@ BANNED: Final[Mapping[str, str]] = {
 """Dotted name, and what to write instead."""
 BANNED_MODULES: Final = {"random": _CHANCE, "secrets": _CHANCE, "multiprocessing": _THREAD}
 """Modules of which everything is banned."""
-TYPES: Final = frozenset({"random.Random"})
+TYPES: Final = frozenset({"random.Random", "threading.Thread"})
 """Banned only where it is called: as a type it is a value that somebody was given."""
 NOW_WITHOUT_ARGUMENT: Final = frozenset({"time.gmtime", "time.localtime", "time.ctime", "time.asctime"})
 """These read the clock only if they are called without a time. ``strftime`` needs one, too."""
@@ -61,48 +61,6 @@ KEPT: Final = frozenset({
 
 EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = {}
 """Module, what it may use, and why."""
-
-PENDING: Final[frozenset[str]] = frozenset(
-    {
-        "gateway/broker/served.py",
-        "gateway/broker/server.py",
-        "gateway/commands/audit.py",
-        "gateway/commands/bridge.py",
-        "gateway/commands/demo.py",
-        "gateway/commands/doctor/__init__.py",
-        "gateway/commands/doctor/files.py",
-        "gateway/commands/doctor/ledger.py",
-        "gateway/commands/doctor/network.py",
-        "gateway/commands/doctor/outbound.py",
-        "gateway/commands/doctor/permissions.py",
-        "gateway/commands/follow.py",
-        "gateway/commands/keys.py",
-        "gateway/commands/migrate.py",
-        "gateway/commands/pull.py",
-        "gateway/commands/replay.py",
-        "gateway/commands/secrets.py",
-        "gateway/commands/tail.py",
-        "gateway/pipeline/archive/attempts.py",
-        "gateway/pipeline/archive/delta.py",
-        "gateway/pipeline/archive/parquet.py",
-        "gateway/pipeline/doctor.py",
-        "gateway/pipeline/jobs/archive.py",
-        "gateway/pipeline/jobs/estate.py",
-        "gateway/pipeline/jobs/reconcile.py",
-        "gateway/pipeline/jobs/replay.py",
-        "gateway/pipeline/jobs/rollup.py",
-        "gateway/pipeline/jobs/runs.py",
-        "gateway/pipeline/jobs/transfer.py",
-        "gateway/pipeline/jobs/upkeep.py",
-        "gateway/pipeline/service.py",
-        "gateway/pipeline/source/cursor.py",
-        "gateway/pipeline/source/messages.py",
-        "gateway/pipeline/source/patience.py",
-        "gateway/pipeline/source/reader.py",
-        "gateway/pipeline/source/writer.py",
-    }
-)
-"""Modules that do not comply yet. The list only shrinks: a module that complies must leave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +103,7 @@ def findings(path: str, source: str) -> Iterator[Finding]:
 
 def _finding(node: ast.Attribute | ast.Name, names: Mapping[str, str], called: bool) -> tuple[str, str] | None:
     name = _dotted(node, names)
-    if instead := BANNED.get(name):
+    if (instead := BANNED.get(name)) and (called or name not in TYPES):
         return name, instead
     module, _, member = name.rpartition(".")
     if member and (instead := BANNED_MODULES.get(module.partition(".")[0])) and (called or name not in TYPES):
@@ -174,23 +132,16 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
 def check(
     sources: Mapping[str, str],
     exceptions: Mapping[str, Mapping[str, str]] = EXCEPTIONS,
-    pending: frozenset[str] = PENDING,
 ) -> list[str]:
-    """Return what is wrong with these modules (path -> source), and with the two tables."""
+    """Return what is wrong with these modules (path -> source), and with the table."""
     wrong: list[str] = []
     for path, source in sorted(sources.items()):
         found = [] if path.startswith(SEAMS) else list(findings(path, source))
         excused = exceptions.get(path, {})
         unused = set(excused) - {finding.what for finding in found}
         wrong += [f"{path}: it does not use {what}: take that from EXCEPTIONS" for what in sorted(unused)]
-        found = [finding for finding in found if finding.what not in excused]
-        if path not in pending:
-            wrong += map(str, found)
-        elif not found:
-            wrong.append(f"{path}: it complies: take it from PENDING")
-    wrong += [
-        f"{path}: it does not exist: take it from the tables" for path in sorted({*exceptions, *pending} - {*sources})
-    ]
+        wrong += [str(finding) for finding in found if finding.what not in excused]
+    wrong += [f"{path}: it does not exist: take it from EXCEPTIONS" for path in sorted({*exceptions} - {*sources})]
     return wrong
 
 
@@ -204,8 +155,6 @@ def main() -> int:
     sources = package()
     wrong = check(sources)
     print(*wrong, sep="\n") if wrong else print(f"{len(sources)} modules: time, chance and threads are in the seams")
-    if PENDING:
-        print(f"{len(PENDING)} modules do not comply yet")
     return 1 if wrong else 0
 
 

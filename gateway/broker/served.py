@@ -25,6 +25,7 @@ from gateway.broker.logins import client_of, is_local
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.operations import Close, Operation
+from gateway.runtime.clock import clock
 from gateway.session import Session
 from gateway.transports.stream import Stream
 from gateway.transports.tls import common_name
@@ -149,7 +150,7 @@ class Served:
         """Of whom they count."""
         self._opened = False
         """The connection was open in time."""
-        now = server.loop.time()
+        now = clock.monotonic()
         self._received_at = self._moved_at = now
         self._sent = 0
         self._timer_at = now + server.limits.handshake_timeout
@@ -202,7 +203,7 @@ class Served:
     def data_received(self, data: bytes) -> None:
         """Octets of the client."""
         self._server.broker.turn.begin()
-        now = self._received_at = self._server.loop.time()
+        now = self._received_at = clock.monotonic()
         session = self.session
         if session is None:
             self._header += data
@@ -224,7 +225,7 @@ class Served:
     def stream_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         self._server.broker.turn.begin()
-        now = self._server.loop.time()
+        now = clock.monotonic()
         for timer in (self._timer, self._held):
             if timer is not None:
                 timer.cancel()
@@ -277,7 +278,7 @@ class Served:
         """A login is over: whether the client may come in. Either way the answer may have to wait."""
         server, name = self._server, self.stream.address
         address = client_of(name)
-        now = server.loop.time()
+        now = clock.monotonic()
         delay = min(server.logins.delay(address, user, now), server.limits.handshake_timeout / 2)
         if delay:
             self._held = server.loop.call_later(delay, self._release)
@@ -291,7 +292,7 @@ class Served:
         self._held = None
         if self.session is not None and self.connection is not None:
             self.stream.wake()
-            self._after(self._server.loop.time())
+            self._after(clock.monotonic())
 
     def _work(self, now: float) -> None:
         """Work on what is unread, for one turn."""
@@ -312,7 +313,7 @@ class Served:
         if self.session is None or connection is None or connection.number not in self._server.broker.connections:
             return
         self._server.broker.turn.begin()
-        now = self._server.loop.time()
+        now = clock.monotonic()
         if connection.may_go_on:
             self._server.broker.receive(connection, (), now)
         if self._unread and not self._is_stopped() and not self._server.broker.turn.over():
@@ -394,7 +395,7 @@ class Served:
             return
         if connection.paused or connection.backlog:
             self._server.broker.turn.begin()
-            self._server.broker.resume(connection, self._server.loop.time())
+            self._server.broker.resume(connection, clock.monotonic())
             self._server.watch_timeouts()
         self._steer()
 
@@ -429,7 +430,7 @@ class Served:
             self.stream.abort()
             return
         self._server.broker.turn.begin()
-        now = self._server.loop.time()
+        now = clock.monotonic()
         if not self.stream.reading:
             # It is not its fault that we hear nothing of it.
             session.receive_data(b"", now)

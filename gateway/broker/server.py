@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -25,6 +23,8 @@ from gateway.budgets import Budgets
 from gateway.config import EmbeddedSettings
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
+from gateway.runtime.clock import clock, monotonic_time, wall_time
+from gateway.runtime.ids import random_bytes
 from gateway.session import ServerConfig
 from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
@@ -96,10 +96,10 @@ class EmbeddedBroker:
         self.loop: asyncio.AbstractEventLoop
         self.broker = Broker(
             settings,
-            random_octets=os.urandom,
-            wall_clock=time.time,
+            random_octets=random_bytes,
+            wall_clock=wall_time,
             limits=broker_limits,
-            clock=time.monotonic,
+            clock=monotonic_time,
             on_skip=self._skipped,
             budgets=budgets,
         )
@@ -108,8 +108,8 @@ class EmbeddedBroker:
             open_virtual_host=self.broker.open_virtual_host,
             properties=PROPERTIES,
             limits=limits,
-            random_octets=os.urandom,
-            wall_clock=time.time,
+            random_octets=random_bytes,
+            wall_clock=wall_time,
             scram=self.broker.scram_keys,
             anonymous=settings.anonymous,
             session_timeout=broker_limits.session_timeout,
@@ -173,7 +173,7 @@ class EmbeddedBroker:
     async def _renew(self, tls: ServerTls) -> None:
         """Have certificates that are renewed count for whoever connects from then on."""
         while True:
-            await asyncio.sleep(RENEW_EVERY)
+            await clock.sleep(RENEW_EVERY)
             try:
                 if tls.renew():
                     log("embedded.tls_renewed")
@@ -193,7 +193,7 @@ class EmbeddedBroker:
             return
         if prepared := self.broker.in_doubt():
             log("embedded.branches_forgotten", prepared=prepared)
-        self.broker.close_all(320, reply_text(320, "the embedded broker stops"), self.loop.time())
+        self.broker.close_all(320, reply_text(320, "the embedded broker stops"), clock.monotonic())
         for served in list(self._served):
             served.stream.flush()
             if served.session is None:
@@ -223,7 +223,7 @@ class EmbeddedBroker:
         """A client from ``address`` did not get in as ``user``."""
         if self._metrics is not None:
             self._metrics.embedded_logins_refused.inc()
-        report = self.logins.failed(address, user, self.loop.time())
+        report = self.logins.failed(address, user, clock.monotonic())
         if report is not None:
             _log_failures(report, {"user": user[:USER_SHOWN], "reason": reason})
 
@@ -252,7 +252,7 @@ class EmbeddedBroker:
         self._timer = None
         self._timer_at = NEVER
         self.broker.turn.begin()
-        self.broker.handle_timeout(self.loop.time())
+        self.broker.handle_timeout(clock.monotonic())
         self.watch_timeouts()
 
     def _look_later(self) -> None:
@@ -262,7 +262,7 @@ class EmbeddedBroker:
 
     def _look_after_clients(self) -> None:
         """Cut off who is stuck."""
-        now, timeout = self.loop.time(), self.broker.limits.stuck_timeout
+        now, timeout = clock.monotonic(), self.broker.limits.stuck_timeout
         for report in self.logins.reports(now):
             _log_failures(report, {})
         for served in list(self._served):

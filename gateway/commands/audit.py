@@ -12,6 +12,7 @@ from gateway.commands import Failure
 from gateway.commands.client import note, print_json
 from gateway.commands.options import config_option, data_dir_option
 from gateway.exits import DAMAGED
+from gateway.runtime.clock import clock
 from gateway.terminal import json_text
 
 if TYPE_CHECKING:
@@ -113,7 +114,6 @@ def verify_audit(
     Exit status: 0 the log is sound; 9 rows are changed, missing, inserted or
     not the gateway's; 2 a wrong setting; 5 the ledger cannot be read.
     """
-    from time import time
 
     from gateway.access.heads import head_path, read_head
     from gateway.app import audit_keys
@@ -126,7 +126,11 @@ def verify_audit(
     heads = [Head(*head)] if head else []
     heads += [kept] if kept is not None else []
     rules = Rules(
-        AuditKeys(audit_keys(settings, make=False)), int(time() * 1e6), settings.retention.audit_days, False, accepted
+        AuditKeys(audit_keys(settings, make=False)),
+        int(clock.now() * 1e6),
+        settings.retention.audit_days,
+        False,
+        accepted,
     )
     found = _read(settings, lambda connection, shared: verify(connection, heads, rules._replace(shared=shared)))
     text = f"{found.head.sequence}:{found.head.hash.hex()}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping
-from time import monotonic, sleep
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ import click
 from gateway.commands import FAILED, Failure
 from gateway.commands.bridges import bridge_path, lag_text
 from gateway.commands.client import Client, client_options, printable
+from gateway.runtime.clock import clock
 from gateway.terminal import escaped, print_json_line
 
 ERASE = "\r\x1b[K"
@@ -78,7 +78,7 @@ def bridge(
     """
     client = Client(url, api_key)
     screen = Screen(as_json)
-    deadline = None if timeout is None else monotonic() + timeout
+    deadline = None if timeout is None else clock.monotonic() + timeout
     empty_at: int | None = None
     try:
         while True:
@@ -96,10 +96,10 @@ def bridge(
                 if empty and empty_at == found["taken"]:
                     return
                 empty_at = found["taken"] if empty else None
-            pause = interval if deadline is None else min(interval, deadline - monotonic())
+            pause = interval if deadline is None else min(interval, deadline - clock.monotonic())
             if pause <= 0:
                 raise Failure(f"{name}: what was waited for did not happen in {timeout:g} s", FAILED)
-            sleep(pause)
+            clock.block(pause)
     except KeyboardInterrupt:
         if until_empty or count is not None:
             raise

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import permutations
@@ -25,6 +24,7 @@ import click
 from gateway.commands import FAILED, Failure
 from gateway.commands.client import Client, print_json, segment
 from gateway.commands.messages import print_timeline
+from gateway.runtime.clock import clock
 from gateway.versions import VERSION_NAMES
 
 START_TIMEOUT = 60.0
@@ -54,7 +54,7 @@ def demo(as_json: bool) -> None:
     Publishes over HTTP through each AMQP version, pulls through each other one, compares, acknowledges, and shows
     what the ledger knows.
     """
-    began = time.monotonic()
+    began = clock.monotonic()
     timelines = []
     with gateway_of_our_own() as url:
         client = Client(url, None)
@@ -68,7 +68,7 @@ def demo(as_json: bool) -> None:
     if as_json:
         print_json(timelines)
     say(as_json, f"\nThe gateway has ended. {len(timelines)} messages, none lost, none changed.")
-    say(as_json, f"That took {time.monotonic() - began:.1f} s.")
+    say(as_json, f"That took {clock.monotonic() - began:.1f} s.")
 
 
 def say(quiet: bool, text: str) -> None:
@@ -158,12 +158,12 @@ def wait_for_ports(
     process: subprocess.Popen[bytes], ports_file: Path, seconds: float = START_TIMEOUT
 ) -> dict[str, int]:
     """The ports, once the gateway is ready."""
-    deadline = time.monotonic() + seconds
+    deadline = clock.monotonic() + seconds
     while not ports_file.exists() or not ports_file.stat().st_size:
         if process.poll() is not None:
             raise Failure(f"the gateway ended with status {process.returncode} while it started")
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise Failure(f"the gateway was not ready in {seconds:.0f} s")
-        time.sleep(0.02)
+        clock.block(0.02)
     ports: dict[str, int] = json.loads(ports_file.read_text(encoding="utf-8"))
     return ports

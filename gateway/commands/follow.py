@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Generator
 from queue import Empty, SimpleQueue
-from time import sleep
 from typing import Any
 
 from gateway.commands import UNREACHABLE, Failure
 from gateway.commands.client import Client, note, unreachable
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 
 SILENCE = 45.0
 """How long the gateway may say nothing, in seconds; it speaks every 15."""
@@ -33,8 +33,7 @@ class Acknowledger:
         self._settle = settle
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._failure: Failure | None = None
-        self._thread = threading.Thread(target=self._run, name="acknowledge", daemon=True)
-        self._thread.start()
+        self._thread = threads.start(self._run, name="acknowledge")
 
     def add(self, ack_id: str) -> None:
         """A message was printed."""
@@ -126,5 +125,5 @@ def messages(client: Client, path: str, window: int | None) -> Generator[Any, No
                 raise
             why = failure.message
         note(f"connection lost ({why}); coming back")
-        sleep(pause)
+        clock.block(pause)
         pause = min(pause * 2, PAUSE_MAX)

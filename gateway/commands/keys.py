@@ -13,6 +13,7 @@ import click
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.options import config_option, data_dir_option
 from gateway.commands.settings import PAGE, confirm, yes_option
+from gateway.runtime.threads import threads
 
 if TYPE_CHECKING:
     from gateway.access.keys import StoredKeys
@@ -94,14 +95,14 @@ async def _in_the_ledger(
 
     settings = load(config, overrides={"data_dir": data_dir})
     address = ledger_url(settings)
-    keys = await asyncio.to_thread(audit_keys, settings)
+    keys = await threads.run(audit_keys, settings)
     ledger = await Ledger.open(
         address, settings.ledger, owner="gateway keys", migrate=address.startswith("sqlite"),
         audit_keys=keys,
     )  # fmt: skip
     try:
         seals = load_seals(settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
-        ledger.api_keys.macs = await asyncio.to_thread(key_macs, settings, seals)
+        ledger.api_keys.macs = await threads.run(key_macs, settings, seals)
         stored = StoredKeys(ledger, frozenset(key.name for key in settings.api_keys))
         return await work(stored, broker_names(settings))
     finally:

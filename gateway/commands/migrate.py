@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
 
 from gateway.commands.options import config_option, data_dir_option
+from gateway.runtime.clock import clock
 from gateway.terminal import note
 
 RETRY_EVERY = 1.0
@@ -45,19 +45,19 @@ def migrate(config: str | None, data_dir: str | None, url: str | None, wait: flo
     from gateway.webhooks.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir, "ledger.url": url})
-    deadline = time.monotonic() + wait
+    deadline = clock.monotonic() + wait
     said = ""
     while True:
         try:
             Ledger.migrate(ledger_url(settings))
             break
         except LedgerUnavailable as error:
-            if time.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 raise
             if str(error) != said:
                 said = str(error)
                 note(f"gateway: {said}; trying again")
-        time.sleep(min(RETRY_EVERY, max(0.0, deadline - time.monotonic())))
+        clock.block(min(RETRY_EVERY, max(0.0, deadline - clock.monotonic())))
     click.echo("The ledger is up to date.", err=True)
     if settings.ledger.secrets_file:
         try:

@@ -9,7 +9,6 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from secrets import token_hex
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.client import Client, client_options, dead_letter_text, note, print_json, printable, segment
 from gateway.commands.follow import follow as follow_stream
+from gateway.runtime.ids import ids
 from gateway.terminal import escaped, print_json_line
 
 SAID = {"acknowledge": "acknowledged", "release": "given back", "reject": "rejected", "discard": "discarded"}
@@ -80,7 +80,7 @@ def pull(
             given = context.get_parameter_source("maximum") is not click.core.ParameterSource.DEFAULT
             show = print_line if as_json else print_message
             follow_stream(
-                client, path, show, lambda ids: settle(client, path, "acknowledge", ids, quiet=True),
+                client, path, show, lambda ack_ids: settle(client, path, "acknowledge", ack_ids, quiet=True),
                 maximum if given else None,
             )  # fmt: skip
             return
@@ -109,7 +109,7 @@ def subscription(client: Client, source: tuple[str, ...]) -> Iterator[str]:
         yield source[0]
         return
     broker, queue = source
-    name = f"pull-{token_hex(8)}"
+    name = f"pull-{ids.hex(8)}"
     path = f"/v1/subscriptions/{name}"
     client.ask("PUT", path, body={"broker": broker, "queue": queue})
     try:

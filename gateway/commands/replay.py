@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import sleep
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +12,7 @@ from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.progress import Progress, replay_line
+from gateway.runtime.clock import clock
 from gateway.terminal import escaped
 
 LOOK_EVERY = 0.5
@@ -214,7 +214,7 @@ def watch(client: Client, job_id: str, as_json: bool) -> None:
             progress.show(job, replay_line(job))
             if job["state"] in ENDED:
                 break
-            sleep(LOOK_EVERY)
+            clock.block(LOOK_EVERY)
     finally:
         progress.close()
     if job["state"] != "done":

@@ -12,6 +12,7 @@ import click
 from gateway.commands import PARTLY_DONE, Failure
 from gateway.commands.client import note, print_json, print_table
 from gateway.commands.options import config_option, data_dir_option
+from gateway.runtime.threads import threads
 
 if TYPE_CHECKING:
     from gateway.ledger import Ledger
@@ -66,10 +67,10 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
     from gateway.webhooks.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir})
-    address = await asyncio.to_thread(ledger_url, settings)
-    seals = await asyncio.to_thread(load_seals, settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
+    address = await threads.run(ledger_url, settings)
+    seals = await threads.run(load_seals, settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
     ledger = await Ledger.open(address, settings.ledger, owner="gateway secrets")
-    ledger.api_keys.macs = await asyncio.to_thread(key_macs, settings, seals)
+    ledger.api_keys.macs = await threads.run(key_macs, settings, seals)
     try:
         return await work(ledger, seals)
     finally:

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from time import sleep
 from typing import Any, NamedTuple
 
 import click
@@ -19,6 +18,7 @@ from gateway.commands import UNREACHABLE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, printable, unreachable
 from gateway.commands.messages import TIME_HELP, detail_text
+from gateway.runtime.clock import clock
 from gateway.terminal import json_text
 
 SILENCE = 45.0
@@ -114,7 +114,7 @@ def events(client: Client, query: dict[str, str], follow: bool) -> Iterator[Any]
         if not reached:
             raise Failure("the gateway ended the stream before it began", UNREACHABLE)
         note(f"connection lost ({why}); coming back")
-        sleep(pause)
+        clock.block(pause)
         pause = min(pause * 2, PAUSE_MAX)
 
 

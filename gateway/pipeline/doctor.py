@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +23,7 @@ from gateway.pipeline import session
 from gateway.pipeline.faults import fault_of
 from gateway.pipeline.service import Service, decoded
 from gateway.pipeline.settings import Pipeline
+from gateway.runtime.clock import clock
 
 CLOCK_MAX: Final = 5.0
 """How far our clock and the gateway's may be apart, in seconds: what is late is told by both."""
@@ -166,10 +166,10 @@ def _cursors(pipeline: Pipeline) -> str:
 
 
 def _clock(pipeline: Pipeline) -> str:
-    before = datetime.now(UTC)
+    before = clock.utc()
     with Service(pipeline) as service:
         answer = service.exchange("GET", "/v1/pipeline/runs")
-    after = datetime.now(UTC)
+    after = clock.utc()
     decoded(pipeline.url, answer)
     if "date" not in answer.headers:
         raise Remark("the gateway does not say what time it is")

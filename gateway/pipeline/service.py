@@ -7,7 +7,6 @@ a POST only where nothing of it was sent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +20,7 @@ from gateway.errors import (
     error_of,
 )
 from gateway.pipeline.settings import Pipeline
+from gateway.runtime.clock import block, monotonic_time
 from gateway.validation import culprits
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Service:
         pipeline: Pipeline,
         *,
         transport: httpx.BaseTransport | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = monotonic_time,
+        sleep: Callable[[float], None] = block,
     ) -> None:
         self._pipeline = pipeline
         self._transport = transport

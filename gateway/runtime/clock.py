@@ -44,3 +44,8 @@ def wall_time() -> float:
 def monotonic_time() -> float:
     """Return the shared clock's monotonic time, in seconds: the default of those that are given a clock."""
     return clock.monotonic()
+
+
+def block(seconds: float) -> None:
+    """Sleep in a thread or a command, by the shared clock: the default of those that are given a way to sleep."""
+    clock.block(seconds)

@@ -207,6 +207,7 @@ async def test_what_is_measured_when_somebody_asks(gateway: Gateway) -> None:
     (item,) = await pull(gateway, billing)
     delivery: Any = item.lease.delivery
     delivery.at = asyncio.get_running_loop().time() - 7
+    await gateway.ledger.written()
     gateway.measure()
     assert 6 < (value(gateway.metrics, "leases_oldest_seconds") or 0) < 60
     assert value(gateway.metrics, "broker_up", broker="fake") == 1

@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import uuid4
 
 import psycopg
@@ -269,8 +269,7 @@ def test_transactions_that_are_read_only(look: Look, postgresql: PostgreSQL, pos
 def test_clocks_that_differ(
     look: Look, postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch, apart: float, status: int
 ) -> None:
-    ours = looked_at.time.time
-    monkeypatch.setattr(looked_at, "time", SimpleNamespace(time=lambda: ours() + apart))
+    monkeypatch.setattr("gateway.runtime.clock.clock.now", lambda: time.time() + apart)
     found = look(settings(postgresql_ledger), "ledger")
     assert "s apart" in found.one("ledger.clock").what
     assert found.exit == status

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.commands.options import config_option, data_dir_option
+from gateway.runtime.threads import threads
 from gateway.terminal import escaped
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ async def examine(path: str | None, overrides: dict[str, Any], areas: frozenset[
         report.take(first)
     await _examine(report, config, areas, within, development=development)
     if "pipeline" in areas:
-        await asyncio.to_thread(_pipeline, report, path, overrides)
+        await threads.run(_pipeline, report, path, overrides)
     return report
 
 
@@ -134,12 +135,12 @@ async def _examine(report: Report, config: Config, areas: frozenset[str], within
     async def callers() -> None:
         access.examine(report, config, development=development)
         await access.examine_issuer(report, config, within)
-        await asyncio.to_thread(budgets.examine, report, config)
+        await threads.run(budgets.examine, report, config)
 
     steps: dict[str, Callable[[], Awaitable[None]]] = {
         "access": callers,
-        "files": lambda: asyncio.to_thread(files.examine, report, config),
-        "listeners": lambda: asyncio.to_thread(listeners.examine, report, config),
+        "files": lambda: threads.run(files.examine, report, config),
+        "listeners": lambda: threads.run(listeners.examine, report, config),
         "ledger": lambda: ledger.examine(report, config, within),
         "brokers": lambda: brokers.examine(report, config, within),
         "outbound": lambda: outbound.examine(report, config, within, development=development),

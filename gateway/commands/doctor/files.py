@@ -22,6 +22,7 @@ from gateway.core.peers import SECRET_MIN
 from gateway.errors import ConfigurationError, EncodeError
 from gateway.ledger.disk import reserve_of
 from gateway.ledger.engine import Database
+from gateway.runtime.clock import clock
 from gateway.transports import client_context
 from gateway.transports.tls import ServerTls
 from gateway.webhooks.secrets import load_seals
@@ -274,7 +275,7 @@ def _open_files(report: Report, config: Config) -> None:
 
 
 def _zone(report: Report) -> None:
-    name, year = os.environ.get("TZ", ""), time.gmtime().tm_year
+    name, year = os.environ.get("TZ", ""), clock.utc().year
     if year < YEAR_MIN:
         report.fail("system.zone", "clock", f"it says the year {year}", do="Set the clock, by NTP.")
         return

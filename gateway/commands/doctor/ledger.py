@@ -7,12 +7,10 @@ PostgreSQL: one connection, one transaction that is READ ONLY.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sqlite3
 import stat
-import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing, suppress
@@ -31,6 +29,8 @@ from gateway.ledger.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
 from gateway.ledger.ids import DAY_MS
 from gateway.ledger.models import PARTITIONED, metadata
 from gateway.ledger.schema import HEAD, partition_name
+from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 from gateway.upstreams.keeper import is_loopback
 from gateway.webhooks.secrets import key_of, load_seals
 
@@ -85,7 +85,7 @@ async def examine(report: Report, config: Config, within: float) -> None:
         report.fail("ledger.address", "ledger.url", str(error), do=do, status=USAGE)
         return
     if database.path is not None:
-        await asyncio.to_thread(_sqlite, report, config, database.path)
+        await threads.run(_sqlite, report, config, database.path)
     else:
         await _postgresql(report, config, database, within)
 
@@ -206,7 +206,7 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
                 "alembic_version" in tables
             ) else []  # fmt: skip
             specs = connection.execute(SEALED).fetchall() if "resources" in tables else []
-            keys = connection.execute(KEYS, (int(time.time() * 1e6),)).fetchall() if "api_keys" in tables else []
+            keys = connection.execute(KEYS, (int(clock.now() * 1e6),)).fetchall() if "api_keys" in tables else []
     except sqlite3.Error as error:
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
         report.fail(
@@ -259,7 +259,7 @@ async def _postgresql(report: Report, config: Config, database: Database, within
         except Unreachable as error:
             report.fail("ledger.address", where, error.what, do=error.do)
             return
-    await asyncio.to_thread(_look, report, config, database, where, within)
+    await threads.run(_look, report, config, database, where, within)
 
 
 def _look(report: Report, config: Config, database: Database, where: str, within: float) -> None:
@@ -303,9 +303,9 @@ def _examine(
         row = connection.execute(query.encode(), parameters).fetchone()
         return None if row is None else row[0]
 
-    before = time.time()
+    before = clock.now()
     theirs = float(value("SELECT extract(epoch FROM clock_timestamp())"))
-    after = time.time()
+    after = clock.now()
     report.ok("ledger.reach", where, f"PostgreSQL {value('SHOW server_version')} lets us in")
     _clock(report, where, max(before - theirs, theirs - after, 0.0))
     if not value("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") and not is_loopback(
@@ -396,7 +396,7 @@ def _rights(report: Report, config: Config, connection: psycopg.Connection[Any],
         report.ok("ledger.write", where, f"{user} may write its tables")
     owned = {name: owner for name, _, owner in rows}
     makes = all(owned.get(table, False) for table in PARTITIONED)
-    today = int(time.time() * 1000) // DAY_MS
+    today = int(clock.now() * 1000) // DAY_MS
     wanted = [partition_name(table, day) for table in PARTITIONED for day in (today, today + 1)]
     there = connection.execute("SELECT relname FROM pg_class WHERE relname = ANY(%s)", (wanted,)).fetchall()
     missing = sorted(set(wanted) - {name for (name,) in there})
@@ -416,7 +416,7 @@ def _rights(report: Report, config: Config, connection: psycopg.Connection[Any],
     if not barred:
         specs = connection.execute(SEALED).fetchall()
         _sealed(report, config, (bytes(spec) for (spec,) in specs))
-        keys = connection.execute(KEYS.replace("?", "%s").encode(), (int(time.time() * 1e6),)).fetchall()
+        keys = connection.execute(KEYS.replace("?", "%s").encode(), (int(clock.now() * 1e6),)).fetchall()
         _stored_scopes(report, config, keys)
         holders = connection.execute(
             "SELECT owner FROM shards WHERE owner IS NOT NULL"

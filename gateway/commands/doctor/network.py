@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from typing import Final
 from cryptography import x509
 
 from gateway.commands.doctor.findings import Report
+from gateway.runtime.clock import clock
 
 EXPIRES_SOON: Final = timedelta(days=21)
 """A certificate that has less left than this is worth a word."""
@@ -108,14 +109,14 @@ async def addresses(host: str, within: float) -> Sequence[str]:
 async def connect(found: Sequence[str], port: int, within: float) -> tuple[str, socket.socket]:
     """The first address that takes a connection, and the connection. Raises Unreachable."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + within
+    until = clock.monotonic() + within
     tried = found[:ADDRESSES]
     last = Unreachable("there is no address to try", "Look at the host's name.")
     for number, address in enumerate(tried):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
-            async with asyncio.timeout((until - loop.time()) / (len(tried) - number)):
+            async with asyncio.timeout((until - clock.monotonic()) / (len(tried) - number)):
                 await loop.sock_connect(sock, (address, port))
         except TimeoutError:
             sock.close()
@@ -163,7 +164,7 @@ def read_certificates(text: bytes) -> list[Shown]:
 
 def judge_dates(report: Report, check: str, where: str, shown: Shown, whose: str) -> bool:
     """Say it where a certificate has expired, is for later, or expires soon; whether it counts today."""
-    now = datetime.now(UTC)
+    now = clock.utc()
     certificate = shown.certificate
     if now > certificate.not_valid_after_utc:
         report.fail(

@@ -19,6 +19,7 @@ from gateway.outbound.connection import Connection
 from gateway.outbound.dialer import Dialer, dial
 from gateway.outbound.hosts import split_url
 from gateway.outbound.resolver import SystemResolver
+from gateway.runtime.clock import clock
 
 AT_ONCE: Final = 8
 """Most endpoints that are connected to at once."""
@@ -107,7 +108,7 @@ async def _endpoint(
         where = f"{where} ({site})"
         rules.check_site(site)
         connection = Connection(None, str(site), DEFAULT_OUTBOUND_LIMITS, nothing, nothing)
-        await dialer.open(site, tls, connection, asyncio.get_running_loop().time() + within)
+        await dialer.open(site, tls, connection, clock.monotonic() + within)
         connection.abort()
     except EncodeError as error:
         report.fail("outbound.endpoint", where, str(error), do="Correct the URL.", status=2)

@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-from uuid import uuid4
 
 from gateway.commands.doctor.findings import Report
 from gateway.config import BrokerUrl
@@ -41,6 +40,7 @@ from gateway.operations import (
     Request,
     SelectConfirm,
 )
+from gateway.runtime.ids import ids
 from gateway.versions import PROTOCOLS
 
 NAMES: Final = 50
@@ -141,7 +141,7 @@ class Around:
 
     async def _read(self, link: Link, queue: str) -> None:
         """Whether the login may read from a queue: RabbitMQ looks at that before it looks at the arguments."""
-        request = Consume(0, queue, f"doctor-{uuid4().hex}", arguments={"x-priority": "none"})
+        request = Consume(0, queue, f"doctor-{ids.uuid().hex}", arguments={"x-priority": "none"})
         try:
             await self._ask(link, request)
         except PreconditionFailed:
@@ -168,7 +168,7 @@ class Around:
             async with asyncio.timeout(self.within):
                 await channel.open()
                 await channel.request(SelectConfirm(channel.number))
-                key = f"gateway-doctor-{uuid4().hex}"
+                key = f"gateway-doctor-{ids.uuid().hex}"
                 outcome = await channel.request(Publish(channel.number, exchange, key, message, mandatory=True))
         except PreconditionFailed:
             outcome = None  # it came as far as the expiration

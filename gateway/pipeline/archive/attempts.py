@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from gateway.pipeline.archive.commits import Commits, File
 from gateway.pipeline.archive.disk import flush, make_folder, room
+from gateway.runtime.ids import ids
 
 FOLDER: Final = "_attempts"
 TRIES: Final = 10
@@ -101,7 +101,7 @@ def attempt(archive: Path, commits: Commits) -> Iterator[Attempt]:
 
 def _begun(archive: Path) -> tuple[Attempt, int]:
     while True:
-        own = Attempt(archive, uuid4().hex)
+        own = Attempt(archive, ids.uuid().hex)
         lock = os.open(_lock_of(own), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

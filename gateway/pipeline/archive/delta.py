@@ -24,7 +24,6 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
-from uuid import uuid4
 
 from gateway.errors import ArchiveDamaged, ArchiveTooNew, ConfigurationError, GatewayError, NoSuchResource
 from gateway.pipeline.archive import commits
@@ -48,6 +47,7 @@ from gateway.pipeline.archive.table import (
     may_go,
 )
 from gateway.pipeline.schema import COLUMNS, SCHEMA_VERSION
+from gateway.runtime.ids import ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ class DeltaTable(ArchiveTable):
         if token.passed(versions):
             return Appended(repeated=True)
         merged(columns, tuple((each.name, each.dataType.simpleString()) for each in rows.schema))
-        own = uuid4().hex
+        own = ids.uuid().hex
         try:
             with spoken(Path(self.path)):
                 (
@@ -386,7 +386,7 @@ def _make(spark: SparkSession, path: str, log: str) -> None:
         raise ConfigurationError(f"{path}: there is no log {log!r} to archive; there are {', '.join(COLUMNS)}")
     columns = ", ".join(f"`{column.name}` {column.type}" for column in COLUMNS[log])
     properties = {
-        "gateway.id": uuid4().hex,
+        "gateway.id": ids.uuid().hex,
         "gateway.log": log,
         "gateway.schema_version": str(SCHEMA_VERSION),
         "delta.enableDeletionVectors": "false",

@@ -14,13 +14,11 @@ object store has neither.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from uuid import uuid4
 
 from gateway.errors import ArchiveDamaged, ConfigurationError, DiskFull, NoSuchResource
 from gateway.pipeline.archive import attempts, commits
@@ -44,6 +42,8 @@ from gateway.pipeline.archive.table import (
     may_go,
 )
 from gateway.pipeline.schema import COLUMNS, SCHEMA_VERSION
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +63,7 @@ class ParquetTable(ArchiveTable):
         self._given = engine
         self._archive = Path(path)
         self._commits = Commits(self._archive)
-        self._clock = clock or (lambda: time.time_ns() // 1_000)
+        self._clock = clock or _microseconds
 
     @classmethod
     def opened(
@@ -299,10 +299,10 @@ def _made(place: Path, log: str) -> Made:
     log_of = Commits(place)
     first = Commit(
         "make",
-        time.time_ns() // 1_000,
+        _microseconds(),
         SCHEMA_VERSION,
         columns=tuple((column.name, column.type) for column in COLUMNS[log]),
-        made=Made(uuid4().hex, log),
+        made=Made(ids.uuid().hex, log),
     )
     with attempt(place, log_of) as own:
         made = log_of.commit(lambda state: None if state.made else first, own.folder).made
@@ -313,3 +313,8 @@ def _made(place: Path, log: str) -> Made:
 def _forgetting(state: State, gone: Iterable[str], at: int) -> Commit | None:
     left = tuple(path for path in gone if path in state.removed)
     return Commit("vacuum", at, SCHEMA_VERSION, forget=left) if left else None
+
+
+def _microseconds() -> int:
+    """The wall time, in microseconds since 1970."""
+    return clock.now_ns() // 1_000

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -26,6 +25,7 @@ from gateway.pipeline.jobs.base import Context, Option, Outcome
 from gateway.pipeline.reports import Number, Numbers, Section, Table
 from gateway.pipeline.schema import EVENTS, MESSAGES
 from gateway.pipeline.source.offsets import RANGE_MAX, Head, Position, backlog, check, described, furthest, head_of
+from gateway.runtime.clock import block
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +65,7 @@ class Archive:
                identity=False),
     )  # fmt: skip
 
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, sleep: Callable[[float], None] = block) -> None:
         self._sleep = sleep
 
     def run(self, context: Context) -> Outcome:

@@ -8,7 +8,6 @@ messages.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchResource, NotFound, ServiceRefused, ServiceUnreachable
 from gateway.pipeline.service import Service, decoded
+from gateway.runtime.clock import block
 
 NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 LOOKS: Final = 3
@@ -58,7 +58,7 @@ def ask(
     routes: Mapping[str, str] | None = None,
     *,
     looks: int = LOOKS,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = block,
 ) -> Estate:
     """What the gateway says of itself.
 

@@ -44,6 +44,7 @@ from gateway.pipeline.jobs.moves import (
 )  # fmt: skip
 from gateway.pipeline.reports import Bars, Number, Numbers, Section, Table
 from gateway.pipeline.schema import EVENTS, MESSAGES
+from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,7 +139,7 @@ class Reconcile:
         options = context.options
         routes = dict(_route(text) for text in options.get("bind") or ())
         context.say("asking what lies in the queues")
-        asked_at = time.time()  # what comes later may not have been counted
+        asked_at = clock.now()  # what comes later may not have been counted
         estate = (
             read_estate(options["estate"], routes) if options.get("estate") else estates.ask(context.service, routes)
         )

@@ -34,6 +34,7 @@ from gateway.pipeline.jobs.sending import (
 from gateway.pipeline.reports import Number, Numbers, Section, Table
 from gateway.pipeline.schema import MESSAGES, ddl
 from gateway.pipeline.source.messages import Counts
+from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -206,7 +207,7 @@ class _State:
         hours = float(context.options["keys_hours"])
         if self.at is None or context.options["go_on"]:
             return
-        ago = (now or datetime.now(UTC)) - self.at
+        ago = (now or clock.utc()) - self.at
         if ago > timedelta(hours=hours * MARGIN):
             raise ConfigurationError(
                 f"the run {context.run_id} stopped {ago.total_seconds() / 3600:.1f} hours ago in the middle, and the "
@@ -216,7 +217,7 @@ class _State:
 
     def keep(self, context: Context) -> None:
         """Write it down, before a slice begins."""
-        self.at = datetime.now(UTC)
+        self.at = clock.utc()
         context.keep(
             position=self.position,
             counts=clear(self.counts),

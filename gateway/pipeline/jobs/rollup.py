@@ -35,6 +35,7 @@ from gateway.pipeline.jobs.rollups import Hour, Manifest, Rollups
 from gateway.pipeline.jobs.routes import ROUTE
 from gateway.pipeline.reports import Bars, Lines, Number, Numbers, Section, Table
 from gateway.pipeline.schema import EVENTS
+from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +84,7 @@ class Rollup:
 
     def _on(self, context: Context, rollups: Rollups, before: Manifest) -> dict[str, Any]:
         """Go on where the last run ended."""
-        now = time.time()
+        now = clock.now()
         missed = 0
         if folder := context.options.get("source"):
             events = context.spark.read.parquet(folder).select(*COLUMNS).where(beyond(before.position))
@@ -107,7 +108,7 @@ class Rollup:
         """Count a range of hours anew."""
         first = hour_of(context.options["since"])
         until = context.options.get("until")
-        last = int(time.time()) // 3600 + 1 if until is None else hour_of(until)
+        last = int(clock.now()) // 3600 + 1 if until is None else hour_of(until)
         if last <= first:
             raise ConfigurationError(f"until must be an hour or more behind since: hours {first} to {last}")
         context.say(f"counting {last - first} hours anew")
@@ -210,7 +211,7 @@ def fold(
 ) -> dict[str, Any]:
     """Add new events, those up to ``head``, to the hours they belong to."""
     spark = events.sparkSession
-    counted_at = int(time.time() if now is None else now) // 3600
+    counted_at = int(clock.now() if now is None else now) // 3600
     if dict(head) == dict(before.position):
         return {"events": 0, "hours": [], "late": 0, "kept": 0}
     fresh = rollup(events).localCheckpoint()

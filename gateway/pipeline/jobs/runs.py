@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +22,8 @@ from gateway.exits import DONE, exit_status
 from gateway.pipeline.faults import fault_of
 from gateway.pipeline.jobs.base import Context, Job, Outcome
 from gateway.pipeline.service import Service
+from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.ids import ids
 
 RUNS: Final = "/v1/pipeline/runs"
 DETAIL_MAX: Final = 60_000
@@ -47,8 +47,8 @@ class Ended:
 
 def new_id(job: str, now: float | None = None) -> str:
     """An id for a run that was given none: ``rollup-20261103T040506-1f0a9c``."""
-    at = datetime.fromtimestamp(time.time() if now is None else now, UTC)
-    return f"{job}-{at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    at = datetime.fromtimestamp(clock.now() if now is None else now, UTC)
+    return f"{job}-{at:%Y%m%dT%H%M%S}-{ids.hex(3)}"
 
 
 def path_of(run_id: str) -> str:
@@ -56,7 +56,7 @@ def path_of(run_id: str) -> str:
     return f"{RUNS}/{quote(run_id, safe='')}"
 
 
-def run(job: Job, context: Context, clock: Callable[[], float] = time.time) -> Ended:
+def run(job: Job, context: Context, clock: Callable[[], float] = wall_time) -> Ended:
     """Run a job to its end, and record that. A dry run leaves no record.
 
     Raises:

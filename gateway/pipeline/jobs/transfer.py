@@ -15,7 +15,6 @@ stops anywhere goes on there under its id; what it finds in the way it says, and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -41,6 +40,7 @@ from gateway.pipeline.jobs.sending import (
 from gateway.pipeline.reports import Number, Numbers, Section, Table
 from gateway.pipeline.schema import COLUMNS, MESSAGES, ddl
 from gateway.pipeline.source.messages import Counts
+from gateway.runtime.clock import block, monotonic_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,7 +109,9 @@ class Transfer:
     )
 
     def __init__(
-        self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+        self,
+        sleep: Callable[[float], None] = block,
+        clock: Callable[[], float] = monotonic_time,
     ) -> None:
         self._sleep = sleep
         self._clock = clock

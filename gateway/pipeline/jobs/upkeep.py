@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Final
 
 from gateway.errors import NoSuchResource
 from gateway.pipeline.archive.table import KEEP_SECONDS, ArchiveTable, archive_of
 from gateway.pipeline.jobs.base import Context, Option
 from gateway.pipeline.schema import COLUMNS
+from gateway.runtime.clock import clock
 
 ALL: Final = "all"
 
@@ -41,7 +42,7 @@ def archives(context: Context) -> Iterator[ArchiveTable]:
 
 def today() -> date:
     """The day that is not over yet, UTC."""
-    return datetime.now(UTC).date()
+    return clock.utc().date()
 
 
 def days_ago(days: int) -> date:

@@ -19,13 +19,14 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
-from uuid import uuid4
 
 from gateway.errors import CursorOwned, GatewayError, ServiceRefused
 from gateway.pipeline.source.http import Http
 from gateway.pipeline.source.notes import note
 from gateway.pipeline.source.offsets import Position, canonical, furthest
 from gateway.pipeline.source.patience import Patience
+from gateway.runtime.ids import ids
+from gateway.runtime.threads import threads
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -40,7 +41,7 @@ def new_owner() -> str:
         user = getpass.getuser()
     except (OSError, KeyError):
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}/{uuid4().hex[:12]}"
+    return f"{user}@{socket.gethostname()}/{ids.uuid().hex[:12]}"
 
 
 def path_of(name: str, verb: str = "") -> str:
@@ -86,8 +87,7 @@ class Cursor:
         found = self._http.ask("POST", path_of(self._name, ":claim"), body=body)
         self._position = position_in(found, self._http.url)
         self._epoch = int(found["epoch"])
-        self._thread = threading.Thread(target=self._beats, name=f"cursor-{self._name}", daemon=True)
-        self._thread.start()
+        self._thread = threads.start(self._beats, name=f"cursor-{self._name}")
         return self._position
 
     def put(self, position: Mapping[str, int], *, again: bool = False) -> None:

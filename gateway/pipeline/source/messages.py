@@ -8,7 +8,6 @@ gateway is away, and a message while the gateway says that it may be taken later
 from __future__ import annotations
 
 import hashlib
-import time
 from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from gateway.pipeline.source.http import Away, Http
 from gateway.pipeline.source.notes import note
 from gateway.pipeline.source.options import WriteOptions
 from gateway.pipeline.source.patience import Patience
+from gateway.runtime.clock import block, monotonic_time, wall_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -238,8 +238,8 @@ class Sender:
 
     def __init__(
         self, http: Http, options: WriteOptions, partition: int = 0,
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = monotonic_time, sleep: Callable[[float], None] = block,
+        wall: Callable[[], float] = wall_time,
     ) -> None:  # fmt: skip
         self._wall = wall
         self._http = http

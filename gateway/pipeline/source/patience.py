@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from typing import Final
 
 from gateway.errors import ServiceUnreachable
+from gateway.runtime.clock import block, monotonic_time
+from gateway.runtime.ids import fraction
 
 PAUSE: Final = 0.1
 """First pause, in seconds; each one is twice as long as the one before, with jitter."""
@@ -21,9 +21,9 @@ class Patience:
     def __init__(
         self,
         seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = monotonic_time,
+        sleep: Callable[[float], None] = block,
+        jitter: Callable[[], float] = fraction,
     ) -> None:
         """``seconds`` is how long nothing may come; 0: not a moment."""
         self._seconds = seconds

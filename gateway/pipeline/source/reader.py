@@ -7,7 +7,6 @@ process that lives as long as the query: only there are a cursor and what was pl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +44,7 @@ from gateway.pipeline.source.options import FILTERS, LATEST, LISTS, ReadOptions
 from gateway.pipeline.source.patience import Patience
 from gateway.pipeline.source.ranges import SEQUENCE, read_range
 from gateway.pipeline.source.transports import HttpRows, transport_of
+from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -341,23 +341,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, start: dict[str, Any]) -> Position | None:
         """The end of the log; None: nobody can tell just now."""
         control = self._control()
-        wait = self._looked_at + self.options.poll - time.monotonic()
+        wait = self._looked_at + self.options.poll - clock.monotonic()
         if wait > 0:  # Spark asks a hundred times a second
-            time.sleep(min(wait, self.options.poll))
+            clock.block(min(wait, self.options.poll))
         try:
             patience = Patience(min(LOOK_PATIENCE, self.options.unavailable_timeout))
             self._head = offsets.head_of(
                 control.http.ask("GET", "/v1/log/head", {"log": self.options.log}, patience=patience), self.options.url
             )
         except ServiceUnreachable as error:
-            now = time.monotonic()
+            now = clock.monotonic()
             self._away_since = now if self._away_since is None else self._away_since
             if now - self._away_since >= self.options.unavailable_timeout:
                 raise
             note("pipeline.gateway_away", url=self.options.url, reason=str(error))
             return None
         finally:
-            self._looked_at = time.monotonic()
+            self._looked_at = clock.monotonic()
         self._away_since = None
         offsets.check(start, self._head, fail=self.options.fail_on_data_loss)
         return self._head.end

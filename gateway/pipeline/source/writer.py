@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import msgspec
 from pyspark import TaskContext
@@ -23,6 +22,7 @@ from gateway.pipeline.source.http import Http
 from gateway.pipeline.source.messages import Counts, Keys, Sender, check_columns, messages_of
 from gateway.pipeline.source.notes import note
 from gateway.pipeline.source.options import WriteOptions
+from gateway.runtime.ids import ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class _Writer:
             raise ConfigurationError('messages are added to an exchange and replace none: use the mode "append"')
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         self.options = options
-        self.run = uuid4().hex
+        self.run = ids.uuid().hex
         """The same for all attempts of the tasks of one batch write."""
 
     def post(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

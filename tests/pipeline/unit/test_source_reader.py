@@ -313,8 +313,8 @@ def test_a_gateway_that_is_away_is_nothing_new_until_it_has_been_too_long(
     """An exception would end the query."""
     now = [1_000.0]
     monkeypatch.setattr("gateway.pipeline.source.reader.LOOK_PATIENCE", 0.0)
-    monkeypatch.setattr("gateway.pipeline.source.reader.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("gateway.pipeline.source.reader.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("gateway.runtime.clock.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("gateway.runtime.clock.clock.block", lambda seconds: None)
     reader = stream(unavailable_timeout="100")
     assert reader.latestOffset({}, ALL) == {"0": 1_000, "3": 100}
     gateway.down()
