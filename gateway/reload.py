@@ -50,7 +50,7 @@ from gateway.errors import (
     RestartNeeded,
 )
 from gateway.outbound import GuardedTransport, Rules
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.threads import threads
 from gateway.taps import Taps
 from gateway.taps.rows import KIND as TAP
@@ -373,7 +373,7 @@ class Reloads:
         return bool(done) and not task.cancelled() and task.exception() is None and task.result()
 
     async def _begin_anew(self) -> bool:
-        gateway, pause = self._running.gateway, PAUSE_MIN
+        gateway, backoff = self._running.gateway, Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 names = sorted(self._endpoints)
@@ -388,8 +388,7 @@ class Reloads:
                 log("config.follows_later", logging.WARNING, reason=str(error))
             except Exception as error:  # a fault of ours must not end the trying
                 log("config.failed", logging.ERROR, exc_info=error)
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
 
 def _works(upstream: Upstream | None) -> bool:

@@ -30,6 +30,7 @@ from gateway.core.gateway import Gateway
 from gateway.core.publishing import version_name
 from gateway.core.supervised import HALT_WITHIN, Wish
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Oversized, Upstream, UpstreamState
@@ -211,7 +212,7 @@ class Bridge:
 
     async def _run(self) -> None:
         """Begin, with growing pauses until it works; then look after what needs looking after."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             self._hurry.clear()
             try:
@@ -225,9 +226,8 @@ class Bridge:
                 log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
                 self._faults.set(OURS, f"internal error: {error!r:.200}")
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):  # wait_for may swallow a cancelling
+                async with asyncio.timeout(backoff.next()):  # wait_for may swallow a cancelling
                     await self._hurry.wait()
-            pause = min(pause * 2, PAUSE_MAX)
         self._faults.clear(OURS)
         while True:
             try:
@@ -493,7 +493,7 @@ class Bridge:
             self._declaring = self._loop.create_task(self._declare_until_done())
 
     async def _declare_until_done(self) -> None:
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 await self._declare()
@@ -503,8 +503,7 @@ class Bridge:
             except Exception as error:  # a fault of ours must not end the trying
                 log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
                 self._faults.set(QUEUE, f"internal error: {error!r:.200}")
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
         self._faults.clear(QUEUE)
 
     def _oversized(self, oversized: Oversized) -> None:

@@ -28,6 +28,7 @@ from gateway.core.dead_letters import dead_letter_copy, without_deaths
 from gateway.errors import EncodeError, GatewayError, Unroutable
 from gateway.fidelity.deaths import written
 from gateway.message import Message
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.upstreams import Upstream
 
@@ -81,24 +82,23 @@ class Graves:
 
     async def run(self) -> None:
         """Dead-letter what there is, for ever."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
                 trouble = await self._bury([self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))])
                 if trouble is None:
-                    pause = PAUSE_MIN
+                    backoff.reset()
                     self._faults.clear(WHERE)
                     continue
                 self._faults.set(WHERE, trouble)
                 self._hurry.clear()
                 try:
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(backoff.next()):
                         await self._hurry.wait()
                 except TimeoutError:
                     pass  # the pause is over
-                pause = min(pause * 2, PAUSE_MAX)
 
     async def _bury(self, items: list[Item]) -> str | None:
         """Dead-letter some; those that the place did not take wait again. What was wrong, None: nothing."""

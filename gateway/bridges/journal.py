@@ -19,6 +19,7 @@ from gateway.core.dead_letters import died
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, NewMessage, Seen
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
@@ -83,14 +84,13 @@ class Journal:
 
     async def seen(self, keys: Sequence[str]) -> dict[str, Seen]:
         """What the inbox knows of these origin ids. Tries for as long as it takes."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 return await self._ledger.seen(self.scope, keys)
             except LedgerUnavailable as error:
                 self._faults.set(WHERE, str(error))
-            await self._wait(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await self._wait(backoff.next())
 
     async def patiently(self, write: Callable[[], Awaitable[R]]) -> R:
         """What the ledger says to a write; tries for as long as it takes.
@@ -105,12 +105,11 @@ class Journal:
 
     async def _again(self, write: Callable[[], Awaitable[R]], error: LedgerUnavailable) -> R:
         self._stuck += 1
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         try:
             while True:
                 self._faults.set(WHERE, str(error))
-                await self._wait(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await self._wait(backoff.next())
                 try:
                     found = await write()
                     break

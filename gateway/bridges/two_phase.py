@@ -30,6 +30,7 @@ from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
 from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds
 from gateway.message import Message
 from gateway.operations import Xid
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Branch, Fate, Upstream
@@ -248,7 +249,7 @@ class TwoPhase:
 
     async def _commit(self, xid: Xid, branch: Branch) -> Fate:
         """Commit what is decided, for as long as it takes."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             self._hurry.clear()
             try:
@@ -258,11 +259,10 @@ class TwoPhase:
                 branch.abandon()
                 self._faults.set(WHERE, f"it is prepared at {self._target.name} and to be committed: {error}")
             try:
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(backoff.next()):
                     await self._hurry.wait()
             except TimeoutError:
                 pass  # the pause is over
-            pause = min(pause * 2, PAUSE_MAX)
         self._faults.clear(WHERE)
         return fate
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.commands import UNREACHABLE, Failure
 from gateway.commands.client import Client, note, unreachable
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.threads import threads
 
 SILENCE = 45.0
@@ -101,14 +101,15 @@ def messages(client: Client, path: str, window: int | None) -> Generator[Any, No
     import httpx
 
     reached = False
-    pause = PAUSE_MIN
+    backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
     query = {"max_outstanding": str(min(window, 100))} if window is not None else {}
     while True:
         try:
             with client.stream(path, {"accept": "application/x-ndjson"}, query, SILENCE) as lines:
                 why = "the gateway hung up"
                 for line in lines:
-                    reached, pause = True, PAUSE_MIN
+                    reached = True
+                    backoff.reset()
                     if not line.strip():
                         continue
                     item = json.loads(line)
@@ -125,5 +126,4 @@ def messages(client: Client, path: str, window: int | None) -> Generator[Any, No
                 raise
             why = failure.message
         note(f"connection lost ({why}); coming back")
-        clock.block(pause)
-        pause = min(pause * 2, PAUSE_MAX)
+        backoff.block()

@@ -18,7 +18,7 @@ from gateway.commands import UNREACHABLE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import Client, client_options, note, printable, unreachable
 from gateway.commands.messages import TIME_HELP, detail_text
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.terminal import json_text
 
 SILENCE = 45.0
@@ -90,14 +90,15 @@ def events(client: Client, query: dict[str, str], follow: bool) -> Iterator[Any]
     import httpx
 
     reached = ""
-    pause = PAUSE_MIN
+    backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
     while True:
         headers = {"accept": "text/event-stream"} | ({"last-event-id": reached} if reached else {})
         try:
             with client.stream("/v1/events", headers, query, SILENCE) as lines:
                 for block in blocks(lines):
                     if block.id is not None:
-                        reached, pause = block.id, PAUSE_MIN
+                        reached = block.id
+                        backoff.reset()
                     if block.data:
                         yield json.loads(block.data)
             if not follow:
@@ -114,8 +115,7 @@ def events(client: Client, query: dict[str, str], follow: bool) -> Iterator[Any]
         if not reached:
             raise Failure("the gateway ended the stream before it began", UNREACHABLE)
         note(f"connection lost ({why}); coming back")
-        clock.block(pause)
-        pause = min(pause * 2, PAUSE_MAX)
+        backoff.block()
 
 
 def blocks(lines: Iterable[str]) -> Iterator[Received]:

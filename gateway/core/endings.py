@@ -15,7 +15,7 @@ from gateway.core import envelopes
 from gateway.core.publishing import Outgoing, Published
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable, OutcomeUnknown, error_of
 from gateway.ledger import Ended, Intent, KeyLost, Kind, Ledger, Timeline, id_text
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.telemetry import log
 
 LATE_CONFIRM: Final = 10.0
@@ -71,20 +71,19 @@ async def known(ledger: Ledger, message_id: bytes) -> Published:
 
 async def _timeline(ledger: Ledger, message_id: bytes) -> Timeline | None:
     """The timeline of a message, as soon as the ledger can be read."""
-    pause = PAUSE_MIN
+    backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
     while True:
         try:
             return await ledger.timeline(message_id)
         except LedgerUnavailable as error:
             log("ledger.answer_waits", logging.DEBUG, detail=str(error))
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
 
 async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
     """Tell the ledger how keys end, again until it is written, or a key is found to be another's. Where events cannot
     be stored, a key ends without them."""
-    pause = PAUSE_MIN
+    backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
     while ended:
         try:
             errors = await ledger.keyring.end(client, ended)
@@ -93,8 +92,7 @@ async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
         ended, away = _left(ended, errors)
         if ended and away is not None:
             log("ledger.answer_waits", logging.DEBUG, count=len(ended), detail=str(away))
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
 
 def _left(

@@ -51,6 +51,7 @@ from gateway.ledger import (
     Unknown,
     id_text,
 )
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
@@ -274,7 +275,7 @@ class KeyedPublisher:
     async def _insist(self, end: Callable[[Sequence[Entry]], Awaitable[None]], entries: Sequence[Entry]) -> None:
         """Tell the ledger how a key ends, again until it is written, or the key is found to be another's. Where
         events cannot be stored, the key ends without them."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 await end(entries)
@@ -282,8 +283,7 @@ class KeyedPublisher:
                 log("ledger.key_lost", logging.WARNING, detail=str(error))
             except LedgerUnavailable as error:
                 log("ledger.answer_waits", logging.DEBUG, detail=str(error))
-                await clock.sleep(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await backoff.wait()
                 continue
             except EntriesRefused as error:
                 if not entries:

@@ -65,6 +65,7 @@ from gateway.ledger import (
     id_text,
 )
 from gateway.ledger.outbox import OLD_PLACE
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
@@ -586,7 +587,7 @@ class Outbox:
 
     async def _settle(self, work: Work) -> set[bytes]:
         """Write down what became of a batch; tries for as long as it takes. Returns what the ledger holds no more."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 was_ours = await self._ledger.outbox.settle(work.done, work.retry, work.kept)
@@ -597,8 +598,7 @@ class Outbox:
                 log("outbox.events_refused", logging.ERROR, reason=str(error))
                 work.done = [(message_id, ()) for message_id, _ in work.done]
                 work.kept = [(message_id, (), reason) for message_id, _, reason in work.kept]
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

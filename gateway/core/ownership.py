@@ -33,6 +33,7 @@ from gateway.core.peers import Peers
 from gateway.errors import GatewayError
 from gateway.ledger import Ledger
 from gateway.ledger.work import Peer, View
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 
@@ -390,7 +391,7 @@ class Ownership:
         held.task = asyncio.get_running_loop().create_task(self._start(group, held), name=f"start {group.kind}")
 
     async def _start(self, group: Group, held: Held) -> None:
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         said = ""
         while True:
             try:
@@ -408,15 +409,14 @@ class Ownership:
                 return
             finally:
                 held.tried.set()
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
     async def _refresh(self, group: Group, held: Held) -> None:
         """Have it read again. What went wrong is tried again: nobody else would."""
         worker = group.worker
         if not isinstance(worker, Attentive):
             return
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while not held.stopping and group.held.get(held.name) is held:
             await held.tried.wait()
             try:
@@ -426,8 +426,7 @@ class Ownership:
                 expected = isinstance(error, GatewayError)
                 level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
                 log("work.not_started", level, exc_info=shown, kind=group.kind, name=held.name, reason=str(error))
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
     async def _hand_over(self, group: Group, names: Iterable[str], within: float) -> None:
         """Bring work to an end; it is free after that."""
@@ -436,7 +435,7 @@ class Ownership:
             held.stopping = True
         await asyncio.gather(*(self._stop(group, held, within) for held in ending))
         ended = [held.name for held in ending if group.held.get(held.name) is held]
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while ended:
             try:
                 await self._work.release(group.kind, ended)
@@ -445,8 +444,7 @@ class Ownership:
                 if self._leaving:  # they are free when the shard is given back, or when its lease ends
                     log("work.not_released", logging.WARNING, kind=group.kind, count=len(ended), reason=str(error))
                     break
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
         for held in ending:
             if group.held.get(held.name) is held:
                 del group.held[held.name]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.ledger import Entry, Ledger
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.telemetry import Metrics, log
 
 KEPT_MAX = 100_000
@@ -49,7 +49,7 @@ class Recorder:
             self._task = asyncio.get_running_loop().create_task(self._write(), name="recorder")
 
     async def _write(self) -> None:
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         try:
             while self._waiting:
                 group = [self._waiting.popleft() for _ in range(min(GROUP_MAX, len(self._waiting)))]
@@ -57,12 +57,11 @@ class Recorder:
                     await self._ledger.record(group)
                 except LedgerUnavailable:
                     self._waiting.extendleft(reversed(group))
-                    await clock.sleep(pause)
-                    pause = min(pause * 2, PAUSE_MAX)
+                    await backoff.wait()
                 except GatewayError as error:  # some events cannot be stored; the others are
                     log("ledger.events_refused", logging.ERROR, detail=str(error))
                 else:
-                    pause = PAUSE_MIN
+                    backoff.reset()
                     self._dropping = False
         finally:
             self._task = None

@@ -32,7 +32,7 @@ from gateway.errors import (
     PeerUnavailable,
     ReadOnly,
 )
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.telemetry import log
 from gateway.validation import explain
 
@@ -465,14 +465,13 @@ class Supervisor(Generic[S, T, X]):
 
     async def _keep_wish_at_last(self, thing: T) -> None:
         """Keep it, however long the ledger is away."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while self._here.get(thing.name) is thing:
             try:
                 await self._keep_wish(thing)
                 return
             except LedgerUnavailable:
-                await clock.sleep(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await backoff.wait()
 
     def _finished(self, thing: T, why: str) -> None:
         """One is done by itself."""

@@ -26,6 +26,7 @@ from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.operations import Settlement
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
@@ -251,7 +252,7 @@ class Taker:
 
     async def _run(self) -> None:
         """Consume and store, whatever happens in between."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while not self._stopping:
             try:
                 await self._work()
@@ -263,8 +264,7 @@ class Taker:
                 self._trouble(f"internal error: {error!r:.200}")
             self._give_back()
             await self._close_consumer()
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
     async def _work(self) -> None:
         declared = clock.monotonic()
@@ -426,12 +426,11 @@ class Taker:
             self._failed(error)  # its deliveries stay where they are, unacknowledged, until the consumer ends
 
     async def _until_writable(self) -> None:
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, LOOK_EVERY)
         while not self._stopping:
-            await clock.sleep(pause)
+            await backoff.wait()
             if self._parts.ledger.healthy:
                 return
-            pause = min(pause * 2, LOOK_EVERY)
 
     def _give_back(self) -> None:
         """What has come and was not stored."""

@@ -20,6 +20,7 @@ from gateway.errors import (
     error_of,
 )
 from gateway.pipeline.settings import Pipeline
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import block, monotonic_time
 from gateway.validation import culprits
 
@@ -80,7 +81,7 @@ class Service:
         import httpx
 
         since: float | None = None
-        pause = PAUSE_FIRST
+        backoff = Backoff(PAUSE_FIRST, PAUSE_MAX)
         while True:
             try:
                 answer = self._open().request(method, self.url + path, **options)
@@ -100,8 +101,7 @@ class Service:
                 if answer is not None:
                     return answer
                 raise ServiceUnreachable(f"{self.url} went away {now - since:.0f} s ago and stayed away: {why}")
-            self._sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            self._sleep(backoff.next())
 
     def close(self) -> None:
         """Close the connection."""

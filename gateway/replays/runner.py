@@ -29,6 +29,7 @@ from gateway.replays.jobs import ENDED, Job, JobState, Wish
 from gateway.replays.shelf import Kept, Shelf
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, Source, refusal_of
 from gateway.replays.targets import Later, Target
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
@@ -283,7 +284,7 @@ class Runner:
 
     async def _send(self, items: list[Item]) -> None:
         """Send them, until each is there or refused for good."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         left = items
         while (ready := self._throttle.ready(clock.monotonic())) > clock.monotonic():
             await self._wait(ready - clock.monotonic())
@@ -294,8 +295,7 @@ class Runner:
                 again = await self._target.send(left)
             except Later as error:
                 await self._reason(str(error))
-                await self._wait(error.wait or pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await self._wait(error.wait or backoff.next())
                 continue
             if self._kept.job.reason:
                 await self._reason("")
@@ -304,8 +304,7 @@ class Runner:
             if done:
                 await self._record(done)
             if again:
-                await self._wait(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await self._wait(backoff.next())
             left = again
 
     async def _record(self, done: list[Item]) -> None:
@@ -360,26 +359,24 @@ class Runner:
         Raises:
             Interrupted: something else is to be done.
         """
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 return await work()
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 self._kept.job.reason = printable(str(error))[:500]
-                await self._wait(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await self._wait(backoff.next())
 
     async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it, however long the ledger is away, unless this is dropped."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 await work()
                 return
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 log("replay.waits", logging.WARNING, replay=self._kept.job.id, reason=str(error))
-                await clock.sleep(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await backoff.wait()
 
     # ------------------------------------------------------------------------------------------- writing down
 

@@ -17,7 +17,7 @@ from gateway.core.parts import Parts
 from gateway.core.taking import BURY_WITHIN
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import Entry
-from gateway.runtime.clock import clock
+from gateway.runtime.backoff import Backoff
 from gateway.taps.rows import KIND, TapOrigins
 from gateway.telemetry import log
 
@@ -63,15 +63,14 @@ class Graves:
         log("tap.message_refused", logging.ERROR, tap=self._origins.name, count=len(refused), reason=why)
         self.waiting += len(refused)
         left = list(refused)
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         try:
             while left:
                 left, trouble = await self._try(left)
                 if trouble:
                     self._say(f"the ledger cannot hold {self.waiting} messages ({why}), nor takes {self.place} them: "
                               f"{trouble}")  # fmt: skip
-                    await clock.sleep(pause)
-                    pause = min(pause * 2, PAUSE_MAX)
+                    await backoff.wait()
         finally:
             self.waiting -= len(left)
             if not self.waiting:
@@ -120,7 +119,7 @@ class Graves:
 
     async def _record(self, entries: Sequence[Entry]) -> None:
         """The copies are there: from now on it is only a matter of time."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while entries:
             try:
                 await self._parts.ledger.record(entries)
@@ -130,8 +129,7 @@ class Graves:
             except EntriesRefused as error:  # their messages are safe where they are
                 log("tap.events_refused", logging.ERROR, tap=self._origins.name, reason=str(error))
                 return
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
 
     def _say(self, reason: str) -> None:
         if reason != self.reason:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from gateway.errors import GatewayError
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.runtime.ids import ids
 from gateway.telemetry import log
 from gateway.tracing.otlp import Form, rejected
 from gateway.tracing.spans import Span, Tracer
@@ -133,7 +133,7 @@ class Exporter:
         """One batch, in so many attempts."""
         self._sending = spans
         body = self._form.request(spans)
-        pause = PAUSE
+        backoff = Backoff(PAUSE, PAUSE_MAX)
         for attempt in range(1, attempts + 1):
             asked = 0.0
             try:
@@ -156,8 +156,7 @@ class Exporter:
                 self._count("dropped", len(spans))
                 log("tracing.not_exported", logging.WARNING, spans=len(spans), reason=why[:500])
                 return
-            await clock.sleep(min(max(asked, ids.between(pause / 2, pause)), PAUSE_MAX))
-            pause *= 2
+            await clock.sleep(min(max(asked, backoff.next()), PAUSE_MAX))
 
 
 def _seconds(retry_after: bytes | None) -> float:

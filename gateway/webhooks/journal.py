@@ -18,6 +18,7 @@ from msgspec import structs
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Ledger
 from gateway.ledger.owed import Ending, Owed, Settlement
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
@@ -178,11 +179,10 @@ class Journal:
             log("push.ledger_away", logging.WARNING, reason=str(error)[:500])
         self._stuck += 1
         self._on_trouble()
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         try:
             while True:
-                await self._wait(pause)
-                pause = min(pause * 2, PAUSE_MAX)
+                await self._wait(backoff.next())
                 try:
                     return await write()
                 except LedgerUnavailable:

@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 from gateway.core import Gateway
 from gateway.core.subscriptions import Subscription
 from gateway.errors import GatewayError, NoSuchSubscription
-from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.backoff import Backoff
+from gateway.runtime.clock import wall_time
 from gateway.runtime.ids import fraction
 from gateway.telemetry import log
 from gateway.webhooks.counts import Counts
@@ -159,7 +160,7 @@ class Pushes:
     async def refresh(self, name: str) -> None:
         """Its settings may have changed, or what the ledger holds for it. Where it cannot be begun anew it is tried
         again, for nobody else does."""
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 await self._refresh(name)
@@ -168,8 +169,7 @@ class Pushes:
                 expected = isinstance(error, GatewayError)
                 level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
                 log("push.not_started", level, exc_info=shown, subscription=name, reason=str(error)[:500])
-            await clock.sleep(pause)
-            pause = min(pause * 2, PAUSE_MAX)
+            await backoff.wait()
             if name not in self._granted or self._closing:
                 return
 

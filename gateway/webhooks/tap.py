@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.errors import GatewayError, NotFound
+from gateway.runtime.backoff import Backoff
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
 
@@ -85,7 +86,7 @@ class Tap:
                 self._task = asyncio.get_running_loop().create_task(self._run(), name=f"tap {self._subscription}")
 
     async def _run(self) -> None:
-        pause = PAUSE_MIN
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             wanted, prepared = self.wanted, False
             self._changed.clear()
@@ -98,7 +99,7 @@ class Tap:
                     if wanted == self.wanted:
                         self._consumer = await self._upstream.consume(self._queue, wanted, self._on_delivery)
                 self.trouble = ""
-                pause = PAUSE_MIN
+                backoff.reset()
             except Exception as error:  # the broker's; a fault of ours must not end the trying
                 reason = str(error) or repr(error)
                 if prepared and isinstance(error, NotFound):
@@ -111,9 +112,8 @@ class Tap:
                     log("push.no_consumer", logging.WARNING, exc_info=shown, subscription=name, reason=reason[:500])
                 self.trouble = reason
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(backoff.next()):
                         await self._changed.wait()
-                pause = min(pause * 2, PAUSE_MAX)
                 continue
             await self._changed.wait()
 
