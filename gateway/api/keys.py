@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import time
 from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
@@ -138,7 +137,7 @@ def _made(call: Call, key: ApiKey, secret: str) -> Response:
 
 
 def _describe(call: Call, key: ApiKey, secret: str | UnsetType = UNSET) -> Key:
-    is_live = key.live(int(time() * 1_000_000))
+    is_live = key.live(int(clock.now() * 1_000_000))
     refusal = _all(call).refusal_of(key) if is_live else ""
     return Key(
         id=key.id,

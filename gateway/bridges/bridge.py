@@ -379,8 +379,8 @@ class Bridge:
             if self.route.own_queue and clock.monotonic() >= bind_at:
                 bind_at = clock.monotonic() + BIND_EVERY
                 self._declare_again()
-            if self._loop.time() >= grow_at:
-                grow_at = self._loop.time() + GROW_EVERY
+            if clock.monotonic() >= grow_at:
+                grow_at = clock.monotonic() + GROW_EVERY
                 self._grow(flow, consumer, flow.done - messages, flow.done_octets - octets)
                 messages, octets = flow.done, flow.done_octets
 

@@ -125,7 +125,7 @@ def test_ctrl_c_is_the_usual_end_and_none_for_a_script(watch: Watch, monkeypatch
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching, "sleep", interrupt)
+    monkeypatch.setattr("gateway.runtime.clock.clock.block", interrupt)
     assert watch([{}]).exit_code == 0
     assert watch([{}], "--until-empty").exit_code == 1
     assert watch([{}], "--count", "1").exit_code == 1

@@ -80,7 +80,7 @@ def test_follow_without_acknowledging_is_wrong_usage(run: Run) -> None:
 
 
 def test_it_comes_back(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "sleep", lambda seconds: None)
+    monkeypatch.setattr("gateway.runtime.clock.clock.block", lambda seconds: None)
     lines = iter(
         [
             b'\n{"ack_id": "a", "payload": 1}\n',

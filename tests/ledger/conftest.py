@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ SHA = bytes(range(32))
 NOW = 1_800_000_000_000_000
 """A time in microseconds since 1970."""
 
-new_id = MessageIds()
+new_id = MessageIds(clock=time.time)  # not the clock that a test replaces: ids of a process never go back
 
 Open: TypeAlias = Callable[..., Awaitable[Ledger]]
 
