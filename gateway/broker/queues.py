@@ -736,20 +736,9 @@ class Queue:
         """The first ready entry that was not looked at with this cursor and is wanted. What has expired is passed
         over, or buried. None: there is none, or the turn is over (``unfinished``)."""
         self.unfinished = False
-        epoch, returned, turn = self.epoch, self._returned, self.undertaker.turn
-        while cursor.looks_again and cursor.returned_at < len(returned):
-            entry = returned[cursor.returned_at]
-            if entry.ready == epoch and entry.position <= cursor.seen[entry.level]:
-                if entry.expires is None or entry.expires >= now:
-                    if wants(entry):
-                        return entry
-                elif bury:
-                    self.take(entry)
-                    self.undertaker.died(entry, "expired")
-            cursor.returned_at += 1
-            if turn.clock() >= turn.until:
-                self.unfinished = True
-                return None
+        epoch, turn = self.epoch, self.undertaker.turn
+        if cursor.looks_again and cursor.returned_at < len(self._returned):
+            self._look_again(cursor)
         unseen = cursor.unseen
         if unseen and len(self._lines) > 1:
             self._put_back_lower(cursor)
@@ -771,13 +760,32 @@ class Queue:
             if not unseen:
                 return None
 
+    def _look_again(self, cursor: Cursor) -> None:
+        """Put what came back where it belongs among what the cursor has found; if that is too much, it looks at the
+        whole queue again."""
+        seen, unseen = cursor.seen, cursor.unseen
+        fresh = [
+            entry
+            for entry in self._returned[cursor.returned_at :]
+            if entry.ready == self.epoch and entry.position <= seen[entry.level]
+        ]
+        cursor.returned_at = len(self._returned)
+        if len(unseen) + len(fresh) > 2 * BATCH:
+            cursor.rewind()
+        elif fresh and len(self._lines) == 1:
+            _insert(unseen, sorted(fresh, key=_BY_POSITION))
+        elif fresh:
+            together = sorted([*unseen, *fresh], key=lambda entry: (-entry.level, entry.position))
+            unseen.clear()
+            unseen.extend(together)
+
     def _put_back_lower(self, cursor: Cursor) -> None:
         """Forget what was found of a priority if something of a higher one has come since."""
-        entry = cursor.unseen[0]
-        for level in range(len(self._lines) - 1, entry.level, -1):
+        for level in range(len(self._lines) - 1, cursor.unseen[0].level, -1):
             line = self._lines[level]
             if line and line[-1].position > cursor.seen[level]:
-                cursor.seen[entry.level] = entry.position - 1
+                for entry in reversed(cursor.unseen):
+                    cursor.seen[entry.level] = entry.position - 1
                 cursor.unseen.clear()
                 return
 

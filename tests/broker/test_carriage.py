@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from gateway.broker.broker import ATTEMPT_COST, Skip
-from gateway.broker.queues import CARRIERS_MAX
+from gateway.broker.queues import BATCH, CARRIERS_MAX
 from gateway.limits import BrokerLimits
 from gateway.operations import (
     BindQueue,
+    Cancel,
     Consume,
     Consuming,
     Credit,
@@ -198,6 +199,35 @@ def test_one_that_came_back_is_offered_to_others_again(scene: Scene) -> None:
     assert again.redelivered
     assert small.session.tried <= 1
     assert len(scene.skips) <= 1
+
+
+@pytest.mark.parametrize("priority", [None, 0])
+@pytest.mark.parametrize("selector", [False, True])
+def test_what_came_back_has_its_old_place(selector: bool, priority: int | None) -> None:
+    scene = Scene() if priority is None else Scene(max_priority=5)
+    first, second = scene.small(), scene.small()
+    arguments = {"x-filter-jms-selector": "JMSPriority < 9"} if selector else {}
+    scene.publisher(too_large(), *good(*(b"%d" % number for number in range(1, 7))))
+    first(Qos(1, 4))
+    assert bodies(first(Consume(1, "q", "f", arguments=arguments))) == [b"1", b"2", b"3", b"4"]
+    second(Qos(1, 1))
+    assert bodies(second(Consume(1, "q", "s", arguments=arguments))) == [b"5"]
+    first(Cancel(1, "f"))
+    for number in (4, 3, 1, 2):
+        first(ack(number, settlement=RELEASE))
+    got = [second(ack(number))[0].message.body for number in range(1, 6)]  # type: ignore[attr-defined]
+    assert got == [b"1", b"2", b"3", b"4", b"6"]
+
+
+def test_much_that_came_back_has_its_old_place(scene: Scene) -> None:
+    first, second = scene.small(), scene.small()
+    count = 3 * BATCH
+    scene.publisher(too_large(), *good(*(b"%d" % number for number in range(count + 1))))
+    first(Consume(1, "q", "f"))
+    first(Cancel(1, "f"))
+    first(*(ack(number, settlement=RELEASE) for number in range(count, 0, -1)))
+    told = second(Consume(1, "q", "s", no_ack=True))
+    assert bodies(told) == [b"%d" % number for number in range(count)]
 
 
 def test_recover_to_the_same_consumer(scene: Scene) -> None:
