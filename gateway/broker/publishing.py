@@ -97,6 +97,10 @@ def publish(channel: Channel, request: Publish, now: float) -> Job | None:
         return None
     if len(queues) > PIECE:
         return _spread(channel, request, envelope, queues, now)
+    if request.immediate:
+        if queues and not sum(queue.hand_over(envelope, now) for queue in queues):
+            _return(channel, request, *NO_CONSUMERS, now)
+        queues = []
     taken = True
     for queue in queues:
         if not queue.publish(envelope, now):
@@ -112,15 +116,21 @@ def _spread(channel: Channel, request: Publish, envelope: Envelope, queues: list
     """Put a message into many queues, in several turns if it must be. All of them get it, even if the publisher has
     gone in between."""
     envelope.hold()
-    taken = True
+    taken, is_with_consumer = True, False
     try:
         for piece in pieces(queues, PIECE // 4):
             for queue in piece:
-                if not queue.gone and not queue.publish(envelope, now):
+                if queue.gone:
+                    continue
+                if request.immediate:
+                    is_with_consumer = queue.hand_over(envelope, now) or is_with_consumer
+                elif not queue.publish(envelope, now):
                     taken = False
             yield
     finally:
         envelope.release()
+    if request.immediate and not is_with_consumer:
+        _return(channel, request, *NO_CONSUMERS, now)
     if not taken:
         _refuse(channel, request, QUEUE_FULL, now, may_close=False)
     elif channel.confirms:
@@ -176,12 +186,19 @@ def commit(channel: Channel, now: float) -> Job:
             queues = _destinations(channel, request, now)
         except RemoteError as error:
             queues, failed = [], error
+        is_with_consumer = not queues
         for piece in pieces(queues, PIECE // 4):
             for queue in piece:
-                if not queue.gone and not queue.publish(envelope, now):
+                if queue.gone:
+                    continue
+                if request.immediate:
+                    is_with_consumer = queue.hand_over(envelope, now) or is_with_consumer
+                elif not queue.publish(envelope, now):
                     taken = False
             yield
         envelope.release()
+        if request.immediate and not is_with_consumer:
+            _return(channel, request, *NO_CONSUMERS, now)
     yield from channel.carry_out(drained(settlements), now)
     if failed is not None:
         raise failed

@@ -365,6 +365,17 @@ class Queue:
             return False
         return any(consumer.acquires and consumer.admits(size) for consumer in self._candidates())
 
+    def hand_over(self, envelope: Envelope, now: float) -> bool:
+        """Have a consumer take a message at once (``immediate``). False: none did, and the queue does not keep it."""
+        if not self.publish(envelope, now):
+            return False
+        line = self._lines[min(envelope.priority, len(self._lines) - 1)]
+        if not line or (entry := line[-1]).envelope is not envelope or not entry.ready or self.pending:
+            return True
+        self.take(entry)
+        entry.drop()
+        return False
+
     def requeue(self, entries: Iterable[Entry], now: float) -> None:
         """Give entries back their old places. Dispatch is the caller's business."""
         by_level: dict[int, list[Entry]] = {}

@@ -14,6 +14,7 @@ from gateway.limits import BrokerLimits
 from gateway.operations import (
     BindQueue,
     Cancel,
+    Confirmed,
     Consume,
     Consuming,
     Credit,
@@ -30,7 +31,10 @@ from gateway.operations import (
     QueryQueue,
     Recover,
     Returned,
+    SelectConfirm,
     Settlement,
+    TxCommit,
+    TxSelect,
 )
 from gateway.session import Version
 from gateway.v010.version import V0_10
@@ -284,6 +288,40 @@ def test_immediate_counts_what_can_be_had(scene: Scene) -> None:
     told = publisher(publishing("q", b"1", immediate=True))
     assert not any(isinstance(each, Returned) for each in told)
     assert small.bodies() == [b"1"]
+
+
+@pytest.mark.parametrize("queues", [1, 2, 70])
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_immediate_is_returned_where_no_consumer_can_carry_it(scene: Scene, in_transaction: bool, queues: int) -> None:
+    names = [f"q{number}" for number in range(queues)]
+    consumer = scene.small(version=V0_8)
+    publisher = scene.small(version=V0_8)
+    publisher(DeclareExchange(1, "f", "fanout"))
+    for name in names:
+        publisher(DeclareQueue(1, name), BindQueue(1, name, "f"))
+        consumer(Consume(1, name, name, no_ack=True))
+    request = publishing("", b"large", "f", headers={"frame_size": LARGE}, immediate=True)
+    told = publisher(TxSelect(1), request, TxCommit(1)) if in_transaction else publisher(SelectConfirm(1), request)
+    scene.turn(publisher)
+    told += publisher.take()
+    assert [each.code for each in told if isinstance(each, Returned)] == [313]
+    if not in_transaction:
+        assert isinstance(told[-1], Confirmed)
+    assert not any(scene.broker.virtual_host("/").queues[name].ready for name in names)
+    assert scene.broker.memory.used == 0
+    scene.roomy()(Consume(1, "q0", "roomy"))
+    assert not any(isinstance(each, Returned) for each in publisher(publishing("", b"x", "f", immediate=True)))
+    assert not scene.broker.virtual_host("/").queues["q0"].ready
+
+
+def test_immediate_is_returned_where_no_selector_selects_it(scene: Scene) -> None:
+    client = scene.small(version=V0_8)
+    client(Consume(1, "q", "s", no_ack=True, arguments={"x-filter-jms-selector": "n = 1"}))
+    told = client(publishing("q", b"2", headers={"n": 2}, immediate=True))
+    assert [each.code for each in told if isinstance(each, Returned)] == [313]
+    assert bodies(client(publishing("q", b"1", headers={"n": 1}, immediate=True))) == [b"1"]
+    assert scene.ready == 0
+    assert scene.broker.memory.used == 0
 
 
 def test_time_to_live_behind_it(scene: Scene) -> None:
