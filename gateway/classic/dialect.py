@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from gateway.classic import methods as m
-from gateway.classic.tables import RABBITMQ_TAGS
+from gateway.classic.tables import QPID_TAGS, RABBITMQ_TAGS
 from gateway.session import Version
 
 
@@ -94,6 +94,26 @@ class Dialect:
     capabilities_table: bool = True
     """Properties hold a table of capabilities, in both directions."""
 
+
+QPID_TRAITS: Final[Mapping[str, Any]] = {
+    "tags": QPID_TAGS,
+    **dict.fromkeys(
+        (
+            "recover_without_requeue", "query_binding", "browse", "immediate", "prefetch_size", "flow_from_client",
+            "nack_before_return", "absolute_expiration", "transient_overtakes", "counts_unacked", "expands_gzip",
+            "validates_headers",
+        ),
+        True,
+    ),
+    **dict.fromkeys(
+        (
+            "update_secret", "release_many", "native_dead_letter", "redeclare_checked", "routes_copies",
+            "finite_floats",
+        ),
+        False,
+    ),
+}  # fmt: skip
+"""How Apache Qpid Broker-J behaves in every classic version."""
 
 NOT_IMPLEMENTED: Final = 540
 

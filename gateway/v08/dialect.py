@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.classic import methods as m
-from gateway.classic.dialect import Dialect, table_of
-from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS
+from gateway.classic.dialect import QPID_TRAITS, Dialect, table_of
+from gateway.classic.tables import PUBLISHED_TAGS
 from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION
 from gateway.v08.unserved import UNSERVED
 from gateway.v08.version import V0_8
@@ -39,31 +39,14 @@ RABBITMQ: Final = Dialect(
 
 QPID: Final = replace(
     RABBITMQ,
+    **QPID_TRAITS,
     name="qpid",
     properties="classic/qpid/0-8",
     alike=frozenset({"classic/qpid/0-9-1"}),
-    tags=QPID_TAGS,
     recover=m.BasicRecoverAsync,
     recover_ok=m.BasicRecoverOk08,
     async_recover_ok=m.BasicRecoverOk08,
-    recover_without_requeue=True,
     consume_arguments=True,
-    query_binding=True,
-    browse=True,
-    immediate=True,
-    prefetch_size=True,
-    flow_from_client=True,
-    nack_before_return=True,
-    release_many=False,
-    native_dead_letter=False,
-    absolute_expiration=True,
-    transient_overtakes=True,
-    counts_unacked=True,
-    redeclare_checked=False,
-    routes_copies=False,
-    finite_floats=False,
-    expands_gzip=True,
-    validates_headers=True,
 )
 """Apache Qpid Broker-J."""
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.classic import methods as m
-from gateway.classic.dialect import Dialect, table_of
-from gateway.classic.tables import QPID_TAGS
+from gateway.classic.dialect import QPID_TRAITS, Dialect, table_of
 from gateway.v091.methods import DIFFERENT
 from gateway.v091.version import V0_9_1
 
@@ -33,28 +32,10 @@ RABBITMQ: Final = Dialect(
 
 QPID: Final = replace(
     RABBITMQ,
+    **QPID_TRAITS,
     name="qpid",
     properties="classic/qpid/0-9-1",
     alike=frozenset({"classic/qpid/0-8"}),
-    tags=QPID_TAGS,
-    recover_without_requeue=True,
-    query_binding=True,
-    browse=True,
-    immediate=True,
-    prefetch_size=True,
-    flow_from_client=True,
-    update_secret=False,
-    nack_before_return=True,
-    release_many=False,
-    native_dead_letter=False,
-    absolute_expiration=True,
-    transient_overtakes=True,
-    counts_unacked=True,
-    redeclare_checked=False,
-    routes_copies=False,
-    finite_floats=False,
-    expands_gzip=True,
-    validates_headers=True,
 )
 """Apache Qpid Broker-J."""
 
