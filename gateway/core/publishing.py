@@ -283,9 +283,7 @@ class Publisher:
             if annotated:
                 mark = RESENT if item.resent else {}
                 message = message.altered(annotate(message.properties, id=item.text, **mark))
-            futures.append(
-                publish(exchange, item.routing_key, message, mandatory=item.mandatory, timeout=within, order=order)
-            )
+            futures.append(publish(exchange, item.routing_key, message, timeout=within, order=order))
         return futures
 
     def new_order(self) -> str:

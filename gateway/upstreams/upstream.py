@@ -241,7 +241,6 @@ class Upstream:
         routing_key: str,
         message: Message,
         *,
-        mandatory: bool = True,
         immediate: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109  # a publish that is late stays in its window
         order: str | None = None,
@@ -249,7 +248,7 @@ class Upstream:
         """Publish a message and wait until the broker has said what becomes of it.
 
         The broker is always asked to say whether the message was routed, and a message that was not is no
-        error here: the receipt says so, and what ``mandatory`` means is the caller's to decide.
+        error here: the receipt says so, and the caller decides what that means.
 
         Args:
             immediate: Only if a consumer can have it at once.
@@ -273,7 +272,6 @@ class Upstream:
         routing_key: str,
         message: Message,
         *,
-        mandatory: bool = True,
         immediate: bool = False,
         timeout: float | None = None,
         order: str | None = None,

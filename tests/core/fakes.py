@@ -191,7 +191,6 @@ class FakeUpstream:
         routing_key: str,
         message: Message,
         *,
-        mandatory: bool = True,
         immediate: bool = False,
         timeout: float | None = None,
         order: str | None = None,

@@ -65,7 +65,7 @@ async def test_confirmed_and_unroutable(broker: FakeBroker, start: Start) -> Non
 
 async def test_every_publish_is_mandatory_on_the_wire(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker)
-    await upstream.publish("", "nowhere", Message(), mandatory=False)
+    await upstream.publish("", "nowhere", Message())
     assert [operation.mandatory for operation in broker.all(Publish)] == [True]
 
 

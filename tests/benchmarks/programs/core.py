@@ -69,8 +69,7 @@ async def through_upstream(job: dict[str, Any]) -> Stopwatch:
         # The messages of one caller stay in order, as those of a request do.
         order = str(id(asyncio.current_task())) if job["batch"] > 1 else None
         futures: list[Future[Any]] = [
-            upstream.publish_nowait("", job["queue"], message, mandatory=True, timeout=30.0, order=order)
-            for _ in range(job["batch"])
+            upstream.publish_nowait("", job["queue"], message, timeout=30.0, order=order) for _ in range(job["batch"])
         ]
         for future in futures:
             await future
