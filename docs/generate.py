@@ -68,8 +68,6 @@ from gateway.v010_draft.client_channel import ClientChannel as DraftClientChanne
 from gateway.v010_draft.server_channel import WAYS as DRAFT_WAYS
 from gateway.v010_draft.server_channel import ServerChannel as DraftServerChannel
 from gateway.v010_draft.unserved import UNSERVED as DRAFT_UNSERVED
-from gateway.v08 import dialect as v08
-from gateway.v091 import dialect as v091
 from gateway.validation import words_in
 from gateway.values import Timestamp, Typed, type_of
 from gateway.versions import PROTOCOLS, version_named
@@ -375,9 +373,12 @@ def metric_families() -> Iterator[tuple[Metric, Sequence[str]]]:
 # ---------------------------------------------------------------------------------------------- protocols
 
 
+CLASSICS = [protocol for protocol in PROTOCOLS if protocol.is_classic]
+
+
 def dialects() -> Iterator[str]:
     """What varies between products that speak the same classic version."""
-    known = [dialect for table in (v08.DIALECTS, v091.DIALECTS) for dialect in table.values()]
+    known = [dialect for protocol in CLASSICS for dialect in protocol.dialects.values()]
     docs = field_docs(classic)["Dialect"]
     yield from table(
         ("", *(f"{dialect.version.value} {dialect.name}" for dialect in known), "note"),
@@ -394,28 +395,34 @@ def dialects() -> Iterator[str]:
 
 
 def classic_methods() -> Iterator[str]:
-    """Every method of every dialect of 0-8 and 0-9-1, who of us reads it, and who was seen with it."""
+    """Every method of every dialect of the classic versions, who of us reads it, and who was seen with it."""
     takers = {
         "client": {*client_channel.HANDLERS, *client_channel.UNDECODED, *client.CONNECTION},
         "server": {*server_channel.HANDLERS, *server_channel.UNDECODED, *server.CONNECTION, *CLOSED},
     }
     seen = transcribed()
     rows: dict[tuple[int, str], dict[type[Method], list[Dialect]]] = {}
-    for dialect in (*v08.DIALECTS.values(), *v091.DIALECTS.values()):
+    for dialect in (dialect for protocol in CLASSICS for dialect in protocol.dialects.values()):
         for key, method in dialect.methods.items():
             rows.setdefault((key, method.title), {}).setdefault(method, []).append(dialect)
-    unserved = v08.RABBITMQ.unserved
+    unserved = {
+        dialect.methods[key]
+        for shapes in rows.values()
+        for known in shapes.values()
+        for dialect in known
+        for key in dialect.unserved
+    }
     by_version = users(2), users(1)
     yield from table(
-        ("method", "number", "0-8", "0-9-1", "used by", "read by our", "seen on"),
+        ("method", "number", *(protocol.name for protocol in CLASSICS), "used by", "read by our", "seen on"),
         (
             (
                 title + " (content)" * next(iter(shapes)).content,
                 f"{key >> 16}.{key & 0xFFFF}",
-                *(spoken(shapes, known) for known in (v08.DIALECTS, v091.DIALECTS)),
+                *(spoken(shapes, protocol.dialects) for protocol in CLASSICS),
                 used(title, *by_version),
                 "nobody: 540"
-                if key in unserved
+                if unserved & shapes.keys()
                 else ", ".join(
                     role for role, taken in takers.items() if any(shape.meaning in taken for shape in shapes)
                 ),
@@ -488,7 +495,7 @@ def spoken(shapes: Mapping[type[Method], Sequence[Dialect]], known: Mapping[str,
 def transcribed() -> Mapping[tuple[int, str], Mapping[str, Sequence[str]]]:
     """Method -> broker -> versions, of the recorded transcripts: what went to and fro and was understood."""
     found: dict[tuple[int, str], dict[str, list[str]]] = {}
-    dialects = {"0-8": v08.QPID, "0-9-1": v091.QPID}
+    dialects = {protocol.name: protocol.dialects["qpid"] for protocol in CLASSICS}
     for path in sorted((DOCS.parent / "tests" / "golden").glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         broker, version = document["broker"].rpartition(" ")[0].removeprefix("Apache Qpid "), document["version"]

@@ -1,3 +1,3 @@
-"""One gateway for AMQP 0-8, 0-9-1 and 0-10 brokers, with HTTP for everyone else."""
+"""One gateway for AMQP 0-8 to 0-10 brokers, with HTTP for everyone else."""
 
 __version__ = "0.1.0"

@@ -7,8 +7,8 @@ work is taken, requests under way finish, leases go back, links close, the ledge
 A process may have only a part of this (``role``). ``api`` takes no work that one process at a time may do; ``worker``
 opens no port for the API, and answers for its work at the peer port.
 
-Without a configuration file this is a development tool: the embedded broker runs and is offered three times, once in
-each version, on loopback only.
+Without a configuration file this is a development tool: the embedded broker runs and is offered once in each
+version, on loopback only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operations of AMQP, in the words of the specification, the same for all three versions.
+"""The operations of AMQP, in the words of the specification, the same for all versions.
 
 What a client sends is what a server receives: a client session takes :class:`DeclareQueue` in ``send`` and a
 server session returns it from ``receive_data``; the server answers with ``send(Declared(...))`` and the client

@@ -1,8 +1,8 @@
 """The common session: one AMQP connection as a state machine, without I/O.
 
 Octets go in by ``receive_data`` and come out by ``data_to_send``; operations (:mod:`gateway.operations`) go in
-by ``send`` and come out of ``receive_data``. Time is an argument: ``now`` is a monotonic clock in seconds. The
-three versions implement this in both roles; nothing above them knows which one it has, and asks
+by ``send`` and come out of ``receive_data``. Time is an argument: ``now`` is a monotonic clock in seconds. All
+versions implement this in both roles; nothing above them knows which one it has, and asks
 :class:`Capabilities` instead.
 
 A session never raises for what its peer did: it queues the close that the specification asks for and returns

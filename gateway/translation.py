@@ -252,7 +252,7 @@ WHY: Final[Mapping[str, str]] = {
     "type": "0-10 has no such property; Qpid's clients keep it in the header x-jms-type",
     "user_id": "brokers refuse a user-id that is not the login",
     "app_id": "a short string holds 255 octets of UTF-8, and 0-10's vbin16 octets that may be none",
-    "cluster_id": "0-8 alone has such a property",
+    "cluster_id": "not every version has such a property",
 }
 """Why a property is not the same at the target."""
 

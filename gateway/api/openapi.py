@@ -122,7 +122,7 @@ TAGS: Final[Mapping[str, str]] = {
 }
 
 DESCRIPTION: Final = """\
-AMQP 0-8, 0-9-1 and 0-10 brokers over HTTP. A 2xx means that it is safe: the broker confirmed, and the ledger knows.
+AMQP 0-8 to 0-10 brokers over HTTP. A 2xx means that it is safe: the broker confirmed, and the ledger knows.
 
 Names in paths are percent-encoded; a verb follows the last literal colon. Errors are `application/problem+json`
 (RFC 9457); their codes are listed under [/docs/errors](/docs/errors). Lists are paged by `cursor`, see the `Link`

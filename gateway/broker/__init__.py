@@ -1,6 +1,6 @@
 """The embedded broker: queues and exchanges in memory, for development and tests.
 
-It answers as RabbitMQ does, over all three versions on one port, and forgets everything when it stops
+It answers as RabbitMQ does, over all versions on one port, and forgets everything when it stops
 (``durable_storage`` is false in its server properties). All but the last two are sans-I/O:
 
 ==================  =========================================================================

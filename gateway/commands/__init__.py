@@ -139,7 +139,7 @@ class Verbs(click.Group):
 @click.version_option(__version__, prog_name="gateway")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """One gateway for AMQP 0-8, 0-9-1 and 0-10 brokers, with HTTP for everyone else.
+    """One gateway for AMQP 0-8 to 0-10 brokers, with HTTP for everyone else.
 
     \b
     gateway serve                    starts it, with a broker inside for a first try

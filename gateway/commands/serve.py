@@ -59,8 +59,8 @@ def serve(
 ) -> None:
     """Run the gateway until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
 
-    Without --config it is a development gateway on loopback: it starts the embedded broker and offers it three
-    times, as the brokers local-0-8, local-0-9-1 and local-0-10.
+    Without --config it is a development gateway on loopback: it starts the embedded broker and offers it once in
+    each version, as the brokers local-0-8, local-0-9-1, local-0-10 and so on.
 
     \b
     Examples:

@@ -43,8 +43,8 @@ class BrokerSettings(Settings, frozen=True):
     RENAMED: ClassVar[Mapping[str, str]] = {"lease_max": "lease_max_seconds"}
 
     url: str
-    """``amqp[s]://user:password@host:port/vhost?version=0-8|0-9-1|0-10|auto``, with ``&dialect=transitional`` for the
-    draft of 0-10"""
+    """``amqp[s]://user:password@host:port/vhost?version=VERSION``: ``0-8``, ``0-9-1``, ``0-10`` and so on, or ``auto``.
+    With ``&dialect=transitional`` for the draft of 0-10"""
     password_file: str = ""
     """File that holds the password, instead of the URL."""
     tls: TlsSettings = TlsSettings()
