@@ -31,10 +31,12 @@ class _Node(Generic[_Target]):
 class TopicTrie(Generic[_Target]):
     """Patterns and their targets. The same pair may be added more than once, and is removed as often."""
 
-    __slots__ = ("_cache", "_root")
+    __slots__ = ("_cache", "_root", "nodes")
 
     def __init__(self) -> None:
         self._root: _Node[_Target] = _Node()
+        self.nodes = 0
+        """How many nodes the trie has, beside its root."""
         self._cache: dict[str, tuple[_Target, ...]] = {}
 
     def add(self, pattern: str, target: _Target) -> None:
@@ -45,6 +47,7 @@ class TopicTrie(Generic[_Target]):
             child = node.children.get(word)
             if child is None:
                 child = node.children[word] = _Node()
+                self.nodes += 1
             node = child
         node.targets[target] = node.targets.get(target, 0) + 1
 
@@ -63,6 +66,17 @@ class TopicTrie(Generic[_Target]):
         while path and not node.targets and not node.children:
             node = path.pop()
             del node.children[words[len(path)]]
+            self.nodes -= 1
+
+    def missing(self, pattern: str) -> int:
+        """How many nodes :meth:`add` would make for ``pattern``."""
+        node, words = self._root, _words(pattern)
+        for number, word in enumerate(words):
+            child = node.children.get(word)
+            if child is None:
+                return len(words) - number
+            node = child
+        return 0
 
     def match(self, key: str, steps: Steps | None = None) -> tuple[_Target, ...]:
         """The targets of all patterns that match the routing key, each once. ``steps``: what it may cost; raises

@@ -252,11 +252,11 @@ class ConsumerArguments:
     auto_close: bool = False
 
 
-_SELECTOR = "x-filter-jms-selector"
+SELECTOR = "x-filter-jms-selector"
 
 CONSUMER_ARGUMENTS: Mapping[str, Argument] = {
     "x-priority": Argument("priority", _integer(-(1 << 31), (1 << 31) - 1)),
-    _SELECTOR: Argument("selector", _selector),
+    SELECTOR: Argument("selector", _selector),
     "x-filter-no-consume": Argument("browse", _flag),
     "x-filter-auto-close": Argument("auto_close", _flag),
     "x-qpid-no-local": Argument("no_local", _flag),
@@ -270,9 +270,9 @@ def consumer_arguments(table: Table, what: str) -> ConsumerArguments:
 
 def binding_selector(table: Table, what: str) -> Selector | None:
     """The selector that Qpid's client puts on the binding of a subscription. Raises 406 if it is wrong."""
-    if _SELECTOR not in table:
+    if SELECTOR not in table:
         return None
-    return _read(ConsumerArguments, CONSUMER_ARGUMENTS, {_SELECTOR: table[_SELECTOR]}, what).selector
+    return _read(ConsumerArguments, CONSUMER_ARGUMENTS, {SELECTOR: table[SELECTOR]}, what).selector
 
 
 # -------------------------------------------------------------------------------------------------- common

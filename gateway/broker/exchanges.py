@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from gateway.broker.arguments import ExchangeArguments, plain, weight
+from gateway.broker.arguments import SELECTOR, ExchangeArguments, plain, weight
 from gateway.broker.refusals import refusal
 from gateway.message import SMALL, Message
 from gateway.selectors import Selector
@@ -34,6 +34,8 @@ class Destination(Protocol):
     """The bindings that lead here, to be removed with it."""
 
 
+NODE_WEIGHT = 320
+"""What a word of a topic pattern takes in memory that no other pattern shares, in octets, roughly."""
 FREEZE_STEPS = 8
 """Steps that it takes to freeze one element."""
 
@@ -109,6 +111,8 @@ class Binding:
         self.selector = selector
         self.weight = weight(routing_key) + 2 * weight(arguments)
         """What its key and arguments take in memory, roughly; the arguments also as ``frozen``."""
+        if SELECTOR in arguments and source.type == "topic":  # it stands in a trie of its own
+            self.weight += NODE_WEIGHT * (routing_key.count(".") + 2)
         # Not the names: one that was deleted and declared again under its name has none of its old bindings.
         self._key = (id(source), id(destination), routing_key, frozen(arguments))
         self._hash = hash(self._key)
@@ -163,6 +167,15 @@ class Exchange:
     def tries(self, binding: Binding) -> bool:
         """Whether a binding would be one of those."""
         return binding.selector is not None
+
+    @property
+    def index_weight(self) -> int:
+        """What its index takes in memory beside the bindings, in octets, roughly."""
+        return 0
+
+    def growth(self, binding: Binding) -> int:
+        """By how much a further binding would add to that."""
+        return 0
 
     @property
     def cheap(self) -> bool:
@@ -296,6 +309,13 @@ class TopicExchange(Exchange):
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
         self._trie: TopicTrie[Destination] = TopicTrie()
+
+    @property
+    def index_weight(self) -> int:
+        return NODE_WEIGHT * self._trie.nodes
+
+    def growth(self, binding: Binding) -> int:
+        return 0 if binding.selector is not None else NODE_WEIGHT * self._trie.missing(binding.routing_key)
 
     def _index(self, binding: Binding) -> None:
         self._trie.add(binding.routing_key, binding.destination)

@@ -45,6 +45,8 @@ ROOMY_AT = 0.8
 """Publishers are let on again when no more than this share is used."""
 RESERVE = 1.25
 """Dead letters, which nobody can be asked to stop, may go over the limit by this factor; then they are dropped."""
+LEVEL_WEIGHT = 768
+"""What each further priority of a queue takes in memory while nothing waits, in octets, roughly."""
 HOPS_MAX = 128
 """How often a message may be dead-lettered, from one queue to the next, without anybody's doing."""
 BATCH = 1_024

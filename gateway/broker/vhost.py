@@ -16,7 +16,7 @@ from gateway.broker.consumers import Consumer
 from gateway.broker.dead_letters import X_DEATH, automatic_deaths, with_death
 from gateway.broker.dtx import Branches
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
-from gateway.broker.queues import BATCH, HOPS_MAX, Entry, Envelope, Memory, Queue, Tenant
+from gateway.broker.queues import BATCH, HOPS_MAX, LEVEL_WEIGHT, Entry, Envelope, Memory, Queue, Tenant
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
 from gateway.broker.turns import PIECE, Job, Jobs, Turn, drained, for_each, pieces
 from gateway.limits import BrokerLimits
@@ -258,6 +258,7 @@ class VirtualHost:
             if len(self.queues) >= self.limits.queues:
                 raise refusal(506, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
             weight = args.weight(name) + args.weight(request.arguments)
+            weight += LEVEL_WEIGHT * (arguments.max_priority or 0)
             self._charge(weight)
             found = self.queues[name] = Queue(
                 name,
@@ -400,7 +401,7 @@ class VirtualHost:
         if exchange.tries(binding) and exchange.tried >= self.limits.tried_bindings:
             most = f"{self.limits.tried_bindings} bindings that every message is compared with"
             raise refusal(506, f"{self.title('exchange', source)}: the limit of {most} is reached")
-        self._charge(binding.weight)
+        self._charge(binding.weight + exchange.growth(binding))
         exchange.add(binding)
         self._bindings += 1
 
@@ -437,9 +438,10 @@ class VirtualHost:
         while todo:
             binding = todo.popleft()
             source = binding.source
+            before = source.index_weight
             if source.remove(binding):
                 self._bindings -= 1
-                self._declared -= binding.weight
+                self._declared -= binding.weight + before - source.index_weight
                 if source.auto_delete and not source.bindings and self.exchanges.get(source.name) is source:
                     self._drop_exchange(source)
                     todo.extend(source.bindings_to)

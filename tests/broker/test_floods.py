@@ -251,6 +251,7 @@ def _closing(version: Version) -> bytes:
     return b"".join(other.client.data_to_send())
 
 
+JMS_SELECTOR = {"x-filter-jms-selector": "x = 1"}
 FLOODS: dict[str, tuple[dict[str, int], list[Operation], Operation, Operation]] = {
     "queues": (
         {"queues": 2},
@@ -293,6 +294,27 @@ FLOODS: dict[str, tuple[dict[str, int], list[Operation], Operation, Operation]] 
         [DeclareQueue(1, "a" * 200), BindQueue(1, "a" * 200, "amq.direct", "1", {"x": "x" * 3_000})],
         BindQueue(1, "a" * 200, "amq.direct", "2", {"x": "x" * 3_000}),
         UnbindQueue(1, "a" * 200, "amq.direct", "1", {"x": "x" * 3_000}),
+    ),
+    "priorities of queues": (
+        {"declared_octets": 500_000},
+        [DeclareQueue(1, f"q{number}", arguments={"x-max-priority": 255}) for number in range(2)],
+        DeclareQueue(1, "c", arguments={"x-max-priority": 255}),
+        DeleteQueue(1, "q0"),
+    ),
+    "words of topic patterns": (
+        {"declared_octets": 100_000},
+        [DeclareQueue(1, "a"), *(BindQueue(1, "a", "amq.topic", f"{number}{'.*' * 126}") for number in range(2))],
+        BindQueue(1, "a", "amq.topic", f"2{'.*' * 126}"),
+        UnbindQueue(1, "a", "amq.topic", f"0{'.*' * 126}"),
+    ),
+    "words of topic patterns with a selector": (
+        {"declared_octets": 100_000},
+        [
+            DeclareQueue(1, "a"),
+            *(BindQueue(1, "a", "amq.topic", f"{number}{'.*' * 126}", JMS_SELECTOR) for number in range(2)),
+        ],
+        BindQueue(1, "a", "amq.topic", f"2{'.*' * 126}", JMS_SELECTOR),
+        UnbindQueue(1, "a", "amq.topic", f"0{'.*' * 126}", JMS_SELECTOR),
     ),
 }
 """What there may be too much of -> limits, what is within them, one more, and what makes room for it."""
