@@ -15,6 +15,7 @@ from gateway.app import _start_embedded
 from gateway.broker import logins
 from gateway.broker.logins import DELAY_MAX, FORGET_AFTER, FREE_OF_ADDRESS, FREE_OF_USER, KNOWN_MAX, Logins
 from gateway.broker.server import EmbeddedBroker
+from gateway.budgets import BudgetBounds, Budgets
 from gateway.config import BrokerSettings, EmbeddedSettings, EmbeddedUser
 from gateway.errors import AuthenticationFailed, BrokerUnavailable
 from gateway.limits import Limits
@@ -255,7 +256,7 @@ async def test_the_start_warns_where_anybody_gets_in(caplog: pytest.LogCaptureFi
     settings = EmbeddedSettings(enabled=True, host="0.0.0.0", port=0, loopback_users=())
     with caplog.at_level(logging.WARNING, "gateway"):
         async with AsyncExitStack() as stack:
-            await _start_embedded(settings, Metrics("test"), stack)
+            await _start_embedded(settings, Metrics("test"), Budgets(BudgetBounds()), stack)
     (line,) = [record for record in caplog.records if record.message == "embedded.open_to_strangers"]
     assert line.gateway_fields == {  # type: ignore[attr-defined]
         "host": "0.0.0.0", "reason": "user 'guest': its password is its name"
