@@ -75,7 +75,7 @@ class _Callers:
             said = await self.ask(source, *forged[number % len(forged)])
             if said[9:12] != b"200":
                 break
-        right = said[9:12] == b"429" and f"budget requests: '{counted}'".encode() in said
+        right = said[9:12] == b"429" and f"budget requests: the address '{counted}'".encode() in said
         self._record.check(right, f"from {source} with {forged[0]}, as {counted}: {said[:12]!r} … {said[-200:]!r}")
 
     async def let_go(self) -> None:
