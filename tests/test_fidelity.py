@@ -233,13 +233,13 @@ def test_the_headers_that_came_are_not_written_to() -> None:
 
 
 def test_a_forged_list_of_types_is_no_quadratic_work() -> None:
-    """Sixty thousand entries, each for a table of four thousand: copied for each, that is seconds."""
-    table = {str(number): "x" for number in range(4_000)}
+    """Sixty thousand entries, each for a table of twenty thousand: copied for each, that is seconds."""
+    table = {str(number): "x" for number in range(20_000)}
     headers = {**table, "a": table, RESERVED: {"types": json.dumps([[["a", "1"], "uuid"], [["1"], "uuid"]] * 30_000)}}
     properties = Properties(headers=headers)
     start = time.process_time()
     restored = restore(properties, NARROW).headers
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 6.0
     assert restored == {**table, "a": table}
 
 
