@@ -75,8 +75,8 @@ class Suite:
     """The kind of server that ``rabbitmq`` is for its tests, unless it is the usual one."""
     only: str = ""
     """Which of the tests: an expression, as pytest's ``-k`` has it."""
-    limit: int = 600
-    """How long it may take, in seconds."""
+    limit: int = 1800
+    """After how many seconds it is ended: more than three times what any takes, so that only what hangs is ended."""
     covers: str = ""
     """A package of which its tests must take every branch."""
 
@@ -103,7 +103,7 @@ class Suite:
 
 def _newest(name: str, paths: tuple[str, ...], only: str) -> Suite:
     """The tests of a suite that talk to RabbitMQ in 0-9-1, on the newest release."""
-    return Suite(f"{name}-4.3", paths, servers=True, tier="all", share=0.5, main="rabbitmq-4.3", only=only, limit=900)
+    return Suite(f"{name}-4.3", paths, servers=True, tier="all", share=0.5, main="rabbitmq-4.3", only=only)
 
 
 # Without Spark, mypy knows nothing of the types that come from it, and Any is all that is left of them.
@@ -127,11 +127,11 @@ SUITES = (
     Suite("v010", ("v010",), covers="gateway.v010", tier="check"),
     Suite("v010_draft", ("v010_draft",), covers="gateway.v010_draft", tier="check"),
     Suite("translation", ("translation/test_*.py",), tier="check"),
-    Suite("faults", ("faults/test_*.py",), servers=True, share=0.5, limit=1200),
+    Suite("faults", ("faults/test_*.py",), servers=True, share=0.5),
     Suite("definitions", ("definitions",)),
-    Suite("ledger", ("ledger",), servers=True, share=0.35, limit=1200),
-    Suite("conformance", ("conformance",), servers=True, share=0.5, limit=900),
-    Suite("spark-kills", ("pipeline/stream",), servers=True, limit=900, tier="all"),
+    Suite("ledger", ("ledger",), servers=True, share=0.35),
+    Suite("conformance", ("conformance",), servers=True, share=0.5),
+    Suite("spark-kills", ("pipeline/stream",), servers=True, tier="all"),
     Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, share=0.5),
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
     Suite("broker", ("broker",), share=0.35),
@@ -146,11 +146,11 @@ SUITES = (
     Suite("contract", ("contract",)),
     Suite("outbound", ("outbound", "webhooks"), share=0.45),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
-    Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5, limit=900),
-    Suite("consumer-faults", ("faults/consumers",), servers=True, share=0.5, limit=900),
+    Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5),
+    Suite("consumer-faults", ("faults/consumers",), servers=True, share=0.5),
     Suite("chaos", ("chaos",), servers=True, share=0.5),
     Suite("benchmarks", ("benchmarks",), servers=True),
-    Suite("interop", ("interop", "golden", "servers"), servers=True, share=0.4, limit=900),
+    Suite("interop", ("interop", "golden", "servers"), servers=True, share=0.4),
     Suite("bridges", ("bridges",), servers=True, share=0.5),
     Suite("jms", ("jms",), servers=True, share=0.5),
     Suite("cluster", ("cluster",), servers=True, share=0.5),
@@ -162,7 +162,7 @@ SUITES = (
     Suite("doctor", ("doctor",), servers=True, share=0.5),
     Suite("supply", ("supply/test_[!t]*.py",)),
     Suite("deploy", ("deploy/test_[!p]*.py",), tier="all"),
-    Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, share=0.5, limit=900, tier="all"),
+    Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, share=0.5, tier="all"),
     Suite("supply-tools", ("supply/test_tools.py",), tier="all"),
     _newest("conformance", ("conformance",), "rabbitmq-0-9-1 or ((tls or logins) and not 0-8)"),
     _newest("interop", ("interop/test_rabbitmq.py", "interop/test_pika.py"), "not 0-8 and not embedded"),
