@@ -76,7 +76,7 @@ class Suite:
     only: str = ""
     """Which of the tests: an expression, as pytest's ``-k`` has it."""
     limit: int = 1800
-    """After how many seconds it is ended: more than three times what any takes, so that only what hangs is ended."""
+    """After how many seconds it is ended. Slow machines need room: only what hangs shall be ended."""
     covers: str = ""
     """A package of which its tests must take every branch."""
 

@@ -1,4 +1,4 @@
-"""Methods that a definition has and no session of ours serves, from a table: 540 answers them.
+"""Methods that a definition has and no session serves, as a table. The peer gets 540.
 
 ::
 

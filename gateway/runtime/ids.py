@@ -16,7 +16,7 @@ class Ids:
 
     def __init__(self) -> None:
         self.random_bytes: Callable[[int], bytes] = os.urandom
-        """Return so many bytes that nobody can guess."""
+        """Return this many bytes that nobody can guess."""
         self.fraction: Callable[[], float] = random.random
         """Return a number from 0 up to, but not including, 1. Not for secrets."""
 
@@ -50,7 +50,7 @@ ids: Final = Ids()
 
 
 def random_bytes(size: int) -> bytes:
-    """Return so many bytes that nobody can guess: the default of those that are given a source of bytes."""
+    """Return ``size`` bytes that nobody can guess: the default of those that are given a source of bytes."""
     return ids.random_bytes(size)
 
 

@@ -32,7 +32,7 @@ class Tasks:
         """
         Args:
             owner: A fixed name for logs and metrics. What varies, such as a queue, belongs to the task's name.
-            expected: Errors that their callers were told; they are not reported.
+            expected: Errors that their callers got already; they are not reported.
             on_failure: Called with an error instead of the report, where the owner has an answer of its own.
             on_end: Called after each task that has ended.
         """

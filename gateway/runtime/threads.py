@@ -29,7 +29,7 @@ class Threads:
         return asyncio.get_running_loop().run_in_executor(pool, call)
 
     def pool(self, workers: int, name: str) -> Executor:
-        """Return a pool of at most so many threads, which start when they are needed."""
+        """Return a pool of at most ``workers`` threads, which start when they are needed."""
         return ThreadPoolExecutor(workers, name)
 
     def start(self, function: Callable[..., object], *arguments: object, name: str, daemon: bool = True) -> Thread:

@@ -1,6 +1,6 @@
 """The classes file, stream, dtx, tunnel and test of 0-8.
 
-No broker that we know has one of them: ours answers 540, RabbitMQ 503, and Broker-J hangs up.
+No broker that we know has one of them: the embedded broker answers 540, RabbitMQ 503, and Broker-J hangs up.
 """
 
 from __future__ import annotations
