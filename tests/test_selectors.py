@@ -171,9 +171,9 @@ def test_long_runs_cost_no_depth() -> None:
 
 def test_hostile_patterns_stay_cheap() -> None:
     selector = Selector("s LIKE '" + "%a" * 500 + "%b'")
-    started = time.perf_counter()
+    started = time.process_time()
     assert not selector.matches(Properties(headers={"s": "a" * 5_000}))
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_overflow_is_unknown() -> None:

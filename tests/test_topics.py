@@ -94,9 +94,9 @@ def test_hostile_patterns_do_not_explode() -> None:
     trie: TopicTrie[int] = TopicTrie()
     for number in range(20):
         trie.add(".".join(["#", "a"] * (number + 1)), number)
-    started = time.perf_counter()
+    started = time.process_time()
     assert trie.match(".".join(["a"] * 120) + ".b") == ()
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_the_memory_of_answers_is_bounded() -> None:
