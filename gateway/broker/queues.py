@@ -78,13 +78,13 @@ class Memory:
         self.alarm = int(limit * ALARM_AT)
 
     def add(self, octets: int) -> None:
-        """Use so many more; below 0: fewer."""
+        """Use this many octets more; below 0: fewer."""
         self.used += octets
         if self.whole is not None:
             self.whole.used += octets
 
     def fits(self, octets: int) -> bool:
-        """Whether so many more fit. One message does, however large it is, where there is no other."""
+        """Whether this many octets more fit. One message does, however large it is, where there is no other."""
         return not self.used or self.used + octets <= self.limit
 
     @property

@@ -370,7 +370,7 @@ class Served:
         self._set_unfinished(session.unfinished, memory)
 
     def _set_unfinished(self, octets: int, memory: Memory) -> None:
-        """Count so many in a memory, in place of those before."""
+        """Count this many octets in a memory, in place of those before."""
         for each, more in ((self._unfinished_of, -self._unfinished), (memory, octets)):
             each.unfinished += more
             if each.whole is not None:
