@@ -593,8 +593,9 @@ async def test_equal_ones_recorded_and_not_let_go_of(house: House, monkeypatch: 
     await house.restart()
     job = await house.ended("r1")
     assert (job.state, job.found, job.sent) == (JobState.DONE, 12, 12)
-    assert len(house.fake.published) == 17
-    assert len([mark for mark in marks(house.fake) if "resent" in mark]) >= 5  # it may be more, and never less
+    again = len(house.fake.published) - 12
+    assert again in (5, 10)  # a chunk for each kill, unless the second came before anything was sent
+    assert len([mark for mark in marks(house.fake) if "resent" in mark]) >= again  # it may be more, and never less
     assert not house.fake.queues["dead"].ready
 
 
