@@ -1,8 +1,10 @@
 """A client that shares the gateway with an attacker, in a process of its own, and measures how long it waits.
 
 It asks ``/livez``, publishes and pulls a small message over HTTP, and publishes and gets one over AMQP, in turn, as
-long as it runs. On a machine with other work a wait says little about the gateway. So the time in which the scheduler
-kept gateway or neighbor from a processor, although it could have run, is taken off (``/proc/PID/schedstat``).
+long as it runs. On a machine with other work a wait by the clock says little about the gateway. So two waits are
+measured. One is the work that a request waited for: the time that a processor worked for gateway and neighbor,
+as long as it would take on an idle machine (:mod:`tests.pace`). The other is the clock's, for whatever else there is to
+wait for, less the time in which the scheduler kept gateway or neighbor from a processor (``/proc/PID/schedstat``).
 
 A line on its standard input asks for what it has measured since the last one: it answers with a line of JSON.
 """
@@ -38,6 +40,7 @@ from gateway.operations import (
 from gateway.session import ClientConfig
 from gateway.v091.version import V0_9_1
 from tests.attack.judge import Waits
+from tests.pace import pace
 from tests.pair import client_session
 from tests.servers.process import HOST, ROOT
 
@@ -47,6 +50,15 @@ GIVE_UP: Final = 20.0
 """How long a request may take, in seconds."""
 QUEUE: Final = "neighbor"
 FAILURES_SHOWN: Final = 3
+
+
+def worked(pid: int) -> float:
+    """Return how long processors worked for a process, in seconds since its start."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def delayed(pid: int) -> float:
@@ -166,11 +178,11 @@ def _work(ports: tuple[int, int, int], pid: int, key: str) -> None:
     caller = _Caller(ports, key)
     steps = caller.steps()
     own = os.getpid()
-    count, worst, what, failures = 0, 0.0, "", []
+    count, worst, what, longest, failures = 0, 0.0, "", 0.0, []
     print("ready", flush=True)
     while True:
         for name, step in steps.items():
-            kept = delayed(pid) + delayed(own)
+            kept, work = delayed(pid) + delayed(own), worked(pid) + time.process_time()
             began = time.monotonic()
             try:
                 step()
@@ -178,15 +190,24 @@ def _work(ports: tuple[int, int, int], pid: int, key: str) -> None:
                 failures.append(f"{name}: {type(error).__name__} {error}")
                 time.sleep(0.1)
             waited = max(0.0, time.monotonic() - began - (delayed(pid) + delayed(own) - kept))
+            work = min(waited, worked(pid) + time.process_time() - work)
             count += 1
-            if waited > worst:
-                worst, what = waited, name
+            longest = max(longest, waited)
+            if work > worst and (work := work / pace()) > worst:
+                worst, what = work, name
             if select.select([sys.stdin], [], [], PAUSE)[0]:
                 if not sys.stdin.readline():
                     return
-                said = {"count": count, "worst_ms": worst * 1e3, "what": what, "failures": failures[:FAILURES_SHOWN]}
+                failed = failures[:FAILURES_SHOWN]
+                said = {
+                    "count": count,
+                    "worst_ms": worst * 1e3,
+                    "what": what,
+                    "longest_ms": longest * 1e3,
+                    "failures": failed,
+                }
                 print(json.dumps(said), flush=True)
-                count, worst, what, failures = 0, 0.0, "", []
+                count, worst, what, longest, failures = 0, 0.0, "", 0.0, []
 
 
 class Neighbor:
@@ -219,7 +240,7 @@ class Neighbor:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         found = json.loads(self._read())
-        return Waits(found["count"], found["worst_ms"], found["what"], tuple(found["failures"]))
+        return Waits(**{**found, "failures": tuple(found["failures"])})
 
     def close(self) -> None:
         """End it."""

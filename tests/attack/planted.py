@@ -29,7 +29,10 @@ from tests import canary
 from tests.attack.lab import ANSWER
 from tests.budgets.silent import silence
 
-STALL: Final = 0.5
+STALL: Final = 25_000_000
+"""How often a loop goes round that keeps a processor busy for almost a second."""
+STAND: Final = 5.5
+"""How long nothing moves, in seconds."""
 KEPT: Final[list[bytearray]] = []
 _answer: Final = Api.__call__
 
@@ -39,7 +42,10 @@ def harm(path: str) -> None:
     if path == "/planted/memory":
         KEPT.append(bytearray(os.urandom(1 << 20) * 64))
     elif path == "/planted/stall":
-        time.sleep(STALL)
+        for _ in range(STALL):
+            pass
+    elif path == "/planted/stand":
+        time.sleep(STAND)
     elif path == "/planted/error":
         try:
             raise RuntimeError("planted")

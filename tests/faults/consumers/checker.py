@@ -120,7 +120,8 @@ def _mark_forgotten(found: Found) -> None:
             came = out = _stored(found, before)
             again = _stored(found, later)
         else:
-            came, again = before.since, later.since
+            # A consumer may hear of it only after the broker that handed it out has ended.
+            came, again = min(before.since - UNREAD, _stored(found, before)), later.since
             out = before.until if before.until is not None else float("inf")
         later.forgotten = any(came <= end <= again and told <= out + RIGHT_BEFORE for told, end in found.restarts)
 
