@@ -80,7 +80,7 @@ async def _times(lab: Lab, row: Row, client: str, seconds: float, *, at_bound: b
     end = monotonic() + seconds
     try:
         await row.other(lab)
-        while monotonic() < end:
+        while not took or monotonic() < end:
             began = perf_counter()
             await row.other(lab)
             took.append(perf_counter() - began)

@@ -12,7 +12,7 @@ from tests.budgets.lab import Lab, gateway, opened
 from tests.budgets.measure import measure
 from tests.budgets.rows import NOT_HERE, ROWS, Row
 
-LONG = 2.0
+LONG = 5.0
 """How long a request of another client may take here, where other tests run beside it, in seconds."""
 
 
