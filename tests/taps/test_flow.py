@@ -567,7 +567,8 @@ async def test_an_end_that_outlives_restarts(house: House) -> None:
     assert await house.depth() == 20
     await house.close_gateway()
     await house.open()
-    assert (await house.taps.get("t")).state is TapState.STOPPED
+    await house.wait_for(state=TapState.STOPPED)
+    assert await house.depth() == 20
     await house.taps.resume("t")
     await house.wait_for(state=TapState.STOPPED, spooled=20)
     assert await house.depth() == 0
