@@ -34,6 +34,34 @@ def test_what_a_burst_took_goes_back() -> None:
     assert left < held / 4
 
 
+LARGE = """
+from pathlib import Path
+from gateway.memory import map_large
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+assert map_large()
+before = resident()
+for _ in range(3):
+    burst, kept = [], []
+    for _ in range(60):
+        burst.append(bytes([1]) * 1_000_000)
+        kept.append(bytes(100_000))  # these live on, between the holes
+    held = resident() - before
+    del burst
+print(held, resident() - before)
+"""
+
+
+def test_what_is_large_goes_back_at_once() -> None:
+    """Nobody has to be kept from memory for that."""
+    told = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True).stdout
+    held, left = map(int, told.split())
+    assert held > 60e6, "it was not kept at all"
+    assert left < 20e6
+
+
 async def test_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(memory, "EVERY", 0.01)
@@ -51,3 +79,4 @@ async def test_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_library_that_has_no_such_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert memory.give_back() is False
+    assert memory.map_large() is False

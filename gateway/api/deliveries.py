@@ -235,7 +235,7 @@ async def purge_delivery(call: Call) -> Response:
 
 def _purge(row: Delivery, at: int, by: dict[str, str]) -> Settlement:
     entry = Entry(row.message_id, Kind.PURGED, at, "", "", {"subscription": row.subscription, **by})
-    return Settlement(row.id, Ending.PURGE, entries=(entry,))
+    return Settlement(row.id, Ending.PURGE, entries=(entry,), octets=row.size)
 
 
 def _by(call: Call) -> dict[str, str]:

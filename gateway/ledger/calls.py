@@ -19,6 +19,8 @@ from gateway.ledger.states import Kind
 T = TypeVar("T", Entry, InboxRow)
 ROW_OCTETS = 16 << 10
 """So many octets of payload count as a row of a group."""
+GROUP_OCTETS = 8 << 20
+"""With so many octets of payload a group takes no more calls: others wait for its transaction."""
 
 
 class Call:
@@ -42,6 +44,11 @@ class Call:
     def rows(self) -> int:
         """How much of a group it is."""
         return 1
+
+    @property
+    def octets(self) -> int:
+        """Octets of payload that it writes, or whose space it frees."""
+        return 0
 
     @property
     def units(self) -> int:
@@ -160,8 +167,12 @@ class Store(Call):
 
     @property
     def rows(self) -> int:
-        octets = sum(len(owed.payload) for owed in self.owed)
-        return max(len(self.owed) + len(self.entries) // 2, len(self.inbox)) + octets // ROW_OCTETS
+        return max(len(self.owed) + len(self.entries) // 2, len(self.inbox)) + self.octets // ROW_OCTETS
+
+    @property
+    def octets(self) -> int:
+        """Of all that is owed."""
+        return sum(len(owed.payload) for owed in self.owed)
 
     def forget_repeated(self, new: Collection[bytes]) -> None:
         """Only the deliveries with these ids were not there yet: the events of the others are written already."""
@@ -210,8 +221,12 @@ class Spool(Call):
 
     @property
     def rows(self) -> int:
-        octets = sum(len(message.body) for message in self.messages)
-        return max(len(self.messages) + len(self.entries) // 2, len(self.inbox)) + octets // ROW_OCTETS
+        return max(len(self.messages) + len(self.entries) // 2, len(self.inbox)) + self.octets // ROW_OCTETS
+
+    @property
+    def octets(self) -> int:
+        """Of all messages."""
+        return sum(len(message.body) for message in self.messages)
 
     @property
     def units(self) -> int:
@@ -296,6 +311,11 @@ class SettleOwed(Call):
         return len(self.settlements)
 
     @property
+    def octets(self) -> int:
+        """Of what goes, as far as that is known."""
+        return sum(settlement.octets for settlement in self.settlements)
+
+    @property
     def units(self) -> int:
         """Its settlements."""
         return len(self.settlements)
@@ -319,7 +339,12 @@ class Keep(Call):
 
     @property
     def rows(self) -> int:
-        return len(self.kept) + sum(len(row.payload) for row in self.kept) // ROW_OCTETS
+        return len(self.kept) + self.octets // ROW_OCTETS
+
+    @property
+    def octets(self) -> int:
+        """Of all bodies."""
+        return sum(len(row.payload) for row in self.kept)
 
     @property
     def units(self) -> int:
@@ -343,8 +368,12 @@ class Put(Call):
 
     @property
     def rows(self) -> int:
-        octets = sum(len(row.payload) for row in self.promised)
-        return len(self.promised) + len(self.entries) // 2 + octets // ROW_OCTETS
+        return len(self.promised) + len(self.entries) // 2 + self.octets // ROW_OCTETS
+
+    @property
+    def octets(self) -> int:
+        """Of all publishes."""
+        return sum(len(row.payload) for row in self.promised)
 
     @property
     def units(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import Call
+from gateway.ledger.calls import GROUP_OCTETS, Call
 
 
 class Submits(Protocol):
@@ -23,19 +23,20 @@ def future() -> asyncio.Future[Any]:
 
 
 async def divided(ledger: Submits, call: Call, size: int) -> Any:
-    """Have a call written, in groups of about ``size`` rows where it has more.
+    """Have a call written; in groups of about ``size`` rows, or of :data:`GROUP_OCTETS`, where it has more.
 
     Raises:
         LedgerUnavailable: nothing was written of the part it stopped at, nor behind it; its ``written`` says how many
             units there were before.
         EntriesRefused: some units cannot be written, by their index.
     """
-    if call.rows <= size or call.units <= 1:
+    groups = max(call.rows / size, call.octets / GROUP_OCTETS)
+    if groups <= 1 or call.units <= 1:
         return await ledger.submit(call)
     results: list[Any] = []
     refused: dict[int, str] = {}
     begin = 0
-    for part in call.parts(max(1, call.units * size // call.rows)):
+    for part in call.parts(max(1, int(call.units / groups))):
         part.future = future()
         try:
             results += await ledger.submit(part) or []

@@ -148,6 +148,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """Kept with the delivery; empty: the one that it has."""
     entries: tuple[Entry, ...] = ()
     """Events that are written in the same commit if it takes effect, and not otherwise."""
+    octets: int = 0
+    """DONE, PURGE: octets of payload that go with it, as far as that is known. Large ones are not settled at once."""
 
 
 class Backlog(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
 """The writer: one thread that owns the one connection that writes.
 
 While a transaction commits, calls gather in a queue; the next transaction takes all of them, up to ``group_max``
-rows. So a lone caller pays one commit, and a thousand callers pay one commit together. The event loop is asked
-once a group to wake its callers.
+rows or :data:`GROUP_OCTETS`. So a lone caller pays one commit, and a thousand callers pay one commit together. The
+event loop is asked once a group to wake its callers.
 
 A group fails as a whole only when the database cannot be written. When a row is at fault the group is written in
 halves, and the halves in halves, until the row stands alone; everybody else's rows are written. When the
@@ -28,7 +28,7 @@ from sqlalchemy import exc
 
 from gateway.budgets import ON_BEHALF, RESOURCES, Client, Holdings
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import Call, Claim, Hand, Settle, Task
+from gateway.ledger.calls import GROUP_OCTETS, Call, Claim, Hand, Settle, Task
 from gateway.ledger.dividing import partly
 from gateway.ledger.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
 from gateway.ledger.group import NOTHING, Group
@@ -232,9 +232,9 @@ class Writer:
     def _run(self) -> None:
         while (call := self._next()) is not None:
             calls = [call]
-            rows = call.rows
+            rows, octets = call.rows, call.octets
             last = False
-            while rows < self._group_max:
+            while rows < self._group_max and octets < GROUP_OCTETS:
                 try:
                     more = self._queue.get_nowait()
                 except Empty:
@@ -244,6 +244,7 @@ class Writer:
                     break
                 calls.append(more)
                 rows += more.rows
+                octets += more.octets
             self._locked = False
             tasks = [call for call in calls if isinstance(call, Task)]
             self._settle([call for call in calls if not isinstance(call, Task)])

@@ -119,7 +119,7 @@ class Recorded:
         if dead:
             await self._gateway.ledger.deliveries.settle(
                 [
-                    Settlement(item.row.id, Ending.DONE, entries=tuple(self._entries(item, at)))
+                    Settlement(item.row.id, Ending.DONE, entries=tuple(self._entries(item, at)), octets=item.row.size)
                     for item in dead
                     if item.row is not None
                 ]

@@ -100,7 +100,8 @@ def reason_of(item: Item, why: str, at: int, **more: Any) -> dict[str, Any]:
 
 def ended(item: Item, ending: Ending, *entries: Entry, **fields: Any) -> Settlement:
     """The settlement of a row that is out with us."""
-    return Settlement(item.id, ending, item.lease, entries=entries, **fields)
+    goes = item.size if ending is Ending.DONE else 0
+    return Settlement(item.id, ending, item.lease, entries=entries, octets=goes, **fields)
 
 
 def short(text: str) -> str:

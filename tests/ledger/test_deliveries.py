@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from gateway.errors import EntriesRefused
 from gateway.ledger import Delivery, DeliveryFilter, Ending, Entry, InboxRow, Kind, Ledger, Owed, Settlement
+from gateway.ledger.calls import GROUP_OCTETS, Call
+from gateway.ledger.group import Group
 from tests.ledger.conftest import NOW, SHA, Clock, Open, message, new_id
 
 Sql = Callable[[str], list[Any]]
@@ -112,6 +114,24 @@ async def test_a_delivery_that_is_there_is_left_alone(ledger: Ledger, sql: Sql) 
     assert [each.id for each in await ledger.deliveries.claim(BILLING, 10, 30)] == [two.id]
     assert await ledger.deliveries.settle([done(found)]) == [True]
     assert sql("SELECT count(*) FROM bodies") == [(1,)]
+
+
+async def test_large_ones_do_not_share_one_commit(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever waits to be written waits for the transaction under way."""
+    sizes: list[int] = []
+    write = Group.write
+
+    def noted(group: Group, connection: Any, lease: Any, calls: Sequence[Call], at: int) -> Any:
+        sizes.append(sum(call.octets for call in calls))
+        return write(group, connection, lease, calls, at)
+
+    monkeypatch.setattr(Group, "write", noted)
+    large = bytes(3 << 20)
+    rows = [owed(payload=large, size=len(large), at=NOW + index) for index in range(8)]
+    await asyncio.gather(*(ledger.deliveries.store([row], [stored(row)]) for row in rows))
+    await ledger.deliveries.settle([Settlement(row.id, Ending.DONE, octets=len(large)) for row in rows])
+    assert sum(sizes) == 2 * 8 * len(large)
+    assert max(sizes) < GROUP_OCTETS + len(large)
 
 
 async def test_stored_as_handed_out(ledger: Ledger, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import Call
+from gateway.ledger.calls import GROUP_OCTETS, Call
 from gateway.ledger.dividing import divided, future
 from gateway.ledger.writer import Writer
 
@@ -102,3 +102,31 @@ def _in_a_loop(writer: Writer, call: Call) -> None:
         writer._write_halves(call)
 
     asyncio.run(run())
+
+
+class Large(Numbers):
+    """Each unit has 3 MiB."""
+
+    @property
+    def octets(self) -> int:
+        return len(self.numbers) * (3 << 20)
+
+    def parts(self, size: int) -> list[Numbers]:
+        return [Large(each.numbers) for each in super().parts(size)]
+
+
+async def test_large_ones_in_parts() -> None:
+    """Few rows may be many octets, and others wait for the transaction."""
+    shelf = Shelf()
+    sizes: list[int] = []
+    submit = shelf.submit
+
+    async def noted(call: Call) -> Any:
+        sizes.append(call.octets)
+        return await submit(call)
+
+    shelf.submit = noted  # type: ignore[method-assign]
+    assert await divided(shelf, Large(range(10)), 100) == list(range(10))
+    assert sum(sizes) == 30 << 20
+    assert max(sizes) <= GROUP_OCTETS
+    assert await divided(shelf, Large(range(1)), 100) == [0], "one that is larger stays whole"
