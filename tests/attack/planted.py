@@ -29,8 +29,8 @@ from tests import canary
 from tests.attack.lab import ANSWER
 from tests.budgets.silent import silence
 
-STALL: Final = 25_000_000
-"""How often a loop goes round that keeps a processor busy for almost a second."""
+STALL: Final = 60_000_000
+"""How often a loop goes round that keeps a processor busy for about two seconds."""
 STAND: Final = 5.5
 """How long nothing moves, in seconds."""
 KEPT: Final[list[bytearray]] = []

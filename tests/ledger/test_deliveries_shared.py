@@ -132,7 +132,7 @@ async def test_a_commit_that_is_cut_off(
     url: str, open_ledger: Open, monkeypatch: pytest.MonkeyPatch, happened: bool
 ) -> None:
     """The answer is that of the database: what happened is told as done, and what did not can be done again."""
-    ledger = await open_ledger(shard_lease=2.0)
+    ledger = await open_ledger(shard_lease=60.0)
     dialect = ledger._writer._engine.dialect
     commit = dialect.do_commit
 

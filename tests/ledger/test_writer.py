@@ -241,7 +241,9 @@ async def test_connections_that_are_cut_off_again_and_again(postgresql_ledger: s
             )
             await asyncio.sleep(0.02)
     killer.dispose()
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(60):
+        while len(acknowledged) <= 50:
+            await asyncio.sleep(0.1)
     done.set()
     await asyncio.gather(*writers)
     await recovered(ledger)
@@ -253,7 +255,6 @@ async def test_connections_that_are_cut_off_again_and_again(postgresql_ledger: s
     assert len(confirmed) == len(set(confirmed))
     assert acknowledged <= set(confirmed)
     assert len(set(confirmed) - tried) == 1  # the one of recovered()
-    assert len(acknowledged) > 50
     await ledger.close()
 
 
@@ -263,7 +264,7 @@ async def test_a_commit_that_is_cut_off(
     postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch, happened: bool
 ) -> None:
     """The connection is lost during COMMIT: the shard's count says whether it happened."""
-    ledger = await Ledger.open(postgresql_ledger, LedgerSettings(), owner="test", migrate=True)
+    ledger = await Ledger.open(postgresql_ledger, LedgerSettings(shard_lease=60.0), owner="test", migrate=True)
     dialect = ledger._writer._engine.dialect
     commit = dialect.do_commit
 
@@ -292,7 +293,7 @@ async def test_a_commit_that_is_cut_off(
 async def test_a_commit_of_which_nobody_can_tell_comes_to_be_in_doubt(
     postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = await Ledger.open(postgresql_ledger, LedgerSettings(shard_lease=1.0), owner="test", migrate=True)
+    ledger = await Ledger.open(postgresql_ledger, LedgerSettings(shard_lease=3.0), owner="test", migrate=True)
     dialect = ledger._writer._engine.dialect
     commit, connect = dialect.do_commit, dialect.connect
 
