@@ -1,10 +1,9 @@
-"""Memory that is free goes back to the system.
+"""Give memory that is free back to the system.
 
-What a burst of messages took is freed when it is over, but glibc keeps it: a few objects that live on between the holes
-are enough. So a process would stay as large as its worst minute, and creep up with each that is worse. Now and then it
-is told to give back what it does not use. While it does that nobody else gets memory, so what is large is not in those
-holes: it is mapped by itself, and goes back as soon as it is free. Where the C library has no such calls, nothing is
-done.
+When a burst of messages is over, its memory is free, but glibc keeps it: a few objects that live on between the holes
+are enough. So a process would stay as large as in its worst minute. Once a minute the gateway has glibc give back what
+is free. Other threads get no memory meanwhile, so large objects are kept out of those holes: each gets a mapping of its
+own, which goes back as soon as it is free. A C library without such calls is left alone.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gateway.runtime.threads import threads
 EVERY: Final = 60.0
 """How often, in seconds."""
 MAPPED: Final = 512 << 10
-"""From so many octets on an object is mapped by itself. What is read from a socket at a time is smaller. If this is not
-set, glibc raises it to 32 MiB with the first large object that is freed."""
+"""Objects of this many octets or more get a mapping of their own. One read of a socket is smaller. Unless this is set,
+glibc raises it to 32 MiB with the first large object that is freed."""
 _MMAP_THRESHOLD: Final = -3
 """``M_MMAP_THRESHOLD`` of malloc.h."""
 
 
 def map_large() -> bool:
-    """Have what is large mapped by itself from now on, in all threads; whether the C library does that."""
+    """Give large objects a mapping of their own from now on, in all threads; return whether the C library does that."""
     try:
         option = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
@@ -50,8 +49,8 @@ def give_back() -> bool:
 
 @contextlib.contextmanager
 def given_back() -> Iterator[None]:
-    """As long as the block, do so every minute. What is large is mapped by itself, also afterwards. Needs a running
-    loop."""
+    """Give back what is free every minute, as long as the block. Large objects get mappings of their own, also
+    afterwards. Needs a running loop."""
     map_large()
 
     async def keep() -> None:

@@ -171,7 +171,7 @@ class Store(Call):
 
     @property
     def octets(self) -> int:
-        """Of all that is owed."""
+        """Of all payloads."""
         return sum(len(owed.payload) for owed in self.owed)
 
     def forget_repeated(self, new: Collection[bytes]) -> None:

@@ -26,7 +26,7 @@ class Bounds:
     wait_ms: float = 250.0
     """The most work that a request of the neighbor waits for."""
     stands_ms: float = 5_000.0
-    """The neighbor's longest wait by the clock, whatever it waits for: on a busy machine that is long."""
+    """The neighbor's longest wait by the clock, for anything at all: on a busy machine that is long."""
 
 
 @dataclass

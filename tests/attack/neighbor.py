@@ -2,9 +2,10 @@
 
 It asks ``/livez``, publishes and pulls a small message over HTTP, and publishes and gets one over AMQP, in turn, as
 long as it runs. On a machine with other work a wait by the clock says little about the gateway. So two waits are
-measured. One is the work that a request waited for: the time that a processor worked for gateway and neighbor,
-as long as it would take on an idle machine (:mod:`tests.pace`). The other is the clock's, for whatever else there is to
-wait for, less the time in which the scheduler kept gateway or neighbor from a processor (``/proc/PID/schedstat``).
+measured. One is the work that a request waited for: the time that a processor worked for gateway and neighbor, as long
+as it would take on an idle machine (:mod:`tests.pace`). The other is by the clock, for other things that a request may
+wait for. The time in which the scheduler kept gateway or neighbor from a processor (``/proc/PID/schedstat``) is taken
+off.
 
 A line on its standard input asks for what it has measured since the last one: it answers with a line of JSON.
 """

@@ -117,7 +117,7 @@ async def test_a_delivery_that_is_there_is_left_alone(ledger: Ledger, sql: Sql) 
 
 
 async def test_large_ones_do_not_share_one_commit(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever waits to be written waits for the transaction under way."""
+    """Other calls wait for the transaction under way."""
     sizes: list[int] = []
     write = Group.write
 
