@@ -53,6 +53,8 @@ when it is, and disks are slow."""
 UNREAD: Final = 2.0
 """How long what a gateway had sent may lie with its consumer before that takes notice, in seconds: a consumer reads the
 last lines of a stream after its gateway was killed."""
+LATE: Final = 10.0
+"""How long after the end of its broker a consumer may hear of a message, on a slow machine, in seconds."""
 _DONE: Final = frozenset({"acknowledged"})
 ABSENT: Final = "absent"
 """The state of what the ledger does not know."""
@@ -121,7 +123,7 @@ def _mark_forgotten(found: Found) -> None:
             again = _stored(found, later)
         else:
             # A consumer may hear of it only after the broker that handed it out has ended.
-            came, again = min(before.since - UNREAD, _stored(found, before)), later.since
+            came, again = before.since - LATE, later.since
             out = before.until if before.until is not None else float("inf")
         # A broker that is told to end takes its time, gives back what is out, and may hand it out once more.
         later.forgotten = any(came <= end and told <= min(again, out + RIGHT_BEFORE) for told, end in found.restarts)

@@ -235,6 +235,7 @@ class ConsumerRun:
         self.breaks()
         await asyncio.to_thread(server.halt)
         self.restarts[kind].append((told, time.monotonic()))
+        print(f"{kind}: told to end at {told:.3f}, ended at {time.monotonic():.3f}")
         self.breaks()
         await asyncio.to_thread(server.restart)
         for load in loads:
