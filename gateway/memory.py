@@ -22,7 +22,7 @@ EVERY: Final = 60.0
 """How often, in seconds."""
 MAPPED: Final = 512 << 10
 """Objects of this many octets or more get a mapping of their own. One read of a socket is smaller. Unless this is set,
-glibc raises it to 32 MiB with the first large object that is freed."""
+glibc raises it with each larger object that is freed, up to 32 MiB."""
 _MMAP_THRESHOLD: Final = -3
 """``M_MMAP_THRESHOLD`` of malloc.h."""
 

@@ -534,7 +534,7 @@ class Broker:
         return bool(self._blocked or self._stopped or self._waiting or self._starved)
 
     def share_refusal(self, connection: Connection, size: int) -> str:
-        """Return why a user may not publish this many octets now, and count the refusal.."""
+        """Return why a user may not publish this many octets now, and count the refusal."""
         assert self._users is not None
         assert connection.client is not None
         return self._users.refusal_of(connection.client, size)

@@ -20,7 +20,7 @@ T = TypeVar("T", Entry, InboxRow)
 ROW_OCTETS = 16 << 10
 """So many octets of payload count as a row of a group."""
 GROUP_OCTETS = 8 << 20
-"""With so many octets of payload a group takes no more calls: others wait for its transaction."""
+"""A group with this many octets of payload takes no more calls, because other callers wait for its transaction."""
 
 
 class Call:

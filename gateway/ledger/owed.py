@@ -149,7 +149,7 @@ class Settlement(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...] = ()
     """Events that are written in the same commit if it takes effect, and not otherwise."""
     octets: int = 0
-    """DONE, PURGE: octets of payload that go with it, as far as that is known. Large ones are not settled at once."""
+    """DONE, PURGE: octets of payload that go with it, as far as that is known. Large ones are not in one commit."""
 
 
 class Backlog(msgspec.Struct, frozen=True):

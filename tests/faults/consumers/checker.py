@@ -7,7 +7,7 @@ received is settled):
   settles it or the attempt's connection ends (push), when its deadline passes, or, if the broker holds it, when whoever
   held the channel to the broker died (:attr:`Found.broken`). A lease of the ledger outlives the gateway, so that the
   message must not come again before its deadline.
-* A repeat may lack a mark only where the broker was told to end in between (:attr:`Found.restarts`) and forgot, and the
+* A repeat may lack a mark only where the broker began to stop in between (:attr:`Found.restarts`) and forgot, and the
   message bore no id of a gateway's by which it could be known again. It was out then, or settled right before; of what
   the ledger holds the broker was told when the gateway had taken it.
 * The ledger says that each message was acknowledged which a consumer acknowledged. An id under which nobody
@@ -125,7 +125,7 @@ def _mark_forgotten(found: Found) -> None:
             # A consumer may hear of it only after the broker that handed it out has ended.
             came, again = before.since - LATE, later.since
             out = before.until if before.until is not None else float("inf")
-        # A broker that is told to end takes its time, gives back what is out, and may hand it out once more.
+        # While a broker shuts down it requeues deliveries, and may deliver them again.
         later.forgotten = any(came <= end and told <= min(again, out + RIGHT_BEFORE) for told, end in found.restarts)
 
 

@@ -234,8 +234,9 @@ class ConsumerRun:
         server, told = self.server(kind), time.monotonic()
         self.breaks()
         await asyncio.to_thread(server.halt)
-        self.restarts[kind].append((told, time.monotonic()))
-        print(f"{kind}: told to end at {told:.3f}, ended at {time.monotonic():.3f}")
+        ended = time.monotonic()
+        self.restarts[kind].append((told, ended))
+        print(f"{kind}: stopped from {told:.3f} to {ended:.3f}")
         self.breaks()
         await asyncio.to_thread(server.restart)
         for load in loads:
