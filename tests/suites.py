@@ -10,6 +10,9 @@ addresses through ``GATEWAY_TEST_SERVERS``.
 A suite fails if its process fails, if a test fails, if a test is skipped (what is not run is not tested), if no
 test was found, if it takes longer than its ``limit``, or if a secret that the tests plant is seen in what it or any of
 its gateways said (:mod:`tests.canary`).
+
+Suites disturb each other on two processors: a few tests that failed are run again when nothing else runs, and the table
+says how many passed only then. A suite that counts lost messages is never run again: what was lost once was lost.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ MOST = 6
 """How many suites may run at a time, however little they take."""
 TIERS = ("check", "test", "all")
 """Each tier runs its own suites and those of the tiers before it."""
+AGAIN = 3
+"""How many tests may fail in all suites together, for them to be run again."""
 GRACE = 20
 """How long a suite may take to end when it is told to, in seconds."""
 
@@ -79,15 +84,20 @@ class Suite:
     """After how many seconds it is ended. Slow machines need room: only what hangs shall be ended."""
     covers: str = ""
     """A package of which its tests must take every branch."""
+    once: bool = False
+    """Whether a test that failed is not run again: it played a fault, and says that a message was lost or changed."""
 
-    def commands(self, report: Path) -> Iterator[list[str]]:
-        """What to run, one after the other, until one fails. Tests write their results to ``report``."""
+    def commands(self, report: Path, *, failed: bool = False) -> Iterator[list[str]]:
+        """What to run, one after the other, until one fails. Tests write their results to ``report``, and the names of
+        those that failed beside it; with ``failed`` only those are run."""
         for command in self.check:
             yield [str(BIN / command[0]), *command[1:]]
         if not self.paths:
             return
         tests = ["-m", "pytest", f"--junit-xml={report}", *(str(path.relative_to(ROOT)) for path in self.files())]
+        tests += ["-o", f"cache_dir={report.with_suffix('.cache')}"]
         tests += ["-k", self.only] if self.only else []
+        tests += ["--last-failed", "--last-failed-no-failures=none"] if failed else []
         if not self.covers:
             yield [sys.executable, *tests]
             return
@@ -103,7 +113,8 @@ class Suite:
 
 def _newest(name: str, paths: tuple[str, ...], only: str) -> Suite:
     """The tests of a suite that talk to RabbitMQ in 0-9-1, on the newest release."""
-    return Suite(f"{name}-4.3", paths, servers=True, tier="all", share=0.5, main="rabbitmq-4.3", only=only)
+    once = name == "faults"
+    return Suite(f"{name}-4.3", paths, servers=True, tier="all", share=0.5, main="rabbitmq-4.3", only=only, once=once)
 
 
 # Without Spark, mypy knows nothing of the types that come from it, and Any is all that is left of them.
@@ -127,11 +138,11 @@ SUITES = (
     Suite("v010", ("v010",), covers="gateway.v010", tier="check"),
     Suite("v010_draft", ("v010_draft",), covers="gateway.v010_draft", tier="check"),
     Suite("translation", ("translation/test_*.py",), tier="check"),
-    Suite("faults", ("faults/test_*.py",), servers=True, share=0.5),
+    Suite("faults", ("faults/test_*.py",), servers=True, share=0.5, once=True),
     Suite("definitions", ("definitions",)),
     Suite("ledger", ("ledger",), servers=True, share=0.35),
     Suite("conformance", ("conformance",), servers=True, share=0.5),
-    Suite("spark-kills", ("pipeline/stream",), servers=True, tier="all"),
+    Suite("spark-kills", ("pipeline/stream",), servers=True, tier="all", once=True),
     Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, share=0.5),
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
     Suite("broker", ("broker",), share=0.35),
@@ -146,9 +157,9 @@ SUITES = (
     Suite("contract", ("contract",)),
     Suite("outbound", ("outbound", "webhooks"), share=0.45),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
-    Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5),
-    Suite("consumer-faults", ("faults/consumers",), servers=True, share=0.5),
-    Suite("chaos", ("chaos",), servers=True, share=0.5),
+    Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5, once=True),
+    Suite("consumer-faults", ("faults/consumers",), servers=True, share=0.5, once=True),
+    Suite("chaos", ("chaos",), servers=True, share=0.5, once=True),
     Suite("benchmarks", ("benchmarks",), servers=True),
     Suite("interop", ("interop", "golden", "servers"), servers=True, share=0.4),
     Suite("bridges", ("bridges",), servers=True, share=0.5),
@@ -194,6 +205,8 @@ class Result:
     """Why it failed, where that is not a test that failed."""
     brokers: dict[str, Counts] = field(default_factory=dict)
     """Kind of broker -> passed and failed of the tests that talked to it."""
+    again: int = 0
+    """How many of those that passed had failed before, beside other suites."""
 
     @property
     def ok(self) -> bool:
@@ -261,8 +274,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, str]:
-    """Run one suite to its end; returns its row and everything it printed."""
+def run(suite: Suite, environ: dict[str, str], folder: Path, *, failed: bool = False) -> tuple[Result, str]:
+    """Run one suite to its end, or those of its tests that ``failed`` there; returns its row and all it printed."""
     result = Result(suite)
     report = folder / f"{suite.name}.xml"
     log = folder / f"{suite.name}.log"
@@ -272,7 +285,7 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
         environ[MAIN_VARIABLE] = suite.main
     began = time.monotonic()
     with log.open("wb") as output:
-        for command in suite.commands(report):
+        for command in suite.commands(report, failed=failed):
             left = suite.limit - (time.monotonic() - began)
             # A session of its own, so that what a suite leaves behind goes with it.
             process = subprocess.Popen(
@@ -305,6 +318,26 @@ def run(suite: Suite, environ: dict[str, str], folder: Path) -> tuple[Result, st
     if seen or canary.look(said, "what the suite printed"):
         result.why = f"a planted secret was seen: {(seen or canary.taken())[0]}"
     return result, said
+
+
+def may_run_again(results: Sequence[Result]) -> list[Result]:
+    """The suites whose failed tests may be run again: a few tests failed, and nothing else went wrong in the suite."""
+    if sum(result.failed for result in results) > AGAIN:
+        return []
+    return [each for each in results if each.failed and not (each.skipped or each.why or each.suite.once)]
+
+
+def run_again(result: Result, environ: dict[str, str], folder: Path) -> str:
+    """Run those tests of a suite that failed, with nothing beside them, and say in its row if they pass now; returns
+    what they printed."""
+    later, said = run(result.suite, environ, folder, failed=True)
+    result.seconds += later.seconds
+    result.cpu += later.cpu
+    if later.ok and later.passed == result.failed:
+        result.again, result.failed = later.passed, 0
+        result.passed += later.passed
+        result.brokers = {kind: (passed + failed, 0) for kind, (passed, failed) in result.brokers.items()}
+    return said
 
 
 class Servers:
@@ -432,6 +465,9 @@ def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
         try:
             for worker in workers:
                 worker.join()
+            for result in may_run_again(list(results.values())):
+                said = run_again(result, environ, folder)
+                print(f"\n── {result.suite.name}, again: {'ok' if result.ok else 'FAILED'}\n{said.strip()}", flush=True)
         finally:
             schedule.close()
             for process in list(RUNNING):
@@ -452,7 +488,8 @@ def table(results: Sequence[Result]) -> str:
         parts = [
             f"{number} {word}" for number, word in ((result.failed, "failed"), (result.skipped, "skipped")) if number
         ]
-        said = "ok" if result.ok else ", ".join([*parts, *([result.why] if result.why else [])])
+        good = f"ok, {result.again} again" if result.again else "ok"
+        said = good if result.ok else ", ".join([*parts, *([result.why] if result.why else [])])
         number = str(result.passed + bad) if result.suite.paths else "-"
         rows.append((result.suite.name, said, number, f"{result.seconds:.1f}", f"{result.cpu:.1f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

@@ -54,6 +54,33 @@ def test_the_table_adds_up() -> None:
     ]
 
 
+def test_what_passed_only_when_run_again_is_in_the_table() -> None:
+    assert suites.table([Result(UNITS, passed=10, again=1)]).splitlines()[1].startswith("units  ok, 1 again     10")
+
+
+@pytest.mark.parametrize(
+    ("results", "again"),
+    [
+        ([Result(UNITS, passed=9, failed=1), Result(CHECK)], ["units"]),
+        ([Result(UNITS, passed=9)], []),
+        ([Result(UNITS, failed=1, skipped=1)], []),
+        ([Result(UNITS, failed=1, why="a planted secret was seen")], []),
+        ([Result(CHECK, why="ruff ended with 1")], []),
+        ([Result(Suite("losses", ("chaos",), once=True), failed=1), Result(UNITS, failed=1)], ["units"]),
+        ([Result(UNITS, failed=suites.AGAIN)], ["units"]),
+        ([Result(UNITS, failed=suites.AGAIN), Result(Suite("more", ("taps",)), failed=1)], []),
+    ],
+)
+def test_which_may_run_again(results: list[Result], again: list[str]) -> None:
+    assert [each.suite.name for each in suites.may_run_again(results)] == again
+
+
+def test_what_may_lose_a_message_runs_once() -> None:
+    for suite in suites.SUITES:
+        plays = any(part in path for path in suite.paths for part in ("faults/", "chaos", "pipeline/stream"))
+        assert suite.once == plays, suite.name
+
+
 @pytest.mark.parametrize(
     ("result", "said", "sums"),
     [
@@ -200,6 +227,24 @@ def test_the_counts_are_those_of_pytest(tmp_path: Path, text: str, counts: tuple
     assert result.cpu > 0
     assert (result.passed, result.failed, result.skipped) == counts
     assert result.why.replace("python3", "python") == why
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(
+    ("better", "counts"), [(True, (2, 0, 1)), (False, (1, 1, 0))], ids=["passes then", "fails then, too"]
+)
+def test_only_what_failed_is_run_again(tmp_path: Path, better: bool, counts: tuple[int, int, int]) -> None:
+    ran = tmp_path / "ran"
+    text = f"from pathlib import Path\nran = Path({str(ran)!r})\n"
+    text += "def test_a():\n    with ran.open('a') as log:\n        log.write('a')\n"
+    text += f"    assert ran.read_text() == 'aba' and {better}\n"
+    text += "def test_b():\n    with ran.open('a') as log:\n        log.write('b')\n"
+    ran.write_text("")
+    result = passing(tmp_path, text)
+    assert (result.passed, result.failed) == (1, 1)
+    suites.run_again(result, {"PATH": ""}, tmp_path)
+    assert ran.read_text() == "aba"
+    assert (result.passed, result.failed, result.again) == counts
 
 
 @pytest.mark.usefixtures("anywhere")
