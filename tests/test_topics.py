@@ -8,6 +8,7 @@ import time
 import pytest
 
 from gateway.topics import CACHE_MAX, TopicTrie
+from tests.pace import pace
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_hostile_patterns_do_not_explode() -> None:
         trie.add(".".join(["#", "a"] * (number + 1)), number)
     started = time.process_time()
     assert trie.match(".".join(["a"] * 120) + ".b") == ()
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < pace()
 
 
 def test_the_memory_of_answers_is_bounded() -> None:

@@ -69,7 +69,7 @@ async def test_they_are_cut_off_and_the_others_are_served(tmp_path: Path) -> Non
     assert all(caller.heard == b"" for caller in callers)
     for caller in bodies:  # an answer is lost to the kernel's reset where octets were still on their way
         assert b" 408 " in caller.heard or (caller.drips and caller.heard == b"")
-    assert max(caller.seconds for caller in (*callers, *bodies)) < 15
+    assert max(caller.seconds for caller in (*callers, *bodies)) < 30
     assert min(caller.seconds for caller in (*callers, *bodies)) > 0.9
 
 

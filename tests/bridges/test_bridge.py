@@ -176,7 +176,7 @@ async def test_a_rate_in_messages(estate: Estate) -> None:
     began = asyncio.get_running_loop().time()
     await estate.bridge(messages_per_second=50)
     await estate.take(40)
-    assert 0.6 <= asyncio.get_running_loop().time() - began <= 3.0
+    assert 0.6 <= asyncio.get_running_loop().time() - began <= 15.0
 
 
 async def test_a_rate_in_octets(estate: Estate) -> None:
@@ -184,7 +184,7 @@ async def test_a_rate_in_octets(estate: Estate) -> None:
     began = asyncio.get_running_loop().time()
     await estate.bridge(octets_per_second=200_000)
     await estate.take(10)
-    assert 0.3 <= asyncio.get_running_loop().time() - began <= 3.0
+    assert 0.3 <= asyncio.get_running_loop().time() - began <= 15.0
 
 
 async def test_metrics(estate: Estate) -> None:

@@ -60,7 +60,7 @@ async def test_wait_for_a_message(upstream: Upstream, queue: str) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert await upstream.fetch(queue, 10, 0.3) == []
-    assert 0.3 <= loop.time() - began < 3
+    assert 0.3 <= loop.time() - began < 10
     await empty(upstream, queue)
 
 

@@ -130,13 +130,13 @@ def test_latency(proxy: Proxy, client: socket.socket, direction: Direction) -> N
 
 
 def test_latency_delays_and_does_not_throttle(proxy: Proxy, client: socket.socket) -> None:
-    proxy.add(Latency(0.2, 0.1), UP)
     began = time.monotonic()
+    proxy.add(Latency(1.0, 0.1), UP)
     for number in range(10):
         client.sendall(bytes([number]))
         time.sleep(0.01)
     assert ask(client, b"", 10)[0] == bytes(range(10)), "the order is kept"
-    assert time.monotonic() - began < 1.9, "one latency, not ten"
+    assert time.monotonic() - began < 8, "one latency, not ten"
 
 
 def test_bandwidth(proxy: Proxy, client: socket.socket) -> None:
@@ -145,16 +145,16 @@ def test_bandwidth(proxy: Proxy, client: socket.socket) -> None:
 
 
 def test_slow_close(proxy: Proxy, client: socket.socket) -> None:
-    proxy.add(SlowClose(0.2), UP)
     began = time.monotonic()
+    proxy.add(SlowClose(0.2), UP)
     client.shutdown(socket.SHUT_WR)
     assert client.recv(1) == b""
     assert time.monotonic() - began >= 0.2
 
 
 def test_timeout_swallows_and_closes(proxy: Proxy, client: socket.socket, echo: Echo) -> None:
+    began = time.monotonic()  # before the toxic, whose time it is
     proxy.add(Timeout(0.2), DOWN)
-    began = time.monotonic()
     assert ask(client, b"lost")[0] == b""
     assert time.monotonic() - began >= 0.2
     assert echo.reads == [b"lost"], "only one direction"

@@ -69,7 +69,7 @@ async def test_locked_by_another(open_ledger: Open, database: Database, caplog: 
 
 async def test_nobody_waits_for_the_lock_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those who wait together, one waits for the lock; and who records does not wait for tasks behind him."""
-    busy = 0.5
+    busy = 1.0
     monkeypatch.setattr(engine, "BUSY_TIMEOUT", busy)
     monkeypatch.setattr(writer, "COSTLY", busy / 2)
     url = f"sqlite:///{tmp_path}/ledger.db"
@@ -88,7 +88,7 @@ async def test_nobody_waits_for_the_lock_again_and_again(tmp_path: Path, monkeyp
         ahead = refused("ahead", ledger.record(published(new_id())))
         tasks = [refused("task", ledger.task(lambda connection, lease: None)) for _ in range(12)]
         await asyncio.gather(ahead, *tasks)
-        assert time.monotonic() - began < 6 * busy  # each for himself: 13
+        assert time.monotonic() - began < 10 * busy  # each for himself: 13
         assert order == ["ahead"] + ["task"] * 12
         other.execute("ROLLBACK")
     other.close()

@@ -61,7 +61,7 @@ async def test_what_is_no_answer(
     began = time.monotonic()
     with pytest.raises(kind, match=why) as error:
         await transport.send("POST", server.url(path), (), b"x")
-    assert time.monotonic() - began < DEADLINE + 0.5 or kind is not OutboundTimeout
+    assert time.monotonic() - began < DEADLINE + 5 or kind is not OutboundTimeout
     assert type(error.value) is kind
     assert error.value.sent
     assert error.value.status == status

@@ -178,7 +178,7 @@ async def test_a_collector_that_hangs_holds_up_nobody_and_not_the_end(caplog: py
     assert (len(tracer), tracer.dropped) == (100, 50)
     began = asyncio.get_running_loop().time()
     await found.close(0.05)
-    assert asyncio.get_running_loop().time() - began < 1.0
+    assert asyncio.get_running_loop().time() - began < 5.0
     assert far.counts == {"dropped": 160}  # the batch under way, what waited, and what had no room
     assert "tracing.queue_full" in [record.message for record in caplog.records]
 

@@ -13,6 +13,7 @@ from gateway.fidelity import RESERVED, digest, forward
 from gateway.fidelity.homes import pack
 from gateway.message import Deadline, Message, Properties
 from gateway.values import Table, Timestamp, Typed, Value
+from tests.pace import pace
 from tests.translation.ends import ENDS, HEADER_SAMPLES, PROPERTY_SAMPLES, mine
 
 WIRE = Properties(
@@ -155,7 +156,7 @@ def test_a_forged_header_is_no_quadratic_work() -> None:
     """As many notes as fit into the largest header, all about large tables."""
     table = {f"x-gateway-key-{number}": "x" for number in range(4_000)}
     notes = [[["t", name], "key", "ff"] for name in table] + [[["t", name], "uint64"] for name in table]
-    assert seconds({"types": json.dumps(notes)}, {"t": table}) < 1.0
-    assert seconds({"types": "[" * 100_000}, {}) < 1.0
+    assert seconds({"types": json.dumps(notes)}, {"t": table}) < pace()
+    assert seconds({"types": "[" * 100_000}, {}) < pace()
     names = {f"name{number}": "x" for number in range(4_000)}
-    assert seconds({"properties": names, "held": names, "held_at": "1," * 10_000}, {}) < 1.0
+    assert seconds({"properties": names, "held": names, "held_at": "1," * 10_000}, {}) < pace()
