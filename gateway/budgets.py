@@ -155,6 +155,31 @@ RESOURCES: Final[Mapping[str, Resource]] = {
             "embedded.queue_memory", "process", "Have them consumed, or publish fewer.", one="embedded.message_max",
         ),
         Resource(
+            "embedded_channels", "channels of a user of the embedded broker", 65_536, "embedded.channels", "process",
+            "Close some of them.",
+        ),
+        Resource(
+            "embedded_exchanges", "exchanges in the embedded broker that a user has declared", 65_536,
+            "embedded.exchanges", "process", "Delete some of them.",
+        ),
+        Resource(
+            "embedded_queues", "queues in the embedded broker that a user has declared", 65_536, "embedded.queues",
+            "process", "Delete some of them.",
+        ),
+        Resource(
+            "embedded_bindings", "bindings in the embedded broker that a user has made", 262_144, "embedded.bindings",
+            "process", "Unbind some of them.",
+        ),
+        Resource(
+            "embedded_consumers", "consumers of a user of the embedded broker", 65_536, "embedded.consumers", "process",
+            "Cancel some of them.",
+        ),
+        Resource(
+            "embedded_declared_bytes",
+            "bytes of names, keys and arguments in the embedded broker that a user has declared", 64 << 20,
+            "embedded.declared_bytes", "process", "Delete some of what it has declared.",
+        ),
+        Resource(
             "held_bytes", "bytes of messages that pushed subscriptions, bridges and taps hold", 1 << 30,
             "budgets.totals", "process", "Lower prefetch_octets of some of them.", is_split=False,
         ),

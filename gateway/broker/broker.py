@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from gateway.broker.alarms import Alarms
 from gateway.broker.channels import Channel
 from gateway.broker.consumers import Consumer
+from gateway.broker.declared import DeclaredByUser, Kind
 from gateway.broker.publishing import PublisherWaits
 from gateway.broker.queues import UNCARRIABLE, Carriage, Entry, Memory, Queue
 from gateway.broker.refusals import reply_text
@@ -106,9 +107,9 @@ class Connection:
     """One client: its session, channels and exclusive queues. Made by :meth:`Broker.connect`."""
 
     __slots__ = (
-        "awake", "backlog", "blocked", "broker", "busy", "carriage", "channels", "client", "confirming",
-        "is_costly", "memory", "number", "open", "outgoing", "owned", "parked", "paused", "refusal", "rules",
-        "session", "user", "vhost", "vhost_name", "waits", "wake",
+        "awake", "backlog", "blocked", "broker", "busy", "carriage", "channels", "client", "confirming", "declared",
+        "is_costly", "memory", "number", "open", "outgoing", "owned", "parked", "paused", "refusal", "rules", "session",
+        "user", "vhost", "vhost_name", "waits", "wake",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
@@ -131,6 +132,8 @@ class Connection:
         """In whose share of the connections it counts; None: in nobody's."""
         self.memory = broker.memory
         """What counts the messages that it publishes: that of its user, once it is open."""
+        self.declared: DeclaredByUser | None = None
+        """What counts the things that it declares: that of its user, once it is open; None: its user has no share."""
         self.open = False
         self.backlog: deque[Operation] = deque()
         """Requests that wait: for the next turn, for a job, or until the client has read what it was told."""
@@ -577,6 +580,8 @@ class Broker:
     def channel_gone(self, channel: Channel) -> None:
         """A channel is over."""
         self.channels -= 1
+        if channel.connection.declared is not None:
+            channel.connection.declared.give(Kind.CHANNELS)
         self._stopped.pop(channel, None)
         self._away.clear(channel)
         if channel.key is not None and self._sessions.get(channel.key) is channel:
@@ -722,6 +727,7 @@ class Broker:
         except (BudgetExceeded, Overloaded) as error:
             return str(error)
         connection.memory = self._users.memory(connection.client)
+        connection.declared = self._users.declared(connection.client)
         return ""
 
     def _closed(self, connection: Connection, operation: Close | Closed, now: float) -> None:
@@ -738,6 +744,12 @@ class Broker:
             text = reply_text(506, f"the limit of {self.limits.channels} channels is reached")
             connection.send(Failed(number, serial, serial, 506, text), now)
             return
+        if connection.declared is not None:
+            try:
+                connection.declared.take(Kind.CHANNELS)
+            except RemoteError as error:
+                connection.send(Failed(number, serial, serial, 506, error.reply_text), now)
+                return
         self.channels += 1
         channel = connection.channels[number] = Channel(connection, number)
         if operation.state is not None:

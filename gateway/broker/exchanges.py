@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from gateway.broker.arguments import SELECTOR, ExchangeArguments, plain, weight
+from gateway.broker.declared import DeclaredByUser
 from gateway.broker.refusals import refusal
 from gateway.message import SMALL, Message
 from gateway.selectors import Selector
@@ -94,7 +95,9 @@ Criteria: TypeAlias = "tuple[tuple[str, Any], ...]"
 class Binding:
     """One binding. Equal are those with the same ends, key and arguments."""
 
-    __slots__ = ("_hash", "_key", "arguments", "destination", "routing_key", "selector", "source", "weight")
+    __slots__ = (
+        "_hash", "_key", "arguments", "charged", "destination", "routing_key", "selector", "source", "user", "weight",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -109,6 +112,10 @@ class Binding:
         self.routing_key = routing_key
         self.arguments = arguments
         self.selector = selector
+        self.user: DeclaredByUser | None = None
+        """In whose share it counts; None: in nobody's."""
+        self.charged = 0
+        """Octets that count there: what it added to the index of its source, too, where it was the first to need it."""
         self.weight = weight(routing_key) + 2 * weight(arguments)
         """What its key and arguments take in memory, roughly; the arguments also as ``frozen``."""
         if SELECTOR in arguments and source.type == "topic":  # it stands in a trie of its own
@@ -151,9 +158,11 @@ class Exchange:
         self.arguments = arguments if arguments is not None else ExchangeArguments()
         self.table = table if table is not None else {}
         self.gone = False
+        self.user: DeclaredByUser | None = None
+        """In whose share it counts; None: in nobody's."""
         self.weight = 0
         """What its name and arguments take in memory, roughly, in octets."""
-        self.bindings: dict[Binding, None] = {}
+        self.bindings: dict[Binding, Binding] = {}
         """The bindings that start here."""
         self.bindings_to: dict[Binding, None] = {}
         self._selective: dict[Binding, Test] = {}
@@ -195,7 +204,7 @@ class Exchange:
 
     def add(self, binding: Binding) -> None:
         """Add a binding; an equal one is not there."""
-        self.bindings[binding] = None
+        self.bindings[binding] = binding
         binding.destination.bindings_to[binding] = None
         self._exchanges += binding.destination.is_exchange
         if binding.selector is not None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from gateway.broker.arguments import QueueArguments, weight
 from gateway.broker.consumers import Consumer, Cursor, Rotation
+from gateway.broker.declared import DeclaredByUser
 from gateway.broker.turns import PIECE, Turn
 from gateway.message import Message
 from gateway.values import Table
@@ -249,6 +250,8 @@ class Tenant(Protocol):
     number: int
     owned: dict[Queue, None]
     """Queues that it owns."""
+    declared: DeclaredByUser | None
+    """In whose share its queues count; None: in nobody's."""
 
     @property
     def durable_exclusive_stays(self) -> bool:
@@ -283,6 +286,8 @@ class Queue:
         """It goes when that connection goes."""
         self.arguments = arguments if arguments is not None else QueueArguments()
         self.table = table if table is not None else {}
+        self.user: DeclaredByUser | None = None
+        """In whose share it counts; None: in nobody's."""
         self.weight = 0
         """What its name and arguments take in memory, roughly, in octets."""
         self.bindings_to: dict[Binding, None] = {}

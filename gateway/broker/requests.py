@@ -84,7 +84,7 @@ def _queue(channel: Channel, name: str) -> Queue:
 
 
 def _declare_exchange(channel: Channel, request: DeclareExchange, now: float) -> None:
-    channel.connection.vhost.declare_exchange(request)
+    channel.connection.vhost.declare_exchange(request, channel.connection.declared)
     _done(channel, request, now)
 
 
@@ -95,7 +95,7 @@ def _delete_exchange(channel: Channel, request: DeleteExchange, now: float) -> J
 def _bind_exchange(channel: Channel, request: BindExchange, now: float) -> None:
     vhost = channel.connection.vhost
     destination = vhost.exchange(request.destination)
-    vhost.bind(request.source, destination, request.routing_key, request.arguments)
+    vhost.bind(request.source, destination, request.routing_key, request.arguments, channel.connection.declared)
     _done(channel, request, now)
 
 
@@ -159,7 +159,8 @@ def _bind_queue(channel: Channel, request: BindQueue, now: float) -> None:
     # Neither queue nor key given: the queue's name is the key, too (0-9-1, queue.bind).
     routing_key = request.routing_key if request.queue or request.routing_key else name
     queue = _queue(channel, name)
-    channel.connection.vhost.bind(request.exchange, queue, routing_key, request.arguments)
+    connection = channel.connection
+    connection.vhost.bind(request.exchange, queue, routing_key, request.arguments, connection.declared)
     _done(channel, request, now)
 
 

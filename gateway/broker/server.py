@@ -91,6 +91,12 @@ class EmbeddedBroker:
                 connections_per_address=settings.connections_per_address,
                 stuck_timeout=settings.stuck_timeout,
                 ack_timeout=settings.ack_timeout,
+                channels=settings.channels,
+                exchanges=settings.exchanges,
+                queues=settings.queues,
+                bindings=settings.bindings,
+                consumers=settings.consumers,
+                declared_octets=settings.declared_bytes,
             )
         self.limits = limits
         self.loop: asyncio.AbstractEventLoop

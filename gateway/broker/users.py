@@ -1,4 +1,5 @@
-"""What each user of the embedded broker may hold of what all users share: connections, and bytes of messages.
+"""What each user of the embedded broker may hold of what all users share: connections, bytes of messages, and what is
+declared.
 
 A message counts for the user who published it, in any queue, as long as anybody holds it; so does a dead letter of
 it. A broker with one login has no shares, for there is nobody else. The gateway logs in as the first user of
@@ -7,8 +8,10 @@ it. A broker with one login has no shares, for there is nobody else. The gateway
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from gateway.broker.declared import DeclaredByUser, Kind
 from gateway.broker.queues import Memory
 from gateway.budgets import Budgets, Client, Holder
 from gateway.config import EmbeddedSettings
@@ -21,7 +24,7 @@ BYTES: Final = "embedded_bytes"
 class Users:
     """The shares of all users."""
 
-    __slots__ = ("_bytes", "_clients", "_connections", "_memories", "_whole")
+    __slots__ = ("_bytes", "_clients", "_connections", "_declared", "_holdings", "_memories", "_whole")
 
     def __init__(self, settings: EmbeddedSettings, whole: Memory, budgets: Budgets) -> None:
         """``whole``: the memory of the broker."""
@@ -33,6 +36,10 @@ class Users:
         self._connections, self._bytes = budgets[CONNECTIONS], budgets[BYTES]
         self._whole = whole
         self._memories: dict[Client, Memory] = {}
+        self._declared: dict[Client, DeclaredByUser] = {}
+        self._holdings = {kind: budgets[kind.value] for kind in Kind}
+        for kind, holdings in self._holdings.items():
+            holdings.measure = partial(self._measure_declared, kind)
         self._bytes.measure = self._measure
         self._bytes.on_change = self._resize
 
@@ -58,6 +65,28 @@ class Users:
             found = whole if client.is_alone else Memory(self._bytes.share_of(client), whole)
             self._memories[client] = found
         return found
+
+    def declared(self, client: Client) -> DeclaredByUser | None:
+        """Return what counts the things that a user declares; None: the user is alone, and has no share."""
+        if client.is_alone:
+            return None
+        found = self._declared.get(client)
+        if found is None:
+            found = DeclaredByUser(partial(self._share_of, client), partial(self._refusal_of_declared, client))
+            self._declared[client] = found
+        return found
+
+    def _share_of(self, client: Client, kind: Kind) -> int:
+        return self._holdings[kind].share_of(client)
+
+    def _refusal_of_declared(self, client: Client, kind: Kind, held: int, amount: int) -> str:
+        holdings = self._holdings[kind]
+        holdings.count_refusal("share")
+        return str(holdings.exceeded(client, held, amount, holdings.share_of(client)))
+
+    def _measure_declared(self, kind: Kind) -> dict[Holder, int]:
+        held = ((client.holder, declared.held[kind]) for client, declared in list(self._declared.items()))
+        return {holder: amount for holder, amount in held if amount}
 
     def refusal_of(self, client: Client, size: int) -> str:
         """Count that a user may hold no more, and return the text that says so."""

@@ -14,6 +14,7 @@ from gateway.broker import arguments as args
 from gateway.broker.alarms import Alarms
 from gateway.broker.consumers import Consumer
 from gateway.broker.dead_letters import X_DEATH, automatic_deaths, with_death
+from gateway.broker.declared import DeclaredByUser, Kind
 from gateway.broker.dtx import Branches
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
 from gateway.broker.queues import BATCH, HOPS_MAX, LEVEL_WEIGHT, Entry, Envelope, Memory, Queue, Tenant
@@ -149,8 +150,8 @@ class VirtualHost:
             raise missing(self.title("exchange", name))
         return found
 
-    def declare_exchange(self, request: DeclareExchange) -> Exchange:
-        """exchange.declare; 403, 404, 406, 503."""
+    def declare_exchange(self, request: DeclareExchange, user: DeclaredByUser | None = None) -> Exchange:
+        """exchange.declare; 403, 404, 406, 503, 506. ``user``: in whose share it counts; None: in nobody's."""
         name = request.exchange
         what = self.title("exchange", name)
         if not name:
@@ -177,7 +178,7 @@ class VirtualHost:
         if len(self.exchanges) >= self.limits.exchanges:
             raise refusal(506, f"cannot declare {what}: the limit of {self.limits.exchanges} exchanges is reached")
         weight = args.weight(name) + args.weight(request.arguments)
-        self._charge(weight)
+        self._charge(Kind.EXCHANGES, weight, user)
         self.exchanges[name] = found = kind(
             name,
             durable=request.durable,
@@ -187,6 +188,7 @@ class VirtualHost:
             table=request.arguments,
         )
         found.weight = weight
+        found.user = user
         return found
 
     def delete_exchange(self, request: DeleteExchange) -> Job:
@@ -208,13 +210,21 @@ class VirtualHost:
     def _drop_exchange(self, exchange: Exchange) -> None:
         exchange.gone = True
         del self.exchanges[exchange.name]
-        self._declared -= exchange.weight
+        self._release(Kind.EXCHANGES, exchange.weight, exchange.user)
 
-    def _charge(self, octets: int) -> None:
-        """Count what a client declares; 506 where it is too much in all."""
+    def _release(self, kind: Kind, octets: int, user: DeclaredByUser | None) -> None:
+        """What a client has declared is gone."""
+        self._declared -= octets
+        if user is not None:
+            user.give(kind, octets)
+
+    def _charge(self, kind: Kind, octets: int, user: DeclaredByUser | None) -> None:
+        """Count what a client declares; 506 where it is too much in all, or for its user."""
         if self._declared + octets > self.limits.declared_octets:
             limit = self.limits.declared_octets
             raise refusal(506, f"the limit of {limit} octets of names and arguments is reached")
+        if user is not None:
+            user.take(kind, octets)
         self._declared += octets
 
     # -------------------------------------------------------------------------------------------- queues
@@ -259,7 +269,7 @@ class VirtualHost:
                 raise refusal(506, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
             weight = args.weight(name) + args.weight(request.arguments)
             weight += LEVEL_WEIGHT * (arguments.max_priority or 0)
-            self._charge(weight)
+            self._charge(Kind.QUEUES, weight, tenant.declared)
             found = self.queues[name] = Queue(
                 name,
                 self,
@@ -269,6 +279,7 @@ class VirtualHost:
                 table=request.arguments,
             )
             found.weight = weight
+            found.user = tenant.declared
             found.exclusive = exclusive
             stays = request.durable and (tenant.durable_exclusive_stays or arguments.lifetime == "PERMANENT")
             found.ends_with_owner = arguments.lifetime in args.ENDS_WITH_CONNECTION or (exclusive and not stays)
@@ -295,7 +306,7 @@ class VirtualHost:
         its bindings and consumers may go in later turns."""
         queue.gone = True
         del self.queues[queue.name]
-        self._declared -= queue.weight
+        self._release(Kind.QUEUES, queue.weight, queue.user)
         if queue.owner is not None:
             del queue.owner.owned[queue]
         self.alarms.clear(queue)
@@ -367,14 +378,14 @@ class VirtualHost:
         if consumer.selective and queue.selective >= limits.selective_consumers:
             most = f"{limits.selective_consumers} consumers that browse or select"
             raise refusal(506, f"cannot consume from {what}: the limit of {most} is reached")
-        self._charge(consumer.weight)
+        self._charge(Kind.CONSUMERS, consumer.weight, consumer.channel.connection.declared)
         self.consumers += 1
         queue.add_consumer(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """The consumer takes no more. Its queue may have to go: :meth:`unused`."""
         self.consumers -= 1
-        self._declared -= consumer.weight
+        self._release(Kind.CONSUMERS, consumer.weight, consumer.channel.connection.declared)
         consumer.queue.remove_consumer(consumer)
 
     def unused(self, queue: Queue, now: float) -> None:
@@ -388,8 +399,15 @@ class VirtualHost:
 
     # ------------------------------------------------------------------------------------------ bindings
 
-    def bind(self, source: str, destination: Destination, routing_key: str, arguments: Table) -> None:
-        """queue.bind and exchange.bind; the same binding twice is one."""
+    def bind(
+        self,
+        source: str,
+        destination: Destination,
+        routing_key: str,
+        arguments: Table,
+        user: DeclaredByUser | None = None,
+    ) -> None:
+        """queue.bind and exchange.bind; the same binding twice is one. ``user``: in whose share it counts."""
         exchange = self._bindable(source, destination)
         exchange.check_binding(routing_key, arguments)
         selector = args.binding_selector(arguments, self.title("binding", routing_key))
@@ -401,7 +419,8 @@ class VirtualHost:
         if exchange.tries(binding) and exchange.tried >= self.limits.tried_bindings:
             most = f"{self.limits.tried_bindings} bindings that every message is compared with"
             raise refusal(506, f"{self.title('exchange', source)}: the limit of {most} is reached")
-        self._charge(binding.weight + exchange.growth(binding))
+        binding.user, binding.charged = user, binding.weight + exchange.growth(binding)
+        self._charge(Kind.BINDINGS, binding.charged, user)
         exchange.add(binding)
         self._bindings += 1
 
@@ -439,7 +458,10 @@ class VirtualHost:
             binding = todo.popleft()
             source = binding.source
             before = source.index_weight
-            if source.remove(binding):
+            if (bound := source.bindings.get(binding)) is not None:
+                source.remove(bound)
+                if bound.user is not None:
+                    bound.user.give(Kind.BINDINGS, bound.charged)
                 self._bindings -= 1
                 self._declared -= binding.weight + before - source.index_weight
                 if source.auto_delete and not source.bindings and self.exchanges.get(source.name) is source:

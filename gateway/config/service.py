@@ -142,6 +142,18 @@ class EmbeddedSettings(Settings, frozen=True):
     """Most connections at once, per port."""
     connections_per_address: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.connections_per_address
     """Most of them from one remote address."""
+    channels: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.channels
+    """Most open channels, over all connections."""
+    exchanges: Annotated[int, Meta(ge=16)] = DEFAULT_BROKER_LIMITS.exchanges
+    """Most exchanges."""
+    queues: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.queues
+    """Most queues."""
+    bindings: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.bindings
+    """Most bindings."""
+    consumers: Annotated[int, Meta(ge=1)] = DEFAULT_BROKER_LIMITS.consumers
+    """Most consumers."""
+    declared_bytes: Annotated[int, Meta(ge=1 << 16)] = DEFAULT_BROKER_LIMITS.declared_octets
+    """Most bytes of the names, keys and arguments of all exchanges, queues, bindings and consumers."""
     handshake_timeout: Annotated[float, Meta(gt=0)] = DEFAULT_LIMITS.handshake_timeout
     """How long a client may take from connecting to an open connection, TLS included, in seconds."""
     stuck_timeout: Seconds = DEFAULT_BROKER_LIMITS.stuck_timeout

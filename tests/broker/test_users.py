@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway.broker.broker import Broker
+from gateway.broker.declared import Kind
 from gateway.budgets import BudgetBounds, Budgets
 from gateway.budgets import Client as BudgetClient
 from gateway.config import EmbeddedSettings, EmbeddedUser
 from gateway.limits import BrokerLimits
 from gateway.operations import (
+    BindQueue,
+    Cancel,
     Close,
+    CloseChannel,
     Confirmed,
     Consume,
+    DeclareExchange,
     DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
     Deliver,
+    Failed,
+    OpenChannel,
+    Operation,
     PurgeQueue,
     Refused,
     SelectConfirm,
     TxSelect,
+    UnbindQueue,
 )
 from tests.broker.clients import SECONDS_1970, Client, ack, publishing
 
@@ -218,3 +230,93 @@ def test_nothing_is_left_of_a_user_that_has_gone(user: str) -> None:
     while broker.next_timeout() == 0.0:
         broker.handle_timeout(0.0)
     assert (budgets["embedded_bytes"].held, budgets["embedded_connections"].held) == (0, 0)
+
+
+# ------------------------------------------------------------------------------------------------- what is declared
+
+FEW = {kind.value: 8 for kind in Kind if kind is not Kind.OCTETS}
+"""Two of each are a share; of channels the client that every test has is one."""
+
+
+def refusal_of(answers: list[Operation]) -> str:
+    """Return the text of the refusal at the end of these answers, which must be 506; empty: it is missing."""
+    last = answers[-1]
+    if isinstance(last, Failed | Refused | CloseChannel):
+        assert last.code == 506
+        return last.text
+    return ""
+
+
+DECLARE: dict[Kind, Callable[[int], Operation]] = {
+    Kind.CHANNELS: OpenChannel,
+    Kind.EXCHANGES: lambda number: DeclareExchange(1, f"e{number}", "topic"),
+    Kind.QUEUES: lambda number: DeclareQueue(1, f"q{number}"),
+    Kind.BINDINGS: lambda number: BindQueue(1, "shared", "amq.topic", f"k{number}"),
+    Kind.CONSUMERS: lambda number: Consume(1, "shared", f"t{number}"),
+}
+UNDO: dict[Kind, Callable[[int], Operation]] = {
+    Kind.CHANNELS: lambda number: CloseChannel(number, 200, ""),
+    Kind.EXCHANGES: lambda number: DeleteExchange(1, f"e{number}"),
+    Kind.QUEUES: lambda number: DeleteQueue(1, f"q{number}"),
+    Kind.BINDINGS: lambda number: UnbindQueue(1, "shared", "amq.topic", f"k{number}", {}),
+    Kind.CONSUMERS: lambda number: Cancel(1, f"t{number}"),
+}
+
+
+@pytest.mark.parametrize("kind", DECLARE, ids=lambda kind: kind.value)
+def test_a_user_has_a_share_of_what_is_declared(kind: Kind) -> None:
+    broker, budgets = made(**FEW)
+    root, alice, bob = Client(broker, user="root"), Client(broker, user="alice"), Client(broker, user="bob")
+    root(DeclareQueue(1, "shared"))
+    first = 2 if kind is Kind.CHANNELS else 1
+    for number in range(first, 3):
+        assert not refusal_of(alice(DECLARE[kind](number)))
+    assert budgets[kind.value].largest(1) == [(BudgetClient("alice"), 2)]
+    text = refusal_of(alice(DECLARE[kind](3)))
+    assert f"budget {kind.value}: 'alice' holds 2 " in text
+    assert budgets[kind.value].refusals["share"] == 1
+    assert not refusal_of(bob(DECLARE[kind](first))), "others go on"
+
+
+@pytest.mark.parametrize("kind", DECLARE, ids=lambda kind: kind.value)
+def test_what_is_gone_counts_no_more(kind: Kind) -> None:
+    broker, budgets = made(**FEW)
+    root, alice = Client(broker, user="root"), Client(broker, user="alice")
+    root(DeclareQueue(1, "shared"))
+    held = budgets["embedded_declared_bytes"].held
+    for number in range(2, 12):
+        assert not refusal_of(alice(DECLARE[kind](number)))
+        alice(UNDO[kind](number))
+    assert budgets[kind.value].held == (2 if kind is Kind.CHANNELS else kind is Kind.QUEUES)
+    assert budgets["embedded_declared_bytes"].held == held
+
+
+def test_what_somebody_else_deletes_counts_no_more() -> None:
+    broker, budgets = made(**FEW)
+    root, alice = Client(broker, user="root"), Client(broker, user="alice")
+    alice(DeclareQueue(1, "q"), DeclareExchange(1, "e", "topic"), BindQueue(1, "q", "e", "a.b"), Consume(1, "q", "t"))
+    assert {kind.value: budgets[kind.value].held for kind in DECLARE} == {
+        "embedded_channels": 2, "embedded_exchanges": 1, "embedded_queues": 1, "embedded_bindings": 1,
+        "embedded_consumers": 1,
+    }  # fmt: skip
+    root(DeleteQueue(1, "q"))
+    root(DeleteExchange(1, "e"))
+    for client in (alice, root):
+        broker.disconnect(client.connection, 0.0)
+    assert {kind.value: budgets[kind.value].held for kind in Kind} == dict.fromkeys(Kind, 0)
+
+
+def test_names_and_arguments_count() -> None:
+    broker, budgets = made(embedded_declared_bytes=8_000)
+    alice, bob = Client(broker, user="alice"), Client(broker, user="bob")
+    texts = (refusal_of(alice(DeclareQueue(1, f"q{number}".ljust(200, "x")))) for number in range(9))
+    assert not next(texts)
+    assert "budget embedded_declared_bytes: 'alice' holds " in next(filter(None, texts))
+    assert budgets["embedded_declared_bytes"].held <= 2_000
+    assert not refusal_of(bob(DeclareQueue(1, "q".ljust(200, "y"))))
+
+
+def test_a_user_that_is_alone_has_no_share() -> None:
+    broker, _ = made("root", **FEW)
+    root = Client(broker, user="root")
+    assert not any(refusal_of(root(DeclareQueue(1, f"q{number}"))) for number in range(8))

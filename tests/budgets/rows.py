@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.broker.declared import Kind
 from tests.budgets.lab import Lab, head, key_of, until
 from tests.faults.http import Http, NoAnswer
 
@@ -400,6 +401,7 @@ NOT_HERE: dict[str, str] = {
     "bridges": "it is counted as endpoints are: tests/api/test_ledger_budgets.py",
     "taps": "it is counted as endpoints are: tests/api/test_ledger_budgets.py",
     "embedded_bytes": "its clients speak AMQP: tests/broker/test_users.py",
+    **dict.fromkeys(Kind, "its clients speak AMQP: tests/broker/test_users.py"),
     "embedded_connections": "its clients speak AMQP: tests/broker/test_users.py",
     "held_bytes": "what is over it waits, and is not refused: tests/core/test_byte_budget.py",
     "ledger_rows": "rows over the share wait, and are not refused: tests/ledger/test_places.py",
