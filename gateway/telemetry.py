@@ -327,6 +327,12 @@ class Metrics:
             "stays in its queue for other consumers",
             ("version",),
         )
+        self.embedded_matches_refused = self._plain(
+            Counter,
+            "embedded_matches_refused",
+            "Publishes refused by the embedded broker, and messages that a selector was not tried on, because finding "
+            "their queues or consumers costs too much",
+        )
         self.embedded_logins_refused = self._plain(
             Counter, "embedded_logins_refused", "Logins that the embedded broker refused"
         )

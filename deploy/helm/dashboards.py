@@ -227,6 +227,11 @@ MESSAGES: tuple[Panel, ...] = (
         (("sum by (version) (increase(amqpgw_embedded_skipped_total[30m]))", "{{version}}"),),
     ),
     (
+        "Embedded broker: messages that cost too much to match",
+        "short",
+        (("sum(increase(amqpgw_embedded_matches_refused_total[30m]))", "messages"),),
+    ),
+    (
         "Embedded broker: logins that were refused",
         "short",
         (("sum(increase(amqpgw_embedded_logins_refused_total[30m]))", "logins"),),

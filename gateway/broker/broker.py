@@ -231,6 +231,7 @@ class Broker:
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
         on_skip: told once of each message in a queue that some connection cannot carry.
+        on_refused_match: told of each message whose queues, or selector's answer, would have cost too much.
         budgets: what each user may hold; None: no user has a share.
     """
 
@@ -244,15 +245,15 @@ class Broker:
         clock: Callable[[], float] | None = None,
         virtual_hosts: Iterable[str] = ("/",),
         on_skip: Callable[[Skip], None] = lambda skip: None,
+        on_refused_match: Callable[[], None] = lambda: None,
         budgets: Budgets | None = None,
     ) -> None:
         self.on_skip = on_skip
+        self.on_refused_match = on_refused_match
         self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
         self.turn = Turn(clock, self.limits.turn)
         """Whoever calls from the event loop begins it."""
         self.jobs = Jobs(self.turn)
-        self.refused_matches = 0
-        """Messages whose queues, or selectors whose answers, would have cost too much."""
         self.memory = Memory(settings.queue_memory)
         self._users = Users(settings, self.memory, budgets) if budgets is not None else None
         self.connections: dict[int, Connection] = {}
@@ -384,7 +385,7 @@ class Broker:
 
     def too_costly(self, connection: Connection, what: str, name: str) -> None:
         """Finding the queues of a message, or selecting it, costs too much: count it, and log it once."""
-        self.refused_matches += 1
+        self.on_refused_match()
         if not connection.is_costly:
             connection.is_costly = True
             log("embedded.match_refused", logging.WARNING, user=connection.user, what=what, name=name)

@@ -107,6 +107,7 @@ class EmbeddedBroker:
             limits=broker_limits,
             clock=monotonic_time,
             on_skip=self._skipped,
+            on_refused_match=self._match_refused,
             budgets=budgets,
         )
         config = ServerConfig(
@@ -224,6 +225,11 @@ class EmbeddedBroker:
         )  # fmt: skip
         if self._metrics is not None:
             self._metrics.embedded_skipped.labels(skip.version).inc()
+
+    def _match_refused(self) -> None:
+        """Finding the queues of a message, or selecting it, costs too much."""
+        if self._metrics is not None:
+            self._metrics.embedded_matches_refused.inc()
 
     def login_failed(self, address: str, user: str, reason: str) -> None:
         """A client from ``address`` did not get in as ``user``."""
