@@ -758,11 +758,14 @@ class Queue:
         if cursor.looks_again and cursor.returned_at < len(self._returned):
             self._look_again(cursor)
         unseen = cursor.unseen
-        if unseen and len(self._lines) > 1:
-            self._put_back_lower(cursor)
+        level = len(self._lines) if len(self._lines) > 1 else 0
         while True:
             while unseen:
                 entry = unseen[0]
+                if entry.level < level:
+                    level = entry.level
+                    self._put_back_lower(cursor)
+                    continue
                 if entry.ready == epoch:
                     if entry.expires is None or entry.expires >= now:
                         if wants(entry):

@@ -54,13 +54,15 @@ class Model:
         self.random = Random(seed)
         self.broker = make_broker()
         self.selectors, self.timed = selectors, timed
+        self.is_ordered = not timed
+        """Requests are done when they are made, so that what is ready at a delivery is known."""
         if timed:
             self.broker.turn.clock = count().__next__
             self.broker.turn.is_timed = True
         self.now = 0.0
         self.numbers = count()
-        self.messages: dict[int, tuple[int, int]] = {}
-        """Number -> frame and priority."""
+        self.messages: dict[int, tuple[int, int, bool]] = {}
+        """Number -> frame, level in its queues, and whether selectors want it."""
         self.ready: dict[str, set[int]] = {queue: set() for queue in QUEUES}
         self.out: dict[tuple[Client, int], Place] = {}
         self.consumers: dict[Client, dict[str, tuple[str, bool, bool]]] = {}
@@ -105,7 +107,7 @@ class Model:
         random = self.random
         number = next(self.numbers)
         size, priority = random.choice(SIZES), random.randrange(4)
-        self.messages[number] = (size, min(priority, self.levels))
+        self.messages[number] = (size, min(priority, self.levels), priority > 1)
         exchange, key = ("f", "") if random.random() < 0.3 else ("", random.choice(QUEUES))
         for queue in QUEUES if exchange else (key,):
             self.ready[queue].add(number)
@@ -153,7 +155,8 @@ class Model:
             if settlement is Settlement.RELEASE:
                 self.ready[queue].add(message)
                 self.released.add((queue, message))
-        self.call(client, *(ack(number, settlement=settlement) for number in numbers))
+            self.call(client, ack(number, settlement=settlement))
+            self.read()
 
     def recover(self, client: Client) -> None:
         self.back(client)
@@ -190,7 +193,7 @@ class Model:
         numbers = [next(self.numbers) for _ in range(random.randrange(1, 6))]
         queue, ending = random.choice(QUEUES), random.choice(("commit", "rollback", "leave"))
         for number in numbers:
-            self.messages[number] = (0, 0)
+            self.messages[number] = (0, 0, False)
         self.call(client, TxSelect(1), *(publishing(queue, b"%d" % number) for number in numbers))
         self.settle_down()
         if ending == "commit":
@@ -210,8 +213,9 @@ class Model:
     def read(self) -> None:
         """Note what was delivered."""
         for client, told in self.log:
+            selects = False
             if isinstance(told, Deliver):
-                queue, acknowledges, _ = self.consumers[client][told.consumer_tag]
+                queue, acknowledges, selects = self.consumers[client][told.consumer_tag]
             elif isinstance(told, Got):
                 queue, no_ack = self.getting
                 acknowledges = not no_ack
@@ -222,10 +226,11 @@ class Model:
             frame_max = client.session.capabilities.frame_max
             assert self.messages[message][0] <= frame_max
             assert told.redelivered == ((queue, message) in self.released)
-            if not self.timed and not self.selectors and not told.redelivered:
+            if self.is_ordered:
                 for other in self.ready[queue]:
-                    if (queue, other) not in self.released and self.rank(other) < self.rank(message):
-                        assert self.messages[other][0] > frame_max, "out of order"
+                    if self.rank(other) < self.rank(message):
+                        frame, _, is_wanted = self.messages[other]
+                        assert frame > frame_max or (selects and not is_wanted), "out of order"
             self.ready[queue].discard(message)
             if acknowledges:
                 self.out[client, told.delivery] = (queue, message)
