@@ -15,9 +15,10 @@ from gateway.session import PROTOCOL_HEADERS, ClientConfig, ServerConfig, Sessio
 from gateway.v010.protocol import AMQP_0_10
 from gateway.v010_draft.protocol import AMQP_0_10_DRAFT
 from gateway.v08.protocol import AMQP_0_8
+from gateway.v09.protocol import AMQP_0_9
 from gateway.v091.protocol import AMQP_0_9_1
 
-PROTOCOLS: Final[tuple[Protocol, ...]] = (AMQP_0_8, AMQP_0_9_1, AMQP_0_10)
+PROTOCOLS: Final[tuple[Protocol, ...]] = (AMQP_0_8, AMQP_0_9, AMQP_0_9_1, AMQP_0_10)
 """Every version, the oldest first."""
 
 DRAFTS: Final[tuple[Protocol, ...]] = (AMQP_0_10_DRAFT,)

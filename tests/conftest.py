@@ -156,7 +156,7 @@ def rabbitmq_of_version(request: pytest.FixtureRequest) -> RabbitMQ:
 
 @pytest.fixture(scope="session")
 def brokerj() -> Iterator[BrokerJ]:
-    """Broker-J, shared: 0-8, 0-9-1 and 0-10."""
+    """Broker-J, shared: 0-8, 0-9, 0-9-1 and 0-10."""
     yield from _shared("brokerj")  # type: ignore[misc]
 
 

@@ -134,6 +134,7 @@ SUITES = (
     Suite("wire", ("wire",), covers="gateway.wire", tier="check"),
     Suite("classic", ("classic",), covers="gateway.classic", tier="check"),
     Suite("v08", ("v08",), covers="gateway.v08", tier="check"),
+    Suite("v09", ("v09",), covers="gateway.v09", tier="check"),
     Suite("v091", ("v091",), covers="gateway.v091", tier="check"),
     Suite("v010", ("v010",), covers="gateway.v010", tier="check"),
     Suite("v010_draft", ("v010_draft",), covers="gateway.v010_draft", tier="check"),

@@ -18,6 +18,7 @@ import pytest
 
 from gateway.app import App, development, running
 from gateway.config import load
+from gateway.versions import VERSION_NAMES
 from tests.ledgers import sqlite_ledger
 from tests.upstreams.test_hostile import (
     garbage,
@@ -30,7 +31,7 @@ from tests.upstreams.test_hostile import (
 )
 
 GOOD = ("local-0-8", "local-0-9-1", "local-0-10")
-VERSIONS = ("0-8", "0-9-1", "0-10", "auto")
+VERSIONS = (*VERSION_NAMES, "auto")
 BODY_MAX = 1_000_000
 MESSAGE_MAX = 500_000
 MEMBERS = {"type", "title", "status", "detail", "instance", "code", "retryable", "outcome"}

@@ -19,6 +19,7 @@ PEERS = [
     ("rabbitmq", "0-8"),
     ("rabbitmq", "0-9-1"),
     ("brokerj", "0-8"),
+    ("brokerj", "0-9"),
     ("brokerj", "0-9-1"),
     ("brokerj", "0-10"),
 ]

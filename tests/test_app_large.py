@@ -11,6 +11,7 @@ import pytest
 
 from gateway.app import running
 from gateway.config import load
+from gateway.versions import VERSION_NAMES
 from tests.ledgers import sqlite_ledger
 from tests.pace import pace
 
@@ -18,7 +19,7 @@ MIB = 1 << 20
 RAW = {"content-type": "application/octet-stream"}
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 async def test_128_mib_are_published_and_come_back(tmp_path: Path, version: str) -> None:
     sqlite_ledger(tmp_path)
     settings = {

@@ -20,11 +20,13 @@ from tests.servers import serving
 
 PEERS = [
     ("embedded", "0-8"),
+    ("embedded", "0-9"),
     ("embedded", "0-9-1"),
     ("embedded", "0-10"),
     pytest.param(("rabbitmq", "0-8"), marks=pytest.mark.broker),
     pytest.param(("rabbitmq", "0-9-1"), marks=pytest.mark.broker),
     pytest.param(("brokerj", "0-8"), marks=pytest.mark.broker),
+    pytest.param(("brokerj", "0-9"), marks=pytest.mark.broker),
     pytest.param(("brokerj", "0-9-1"), marks=pytest.mark.broker),
     pytest.param(("brokerj", "0-10"), marks=pytest.mark.broker),
 ]

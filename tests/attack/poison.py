@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.versions import VERSION_NAMES
 from tests.attack.client import Client
 from tests.attack.judge import Record
 from tests.attack.lab import Target
 
-VERSIONS: Final = ("local-0-8", "local-0-9-1", "local-0-10")
+VERSIONS: Final = tuple(f"local-{name}" for name in VERSION_NAMES)
 GOOD: Final = 3
 WITHIN: Final = 10.0
 """How long the good messages may take, in seconds."""

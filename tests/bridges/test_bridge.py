@@ -11,9 +11,10 @@ from gateway.core import Outgoing
 from gateway.errors import NoSuchBridge, NotFound
 from gateway.fidelity import RESERVED
 from gateway.message import Message, Properties
+from gateway.versions import VERSION_NAMES
 from tests.bridges.conftest import Estate, entry
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 
 
 @pytest.mark.parametrize("estate", [(old, new) for old in VERSIONS for new in VERSIONS], indirect=True)

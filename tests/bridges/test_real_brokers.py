@@ -14,6 +14,7 @@ from gateway.errors import GatewayError
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Upstream
+from gateway.versions import VERSION_NAMES
 from tests.bridges.conftest import Estate, entry, until
 from tests.bridges.points import POINTS, Hold, branches, crash, prepared, until_async
 from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310, serving
@@ -134,7 +135,7 @@ async def test_an_unknown_exchange_and_a_key_that_nobody_wants(real: Real, uniqu
 
 @pytest.mark.parametrize(
     "real",
-    [((BROKERJ, version), (RABBITMQ, "0-9-1")) for version in ("0-8", "0-9-1", "0-10")],
+    [((BROKERJ, version), (RABBITMQ, "0-9-1")) for version in VERSION_NAMES],
     indirect=True,
     ids=lambda pair: " ".join(pair[0]),
 )

@@ -22,8 +22,9 @@ from gateway.limits import Limits
 from gateway.link import Link
 from gateway.telemetry import Metrics
 from gateway.upstreams.keeper import Dialer
+from gateway.versions import VERSION_NAMES
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 USERS = (EmbeddedUser(name="guest", password="guest"), EmbeddedUser(name="carol", password="secret"))
 
 

@@ -52,6 +52,7 @@ from gateway.operations import (
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
+from gateway.v09.version import V0_9
 from gateway.v091.version import V0_9_1
 from gateway.versions import VERSIONS
 from tests.broker.clients import Client, ack, make_broker, publishing
@@ -62,7 +63,9 @@ versions = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: vers
 selecting = pytest.mark.parametrize(
     "version", [V0_9_1, V0_10], ids=lambda version: version.value
 )  # basic.consume of 0-8 has no arguments
-classic = pytest.mark.parametrize("version", [V0_8, V0_9_1], ids=lambda version: version.value)
+classic = pytest.mark.parametrize("version", [V0_8, V0_9, V0_9_1], ids=lambda version: version.value)
+BLOCKS = (V0_9, V0_9_1)
+"""The versions with connection.blocked, in RabbitMQ's dialect."""
 
 
 def limited(**limits: Any) -> Broker:
@@ -450,12 +453,12 @@ def test_publishers_are_asked_to_stop_before_it_is_too_late(version: Version) ->
         asked += [each for each in told if isinstance(each, (Blocked, Flow))]
         refusals += sum(isinstance(each, Refused) for each in told)
     assert not refusals
-    stopped = Blocked(0, "low on memory") if version is V0_9_1 else Flow(1, False)
+    stopped = Blocked(0, "low on memory") if version in BLOCKS else Flow(1, False)
     assert asked == [stopped]
     other = joined(broker, version)
     other(PurgeQueue(1, "q"))
     resumed = [each for each in peer.pump() if isinstance(each, (Unblocked, Flow))]
-    assert resumed == [Unblocked(0) if version is V0_9_1 else Flow(1, True)]
+    assert resumed == [Unblocked(0) if version in BLOCKS else Flow(1, True)]
 
 
 @classic

@@ -26,9 +26,10 @@ from gateway.sasl import ScramSha256, ServerScram
 from gateway.session import ServerConfig
 from gateway.transports.tls import ServerTls, common_name
 from gateway.upstreams.keeper import Dialer
+from gateway.versions import VERSION_NAMES
 from tests.upstreams.fake import until
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 USERS = (EmbeddedUser(name="guest", password="guest"), EmbeddedUser(name="carol", password="unsaid"))
 
 

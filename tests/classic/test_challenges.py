@@ -112,7 +112,7 @@ def test_a_malformed_response(version: Version) -> None:
 
 def test_a_new_password(version: Version) -> None:
     server = ScriptedServer(version).open()
-    assert server.session.capabilities.update_secret is (version is V0_9_1)
+    assert server.session.capabilities.update_secret is (version is not V0_8)
     if version is V0_8:
         with pytest.raises(Unsupported, match="update-secret"):
             server.send(UpdateSecret(0, "new"))

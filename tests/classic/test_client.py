@@ -47,7 +47,7 @@ def test_what_the_server_is_told(version: Version) -> None:
     properties = start_ok.client_properties
     assert properties["qpid.close_when_no_route"] == "false"
     assert (properties["connection_name"], properties["platform"]) == ("mine", "test")
-    assert ("capabilities" in properties) is (version is V0_9_1)
+    assert ("capabilities" in properties) is (version is not V0_8)
     server.say(m.ConnectionTune(256, 8_192, 10), channel=0)
     (_, tune_ok), (_, opening) = server.heard()
     assert tune_ok == m.ConnectionTuneOk(256, 8_192, 10)

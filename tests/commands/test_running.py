@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from gateway import commands
+from gateway.versions import VERSION_NAMES
 from tests.commands.conftest import Run
 
 Gateway = Callable[..., Result]
@@ -34,14 +35,12 @@ def test_the_brokers_are_there(ask: Gateway) -> None:
     result = ask("brokers")
     assert result.exit_code == 0
     assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
-        ["local-0-8", "up", "0-8"],
-        ["local-0-9-1", "up", "0-9-1"],
-        ["local-0-10", "up", "0-10"],
+        [f"local-{name}", "up", name] for name in VERSION_NAMES
     ]
     assert json.loads(ask("brokers", "local-0-8", "--json").stdout)["version"] == "0-8"
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 def test_publish_pull_and_why(ask: Gateway, queue: str, version: str) -> None:
     published = ask("publish", f"local-{version}", "amq.default", queue, "hello ✓", "--header", "n:=3")
     assert published.exit_code == 0, published.stderr

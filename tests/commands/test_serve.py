@@ -16,6 +16,7 @@ import pytest
 from gateway import commands
 from gateway.commands.client import Client
 from gateway.commands.demo import wait_for_ports
+from gateway.config import LOCAL_BROKERS
 
 ANY_PORT = ("--http-port", "0", "--ops-port", "0", "--amqp-port", "0")
 
@@ -34,7 +35,7 @@ def test_it_says_that_it_is_ready_and_ends_cleanly(tmp_path: Path, number: signa
     assert set(ports) == {"http", "ops", "amqp"}
     assert httpx.get(f"http://127.0.0.1:{ports['ops']}/readyz", trust_env=False).json()["ready"] is True
     brokers = Client(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
-    assert {broker["name"] for broker in brokers} == {"local-0-8", "local-0-9-1", "local-0-10"}
+    assert {broker["name"] for broker in brokers} == set(LOCAL_BROKERS)
     process.send_signal(number)
     out, log = process.communicate(timeout=30)
     assert process.returncode == 0

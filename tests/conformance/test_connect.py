@@ -10,6 +10,7 @@ from gateway.errors import LoginCut
 from gateway.link import RESTING, Channel
 from gateway.upstreams import Upstream, UpstreamState, probe
 from gateway.v08.version import V0_8
+from gateway.v09.version import V0_9
 from gateway.v091.version import V0_9_1
 from gateway.versions import VERSIONS, version_named
 from tests.conformance.conftest import FarEnd
@@ -17,8 +18,8 @@ from tests.servers import serving
 from tests.upstreams.fake import until
 
 SPOKEN = {
-    "rabbitmq-3.10": {V0_8, V0_9_1},
-    "rabbitmq": {V0_9_1},
+    "rabbitmq-3.10": {V0_8, V0_9, V0_9_1},
+    "rabbitmq": {V0_9, V0_9_1},  # which is the same there
     "brokerj": set(VERSIONS),
     "embedded": set(VERSIONS),
 }

@@ -14,6 +14,7 @@ from gateway.errors import BrokerUnavailable, GatewayError, OutcomeUnknown
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import ConsumerState, Delivery, Upstream, UpstreamState
+from gateway.versions import VERSION_NAMES
 from tests.conformance.conftest import FarEnd
 from tests.servers import serving
 from tests.upstreams.fake import until
@@ -23,6 +24,7 @@ REAL = [
     ("rabbitmq", "0-9-1"),
     ("rabbitmq", "0-9-1", "quorum"),
     ("brokerj", "0-8"),
+    ("brokerj", "0-9"),
     ("brokerj", "0-9-1"),
     ("brokerj", "0-10"),
 ]
@@ -80,7 +82,7 @@ def _drained(got: list[Delivery]) -> set[bytes]:
     return {delivery.message.body for delivery in got}
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 async def test_the_embedded_broker_restarted(version: str) -> None:
     broker = EmbeddedBroker(EmbeddedSettings(port=0))
     await broker.start()

@@ -16,6 +16,7 @@ from gateway.errors import BrokerUnavailable, OutcomeUnknown
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Upstream, UpstreamState
+from gateway.versions import VERSION_NAMES
 from tests.conformance.conftest import FarEnd
 
 UNDER_WAY: Final = 300
@@ -65,7 +66,7 @@ async def take_all(upstream: Upstream, queue: str) -> set[bytes]:
 @pytest.mark.broker
 @pytest.mark.parametrize(
     ("kind", "versions"),
-    [("brokerj", ("0-8", "0-9-1", "0-10")), ("rabbitmq", ("0-9-1",)), ("rabbitmq-3.10", ("0-8",))],
+    [("brokerj", VERSION_NAMES), ("rabbitmq", ("0-9-1",)), ("rabbitmq-3.10", ("0-8",))],
     ids=["brokerj", "rabbitmq", "rabbitmq-3.10"],
 )
 async def test_what_was_confirmed_while_it_stopped_is_there(

@@ -14,6 +14,7 @@ from gateway.errors import BrokerUnavailable
 from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.upstreams import Upstream, UpstreamState, probe
+from gateway.versions import VERSION_NAMES
 from tests.servers import BrokerJWithTls, RabbitMQWithTls, serving
 from tests.servers.certificates import EXPIRED, MUTUAL, NAMES
 from tests.upstreams.fake import until
@@ -100,7 +101,7 @@ async def test_a_verified_connection(rabbit: RabbitMQWithTls, begin: Begin, uniq
     await works(upstream, begin, unique_name("tls"))
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 async def test_a_verified_connection_to_brokerj(
     qpid: BrokerJWithTls, begin: Begin, unique_name: Name, version: str
 ) -> None:
@@ -160,7 +161,7 @@ async def test_without_verification(
     assert {record.getMessage() for record in warnings} == {"broker.tls_not_verified"}
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10", "auto"])
+@pytest.mark.parametrize("version", [*VERSION_NAMES, "auto"])
 async def test_the_wrong_port(rabbit: RabbitMQWithTls, begin: Begin, unique_name: Name, version: str) -> None:
     """Each other's port, while somebody else works: said within the time to connect, and nobody else notices."""
     ca_file = rabbit.certificates.ca_file

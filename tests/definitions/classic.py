@@ -16,6 +16,8 @@ from gateway.classic.dialect import Dialect
 from gateway.classic.methods import Method
 from gateway.v08 import dialect as v08
 from gateway.v08.unserved import UNSERVED
+from gateway.v09 import dialect as v09
+from gateway.v09.unserved import UNSERVED as UNSERVED_09
 from gateway.v091 import dialect as v091
 from gateway.wire.types import BitType, FieldType, Integer, LongString, ShortString, TableType
 from tests.definitions import definitions
@@ -37,10 +39,24 @@ class Spoken:
 
 _BASIC: Final = {60: tuple(properties.TYPES.items())}
 _ALL: Final = {**_BASIC, **UNSERVED.properties}
+_ALL_09: Final = {**_BASIC, **UNSERVED_09.properties}
+
+OF_0_9: Final = (
+    *constants.FRAMES,
+    *constants.FRAMES_OF_0_8,
+    *constants.REPLIES,
+    *constants.REPLIES_OF_0_8,
+    *constants.REPLIES_OF_RABBITMQ,
+    constants.Constant("no-consumers", 313, constants.Error.SOFT),
+    constants.Constant("precondition-failed", 406, constants.Error.SOFT),
+)
+"""Those of 0-8, and three that 0-9-1 kept."""
 
 SPOKEN: Final[Mapping[str, Spoken]] = {
     "amqp0-8.xml": Spoken(v08.PUBLISHED, constants.OF_0_8, _ALL, 89, 12),
     "amqp0-8.qpid.stripped.xml": Spoken(v08.QPID, constants.OF_0_8, _ALL, 92, 12),
+    "amqp0-9.stripped.xml": Spoken(v09.PUBLISHED, OF_0_9, _ALL_09, 101, 12),
+    "amqp0-9-qpid.stripped.xml": Spoken(v09.QPID, OF_0_9, _ALL_09, 105, 12),
     "amqp0-9-1.extended.xml": Spoken(v091.RABBITMQ, constants.OF_0_9_1, _BASIC, 64, 7),
     "amqp0-9-1.fixed.xml": Spoken(v091.RABBITMQ, constants.OF_0_9_1, _BASIC, 60, 7),
     "amqp0-9-1.qpid.stripped.xml": Spoken(v091.QPID, constants.OF_0_9_1, _BASIC, 55, 6),
@@ -56,8 +72,9 @@ def name_of(kind: FieldType) -> str:
     return names[type(kind)]
 
 
-SAME: Final = {"timestamp": "longlong"}
-"""Types of the definitions that are another one on the wire. A timestamp counts seconds, in 64 bits."""
+SAME: Final = {"timestamp": "longlong", "content": "longstr"}
+"""Types of the definitions that are another one on the wire. A timestamp counts seconds, in 64 bits. The content of
+0-9's message.transfer has an octet before it, which says what it is; that method is not served."""
 
 
 def spelled(name: str) -> str:
@@ -214,6 +231,23 @@ _NO_WAIT: Final = (
 _SPELLED: Final = "one class serves both versions, and 0-8 writes nowait"
 _QPID: Final = {"Qpid's, which RabbitMQ's dialect reads as well": _BOUND}
 
+_ANSWERS_09: Final = {
+    "answers that come when they come: the definitions do not mark such methods as synchronous": tuple(
+        f"{method}: synchronous False is True"
+        for method in (
+            "channel.resume", "channel.ping", "channel.pong", "channel.ok", "message.transfer", "message.consume",
+            "message.cancel", "message.get", "message.recover", "message.open", "message.close", "message.append",
+            "message.checkpoint", "message.resume", "message.qos", "message.ok", "message.empty", "message.reject",
+            "message.offset",
+        )
+    ),
+}  # fmt: skip
+_ADDED_09: Final = {
+    "RabbitMQ and Broker-J know it in 0-9 too, and other brokers are only asked where they offer it": (
+        *_CONFIRM,
+        *_ours("basic.recover 60.110", "basic.recover-ok 60.111", "basic.nack 60.120"),
+    ),
+}
 REASONS: Final[Mapping[str, Mapping[str, Iterable[str]]]] = {
     "amqp0-8.xml": {
         **_FLOW_OK,
@@ -232,6 +266,27 @@ REASONS: Final[Mapping[str, Mapping[str, Iterable[str]]]] = {
         ),
         "the definition names the answer, and does not mark the method as synchronous": (
             "basic.recover: synchronous False is True",
+        ),
+    },
+    "amqp0-9.stripped.xml": {
+        **_FLOW_OK,
+        **_STAGE,
+        **_RECOVER_08,
+        **_ANSWERS_09,
+        **_ADDED_09,
+        "Qpid's, which brokers of another kind are not asked for": _BOUND,
+        "one class serves this version and those that call it arguments": _renamed(
+            "filter", "arguments", "basic.consume"
+        ),
+    },
+    "amqp0-9-qpid.stripped.xml": {
+        **_FLOW_OK,
+        **_STAGE,
+        **_RECOVER_08,
+        **_ANSWERS_09,
+        **_ADDED_09,
+        "the definition names the answer, and does not mark the method as synchronous": (
+            "basic.recover-sync: synchronous False is True",
         ),
     },
     "amqp0-9-1.extended.xml": {

@@ -23,6 +23,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 VARIABLE = "GATEWAY_SPEC_DIR"
 BESIDE = HERE.parents[2] / "shared" / "spec"
+DEBIAN = Path("/usr/share/amqp/specs")
+"""Where Debian's package ``amqp-specs`` has them, in a folder for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ def definition(file: str) -> Definition:
 def source(file: str) -> Path | None:
     """The definition's file; None where it is not to be had."""
     where = folder()
-    return where / file if where is not None and (where / file).is_file() else None
+    if where is not None and (where / file).is_file():
+        return where / file
+    return None if VARIABLE in os.environ else next(DEBIAN.glob(f"*/{file}"), None)
 
 
 # ------------------------------------------------------------------------------------------------------ XML

@@ -13,6 +13,7 @@ import pytest
 from gateway.config import BrokerSettings
 from gateway.exits import NOT_FOUND, REFUSED, UNREACHABLE, USAGE
 from gateway.upstreams import Upstream
+from gateway.versions import VERSION_NAMES
 from tests.doctor.conftest import Look
 from tests.servers import BrokerJ, RabbitMQ, Server, serving
 from tests.servers.certificates import EXPIRED, MUTUAL
@@ -20,7 +21,14 @@ from tests.servers.process import HOST, free_port, wait_until
 
 pytestmark = pytest.mark.broker
 
-SPOKEN = [("rabbitmq", "0-8"), ("rabbitmq", "0-9-1"), ("brokerj", "0-8"), ("brokerj", "0-9-1"), ("brokerj", "0-10")]
+SPOKEN = [
+    ("rabbitmq", "0-8"),
+    ("rabbitmq", "0-9-1"),
+    ("brokerj", "0-8"),
+    ("brokerj", "0-9"),
+    ("brokerj", "0-9-1"),
+    ("brokerj", "0-10"),
+]
 Name = Callable[[str], str]
 
 
@@ -90,7 +98,7 @@ def test_a_port_that_speaks_something_else(look: Look, rabbitmq: RabbitMQ) -> No
 def test_another_version_than_the_configuration_says(look: Look, rabbitmq: RabbitMQ) -> None:
     found = look(broker(url_of(rabbitmq, "0-10")), "brokers")
     finding = found.one("broker.protocol")
-    assert finding.what == "this port speaks AMQP 0-9-1; the configuration says 0-10"
+    assert finding.what == "this port speaks AMQP 0-9, 0-9-1; the configuration says 0-10"
     assert finding.do == "Write ?version=0-9-1 in brokers.orders.url, or version=auto."
     assert found.exit == UNREACHABLE
 
@@ -306,7 +314,7 @@ def test_a_login_that_may_not_publish(
     assert found.exit == REFUSED
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 def test_a_login_that_may_not_publish_at_broker_j(
     look: Look, brokerj: BrokerJ, unique_name: Name, version: str
 ) -> None:

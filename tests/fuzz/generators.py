@@ -19,10 +19,7 @@ from gateway.v010.commands import COMMANDS, TRANSFER
 from gateway.v010.controls import CONTROLS
 from gateway.v010.structs import DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, STRUCTS
 from gateway.v010.version import V0_10
-from gateway.v08.dialect import DIALECTS as DIALECTS_08
-from gateway.v08.version import V0_8
-from gateway.v091.dialect import DIALECTS as DIALECTS_091
-from gateway.v091.version import V0_9_1
+from gateway.versions import PROTOCOLS
 from tests import golden
 from tests.fuzz import extremes
 from tests.fuzz.states import STATES, frame_borders, tape
@@ -34,7 +31,7 @@ METHODS: Final[Mapping[Version, tuple[type[m.Method], ...]]] = {
         for method in dialect.methods.values()
         for _ in range(1 if method.key in dialect.unserved else 8)
     )
-    for version, dialects in ((V0_8, DIALECTS_08), (V0_9_1, DIALECTS_091))
+    for version, dialects in ((protocol.version, protocol.dialects) for protocol in PROTOCOLS if protocol.is_classic)
 }
 """Every method of every dialect; what ends the connection by its name alone comes less often."""
 CHANNELS: Final = (0, 1, 1, 1, 1, 2, 2, 3, 0xFFFF)

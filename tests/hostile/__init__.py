@@ -16,12 +16,11 @@ from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.message import Message
 from gateway.session import Role, Session, Version
 from gateway.v010.version import V0_10
-from gateway.v08.version import V0_8
-from gateway.v091.version import V0_9_1
+from gateway.versions import PROTOCOLS
 from tests.fuzz.oracle import says_close
 from tests.fuzz.states import NOW, bring, make, tape
 
-CLASSIC = (V0_8, V0_9_1)
+CLASSIC = tuple(protocol.version for protocol in PROTOCOLS if protocol.is_classic)
 ROLES = tuple(Role)
 
 

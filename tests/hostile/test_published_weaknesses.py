@@ -19,7 +19,6 @@ from gateway.session import Role, Version
 from gateway.v010.controls import CONTROLS
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
-from gateway.v091.version import V0_9_1
 from gateway.versions import VERSIONS
 from tests.fuzz.generators import METHODS
 from tests.fuzz.states import frame_borders
@@ -66,7 +65,7 @@ def greeting(version: Version, role: Role, properties: bytes, rest: bytes | None
     return method(10, 11, properties + tail, 0)
 
 
-EMPTY = {V0_10: map010(0, b""), V0_9_1: long(b""), V0_8: long(b"")}
+EMPTY = {**dict.fromkeys(CLASSIC, long(b"")), V0_10: map010(0, b"")}
 
 
 @every

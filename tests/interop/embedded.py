@@ -7,13 +7,14 @@ import threading
 
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import EmbeddedSettings
+from gateway.versions import VERSION_NAMES
 
 
 class Embedded:
-    """guest/guest, virtual host ``/``; 0-8, 0-9-1 and 0-10 on ``port``."""
+    """guest/guest, virtual host ``/``; 0-8, 0-9, 0-9-1 and 0-10 on ``port``."""
 
     virtual_host = "/"
-    versions = ("0-8", "0-9-1", "0-10")
+    versions = VERSION_NAMES
 
     def __init__(self) -> None:
         self.port = 0

@@ -24,7 +24,7 @@ from tests.servers.relay import SERVER, Relay, relay_to
 
 pytestmark = pytest.mark.broker
 
-CLASSIC = ("0-8", "0-9-1")
+CLASSIC = ("0-8", "0-9", "0-9-1")
 VERSIONS = (*CLASSIC, "0-10")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.versions import VERSION_NAMES
 from tests.servers import BrokerJ, RabbitMQ
 from tests.webhooks.test_dead_letters_app import post, publish, pull, put, service
 
@@ -40,7 +41,7 @@ async def test_what_rabbitmq_dead_letters_explains_itself(
                 await client.delete(f"/v1/brokers/real/queues/{queue}")
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 async def test_a_copy_at_broker_j_explains_itself(
     brokerj: BrokerJ, tmp_path: Path, unique_name: Callable[[str], str], version: str
 ) -> None:

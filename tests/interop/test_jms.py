@@ -1,4 +1,4 @@
-"""What JMS applications do, over 0-8, 0-9-1 and 0-10: on Broker-J, for which the client was written, and on ours."""
+"""What JMS applications do, over 0-8 to 0-10: on Broker-J, their usual one, and on the embedded broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from gateway.versions import VERSION_NAMES
 from tests.servers.judge import Judge
 
 pytestmark = pytest.mark.broker
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 
 
 @pytest.mark.parametrize("syntax", ["ADDR", "BURL"])

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import pytest
 
+from gateway.versions import VERSION_NAMES
 from tests.interop.embedded import Embedded
 from tests.servers.judge import Judge
 from tests.servers.process import HOST
 
-VERSIONS: Final = ("0-8", "0-9-1", "0-10")
+VERSIONS: Final = VERSION_NAMES
 PAIRS: Final = tuple((sender, receiver) for sender in VERSIONS for receiver in VERSIONS if sender != receiver)
 """The six pairs of versions that differ."""
 MODES: Final = ("auto", "client", "dups-ok", "transacted", "no-ack")

@@ -16,9 +16,10 @@ import pytest
 
 from gateway.app import development, running
 from gateway.config import Config, EmbeddedSettings, HttpSettings, OpsSettings, OutboundSettings, RetentionSettings
+from gateway.versions import VERSION_NAMES
 from tests.ledgers import sqlite_ledger
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ async def test_a_dead_letter_queue_goes_back(client: httpx.AsyncClient, version:
 
 @pytest.mark.parametrize("source", VERSIONS)
 async def test_messages_to_another_version(client: httpx.AsyncClient, source: str) -> None:
-    target = VERSIONS[(VERSIONS.index(source) + 1) % 3]
+    target = VERSIONS[(VERSIONS.index(source) + 1) % len(VERSIONS)]
     for broker, queue in ((f"local-{source}", "orders"), (f"local-{target}", "copies")):
         await client.put(f"/v1/brokers/{broker}/queues/{queue}", json={})
     ids = await publish(client, f"local-{source}", "orders", 5)

@@ -1,4 +1,4 @@
-"""The Java client of the tests: Qpid's own, an independent reader and writer of 0-8, 0-9-1 and 0-10.
+"""The Java client of the tests: Qpid's own, an independent reader and writer of 0-8, 0-9, 0-9-1 and 0-10.
 
 One Java process answers all questions of a test run; its sources are in ``tests/java/``. Header values are
 ``(type, value)`` pairs: in 0-10 the type is a Java class (``Integer``, ``byte[]``, …), before that the letter of

@@ -19,9 +19,10 @@ from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.taps import TapState, flow
 from gateway.taps.flow import Flow
+from gateway.versions import VERSION_NAMES
 from tests.taps.conftest import House, unmarked_copies, until
 
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 
 
 @pytest.mark.parametrize("house", VERSIONS, indirect=True)

@@ -13,11 +13,14 @@ import pytest
 from gateway.app import App
 from gateway.tracing import names
 from gateway.tracing.names import Kind
+from gateway.versions import VERSION_NAMES
 from tests.tracing.collector import Collector
 from tests.tracing.estate import CALLER, NOT_SEEN, SPAN, TRACE, Hook, estate, of, only, until
 
 EMBEDDED = {"embedded.enabled": True, "embedded.port": 0}
 PUBLISH = "/v1/brokers/{}/exchanges/amq.default:publish"
+BROKERS = tuple(f"local-{name}" for name in VERSION_NAMES)
+"""Those of the embedded broker."""
 
 
 async def queue(client: httpx.AsyncClient, name: str = "q") -> None:
@@ -153,7 +156,7 @@ async def test_what_a_message_is_given(
 OWN = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
 
 
-@pytest.mark.parametrize("broker", ["local-0-8", "local-0-9-1", "local-0-10"])
+@pytest.mark.parametrize("broker", BROKERS)
 @pytest.mark.parametrize(
     ("settings", "caller", "own", "found"),
     [
@@ -449,7 +452,7 @@ RICH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("broker", ["local-0-8", "local-0-9-1", "local-0-10"])
+@pytest.mark.parametrize("broker", BROKERS)
 async def test_but_for_the_two_headers_a_message_is_what_it_is_without_tracing(
     tmp_path: Path, collector: Collector, broker: str
 ) -> None:
@@ -479,7 +482,7 @@ async def test_the_log_says_how_a_broker_is(tmp_path: Path, caplog: pytest.LogCa
     async with estate(tmp_path, None, EMBEDDED):
         pass
     told = [record.gateway_fields for record in caplog.records if record.message == "broker.state"]  # type: ignore[attr-defined]
-    for name in ("local-0-8", "local-0-9-1", "local-0-10"):
+    for name in BROKERS:
         states = [line["state"] for line in told if line["broker"] == name]
         assert states[0] == "up"
         assert states[-1] == "closed"

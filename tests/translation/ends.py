@@ -13,6 +13,7 @@ from gateway.session import Version
 from gateway.translation import Target, target_of
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
+from gateway.v09.version import V0_9
 from gateway.v091.version import V0_9_1
 from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, Value
 
@@ -32,6 +33,9 @@ ENDS: Final[dict[str, Target]] = {
     "0-8 rabbitmq": _end(V0_8, "rabbitmq"),
     "0-8 qpid": _end(V0_8, "qpid"),
     "0-8 published": _end(V0_8, "published"),
+    "0-9 rabbitmq": _end(V0_9, "rabbitmq"),
+    "0-9 qpid": _end(V0_9, "qpid"),
+    "0-9 published": _end(V0_9, "published"),
     "0-9-1 rabbitmq": _end(V0_9_1, "rabbitmq"),
     "0-9-1 qpid": _end(V0_9_1, "qpid"),
     "0-10 qpid": _end(V0_10, "", "qpid"),

@@ -24,7 +24,7 @@ from gateway.session import ServerConfig, Version
 from gateway.upstreams import Upstream, UpstreamState, probe
 from gateway.v010.version import V0_10
 from gateway.v091.version import V0_9_1
-from gateway.versions import VERSIONS, client_session, server_session
+from gateway.versions import VERSION_NAMES, VERSIONS, client_session, server_session
 from tests.test_telemetry import lines
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, until
@@ -122,7 +122,7 @@ async def huge_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     await reader.read()
 
 
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize(
     ("script", "words"),
     [

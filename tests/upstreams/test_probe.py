@@ -8,7 +8,7 @@ from gateway.config import BrokerSettings
 from gateway.operations import Closed, CloseReason, Opened
 from gateway.upstreams import probe
 from gateway.v08.version import V0_8
-from gateway.v091.version import V0_9_1
+from gateway.v09.version import V0_9
 from tests.upstreams.fake import FakeBroker, Peer
 
 
@@ -25,8 +25,8 @@ async def test_each_version_is_tried(broker: FakeBroker, monkeypatch: pytest.Mon
     broker.on[Opened] = second_only
     monkeypatch.setattr("gateway.upstreams.keeper.client_session", broker.session)
     result = await probe(BrokerSettings(url="amqp://localhost:5/?version=0-10"), broker.dial)
-    assert (result.host, result.port, result.versions) == ("localhost", 5, (V0_9_1,))
-    first, second, third = result.attempts
+    assert (result.host, result.port, result.versions) == ("localhost", 5, (V0_9,))
+    first, second, third, _ = result.attempts
     assert (first.version, first.speaks, first.supported) == (V0_8, False, "0-9-1")
     assert "0-9-1" in first.reason
     assert (second.product, second.reason, second.supported) == ("Fake", "", None)

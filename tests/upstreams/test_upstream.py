@@ -211,7 +211,7 @@ async def test_auto_where_nothing_is_spoken(broker: FakeBroker, start: Start) ->
     broker.on[Opened] = garbage
     upstream = await start(broker, wait=False, version="auto")
     await until(lambda: upstream.state is UpstreamState.DOWN)
-    assert "none of 0-9-1, 0-10, 0-8 is spoken there" in upstream.reason
+    assert "none of 0-9-1, 0-10, 0-8, 0-9 is spoken there" in upstream.reason
 
 
 async def test_auto_does_not_try_other_versions_on_a_refused_login(broker: FakeBroker, start: Start) -> None:

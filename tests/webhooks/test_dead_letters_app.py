@@ -15,6 +15,7 @@ import pytest
 
 from gateway.app import running
 from gateway.config import load
+from gateway.versions import VERSION_NAMES
 from tests.webhooks.test_push_app import Hook, hook, until_settled
 
 __all__ = ["hook"]
@@ -77,7 +78,7 @@ async def pull(client: httpx.AsyncClient, name: str, wait: float = 10) -> dict[s
 
 
 @pytest.mark.parametrize("lease", ["broker", "ledger"])
-@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+@pytest.mark.parametrize("version", VERSION_NAMES)
 async def test_a_rejected_message_explains_itself_where_it_is_pulled_and_streamed(
     tmp_path: Path, version: str, lease: str
 ) -> None:

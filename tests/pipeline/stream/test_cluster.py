@@ -22,11 +22,12 @@ from gateway.pipeline.archive.table import open_table
 from gateway.pipeline.jobs.rollups import Rollups
 from gateway.pipeline.session import delta_jars
 from gateway.pipeline.settings import Pipeline
+from gateway.versions import VERSION_NAMES
 from tests.pipeline.standalone import HOME, Cluster, cluster, environ
 from tests.pipeline.stream.submitted import outcomes
 
 ROOT = Path(__file__).resolve().parents[3]
-VERSIONS = ("0-8", "0-9-1", "0-10")
+VERSIONS = VERSION_NAMES
 EACH = 200
 """Messages that are published in each version."""
 SETTLED = 60.0

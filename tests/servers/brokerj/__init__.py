@@ -1,4 +1,4 @@
-"""A private Apache Qpid Broker-J: 0-8, 0-9-1 and 0-10 on one port, told apart by the protocol header.
+"""A private Apache Qpid Broker-J: 0-8, 0-9, 0-9-1 and 0-10 on one port, told apart by the protocol header.
 
 Two virtual hosts: ``default``, whose queues and messages are on disk (Derby) and outlive a restart, and
 ``memory``, which is quicker and forgets. ``init.json`` is only read before the first start; afterwards the broker
@@ -17,6 +17,7 @@ from shutil import which
 from typing import Any
 from urllib.parse import quote
 
+from gateway.versions import VERSION_NAMES
 from tests.servers.certificates import Certificates
 from tests.servers.process import HOST, INSTALLED, Server, ServerUnavailable, accepts
 
@@ -32,7 +33,7 @@ class BrokerJ(Server):
     kind = "brokerj"
     port_names = ("amqp", "http")
     virtual_host = "default"
-    versions = ("0-8", "0-9-1", "0-10")
+    versions = VERSION_NAMES
 
     @classmethod
     def require(cls) -> None:

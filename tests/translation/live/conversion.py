@@ -23,6 +23,7 @@ from gateway.message import PROPERTY_NAMES, Message, Properties, ReplyTo
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
 from gateway.values import Timestamp, Typed, Value, type_of
+from gateway.versions import VERSION_NAMES
 from tests.translation.live import native
 from tests.translation.live.__main__ import servers
 from tests.translation.live.compare import canonical, differences, property_of
@@ -30,7 +31,7 @@ from tests.translation.live.ends import ENDS, End, Servers
 from tests.translation.live.run import upstream
 from tests.translation.live.values import A_UUID, TYPES
 
-VERSIONS: Final = ("0-8", "0-9-1", "0-10")
+VERSIONS: Final = VERSION_NAMES
 END: Final[Mapping[str, End]] = {end.version: end for end in ENDS if end.broker == "brokerj"}
 PATIENCE: Final = 0.5
 """How long a message that does not come is waited for, in seconds."""
@@ -52,7 +53,7 @@ class Sample:
     """Those that can say it."""
 
 
-CLASSIC: Final = ("0-8", "0-9-1")
+CLASSIC: Final = ("0-8", "0-9", "0-9-1")
 NATIVE: Final = ("0-10",)
 
 
@@ -89,7 +90,7 @@ PROPERTY_SAMPLES: Final = (
     Sample("app-id", Properties(app_id="billing")),
     Sample("app-id, empty", Properties(app_id="")),
     Sample("app-id of 300 octets", Properties(app_id="a" * 300), versions=NATIVE),
-    Sample("cluster-id", Properties(cluster_id="east"), versions=("0-8",)),
+    Sample("cluster-id", Properties(cluster_id="east"), versions=("0-8", "0-9")),
     Sample("headers, none in them", Properties(headers={})),
     Sample("header without a name", Properties(headers={"": 1})),
     Sample("header `x-jms-type`", Properties(headers={"x-jms-type": "order"})),
@@ -272,10 +273,10 @@ async def through_the_gateway(
 # -------------------------------------------------------------------------------------------------------- the table
 
 COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "0-8, 0-9-1 → 0-10": (("0-8", "0-10"), ("0-9-1", "0-10")),
-    "0-10 → 0-8, 0-9-1": (("0-10", "0-8"), ("0-10", "0-9-1")),
+    "0-8 to 0-9-1 → 0-10": tuple((version, "0-10") for version in CLASSIC),
+    "0-10 → 0-8 to 0-9-1": tuple(("0-10", version) for version in CLASSIC),
     "0-10 → 0-10": (("0-10", "0-10"),),
-    "between 0-8 and 0-9-1": (("0-8", "0-8"), ("0-8", "0-9-1"), ("0-9-1", "0-8"), ("0-9-1", "0-9-1")),
+    "between 0-8, 0-9 and 0-9-1": tuple((source, target) for source in CLASSIC for target in CLASSIC),
 }
 """Heading -> the pairs that the column is about; where they do not agree, each says its own."""
 

@@ -1,4 +1,4 @@
-"""The five ends: each broker in each version that it speaks."""
+"""The ends: each broker in each version that it speaks."""
 
 from __future__ import annotations
 
@@ -82,11 +82,12 @@ ENDS: Final = (
     End("rabbitmq", "0-8", frozenset(RABBITMQ_TAGS.values())),
     End("rabbitmq", "0-9-1", frozenset(RABBITMQ_TAGS.values())),
     End("brokerj", "0-8", frozenset(QPID_TAGS.values())),
+    End("brokerj", "0-9", frozenset(QPID_TAGS.values())),
     End("brokerj", "0-9-1", frozenset(QPID_TAGS.values())),
     End("brokerj", "0-10", frozenset(ENCODERS)),
 )
 PAIRS: Final = tuple((source, target) for source in ENDS for target in ENDS)
-"""All 25: among them every one of the 9 pairs of versions."""
+"""All: among them every pair of versions."""
 
 
 def ends(name: str) -> list[End]:

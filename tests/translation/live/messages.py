@@ -61,7 +61,7 @@ def properties_of(end: End) -> Mapping[str, tuple[Any, ...]]:
     """The properties that a publisher of that end has, with their edge values."""
     if end.native:
         return values.NATIVE_PROPERTIES
-    if end.version == "0-8":
+    if end.version in ("0-8", "0-9"):
         return values.CLASSIC_PROPERTIES
     return {name: edges for name, edges in values.CLASSIC_PROPERTIES.items() if name != "cluster_id"}
 

@@ -14,6 +14,7 @@ from gateway.classic.tables import QPID_TAGS, TableCodec
 from gateway.message import Message, Properties, RawProperties, ReplyTo
 from gateway.v010.structs import DELIVERY_PROPERTIES, DeliveryProperties, MessageProperties, ReplyToStruct
 from gateway.v010.translate import DIALECT_OF_BROKER_J
+from gateway.versions import protocol_of, version_named
 
 _TABLES: Final = TableCodec(QPID_TAGS)
 _SIZE = struct.Struct(">I")
@@ -25,7 +26,11 @@ def message(version: str, properties: Properties, body: bytes) -> Message:
         octets = _native_octets(properties, body)
         return Message(body, None, RawProperties(octets, DIALECT_OF_BROKER_J, _native_read))
     octets = _classic_octets(properties)
-    return Message(body, None, RawProperties(octets, f"classic/qpid/{version}", classic_read))
+    return Message(body, None, RawProperties(octets, _encoding(version), classic_read))
+
+
+def _encoding(version: str) -> str:
+    return protocol_of(version_named(version)).dialects["qpid"].properties
 
 
 def received(version: str, message: Message) -> Properties:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.versions import VERSION_NAMES
 from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
-from tests.translation.live.ends import Servers, ends
+from tests.translation.live.ends import ENDS, Servers, ends
 from tests.translation.live.run import there_and_back
 
 pytestmark = pytest.mark.broker
@@ -22,6 +23,13 @@ QUICK = (
     ("brokerj-0-10", "rabbitmq-0-8"),
     ("brokerj-0-10", "brokerj-0-9-1"),
     ("brokerj-0-10", "brokerj-0-10"),
+    ("brokerj-0-9", "brokerj-0-9"),
+    ("brokerj-0-9", "rabbitmq-0-8"),
+    ("brokerj-0-8", "brokerj-0-9"),
+    ("brokerj-0-9", "rabbitmq-0-9-1"),
+    ("rabbitmq-0-9-1", "brokerj-0-9"),
+    ("brokerj-0-9", "brokerj-0-10"),
+    ("brokerj-0-10", "brokerj-0-9"),
 )
 """Each pair of versions once, and each end in both directions."""
 
@@ -39,5 +47,5 @@ async def test_all_comes_back_as_it_was(
 
 def test_it_is_each_pair_of_versions() -> None:
     versions = {tuple(end.partition("-")[2] for end in pair) for pair in QUICK}
-    assert len(versions) == len(QUICK) == 9
-    assert len({source for source, _ in QUICK}) == len({target for _, target in QUICK}) == 5
+    assert len(versions) == len(QUICK) == len(VERSION_NAMES) ** 2
+    assert len({source for source, _ in QUICK}) == len({target for _, target in QUICK}) == len(ENDS)
