@@ -205,7 +205,7 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = {
 }
 
 
-def choose(
+def choose_mechanism(
     offered: Iterable[str],
     allowed: Iterable[str],
     secure: bool,

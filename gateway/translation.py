@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from gateway.classic import properties as content
 from gateway.classic.dialect import Dialect, choose
 from gateway.classic.frames import OVERHEAD
+from gateway.classic.properties import decode
 from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError
@@ -335,7 +335,7 @@ class _Classic:
 
     def seen(self, octets: bytes) -> Properties:
         """See :class:`_Side`."""
-        return content.decode(octets, self._tables)
+        return decode(octets, self._tables)
 
     def received(self, octets: bytes, body: bytes) -> Message:
         """See :class:`_Side`."""

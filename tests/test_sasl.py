@@ -22,7 +22,7 @@ from gateway.sasl import (
     ScramSha1,
     ScramSha256,
     ServerScram,
-    choose,
+    choose_mechanism,
 )
 from gateway.session import ClientConfig, ServerConfig
 
@@ -141,7 +141,7 @@ def test_a_password_with_letters_beyond_ascii() -> None:
     ],
 )
 def test_choose(offered: tuple[str, ...], allowed: tuple[str, ...], secure: bool, random: bool, chosen: str) -> None:
-    mechanism = choose(offered, allowed, secure, "user", "password", RANDOM if random else None)
+    mechanism = choose_mechanism(offered, allowed, secure, "user", "password", RANDOM if random else None)
     assert (mechanism.name if mechanism else None) == chosen
 
 

@@ -10,8 +10,19 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from gateway.broker import arguments as args
 from gateway.broker.alarms import Alarms
+from gateway.broker.arguments import (
+    AUTO_DELETE,
+    ENDS_WITH_CONNECTION,
+    EXCHANGE_ARGUMENTS,
+    EXCLUSIVITY,
+    QUEUE_ARGUMENTS,
+    binding_selector,
+    exchange_arguments,
+    queue_arguments,
+    require_equal,
+    weight,
+)
 from gateway.broker.consumers import Consumer
 from gateway.broker.dead_letters import X_DEATH, automatic_deaths, with_death
 from gateway.broker.declared import DeclaredByUser, Kind
@@ -161,7 +172,7 @@ class VirtualHost:
         kind = EXCHANGE_TYPES.get(request.type)
         if kind is None:
             raise refusal(503, f"unknown exchange type '{request.type}'")
-        arguments = args.exchange_arguments(request.arguments, what)
+        arguments = exchange_arguments(request.arguments, what)
         found = self.exchanges.get(name)
         if found is not None:
             for field, received, current in (
@@ -172,13 +183,13 @@ class VirtualHost:
             ):
                 if received != current:
                     raise inequivalent(field, what, received, current)
-            args.require_equal(arguments, found.arguments, args.EXCHANGE_ARGUMENTS, what)
+            require_equal(arguments, found.arguments, EXCHANGE_ARGUMENTS, what)
             return found
         _check_name("exchange", name)
         if len(self.exchanges) >= self.limits.exchanges:
             raise refusal(506, f"cannot declare {what}: the limit of {self.limits.exchanges} exchanges is reached")
-        weight = args.weight(name) + args.weight(request.arguments)
-        self._charge(Kind.EXCHANGES, weight, user)
+        total = weight(name) + weight(request.arguments)
+        self._charge(Kind.EXCHANGES, total, user)
         self.exchanges[name] = found = kind(
             name,
             durable=request.durable,
@@ -187,7 +198,7 @@ class VirtualHost:
             arguments=arguments,
             table=request.arguments,
         )
-        found.weight = weight
+        found.weight = total
         found.user = user
         return found
 
@@ -249,12 +260,12 @@ class VirtualHost:
         elif name.startswith("amq."):
             _check_name("queue", name)
         what = self.title("queue", name)
-        arguments = args.queue_arguments(request.arguments, what)
+        arguments = queue_arguments(request.arguments, what)
         exclusive, auto_delete = request.exclusive, request.auto_delete
         if arguments.exclusivity is not None:
-            exclusive = args.EXCLUSIVITY[arguments.exclusivity]
+            exclusive = EXCLUSIVITY[arguments.exclusivity]
         if arguments.lifetime is not None:
-            auto_delete = args.AUTO_DELETE[arguments.lifetime]
+            auto_delete = AUTO_DELETE[arguments.lifetime]
         if name in self.queues:
             found = self.queue(name, tenant)
             if found.exclusive != exclusive:
@@ -263,13 +274,13 @@ class VirtualHost:
                 raise inequivalent("durable", what, request.durable, found.durable)
             if found.auto_delete != auto_delete:
                 raise inequivalent("auto_delete", what, auto_delete, found.auto_delete)
-            args.require_equal(arguments, found.arguments, args.QUEUE_ARGUMENTS, what)
+            require_equal(arguments, found.arguments, QUEUE_ARGUMENTS, what)
         else:
             if len(self.queues) >= self.limits.queues:
                 raise refusal(506, f"cannot declare {what}: the limit of {self.limits.queues} queues is reached")
-            weight = args.weight(name) + args.weight(request.arguments)
-            weight += LEVEL_WEIGHT * (arguments.max_priority or 0)
-            self._charge(Kind.QUEUES, weight, tenant.declared)
+            total = weight(name) + weight(request.arguments)
+            total += LEVEL_WEIGHT * (arguments.max_priority or 0)
+            self._charge(Kind.QUEUES, total, tenant.declared)
             found = self.queues[name] = Queue(
                 name,
                 self,
@@ -278,11 +289,11 @@ class VirtualHost:
                 arguments=arguments,
                 table=request.arguments,
             )
-            found.weight = weight
+            found.weight = total
             found.user = tenant.declared
             found.exclusive = exclusive
             stays = request.durable and (tenant.durable_exclusive_stays or arguments.lifetime == "PERMANENT")
-            found.ends_with_owner = arguments.lifetime in args.ENDS_WITH_CONNECTION or (exclusive and not stays)
+            found.ends_with_owner = arguments.lifetime in ENDS_WITH_CONNECTION or (exclusive and not stays)
         if found.owner is None and (found.exclusive or found.ends_with_owner):
             found.owner = tenant
             tenant.owned[found] = None
@@ -410,7 +421,7 @@ class VirtualHost:
         """queue.bind and exchange.bind; the same binding twice is one. ``user``: in whose share it counts."""
         exchange = self._bindable(source, destination)
         exchange.check_binding(routing_key, arguments)
-        selector = args.binding_selector(arguments, self.title("binding", routing_key))
+        selector = binding_selector(arguments, self.title("binding", routing_key))
         binding = Binding(exchange, destination, routing_key, arguments, selector)
         if binding in exchange.bindings:
             return

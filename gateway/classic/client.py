@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, ClassVar, Final
 
-from gateway import operations as o
-from gateway.classic import methods as m
+from gateway import operations
+from gateway.classic import methods
 from gateway.classic.client_channel import ClientChannel, handlers
 from gateway.classic.confirms import NACK_PATIENCE
 from gateway.classic.connection import ClassicSession, Phase
@@ -20,8 +20,7 @@ from gateway.classic.dialect import choose, refused_method
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Closed, CloseReason, Operation
-from gateway.sasl import Mechanism, SaslError
-from gateway.sasl import choose as choose_mechanism
+from gateway.sasl import Mechanism, SaslError, choose_mechanism
 from gateway.session import PROTOCOL_HEADERS, ClientConfig, Confirms, Role, not_amqp
 from gateway.values import Table
 
@@ -68,7 +67,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         self.may_nack_many = False
         self.dirty_channels: list[ClientChannel] = []
         self.nacked_channels: dict[int, ClientChannel] = {}
-        self._expected: type[m.Method] = m.ConnectionStart
+        self._expected: type[methods.Method] = methods.ConnectionStart
         self._mechanism: Mechanism | None = None
         self.out.append(self.dialect.version.header)
 
@@ -84,23 +83,23 @@ class ClassicClient(ClassicSession[ClientChannel]):
         channel = self.channels.get(operation.channel)
         if channel is not None:
             return channel.send(operation)
-        if type(operation) is o.OpenChannel:
+        if type(operation) is operations.OpenChannel:
             return self._open_channel(operation.channel)
-        if not isinstance(operation, o.Close | o.UpdateSecret):
+        if not isinstance(operation, operations.Close | operations.UpdateSecret):
             raise StateError(f"channel {operation.channel} is not open: no {type(operation).__name__}")
         if operation.channel:
             raise StateError(f"{type(operation).__name__} concerns channel 0")
-        if isinstance(operation, o.UpdateSecret):
+        if isinstance(operation, operations.UpdateSecret):
             return self._update_secret(operation)
         self._close(operation)
         self.serial += 1
         return self.serial
 
-    def _update_secret(self, operation: o.UpdateSecret) -> int:
+    def _update_secret(self, operation: operations.UpdateSecret) -> int:
         if not self.dialect.update_secret:
             raise Unsupported("connection.update-secret: this broker has no such thing")
         secret = operation.secret.encode("utf-8", "surrogateescape")
-        self.send_method(0, m.ConnectionUpdateSecret(secret, operation.reason))
+        self.send_method(0, methods.ConnectionUpdateSecret(secret, operation.reason))
         self.serial += 1
         self.secrets.append(self.serial)
         return self.serial
@@ -109,11 +108,11 @@ class ClassicClient(ClassicSession[ClientChannel]):
         if not 1 <= number <= self.channel_max:
             raise StateError(f"channel {number} is not within 1..{self.channel_max}")
         channel = ClientChannel(self, number)
-        serial = channel.ask(o.OpenChannel(number))
+        serial = channel.ask(operations.OpenChannel(number))
         self.channels[number] = channel
         return serial
 
-    def _close(self, operation: o.Close) -> None:
+    def _close(self, operation: operations.Close) -> None:
         for channel in list(self.dirty_channels):
             channel.flush()
         self.close(operation.code, operation.text, 0, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
@@ -160,18 +159,18 @@ class ClassicClient(ClassicSession[ClientChannel]):
         handler(self, method.decode(data, at, end, self.tables))
 
     def _unknown_channel(self, number: int, key: int, data: bytes, at: int, end: int) -> None:
-        if key == m.ChannelCloseOk.key:
+        if key == methods.ChannelCloseOk.key:
             return  # both sides closed it at once
         raise FrameSyntaxError(f"a method on channel {number}, which is not open", 504)
 
-    def _expect(self, method: m.Method) -> None:
+    def _expect(self, method: methods.Method) -> None:
         if self.phase is not Phase.HANDSHAKE or (
             self._expected is not type(method)
-            and not (type(method) is m.ConnectionSecure and self._expected is m.ConnectionTune)
+            and not (type(method) is methods.ConnectionSecure and self._expected is methods.ConnectionTune)
         ):
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
 
-    def started(self, method: m.ConnectionStart) -> None:
+    def started(self, method: methods.ConnectionStart) -> None:
         """connection.start: choose dialect and mechanism."""
         self._expect(method)
         version = (method.version_major, method.version_minor)
@@ -195,9 +194,9 @@ class ClassicClient(ClassicSession[ClientChannel]):
         except SaslError as error:
             self.end(Closed(0, CloseReason.AUTHENTICATION, 403, str(error)))
             return
-        self._expected = m.ConnectionTune
+        self._expected = methods.ConnectionTune
         self.translator = Translator(self.dialect, self.tables, self.login, self.config.wall_clock)
-        self.send_method(0, m.ConnectionStartOk(self._client_properties(), mechanism.name, response))
+        self.send_method(0, methods.ConnectionStartOk(self._client_properties(), mechanism.name, response))
 
     def _client_properties(self) -> Table:
         properties: Table = {**CLIENT_PROPERTIES, **self.config.client_properties}
@@ -207,7 +206,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
             properties["capabilities"] = CLIENT_CAPABILITIES
         return properties
 
-    def _learn(self, method: m.ConnectionStart) -> None:
+    def _learn(self, method: methods.ConnectionStart) -> None:
         properties = method.server_properties
         product = _text(properties, "product")
         self.use_dialect(choose(self.dialects, product, self.config.dialect))
@@ -239,7 +238,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         known.update_secret = dialect.update_secret
         self.handlers = handlers(dialect)
 
-    def secured(self, method: m.ConnectionSecure) -> None:
+    def secured(self, method: methods.ConnectionSecure) -> None:
         """connection.secure: answer the challenge."""
         self._expect(method)
         assert self._mechanism is not None
@@ -248,9 +247,9 @@ class ClassicClient(ClassicSession[ClientChannel]):
         except SaslError as error:
             self.end(Closed(0, CloseReason.AUTHENTICATION, 403, str(error)))
             return
-        self.send_method(0, m.ConnectionSecureOk(response))
+        self.send_method(0, methods.ConnectionSecureOk(response))
 
-    def tuned(self, method: m.ConnectionTune) -> None:
+    def tuned(self, method: methods.ConnectionTune) -> None:
         """connection.tune: agree, then open."""
         self._expect(method)
         assert self._mechanism is not None
@@ -268,37 +267,37 @@ class ClassicClient(ClassicSession[ClientChannel]):
         heartbeat = ceil(min(wanted, offered) if offered and wanted else wanted)
         channel_max = min(limits.channel_max, method.channel_max or limits.channel_max)
         frame_max = min(limits.frame_max, method.frame_max or limits.frame_max)
-        self.send_method(0, m.ConnectionTuneOk(channel_max, frame_max, heartbeat))
+        self.send_method(0, methods.ConnectionTuneOk(channel_max, frame_max, heartbeat))
         self.negotiated(channel_max, frame_max, heartbeat)
         try:
-            self.send_method(0, m.ConnectionOpen(self.config.virtual_host, "", self.config.insist))
+            self.send_method(0, methods.ConnectionOpen(self.config.virtual_host, "", self.config.insist))
         except EncodeError as error:
             self.end(Closed(0, CloseReason.AUTHENTICATION, 530, str(error)))
             return
-        self._expected = m.ConnectionOpenOk
+        self._expected = methods.ConnectionOpenOk
 
-    def connected(self, method: m.ConnectionOpenOk) -> None:
+    def connected(self, method: methods.ConnectionOpenOk) -> None:
         """connection.open-ok."""
         self._expect(method)
         self.opened()
-        self.emit(o.Opened(0, self.login, self.config.virtual_host))
+        self.emit(operations.Opened(0, self.login, self.config.virtual_host))
 
-    def redirected(self, method: m.ConnectionRedirect) -> None:
+    def redirected(self, method: methods.ConnectionRedirect) -> None:
         """connection.redirect of 0-8: whether to go there is not for a session to decide. Its list of known hosts has
         no syntax in the definition; spaces and commas are in use."""
-        if self.phase is not Phase.HANDSHAKE or self._expected is not m.ConnectionOpenOk:
+        if self.phase is not Phase.HANDSHAKE or self._expected is not methods.ConnectionOpenOk:
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
         hosts = (method.host, *method.known_hosts.replace(",", " ").split())
         self.end(Closed(0, CloseReason.PEER, 0, f"redirected to {method.host}", redirect=hosts))
 
-    def secret_updated(self, method: m.ConnectionUpdateSecretOk) -> None:
+    def secret_updated(self, method: methods.ConnectionUpdateSecretOk) -> None:
         """connection.update-secret-ok."""
         if not self.secrets:
             raise FrameSyntaxError("update-secret-ok where no update-secret was sent", 503)
         serial = self.secrets.pop(0)
-        self.emit(o.Done(0, serial, serial))
+        self.emit(operations.Done(0, serial, serial))
 
-    def closed_by_peer(self, method: m.ConnectionClose) -> None:
+    def closed_by_peer(self, method: methods.ConnectionClose) -> None:
         """connection.close of the broker."""
         self.send_method(0, self.dialect.connection_close_ok())
         if self.phase is Phase.CLOSING:
@@ -313,19 +312,19 @@ class ClassicClient(ClassicSession[ClientChannel]):
             failed[0].fail_request(key, method.reply_code, text)
         self.end(Closed(0, reason, method.reply_code, text))
 
-    def closed_by_us(self, method: m.ConnectionCloseOk) -> None:
+    def closed_by_us(self, method: methods.ConnectionCloseOk) -> None:
         """connection.close-ok."""
         if self.phase is not Phase.CLOSING:
             raise FrameSyntaxError("close-ok where no close was sent", 503)
         self.finish_close()
 
-    def blocked(self, method: m.ConnectionBlocked) -> None:
+    def blocked(self, method: methods.ConnectionBlocked) -> None:
         """connection.blocked."""
-        self.emit(o.Blocked(0, method.reason))
+        self.emit(operations.Blocked(0, method.reason))
 
-    def unblocked(self, method: m.ConnectionUnblocked) -> None:
+    def unblocked(self, method: methods.ConnectionUnblocked) -> None:
         """connection.unblocked."""
-        self.emit(o.Unblocked(0))
+        self.emit(operations.Unblocked(0))
 
     def violation(self, error: FrameSyntaxError, key: int) -> None:
         """See :class:`~gateway.classic.connection.ClassicSession`."""
@@ -341,9 +340,9 @@ class ClassicClient(ClassicSession[ClientChannel]):
         super().end(closed)
 
     def _eof_reason(self) -> Closed:
-        if self.phase is Phase.HANDSHAKE and self._expected is m.ConnectionTune:
+        if self.phase is Phase.HANDSHAKE and self._expected is methods.ConnectionTune:
             return Closed(0, CloseReason.LOGIN_CUT, 0, "the server hung up on our credentials")
-        if self.phase is Phase.HANDSHAKE and self._expected is m.ConnectionOpenOk:
+        if self.phase is Phase.HANDSHAKE and self._expected is methods.ConnectionOpenOk:
             text = f"the server hung up on the virtual host {self.config.virtual_host!r}"
             return Closed(0, CloseReason.LOGIN_CUT, 0, text)
         return Closed(0, CloseReason.EOF, 0, f"the stream ended where {self._awaited()} was due")
@@ -366,17 +365,17 @@ CONFIRMS_PROPERTY: Final = "qpid.confirmed_publish_supported"
 DURABLE_PROPERTY: Final = "durable_storage"
 """Server property by which our own broker says that it keeps nothing: the string ``false``."""
 
-CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicClient, Any], None]]] = {
-    m.ConnectionStart: ClassicClient.started,
-    m.ConnectionSecure: ClassicClient.secured,
-    m.ConnectionTune: ClassicClient.tuned,
-    m.ConnectionOpenOk: ClassicClient.connected,
-    m.ConnectionRedirect: ClassicClient.redirected,
-    m.ConnectionClose: ClassicClient.closed_by_peer,
-    m.ConnectionCloseOk: ClassicClient.closed_by_us,
-    m.ConnectionUpdateSecretOk: ClassicClient.secret_updated,
-    m.ConnectionBlocked: ClassicClient.blocked,
-    m.ConnectionUnblocked: ClassicClient.unblocked,
+CONNECTION: Final[Mapping[type[methods.Method], Callable[[ClassicClient, Any], None]]] = {
+    methods.ConnectionStart: ClassicClient.started,
+    methods.ConnectionSecure: ClassicClient.secured,
+    methods.ConnectionTune: ClassicClient.tuned,
+    methods.ConnectionOpenOk: ClassicClient.connected,
+    methods.ConnectionRedirect: ClassicClient.redirected,
+    methods.ConnectionClose: ClassicClient.closed_by_peer,
+    methods.ConnectionCloseOk: ClassicClient.closed_by_us,
+    methods.ConnectionUpdateSecretOk: ClassicClient.secret_updated,
+    methods.ConnectionBlocked: ClassicClient.blocked,
+    methods.ConnectionUnblocked: ClassicClient.unblocked,
 }
 """What may come on channel 0."""
 

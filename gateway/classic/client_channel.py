@@ -17,8 +17,8 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway import operations as o
-from gateway.classic import methods as m
+from gateway import operations
+from gateway.classic import methods
 from gateway.classic.assembler import SMALL_HEADER
 from gateway.classic.client_requests import ASK, Asked, done, need
 from gateway.classic.confirms import Pending, Remembered, Window
@@ -74,7 +74,7 @@ class _Got(NamedTuple):
     """A get-ok whose content is to come."""
 
     asked: Asked
-    method: m.BasicGetOk
+    method: methods.BasicGetOk
 
 
 class ClientChannel(BaseChannel):
@@ -137,7 +137,7 @@ class ClientChannel(BaseChannel):
 
     # --------------------------------------------------------------------------------------------- sending
 
-    def send(self, operation: o.Operation) -> int:
+    def send(self, operation: operations.Operation) -> int:
         """Carry out an operation of the user's; its serial."""
         if self.state is not State.OPEN:
             raise StateError(f"channel {self.number} is {self.state.value}: no {type(operation).__name__}")
@@ -146,7 +146,7 @@ class ClientChannel(BaseChannel):
             raise Unsupported(f"a client does not send {type(operation).__name__}")
         return sender(self, operation)
 
-    def write(self, method: m.Method) -> None:
+    def write(self, method: methods.Method) -> None:
         """Queue a method."""
         self.out.append(method_frame(self.number, method.encode(self.session.tables)))
         if self.out is self.held:
@@ -167,11 +167,11 @@ class ClientChannel(BaseChannel):
         self.requests.append(Asked(serial, request, method.key, ask.answers, ask.finish))
         return serial
 
-    def open_twice(self, operation: o.OpenChannel) -> int:
+    def open_twice(self, operation: operations.OpenChannel) -> int:
         """A channel opens once."""
         raise StateError(f"channel {self.number} is open already")
 
-    def publish(self, operation: o.Publish) -> int:
+    def publish(self, operation: operations.Publish) -> int:
         """basic.publish with its content."""
         session = self.session
         message = operation.message
@@ -205,19 +205,19 @@ class ClientChannel(BaseChannel):
         exchange, routing_key, mandatory, immediate = place
         if immediate and not self.session.dialect.immediate:
             raise Unsupported("immediate: this broker closes the connection over it (540)")
-        method = m.BasicPublish(self.ticket, exchange, routing_key, mandatory, immediate)
+        method = methods.BasicPublish(self.ticket, exchange, routing_key, mandatory, immediate)
         if len(self._prefixes) >= PREFIXES_MAX:
             self._prefixes.clear()
         frame = self._prefixes[place] = method_frame(self.number, method.encode())
         return frame
 
-    def settle(self, operation: o.Settle) -> int:
+    def settle(self, operation: operations.Settle) -> int:
         """basic.ack, nack or reject of what is outstanding in the range."""
         first, last, outstanding = operation.first, operation.last, self.outstanding
         settlement = operation.settlement
         if first == last and first in outstanding:
             del outstanding[first]
-            if settlement is o.Settlement.ACCEPT:
+            if settlement is operations.Settlement.ACCEPT:
                 self.out.append(_ACK_FRAME(METHOD, self.number, _ACK_LENGTH, 60, 80, first, 0, FRAME_END))
             else:
                 self.write(self._refusal(first, False, settlement))
@@ -230,16 +230,18 @@ class ClientChannel(BaseChannel):
         if not tags:
             raise StateError(f"channel {self.number}: no delivery within {first}..{last} is outstanding")
         many = len(tags) > 1 and next(iter(outstanding)) == tags[0]
-        if settlement is not o.Settlement.ACCEPT:
+        if settlement is not operations.Settlement.ACCEPT:
             many = many and self.session.may_nack_many
         if many:
             top = tags[-1]
-            accepted = settlement is o.Settlement.ACCEPT
-            self.write(m.BasicAck(top, True) if accepted else self._refusal(top, True, settlement))
+            accepted = settlement is operations.Settlement.ACCEPT
+            self.write(methods.BasicAck(top, True) if accepted else self._refusal(top, True, settlement))
         else:
             for tag in tags:
                 self.write(
-                    m.BasicAck(tag) if settlement is o.Settlement.ACCEPT else self._refusal(tag, False, settlement)
+                    methods.BasicAck(tag)
+                    if settlement is operations.Settlement.ACCEPT
+                    else self._refusal(tag, False, settlement)
                 )
         for tag in tags:
             del outstanding[tag]
@@ -247,23 +249,23 @@ class ClientChannel(BaseChannel):
         self.serial += 1
         return self.serial
 
-    def _refusal(self, tag: int, multiple: bool, settlement: o.Settlement) -> m.Method:
-        requeue = settlement is o.Settlement.RELEASE
+    def _refusal(self, tag: int, multiple: bool, settlement: operations.Settlement) -> methods.Method:
+        requeue = settlement is operations.Settlement.RELEASE
         if multiple or self.session.may_nack:
-            return m.BasicNack(tag, multiple, requeue)
-        return m.BasicReject(tag, requeue)
+            return methods.BasicNack(tag, multiple, requeue)
+        return methods.BasicReject(tag, requeue)
 
-    def flow(self, operation: o.Flow) -> int:
+    def flow(self, operation: operations.Flow) -> int:
         """channel.flow; it has no outcome, so its answer is passed over."""
         if not self.session.dialect.flow_from_client:
             raise Unsupported("channel.flow: this broker closes the connection over it (540)")
         self.flowing = operation.active
-        self.write(m.ChannelFlow(operation.active))
+        self.write(methods.ChannelFlow(operation.active))
         self.serial = serial = self.serial + 1
-        self.requests.append(Asked(0, operation, m.ChannelFlow.key, (m.ChannelFlowOk,), _nothing))
+        self.requests.append(Asked(0, operation, methods.ChannelFlow.key, (methods.ChannelFlowOk,), _nothing))
         return serial
 
-    def recover(self, operation: o.Recover) -> int:
+    def recover(self, operation: operations.Recover) -> int:
         """basic.recover. What it gives back must be told from what comes again: Broker-J sends that before recover-ok,
         and not every recover has an answer. So where it may be, the channel is stopped before: what came until flow-ok
         is given back, and nothing comes then until recover is done."""
@@ -272,24 +274,24 @@ class ClientChannel(BaseChannel):
         if not dialect.flow_from_client:
             need(answered, "basic.recover that is not answered, where a client may not stop the channel")
             return self.ask(operation)
-        stop = m.ChannelFlow(False)
+        stop = methods.ChannelFlow(False)
         self.write(stop)
-        self.requests.append(Asked(0, operation, stop.key, (m.ChannelFlowOk,), _stopped))
+        self.requests.append(Asked(0, operation, stop.key, (methods.ChannelFlowOk,), _stopped))
         if answered:
             serial = self.ask(operation)
         else:
             self.serial = serial = self.serial + 1
-            self.write(m.BasicRecoverAsync(operation.requeue))
-        go_on = m.ChannelFlow(self.flowing)
+            self.write(methods.BasicRecoverAsync(operation.requeue))
+        go_on = methods.ChannelFlow(self.flowing)
         self.write(go_on)
         self.requests.append(
-            Asked(0, operation, go_on.key, (m.ChannelFlowOk,), _nothing)
+            Asked(0, operation, go_on.key, (methods.ChannelFlowOk,), _nothing)
             if answered
-            else Asked(serial, operation, m.BasicRecoverAsync.key, (m.ChannelFlowOk,), done)
+            else Asked(serial, operation, methods.BasicRecoverAsync.key, (methods.ChannelFlowOk,), done)
         )
         return serial
 
-    def consume(self, operation: o.Consume) -> int:
+    def consume(self, operation: operations.Consume) -> int:
         """basic.consume; a tag names one consumer of the channel."""
         tag = operation.consumer_tag
         if tag in self.consumers:
@@ -303,16 +305,16 @@ class ClientChannel(BaseChannel):
         """SelectConfirm and TxSelect: each but once, and not both."""
         if self.mode is not Mode.NONE:
             raise StateError(f"channel {self.number} is in mode {self.mode.value} already")
-        if type(operation) is o.TxSelect:
+        if type(operation) is operations.TxSelect:
             serial = self.ask(operation)
             self.mode = Mode.TRANSACTED
         elif self.session.capabilities.confirms is Confirms.NATIVE:
             serial = self.ask(operation)
             self.mode = Mode.CONFIRM
         else:
-            self.write(m.TxSelect())
+            self.write(methods.TxSelect())
             self.serial = serial = self.serial + 1
-            self.requests.append(Asked(serial, operation, m.TxSelect.key, (m.TxSelectOk,), done))
+            self.requests.append(Asked(serial, operation, methods.TxSelect.key, (methods.TxSelectOk,), done))
             self.mode = Mode.EMULATED
             self.out = self.held
         return serial
@@ -325,9 +327,9 @@ class ClientChannel(BaseChannel):
         self.state = State.COMMITTING
         return serial
 
-    def close(self, operation: o.CloseChannel) -> int:
+    def close(self, operation: operations.CloseChannel) -> int:
         """channel.close; behind the last commit where the session keeps transactions."""
-        frame = method_frame(self.number, m.ChannelClose(operation.code, operation.text).encode())
+        frame = method_frame(self.number, methods.ChannelClose(operation.code, operation.text).encode())
         if self.out is self.held:
             self.close_frame = frame
             self.touch()
@@ -347,8 +349,8 @@ class ClientChannel(BaseChannel):
             out += self.held
             self.held.clear()
             if self._uncommitted:
-                out.append(method_frame(self.number, m.TxCommit().encode()))
-                self.requests.append(Asked(0, None, m.TxCommit.key, (m.TxCommitOk,), _committed))
+                out.append(method_frame(self.number, methods.TxCommit().encode()))
+                self.requests.append(Asked(0, None, methods.TxCommit.key, (methods.TxCommitOk,), _committed))
                 self._uncommitted = False
                 self.committing = True
                 self.commit_tag = self.window.last
@@ -363,16 +365,16 @@ class ClientChannel(BaseChannel):
         """See :class:`~gateway.classic.connection.BaseChannel`."""
         if self.awaiting:
             raise FrameSyntaxError(f"a method where a content {self.awaiting} was due", 505)
-        if key != m.BasicReturn.key:
+        if key != methods.BasicReturn.key:
             self.refuse_nacked()
         return False
 
-    def answer(self, method: m.Method) -> None:
+    def answer(self, method: methods.Method) -> None:
         """The answer to a request under way."""
         asked = self._answered(method)
         asked.finish(self, asked.serial, asked.request, method)
 
-    def _answered(self, method: m.Method) -> Asked:
+    def _answered(self, method: methods.Method) -> Asked:
         """Take out the request that ``method`` answers: the oldest that waits for such an answer. That is not
         always the oldest of all: RabbitMQ's consume-ok and cancel-ok take the way through the queue, and what
         was asked behind them may be answered before."""
@@ -388,9 +390,9 @@ class ClientChannel(BaseChannel):
         """basic.ack of the broker: publishes are safe."""
         entries = self.window.settle(tag, multiple)
         if entries:
-            self.session.emit(o.Confirmed(self.number, entries[0].serial, entries[-1].serial))
+            self.session.emit(operations.Confirmed(self.number, entries[0].serial, entries[-1].serial))
 
-    def negative(self, method: m.BasicNack) -> None:
+    def negative(self, method: methods.BasicNack) -> None:
         """basic.nack of the broker: publishes are refused, or about to be returned."""
         entries = self.window.settle(method.delivery_tag, method.multiple)
         if self.session.dialect.nack_before_return:
@@ -412,7 +414,7 @@ class ClientChannel(BaseChannel):
 
     def _refuse(self, entries: list[Pending]) -> None:
         for entry in entries:
-            self.session.emit(o.Refused(self.number, entry.serial, entry.serial, 0, ""))
+            self.session.emit(operations.Refused(self.number, entry.serial, entry.serial, 0, ""))
 
     def delivered(self, data: bytes, at: int, end: int) -> int | None:
         """basic.deliver: content follows. Consumer tags and places repeat, and are decoded once. Nearly always the
@@ -423,7 +425,7 @@ class ClientChannel(BaseChannel):
             consumer_tag = self._texts[data[at:stop]]
             exchange, routing_key = self._places[data[stop + 9 : end]]
         except (KeyError, IndexError, struct.error):
-            method = m.BasicDeliver.decode(data, at, end)
+            method = methods.BasicDeliver.decode(data, at, end)
             consumer_tag, delivery, bits = method.consumer_tag, method.delivery_tag, int(method.redelivered)
             exchange, routing_key = method.exchange, method.routing_key
             if len(self._places) >= PLACES_MAX or len(self._texts) >= PLACES_MAX:
@@ -458,7 +460,9 @@ class ClientChannel(BaseChannel):
                 raw = RawProperties(data[end + 20 : stop], translator.name, translator.decode, SEAM)
                 message = Message(data[body:after], None, raw)
                 session.emit(
-                    o.Deliver(self.number, consumer_tag, delivery, bits & 1 != 0, exchange, routing_key, message)
+                    operations.Deliver(
+                        self.number, consumer_tag, delivery, bits & 1 != 0, exchange, routing_key, message
+                    )
                 )
                 return after + 1
         except (struct.error, IndexError):
@@ -467,7 +471,7 @@ class ClientChannel(BaseChannel):
         self.awaiting = "header"
         return None
 
-    def got(self, method: m.BasicGetOk) -> None:
+    def got(self, method: methods.BasicGetOk) -> None:
         """basic.get-ok: content follows."""
         asked = self._answered(method)
         if method.delivery_tag <= self.newest:
@@ -490,14 +494,14 @@ class ClientChannel(BaseChannel):
             if self.state is not State.CLOSING:
                 consumer_tag, delivery, redelivered, exchange, routing_key = method
                 session.emit(
-                    o.Deliver(self.number, consumer_tag, delivery, redelivered, exchange, routing_key, message)
+                    operations.Deliver(self.number, consumer_tag, delivery, redelivered, exchange, routing_key, message)
                 )
-        elif type(method) is m.BasicReturn:
+        elif type(method) is methods.BasicReturn:
             self._return(method, octets, message)
         else:
             asked, answer = method
             session.emit(
-                o.Got(
+                operations.Got(
                     self.number, asked.serial, asked.serial, answer.delivery_tag, answer.redelivered, answer.exchange,
                     answer.routing_key, message, answer.message_count,
                 )
@@ -509,24 +513,24 @@ class ClientChannel(BaseChannel):
             if self.state is not State.CLOSING:
                 consumer_tag, delivery, redelivered, exchange, routing_key = method
                 self.session.emit(
-                    o.DeliveryTooLarge(
+                    operations.DeliveryTooLarge(
                         self.number, consumer_tag, delivery, size, limit, redelivered, exchange, routing_key
                     )
                 )
-        elif type(method) is m.BasicReturn:
+        elif type(method) is methods.BasicReturn:
             # Ours to begin with: only the limits of this side have changed since.
             self._return(method, b"", Message())
         else:
             asked, answer = method
             self.session.emit(
-                o.DeliveryTooLarge(
+                operations.DeliveryTooLarge(
                     self.number, "", answer.delivery_tag, size, limit, answer.redelivered, answer.exchange,
                     answer.routing_key,
                 )
             )  # fmt: skip
-            self.session.emit(o.GotNothing(self.number, asked.serial, asked.serial))
+            self.session.emit(operations.GotNothing(self.number, asked.serial, asked.serial))
 
-    def _return(self, method: m.BasicReturn, octets: bytes, message: Message) -> None:
+    def _return(self, method: methods.BasicReturn, octets: bytes, message: Message) -> None:
         where = (method.exchange, method.routing_key, octets, message.body)
         if self.mode in (Mode.CONFIRM, Mode.EMULATED):
             entry = self.window.returned(*where)
@@ -538,53 +542,53 @@ class ClientChannel(BaseChannel):
             if method.reply_code not in NOT_ROUTED:
                 # Broker-J returns what a full queue refuses (506): it was routed, and not taken.
                 text = method.reply_text
-                self.session.emit(o.Refused(self.number, serial, serial, method.reply_code, text))
+                self.session.emit(operations.Refused(self.number, serial, serial, method.reply_code, text))
                 return
         else:
             serial = 0 if self._remembered is None else self._remembered.returned(*where)
         self.session.emit(
-            o.Returned(
+            operations.Returned(
                 self.number, serial, serial, method.reply_code, method.reply_text, method.exchange,
                 method.routing_key, message,
             )
         )  # fmt: skip
 
-    def flow_answered(self, method: m.ChannelFlowOk) -> None:
+    def flow_answered(self, method: methods.ChannelFlowOk) -> None:
         """channel.flow-ok; one that answers nothing is let be, as ever."""
-        if any(m.ChannelFlowOk in asked.answers for asked in self.requests):
+        if any(methods.ChannelFlowOk in asked.answers for asked in self.requests):
             self.answer(method)
 
-    def alerted(self, method: m.ChannelAlert) -> None:
+    def alerted(self, method: methods.ChannelAlert) -> None:
         """channel.alert of the broker."""
-        self.session.emit(o.Alert(self.number, method.reply_code, method.reply_text, method.details))
+        self.session.emit(operations.Alert(self.number, method.reply_code, method.reply_text, method.details))
 
-    def asked_to_stop(self, method: m.ChannelFlow) -> None:
+    def asked_to_stop(self, method: methods.ChannelFlow) -> None:
         """channel.flow of the broker."""
-        self.write(m.ChannelFlowOk(method.active))
-        self.session.emit(o.Flow(self.number, method.active))
+        self.write(methods.ChannelFlowOk(method.active))
+        self.session.emit(operations.Flow(self.number, method.active))
 
-    def cancelled(self, method: m.BasicCancel) -> None:
+    def cancelled(self, method: methods.BasicCancel) -> None:
         """basic.cancel of the broker: the consumer's queue is gone."""
         self.consumers.pop(method.consumer_tag, None)
         if not method.nowait:
-            self.write(m.BasicCancelOk(method.consumer_tag))
-        self.session.emit(o.Cancelled(self.number, method.consumer_tag))
+            self.write(methods.BasicCancelOk(method.consumer_tag))
+        self.session.emit(operations.Cancelled(self.number, method.consumer_tag))
 
-    def closed_by_peer(self, method: m.ChannelClose) -> None:
+    def closed_by_peer(self, method: methods.ChannelClose) -> None:
         """channel.close of the broker."""
-        self.session.out.append(method_frame(self.number, m.ChannelCloseOk().encode()))
+        self.session.out.append(method_frame(self.number, methods.ChannelCloseOk().encode()))
         key = method.class_id_ << 16 | method.method_id_
         text = refused_method(self.session.dialect, method.reply_code, method.reply_text, key)
         self.fail_request(key, method.reply_code, text)
         self.session.forget(self)
-        self.session.emit(o.ChannelClosed(self.number, method.reply_code, text))
+        self.session.emit(operations.ChannelClosed(self.number, method.reply_code, text))
 
-    def closed_by_us(self, method: m.ChannelCloseOk) -> None:
+    def closed_by_us(self, method: methods.ChannelCloseOk) -> None:
         """channel.close-ok."""
         if self.state is not State.CLOSING:
             raise FrameSyntaxError(f"channel {self.number}: close-ok where no close was sent", 503)
         self.session.forget(self)
-        self.session.emit(o.ChannelClosed(self.number, 200, "", by_peer=False))
+        self.session.emit(operations.ChannelClosed(self.number, 200, "", by_peer=False))
 
     def asked_with(self, key: int) -> Asked | None:
         """The oldest of the user's requests under way that was sent as the method of that key."""
@@ -595,48 +599,48 @@ class ClientChannel(BaseChannel):
         asked = self.asked_with(key)
         if asked is not None:
             self.requests.remove(asked)
-            self.session.emit(o.Failed(self.number, asked.serial, asked.serial, code, text))
+            self.session.emit(operations.Failed(self.number, asked.serial, asked.serial, code, text))
 
     def transaction_over(self) -> None:
         """tx.commit-ok or rollback-ok: the channel may be used again."""
         self.state = State.OPEN
 
 
-def _committed(channel: ClientChannel, serial: int, request: None, method: m.Method) -> None:
+def _committed(channel: ClientChannel, serial: int, request: None, method: methods.Method) -> None:
     channel.committing = False
     if channel.commit_tag:
         entries = channel.window.settle(channel.commit_tag, True)
         if entries:
-            channel.session.emit(o.Confirmed(channel.number, entries[0].serial, entries[-1].serial))
+            channel.session.emit(operations.Confirmed(channel.number, entries[0].serial, entries[-1].serial))
     if channel.held or channel.close_frame is not None:
         channel.touch()
 
 
-def _nothing(channel: ClientChannel, serial: int, request: Any, method: m.Method) -> None:
+def _nothing(channel: ClientChannel, serial: int, request: Any, method: methods.Method) -> None:
     """Flow has no outcome."""
 
 
-def _stopped(channel: ClientChannel, serial: int, request: o.Recover, method: m.Method) -> None:
+def _stopped(channel: ClientChannel, serial: int, request: operations.Recover, method: methods.Method) -> None:
     channel.outstanding.clear()
 
 
-SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], int]]] = {
+SENDERS: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any], int]]] = {
     **dict.fromkeys(ASK, ClientChannel.ask),
-    o.OpenChannel: ClientChannel.open_twice,
-    o.Publish: ClientChannel.publish,
-    o.Settle: ClientChannel.settle,
-    o.Flow: ClientChannel.flow,
-    o.Recover: ClientChannel.recover,
-    o.Consume: ClientChannel.consume,
-    o.SelectConfirm: ClientChannel.select,
-    o.TxSelect: ClientChannel.select,
-    o.TxCommit: ClientChannel.transact,
-    o.TxRollback: ClientChannel.transact,
-    o.CloseChannel: ClientChannel.close,
+    operations.OpenChannel: ClientChannel.open_twice,
+    operations.Publish: ClientChannel.publish,
+    operations.Settle: ClientChannel.settle,
+    operations.Flow: ClientChannel.flow,
+    operations.Recover: ClientChannel.recover,
+    operations.Consume: ClientChannel.consume,
+    operations.SelectConfirm: ClientChannel.select,
+    operations.TxSelect: ClientChannel.select,
+    operations.TxCommit: ClientChannel.transact,
+    operations.TxRollback: ClientChannel.transact,
+    operations.CloseChannel: ClientChannel.close,
 }
 
 
-def _decoded(method: type[m.Method], handle: Callable[[ClientChannel, Any], None]) -> Handler:
+def _decoded(method: type[methods.Method], handle: Callable[[ClientChannel, Any], None]) -> Handler:
     decode = method.decode
 
     def handler(channel: ClientChannel, data: bytes, at: int, end: int) -> None:
@@ -664,19 +668,22 @@ def handlers(dialect: Dialect) -> Mapping[int, Handler]:
     }  # fmt: skip
 
 
-HANDLERS: Final[Mapping[type[m.Method], Callable[[ClientChannel, Any], None]]] = {
+HANDLERS: Final[Mapping[type[methods.Method], Callable[[ClientChannel, Any], None]]] = {
     **{answer: ClientChannel.answer for ask in ASK.values() for answer in ask.answers},
-    m.BasicNack: ClientChannel.negative,
-    m.BasicReturn: ClientChannel.expect_content,
-    m.BasicGetOk: ClientChannel.got,
-    m.BasicCancel: ClientChannel.cancelled,
-    m.AccessRequestOk: ClientChannel.answer,
-    m.ChannelFlow: ClientChannel.asked_to_stop,
-    m.ChannelFlowOk: ClientChannel.flow_answered,
-    m.ChannelAlert: ClientChannel.alerted,
-    m.ChannelClose: ClientChannel.closed_by_peer,
-    m.ChannelCloseOk: ClientChannel.closed_by_us,
+    methods.BasicNack: ClientChannel.negative,
+    methods.BasicReturn: ClientChannel.expect_content,
+    methods.BasicGetOk: ClientChannel.got,
+    methods.BasicCancel: ClientChannel.cancelled,
+    methods.AccessRequestOk: ClientChannel.answer,
+    methods.ChannelFlow: ClientChannel.asked_to_stop,
+    methods.ChannelFlowOk: ClientChannel.flow_answered,
+    methods.ChannelAlert: ClientChannel.alerted,
+    methods.ChannelClose: ClientChannel.closed_by_peer,
+    methods.ChannelCloseOk: ClientChannel.closed_by_us,
 }
 """What may come on a channel, by its meaning; a session takes the methods of its dialect."""
-UNDECODED: Final[Mapping[type[m.Method], Handler]] = {m.BasicAck: _ack, m.BasicDeliver: ClientChannel.delivered}
+UNDECODED: Final[Mapping[type[methods.Method], Handler]] = {
+    methods.BasicAck: _ack,
+    methods.BasicDeliver: ClientChannel.delivered,
+}
 """What comes per message, and is read without an object for each."""

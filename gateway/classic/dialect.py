@@ -11,7 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.classic import methods as m
+from gateway.classic.methods import (
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    ChannelOpenOk,
+    ChannelOpenOk08,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionRedirect,
+    Method,
+)
 from gateway.classic.tables import QPID_TAGS, RABBITMQ_TAGS
 from gateway.session import Version
 
@@ -25,25 +35,25 @@ class Dialect:
     version: Version
     start_version: tuple[int, int]
     """version-major and version-minor of connection.start."""
-    methods: Mapping[int, type[m.Method]]
+    methods: Mapping[int, type[Method]]
     """Every method that may be received, by key."""
-    connection_close: type[m.ConnectionClose]
-    connection_close_ok: type[m.ConnectionCloseOk]
-    channel_open_ok: type[m.ChannelOpenOk] | type[m.ChannelOpenOk08]
+    connection_close: type[ConnectionClose]
+    connection_close_ok: type[ConnectionCloseOk]
+    channel_open_ok: type[ChannelOpenOk] | type[ChannelOpenOk08]
     properties: str
     """Name of the encoding of content properties: octets pass untouched between sessions where it is equal."""
     alike: frozenset[str] = frozenset()
     """Names of encodings that are equal but for the property cluster-id."""
     unserved: frozenset[int] = frozenset()
     """Keys of the methods that no session serves: 540 answers them."""
-    redirect: type[m.ConnectionRedirect] | None = None
+    redirect: type[ConnectionRedirect] | None = None
     """connection.redirect; None: there is no such thing, or a server does not send it."""
     tags: Mapping[str, str] = field(default_factory=lambda: RABBITMQ_TAGS)
     """Tags of field tables."""
-    recover: type[m.BasicRecover] | type[m.BasicRecoverAsync] = m.BasicRecover
-    recover_ok: type[m.BasicRecoverOk] | None = m.BasicRecoverOk
+    recover: type[BasicRecover] | type[BasicRecoverAsync] = BasicRecover
+    recover_ok: type[BasicRecoverOk] | None = BasicRecoverOk
     """None: recover is not answered."""
-    async_recover_ok: type[m.BasicRecoverOk] | None = None
+    async_recover_ok: type[BasicRecoverOk] | None = None
     """What answers 60/100 (a server's view)."""
     recover_without_requeue: bool = True
     """False: the server answers 540."""
@@ -127,7 +137,7 @@ def refused_method(dialect: Dialect, code: int, text: str, key: int) -> str:
     return f"{method.title}: {text}"
 
 
-def table_of(*groups: Iterable[type[m.Method]]) -> Mapping[int, type[m.Method]]:
+def table_of(*groups: Iterable[type[Method]]) -> Mapping[int, type[Method]]:
     """Methods by key; later ones replace earlier ones of the same number."""
     return {method.key: method for group in groups for method in group}
 

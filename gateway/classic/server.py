@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from gateway import operations as o
-from gateway.classic import methods as m
+from gateway import operations
+from gateway.classic import methods
 from gateway.classic.client import CONFIRMS_PROPERTY
 from gateway.classic.connection import ClassicSession, Phase
 from gateway.classic.dialect import choose
@@ -51,7 +51,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         self.places: dict[bytes, tuple[str, str, bool, bool]] = {}
         """The octets of basic.publish methods seen lately -> what they say. A client may have 2,047 channels, and
         publish to as many places on each, so they share it."""
-        self._expected: type[m.Method] = m.ConnectionStartOk
+        self._expected: type[methods.Method] = methods.ConnectionStartOk
 
     # --------------------------------------------------------------------------------------------- sending
 
@@ -73,16 +73,16 @@ class ClassicServer(ClassicSession[ServerChannel]):
         sender(self, operation)
         return 0
 
-    def _send_close(self, operation: o.Close) -> None:
+    def _send_close(self, operation: operations.Close) -> None:
         self.close(operation.code, operation.text, 0, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
 
-    def _send_blocked(self, operation: o.Blocked) -> None:
+    def _send_blocked(self, operation: operations.Blocked) -> None:
         if self.capabilities.blocked_notification:
-            self.send_method(0, m.ConnectionBlocked(operation.reason))
+            self.send_method(0, methods.ConnectionBlocked(operation.reason))
 
-    def _send_unblocked(self, operation: o.Unblocked) -> None:
+    def _send_unblocked(self, operation: operations.Unblocked) -> None:
         if self.capabilities.blocked_notification:
-            self.send_method(0, m.ConnectionUnblocked())
+            self.send_method(0, methods.ConnectionUnblocked())
 
     def close_failed(self, code: int, text: str, key: int) -> None:
         """A request failed with a code that ends the connection."""
@@ -121,7 +121,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         else:
             properties[CONFIRMS_PROPERTY] = "true"
         mechanisms = " ".join(offered_mechanisms(self.config, tables=True)).encode()
-        self.send_method(0, m.ConnectionStart(*self.dialect.start_version, properties, mechanisms))
+        self.send_method(0, methods.ConnectionStart(*self.dialect.start_version, properties, mechanisms))
         return len(header)
 
     def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
@@ -138,19 +138,19 @@ class ClassicServer(ClassicSession[ServerChannel]):
         handler(self, method.decode(data, at, end, self.tables))
 
     def _unknown_channel(self, number: int, key: int, data: bytes, at: int, end: int) -> None:
-        if self.phase is Phase.CLOSING or key == m.ChannelCloseOk.key:
+        if self.phase is Phase.CLOSING or key == methods.ChannelCloseOk.key:
             return
         if self.phase is not Phase.OPEN:
             raise FrameSyntaxError(f"a method on channel {number} before the connection is open", 503)
-        if key == m.ChannelClose.key:
+        if key == methods.ChannelClose.key:
             # Closed by both sides at once, and our close-ok is what the client waits for.
-            self.send_method(number, m.ChannelCloseOk())
+            self.send_method(number, methods.ChannelCloseOk())
             return
-        if key != m.ChannelOpen.key:
+        if key != methods.ChannelOpen.key:
             raise FrameSyntaxError(f"channel {number} is not open", 504)
         if len(self.channels) >= self.channel_max:
             raise FrameSyntaxError(f"more than {self.channel_max} channels are open", 530)
-        method = m.ChannelOpen.decode(data, at, end, self.tables)
+        method = methods.ChannelOpen.decode(data, at, end, self.tables)
         channel = self.channels[number] = ServerChannel(self, number)
         channel.request(method)
 
@@ -158,11 +158,11 @@ class ClassicServer(ClassicSession[ServerChannel]):
         if self.phase is not Phase.CLOSING:
             super()._stray_content(number)
 
-    def _expect(self, method: m.Method) -> None:
+    def _expect(self, method: methods.Method) -> None:
         if self.phase is not Phase.HANDSHAKE or self._expected is not type(method):
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
 
-    def started(self, method: m.ConnectionStartOk) -> None:
+    def started(self, method: methods.ConnectionStartOk) -> None:
         """connection.start-ok: who is it, and what can it hear?"""
         self._expect(method)
         properties = method.client_properties
@@ -178,8 +178,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
         known.mechanisms = (method.mechanism,)
         known.confirms = Confirms.NATIVE
         known.blocked_notification = (
-            hears.get("connection.blocked") is True and m.ConnectionBlocked.key in self.dialect.methods
-            and self.dialect.methods[m.ConnectionBlocked.key] is m.ConnectionBlocked
+            hears.get("connection.blocked") is True and methods.ConnectionBlocked.key in self.dialect.methods
+            and self.dialect.methods[methods.ConnectionBlocked.key] is methods.ConnectionBlocked
         )  # fmt: skip
         known.consumer_cancel_notify = hears.get("consumer_cancel_notify") is True
         known.absolute_expiration = self.dialect.absolute_expiration
@@ -191,7 +191,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
             raise FrameSyntaxError(f"there is no mechanism {method.mechanism!r:.80} here", 503)
         self._log_in(self._mechanism, method.response)
 
-    def secured(self, method: m.ConnectionSecureOk) -> None:
+    def secured(self, method: methods.ConnectionSecureOk) -> None:
         """connection.secure-ok: the response to a challenge."""
         self._expect(method)
         assert self._mechanism is not None
@@ -203,8 +203,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
         except SaslError:
             challenge = None
         if challenge is not None:
-            self._expected = m.ConnectionSecureOk
-            self.send_method(0, m.ConnectionSecure(challenge))
+            self._expected = methods.ConnectionSecureOk
+            self.send_method(0, methods.ConnectionSecure(challenge))
             return
         user = logged_in(mechanism, self.config)
         if user is None:
@@ -218,10 +218,10 @@ class ClassicServer(ClassicSession[ServerChannel]):
         self.user = user
         self._mechanism = None
         limits = self.limits
-        self._expected = m.ConnectionTuneOk
-        self.send_method(0, m.ConnectionTune(limits.channel_max, limits.frame_max, int(limits.heartbeat)))
+        self._expected = methods.ConnectionTuneOk
+        self.send_method(0, methods.ConnectionTune(limits.channel_max, limits.frame_max, int(limits.heartbeat)))
 
-    def tuned(self, method: m.ConnectionTuneOk) -> None:
+    def tuned(self, method: methods.ConnectionTuneOk) -> None:
         """connection.tune-ok: the client may lower what it was offered; 0 leaves it."""
         self._expect(method)
         limits = self.limits
@@ -234,9 +234,9 @@ class ClassicServer(ClassicSession[ServerChannel]):
         self.negotiated(channel_max, frame_max, method.heartbeat)
         self.translator = Translator(self.dialect, self.tables, None, self.config.wall_clock)
         self.handlers = handlers(self.dialect)
-        self._expected = m.ConnectionOpen
+        self._expected = methods.ConnectionOpen
 
-    def open_requested(self, method: m.ConnectionOpen) -> None:
+    def open_requested(self, method: methods.ConnectionOpen) -> None:
         """connection.open: the virtual host."""
         self._expect(method)
         name = method.virtual_host
@@ -249,29 +249,29 @@ class ClassicServer(ClassicSession[ServerChannel]):
             self.end(Closed(0, CloseReason.LOCAL, 0, f"redirected to {hosts[0]}", redirect=hosts))
             return
         self.opened()
-        self.send_method(0, m.ConnectionOpenOk())
-        self.emit(o.Opened(0, self.user, name))
+        self.send_method(0, methods.ConnectionOpenOk())
+        self.emit(operations.Opened(0, self.user, name))
 
-    def _elsewhere(self, method: m.ConnectionOpen) -> tuple[str, ...]:
+    def _elsewhere(self, method: methods.ConnectionOpen) -> tuple[str, ...]:
         """Where the client is to go instead; none: it stays. Not every version has a word for it."""
         redirect = self.config.redirect
         if redirect is None or method.insist or self.dialect.redirect is None:
             return ()
         return redirect(self.user, method.virtual_host)
 
-    def closed_by_peer(self, method: m.ConnectionClose) -> None:
+    def closed_by_peer(self, method: methods.ConnectionClose) -> None:
         """connection.close of the client."""
         self.send_method(0, self.dialect.connection_close_ok())
         self.end(Closed(0, CloseReason.PEER, method.reply_code, method.reply_text))
 
-    def secret_updated(self, method: m.ConnectionUpdateSecret) -> None:
+    def secret_updated(self, method: methods.ConnectionUpdateSecret) -> None:
         """connection.update-secret: the new password must be good, too."""
         if self.phase is not Phase.OPEN:
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
         secret = method.new_secret.decode("utf-8", "surrogateescape")
         if not self.config.authenticate(self.user, secret):
             raise FrameSyntaxError("the new secret was refused", 530)
-        self.send_method(0, m.ConnectionUpdateSecretOk())
+        self.send_method(0, methods.ConnectionUpdateSecretOk())
 
     def violation(self, error: FrameSyntaxError, key: int) -> None:
         """See :class:`~gateway.classic.connection.ClassicSession`."""
@@ -287,17 +287,17 @@ class ClassicServer(ClassicSession[ServerChannel]):
 
 
 SENDERS: Final[Mapping[type[Operation], Callable[[ClassicServer, Any], None]]] = {
-    o.Close: ClassicServer._send_close,
-    o.Blocked: ClassicServer._send_blocked,
-    o.Unblocked: ClassicServer._send_unblocked,
+    operations.Close: ClassicServer._send_close,
+    operations.Blocked: ClassicServer._send_blocked,
+    operations.Unblocked: ClassicServer._send_unblocked,
 }
 
-CONNECTION: Final[Mapping[type[m.Method], Callable[[ClassicServer, Any], None]]] = {
-    m.ConnectionStartOk: ClassicServer.started,
-    m.ConnectionSecureOk: ClassicServer.secured,
-    m.ConnectionTuneOk: ClassicServer.tuned,
-    m.ConnectionOpen: ClassicServer.open_requested,
-    m.ConnectionClose: ClassicServer.closed_by_peer,
-    m.ConnectionUpdateSecret: ClassicServer.secret_updated,
+CONNECTION: Final[Mapping[type[methods.Method], Callable[[ClassicServer, Any], None]]] = {
+    methods.ConnectionStartOk: ClassicServer.started,
+    methods.ConnectionSecureOk: ClassicServer.secured,
+    methods.ConnectionTuneOk: ClassicServer.tuned,
+    methods.ConnectionOpen: ClassicServer.open_requested,
+    methods.ConnectionClose: ClassicServer.closed_by_peer,
+    methods.ConnectionUpdateSecret: ClassicServer.secret_updated,
 }
 """What may come on channel 0."""

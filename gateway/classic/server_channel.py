@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway import operations as o
-from gateway.classic import methods as m
+from gateway import operations
+from gateway.classic import methods
 from gateway.classic.connection import BaseChannel, Handler
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import CONNECTION_CODES, OVERHEAD, content_frames, method_frame, reply_text
@@ -40,7 +40,7 @@ PLACES_MAX: Final = 256
 class Waiting(NamedTuple):
     """A request without its outcome."""
 
-    method: m.Method
+    method: methods.Method
     answer: Answer | None
     """None: ``nowait``."""
 
@@ -81,9 +81,9 @@ class ServerChannel(BaseChannel):
             if self.awaiting:
                 raise FrameSyntaxError(f"a method where a content {self.awaiting} was due", 505)
             raise FrameSyntaxError(f"a method on channel {self.number} behind its channel.close", 504)
-        if key == m.ChannelClose.key:
-            self.session.out.append(method_frame(self.number, m.ChannelCloseOk().encode()))
-        elif key == m.ChannelCloseOk.key:
+        if key == methods.ChannelClose.key:
+            self.session.out.append(method_frame(self.number, methods.ChannelCloseOk().encode()))
+        elif key == methods.ChannelCloseOk.key:
             self.session.forget(self)
         return True
 
@@ -104,13 +104,13 @@ class ServerChannel(BaseChannel):
         if not self.closing:
             super().body_frame(data, at, end)
 
-    def request(self, method: m.Method) -> None:
+    def request(self, method: methods.Method) -> None:
         """A method of :data:`RECEIVE`."""
         received = RECEIVE[type(method).meaning]
         request = received.request(self.number, method)
         self.serial = request.serial = serial = self.serial + 1  # type: ignore[misc]  # nobody else has it yet
         self._waiting[serial] = Waiting(method, None if getattr(method, "nowait", False) else received.answer)
-        if type(method) is m.ConfirmSelect:
+        if type(method) is methods.ConfirmSelect:
             self._confirming = True
         self.session.emit(request)
 
@@ -119,7 +119,7 @@ class ServerChannel(BaseChannel):
         octets = data[at:end]
         place = self._places.get(octets)
         if place is None:
-            method = m.BasicPublish.decode(octets, 0, len(octets))
+            method = methods.BasicPublish.decode(octets, 0, len(octets))
             place = (method.exchange, method.routing_key, method.mandatory, method.immediate)
             if len(self._places) >= PLACES_MAX:
                 self._places.clear()
@@ -136,30 +136,32 @@ class ServerChannel(BaseChannel):
             self._publish += 1
             self._unconfirmed[serial] = self._publish
         else:
-            self._recent.append((serial, m.BasicPublish.key))
-        session.emit(o.Publish(self.number, exchange, routing_key, message, mandatory, immediate, serial=serial))
+            self._recent.append((serial, methods.BasicPublish.key))
+        session.emit(
+            operations.Publish(self.number, exchange, routing_key, message, mandatory, immediate, serial=serial)
+        )
 
     def oversized(self, method: Any, size: int, limit: int) -> None:
         """See :class:`~gateway.classic.assembler.Assembler`."""
-        self.fail(311, f"{size} octets are over the limit of {limit}", m.BasicPublish.key)
+        self.fail(311, f"{size} octets are over the limit of {limit}", methods.BasicPublish.key)
 
-    def settle(self, settlement: o.Settlement, tag: int, multiple: bool, key: int) -> None:
+    def settle(self, settlement: operations.Settlement, tag: int, multiple: bool, key: int) -> None:
         """basic.ack, nack, reject."""
         if tag == 0 and not multiple:
             self.fail(406, "unknown delivery tag 0", key)
             return
         self.serial = serial = self.serial + 1
         self._recent.append((serial, key))
-        self.session.emit(o.Settle(self.number, settlement, 0 if multiple else tag, tag, serial=serial))
+        self.session.emit(operations.Settle(self.number, settlement, 0 if multiple else tag, tag, serial=serial))
 
-    def flow(self, method: m.ChannelFlow) -> None:
+    def flow(self, method: methods.ChannelFlow) -> None:
         """channel.flow of the client, answered at once."""
-        self.write(m.ChannelFlowOk(method.active))
+        self.write(methods.ChannelFlowOk(method.active))
         self.serial = serial = self.serial + 1
         self._recent.append((serial, method.key))
-        self.session.emit(o.Flow(self.number, method.active, serial=serial))
+        self.session.emit(operations.Flow(self.number, method.active, serial=serial))
 
-    def access(self, method: m.AccessRequest) -> None:
+    def access(self, method: methods.AccessRequest) -> None:
         """access.request of 0-8: everyone gets the same ticket to the one realm that there is, and whatever ticket a
         method brings is good enough. Nobody can have the realm for itself."""
         realm = method.realm
@@ -170,21 +172,21 @@ class ServerChannel(BaseChannel):
         elif method.exclusive:
             self.fail(403, f"exclusive access to realm '{realm}'", method.key)
         else:
-            self.write(m.AccessRequestOk(TICKET))
+            self.write(methods.AccessRequestOk(TICKET))
 
-    def close_requested(self, method: m.ChannelClose) -> None:
+    def close_requested(self, method: methods.ChannelClose) -> None:
         """channel.close of the client."""
         self.serial = serial = self.serial + 1
         self._close_requested = self.attention = True
-        self.session.emit(o.CloseChannel(self.number, method.reply_code, method.reply_text, serial=serial))
+        self.session.emit(operations.CloseChannel(self.number, method.reply_code, method.reply_text, serial=serial))
 
     # --------------------------------------------------------------------------------------------- sending
 
-    def write(self, method: m.Method) -> None:
+    def write(self, method: methods.Method) -> None:
         """Queue a method."""
         self.session.out.append(method_frame(self.number, method.encode(self.session.tables)))
 
-    def send(self, operation: o.Operation) -> int:
+    def send(self, operation: operations.Operation) -> int:
         """Carry out an operation of the broker's."""
         sender = SENDERS.get(type(operation))
         if sender is None:
@@ -193,7 +195,7 @@ class ServerChannel(BaseChannel):
             raise StateError(f"channel {self.number} is closing: no {type(operation).__name__}")
         return sender(self, operation)
 
-    def outcome(self, outcome: o.Outcome) -> int:
+    def outcome(self, outcome: operations.Outcome) -> int:
         """The outcome of one request or a run of them."""
         for serial in range(outcome.first, outcome.last + 1):
             waiting = self._waiting.get(serial)
@@ -206,19 +208,19 @@ class ServerChannel(BaseChannel):
             del self._waiting[serial]
         return 0
 
-    def confirmed(self, outcome: o.Confirmed) -> int:
+    def confirmed(self, outcome: operations.Confirmed) -> int:
         """basic.ack of publishes."""
         for tag, multiple in self._numbers(outcome):
-            self.write(m.BasicAck(tag, multiple))
+            self.write(methods.BasicAck(tag, multiple))
         return 0
 
-    def refused(self, outcome: o.Refused) -> int:
+    def refused(self, outcome: operations.Refused) -> int:
         """basic.nack of publishes."""
         for tag, multiple in self._numbers(outcome):
-            self.write(m.BasicNack(tag, multiple, False))
+            self.write(methods.BasicNack(tag, multiple, False))
         return 0
 
-    def _numbers(self, outcome: o.Outcome) -> list[tuple[int, bool]]:
+    def _numbers(self, outcome: operations.Outcome) -> list[tuple[int, bool]]:
         """Take the publishes of a range out of those without an outcome: (number, multiple)."""
         unconfirmed = self._unconfirmed
         first, last = outcome.first, outcome.last
@@ -232,31 +234,31 @@ class ServerChannel(BaseChannel):
         tags = [unconfirmed.pop(serial) for serial in serials]
         return [(tags[-1], True)] if many else [(tag, False) for tag in tags]
 
-    def returned(self, outcome: o.Returned) -> int:
+    def returned(self, outcome: operations.Returned) -> int:
         """basic.return with the message."""
         message = outcome.message or Message()
-        method = m.BasicReturn(
+        method = methods.BasicReturn(
             outcome.code, reply_text(outcome.code, outcome.text), outcome.exchange, outcome.routing_key
         )
         self._content(method, message)
         return 0
 
-    def deliver(self, operation: o.Deliver) -> int:
+    def deliver(self, operation: operations.Deliver) -> int:
         """basic.deliver with the message; its delivery tag."""
         tag = self._delivery + 1
-        method = m.BasicDeliver(
+        method = methods.BasicDeliver(
             operation.consumer_tag, tag, operation.redelivered, operation.exchange, operation.routing_key
         )
         self._content(method, operation.message)
         self._delivery = tag
         return tag
 
-    def got(self, outcome: o.Got) -> int:
+    def got(self, outcome: operations.Got) -> int:
         """basic.get-ok with the message; its delivery tag."""
         if outcome.first not in self._waiting:
             raise StateError(f"channel {self.number}: request {outcome.first} waits for no outcome")
         tag = self._delivery + 1
-        method = m.BasicGetOk(
+        method = methods.BasicGetOk(
             tag, outcome.redelivered, outcome.exchange, outcome.routing_key, outcome.message_count or 0
         )
         self._content(method, outcome.message)
@@ -264,7 +266,7 @@ class ServerChannel(BaseChannel):
         self._delivery = tag
         return tag
 
-    def _content(self, method: m.Method, message: Message) -> None:
+    def _content(self, method: methods.Method, message: Message) -> None:
         session = self.session
         octets = session.translator.encode(message)
         frame_size = len(octets) + 12 + OVERHEAD
@@ -277,27 +279,29 @@ class ServerChannel(BaseChannel):
         frame = method_frame(self.number, method.encode())
         session.out += content_frames(self.number, frame, octets, message.body, session.frame_max)
 
-    def ask_flow(self, operation: o.Flow) -> int:
+    def ask_flow(self, operation: operations.Flow) -> int:
         """channel.flow of the server."""
-        self.write(m.ChannelFlow(operation.active))
+        self.write(methods.ChannelFlow(operation.active))
         return 0
 
-    def alert(self, operation: o.Alert) -> int:
+    def alert(self, operation: operations.Alert) -> int:
         """channel.alert, to a client of 0-8."""
-        if m.ChannelAlert in self.session.dialect.methods.values():
-            self.write(m.ChannelAlert(operation.code, reply_text(operation.code, operation.text), operation.details))
+        if methods.ChannelAlert in self.session.dialect.methods.values():
+            self.write(
+                methods.ChannelAlert(operation.code, reply_text(operation.code, operation.text), operation.details)
+            )
         return 0
 
-    def cancelled(self, operation: o.Cancelled) -> int:
+    def cancelled(self, operation: operations.Cancelled) -> int:
         """basic.cancel, to a client that can hear it. Qpid's is told by a basic.cancel-ok that it did not ask for:
         it waits for that at the end of a browser."""
         if self.session.capabilities.consumer_cancel_notify:
-            self.write(m.BasicCancel(operation.consumer_tag, True))
+            self.write(methods.BasicCancel(operation.consumer_tag, True))
         elif self.session.dialect.browse:
-            self.write(m.BasicCancelOk(operation.consumer_tag))
+            self.write(methods.BasicCancelOk(operation.consumer_tag))
         return 0
 
-    def failed(self, outcome: o.Failed) -> int:
+    def failed(self, outcome: operations.Failed) -> int:
         """The request failed: channel.close, or connection.close where the code asks for that."""
         key = self._key_of(outcome.first)
         if outcome.code in CONNECTION_CODES:
@@ -306,31 +310,31 @@ class ServerChannel(BaseChannel):
             self._close(outcome.code, outcome.text, key)
         return 0
 
-    def close(self, operation: o.CloseChannel) -> int:
+    def close(self, operation: operations.CloseChannel) -> int:
         """channel.close of the server."""
         self._close(operation.code, operation.text, self._key_of(operation.failed))
         return 0
 
-    def closed(self, operation: o.ChannelClosed) -> int:
+    def closed(self, operation: operations.ChannelClosed) -> int:
         """The answer to the client's channel.close."""
         if not self._close_requested:
             raise StateError(f"channel {self.number}: the client has not asked to close it")
-        self.write(m.ChannelCloseOk())
+        self.write(methods.ChannelCloseOk())
         self.session.forget(self)
         return 0
 
     def fail(self, code: int, text: str, key: int) -> None:
         """The session itself closes the channel over something the client did."""
         self._close(code, text, key)
-        self.session.emit(o.ChannelClosed(self.number, code, text, by_peer=False))
+        self.session.emit(operations.ChannelClosed(self.number, code, text, by_peer=False))
 
     def _close(self, code: int, text: str, key: int) -> None:
         if self._close_requested:
             # The client wants it closed, and need not hear why we do.
-            self.write(m.ChannelCloseOk())
+            self.write(methods.ChannelCloseOk())
             self.session.forget(self)
             return
-        self.write(m.ChannelClose(code, reply_text(code, text), key >> 16, key & 0xFFFF))
+        self.write(methods.ChannelClose(code, reply_text(code, text), key >> 16, key & 0xFFFF))
         self.forget()
         self.awaiting = ""
         self.closing = self.attention = True
@@ -342,30 +346,38 @@ class ServerChannel(BaseChannel):
         if waiting is not None:
             return waiting.method.key
         if serial in self._unconfirmed:
-            return m.BasicPublish.key
+            return methods.BasicPublish.key
         return next((key for recent, key in self._recent if recent == serial), 0)
 
 
-SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int]]] = {
+SENDERS: Final[Mapping[type[operations.Operation], Callable[[ServerChannel, Any], int]]] = {
     **dict.fromkeys(
-        (o.Done, o.ExchangeFound, o.Declared, o.BindingFound, o.Removed, o.Consuming, o.GotNothing),
+        (
+            operations.Done,
+            operations.ExchangeFound,
+            operations.Declared,
+            operations.BindingFound,
+            operations.Removed,
+            operations.Consuming,
+            operations.GotNothing,
+        ),
         ServerChannel.outcome,
     ),
-    o.Deliver: ServerChannel.deliver,
-    o.Confirmed: ServerChannel.confirmed,
-    o.Refused: ServerChannel.refused,
-    o.Returned: ServerChannel.returned,
-    o.Got: ServerChannel.got,
-    o.Flow: ServerChannel.ask_flow,
-    o.Alert: ServerChannel.alert,
-    o.Cancelled: ServerChannel.cancelled,
-    o.Failed: ServerChannel.failed,
-    o.CloseChannel: ServerChannel.close,
-    o.ChannelClosed: ServerChannel.closed,
+    operations.Deliver: ServerChannel.deliver,
+    operations.Confirmed: ServerChannel.confirmed,
+    operations.Refused: ServerChannel.refused,
+    operations.Returned: ServerChannel.returned,
+    operations.Got: ServerChannel.got,
+    operations.Flow: ServerChannel.ask_flow,
+    operations.Alert: ServerChannel.alert,
+    operations.Cancelled: ServerChannel.cancelled,
+    operations.Failed: ServerChannel.failed,
+    operations.CloseChannel: ServerChannel.close,
+    operations.ChannelClosed: ServerChannel.closed,
 }
 
 
-def _decoded(method: type[m.Method], handle: Callable[[ServerChannel, Any], None]) -> Handler:
+def _decoded(method: type[methods.Method], handle: Callable[[ServerChannel, Any], None]) -> Handler:
     decode = method.decode
 
     def handler(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
@@ -381,33 +393,33 @@ def _ack(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
     if end - at != 9:
         raise FrameSyntaxError(f"basic.ack of {end - at} octets, not 9", 502)
     tag, bits = _ACK_ARGUMENTS.unpack_from(data, at)
-    channel.settle(o.Settlement.ACCEPT, tag, bits & 1 != 0, m.BasicAck.key)
+    channel.settle(operations.Settlement.ACCEPT, tag, bits & 1 != 0, methods.BasicAck.key)
 
 
-def _nack(channel: ServerChannel, method: m.BasicNack) -> None:
+def _nack(channel: ServerChannel, method: methods.BasicNack) -> None:
     channel.settle(_refusal(method.requeue), method.delivery_tag, method.multiple, method.key)
 
 
-def _reject(channel: ServerChannel, method: m.BasicReject) -> None:
+def _reject(channel: ServerChannel, method: methods.BasicReject) -> None:
     channel.settle(_refusal(method.requeue), method.delivery_tag, False, method.key)
 
 
-def _refusal(requeue: bool) -> o.Settlement:
-    return o.Settlement.RELEASE if requeue else o.Settlement.REJECT
+def _refusal(requeue: bool) -> operations.Settlement:
+    return operations.Settlement.RELEASE if requeue else operations.Settlement.REJECT
 
 
-def _opened_twice(channel: ServerChannel, method: m.ChannelOpen) -> None:
+def _opened_twice(channel: ServerChannel, method: methods.ChannelOpen) -> None:
     raise FrameSyntaxError(f"channel {channel.number} is open already", 504)
 
 
 def _consume(channel: ServerChannel, data: bytes, at: int, end: int) -> None:
     """basic.consume, in 0-8 with or without arguments: whether octets are left tells."""
-    shape: type[m.Method] = m.BasicConsume
+    shape: type[methods.Method] = methods.BasicConsume
     if channel.session.dialect.bare_consume:
         stop = at + 2
         for _ in range(2):
             stop += 1 + data[stop] if stop < end else 0
-        shape = m.BasicConsume08 if stop + 1 >= end else m.BasicConsume
+        shape = methods.BasicConsume08 if stop + 1 >= end else methods.BasicConsume
     channel.request(shape.decode(data, at, end, channel.session.tables))
 
 
@@ -420,21 +432,21 @@ def handlers(dialect: Dialect) -> Mapping[int, Handler]:
     }  # fmt: skip
 
 
-HANDLERS: Final[Mapping[type[m.Method], Callable[[ServerChannel, Any], None]]] = {
+HANDLERS: Final[Mapping[type[methods.Method], Callable[[ServerChannel, Any], None]]] = {
     **dict.fromkeys(RECEIVE, ServerChannel.request),
-    m.ChannelOpen: _opened_twice,
-    m.BasicNack: _nack,
-    m.BasicReject: _reject,
-    m.ChannelFlow: ServerChannel.flow,
-    m.ChannelFlowOk: lambda channel, method: None,
-    m.BasicCancelOk: lambda channel, method: None,
-    m.AccessRequest: ServerChannel.access,
-    m.ChannelClose: ServerChannel.close_requested,
+    methods.ChannelOpen: _opened_twice,
+    methods.BasicNack: _nack,
+    methods.BasicReject: _reject,
+    methods.ChannelFlow: ServerChannel.flow,
+    methods.ChannelFlowOk: lambda channel, method: None,
+    methods.BasicCancelOk: lambda channel, method: None,
+    methods.AccessRequest: ServerChannel.access,
+    methods.ChannelClose: ServerChannel.close_requested,
 }
 """What may come on a channel, by its meaning; a session takes the methods of its dialect."""
-UNDECODED: Final[Mapping[type[m.Method], Handler]] = {
-    m.BasicConsume: _consume,
-    m.BasicPublish: ServerChannel.publish,
-    m.BasicAck: _ack,
+UNDECODED: Final[Mapping[type[methods.Method], Handler]] = {
+    methods.BasicConsume: _consume,
+    methods.BasicPublish: ServerChannel.publish,
+    methods.BasicAck: _ack,
 }
 """What is read without an object for each, or by the shape that it turns out to have."""

@@ -15,8 +15,8 @@ from math import isfinite
 from types import NoneType
 from typing import Any, Final
 
-from gateway.classic import properties as content
 from gateway.classic.dialect import Dialect
+from gateway.classic.properties import CLUSTER_ID, USER_ID, decode, encode
 from gateway.classic.splice import SEAM
 from gateway.classic.tables import TableCodec, decimal_parts
 from gateway.errors import EncodeError
@@ -57,7 +57,7 @@ class Translator:
         self._expires_at: int | None = None
         """When the message that is being encoded expires, where the broker that holds it knows."""
         self._plain_types = frozenset(kind for name, kind in _PLAIN_TYPES.items() if tables.has(name))
-        self._foreign = 0 if user is None else content.USER_ID
+        self._foreign = 0 if user is None else USER_ID
         self._alike = dialect.alike
         client = user is not None
         self._gzip = dialect.expands_gzip and client
@@ -82,7 +82,7 @@ class Translator:
             self._expires_at = message.expires_at
             properties = self.fitted(properties, message.left_out is None)
             self._expires_at = None
-        return content.encode(properties, self._tables)
+        return encode(properties, self._tables)
 
     def passes(self, raw: RawProperties) -> bool:
         """Whether undecoded properties may be sent as the octets they are."""
@@ -90,7 +90,7 @@ class Translator:
             return not raw.octets[1] & self._foreign
         return (
             raw.dialect in self._alike
-            and not raw.octets[1] & (self._foreign | content.CLUSTER_ID)
+            and not raw.octets[1] & (self._foreign | CLUSTER_ID)
             and passes_as_it_is(raw.octets)
         )
 
@@ -121,7 +121,7 @@ class Translator:
         return Message(body, None, RawProperties(octets, self.name, self.decode, SEAM))
 
     def _decode(self, octets: bytes) -> Properties:
-        properties = content.decode(octets, self._tables)
+        properties = decode(octets, self._tables)
         if properties.expiration is not None and self._dialect.absolute_expiration:
             properties.expiration = self._deadline(properties.expiration)
         return restore(properties, self._reading)

@@ -79,7 +79,7 @@ class Attached(Attachment):
         "session", "timeout", "wire",
     )  # fmt: skip
 
-    commands: ClassVar[Mapping[type[Command], Callable[[Any, int, Any], None]]]
+    command_handlers: ClassVar[Mapping[type[Command], Callable[[Any, int, Any], None]]]
     """What the role does with a command: (channel, command id, command)."""
 
     def __init__(self, session: Connection[Any], wire: int, name: bytes) -> None:
@@ -236,7 +236,7 @@ class Attached(Attachment):
             code = segment[0] << 8 | segment[1]
             self.broken(number, NOT_IMPLEMENTED if known else COMMAND_INVALID, text, code)
             return
-        handler = self.commands.get(type(command))
+        handler = self.command_handlers.get(type(command))
         if handler is None:
             self._unserved(number, command)
         else:

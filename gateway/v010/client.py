@@ -11,7 +11,7 @@ from gateway import sasl
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.operations import Close, Closed, CloseReason, OpenChannel, Opened, Operation
 from gateway.session import PROTOCOL_HEADERS, Capabilities, ClientConfig, Confirms, Role, not_amqp
-from gateway.v010 import controls as k
+from gateway.v010 import controls
 from gateway.v010.client_channel import ClientChannel
 from gateway.v010.connection import Connection, Phase
 from gateway.v010.frames import FRAME_MAX, FRAME_MIN, PROTOCOL_HEADER
@@ -102,14 +102,14 @@ class ClientSession(Connection[ClientChannel]):
         reason = CloseReason.LOGIN_CUT if self.awaited in _LOGIN else CloseReason.EOF
         return Closed(0, reason, 0, f"the stream ended{waited}")
 
-    def _start(self, start: k.ConnectionStart) -> None:
+    def _start(self, start: controls.ConnectionStart) -> None:
         self._expect("start")
         properties = start.server_properties or {}
         self.capabilities = learn(properties, start.mechanisms)
         self.qpid = is_broker_j(self.capabilities.product)
         config = self.config
         try:
-            mechanism = self._mechanism = sasl.choose(
+            mechanism = self._mechanism = sasl.choose_mechanism(
                 start.mechanisms, config.mechanisms, config.secure, config.user, config.password, config.random_octets
             )
             if mechanism is None:
@@ -121,13 +121,15 @@ class ClientSession(Connection[ClientChannel]):
             client_properties = {name: value for name, value in config.client_properties.items() if value != {}}
             if config.connection_name:
                 client_properties.setdefault("clientName", config.connection_name)
-            self.send_control(0, k.ConnectionStartOk(client_properties or None, mechanism.name, response, LOCALE))
+            self.send_control(
+                0, controls.ConnectionStartOk(client_properties or None, mechanism.name, response, LOCALE)
+            )
         except (sasl.SaslError, EncodeError) as error:
             self._give_up(str(error))
             return
         self.awaited = "tune"
 
-    def _secure(self, secure: k.ConnectionSecure) -> None:
+    def _secure(self, secure: controls.ConnectionSecure) -> None:
         self._expect("tune")
         assert self._mechanism is not None
         try:
@@ -135,9 +137,9 @@ class ClientSession(Connection[ClientChannel]):
         except sasl.SaslError as error:
             self._give_up(str(error))
             return
-        self.send_control(0, k.ConnectionSecureOk(response))
+        self.send_control(0, controls.ConnectionSecureOk(response))
 
-    def _tune(self, tune: k.ConnectionTune) -> None:
+    def _tune(self, tune: controls.ConnectionTune) -> None:
         self._expect("tune")
         assert self._mechanism is not None
         try:
@@ -153,55 +155,57 @@ class ClientSession(Connection[ClientChannel]):
         heartbeat = ceil(self.limits.heartbeat if self.config.heartbeat is None else self.config.heartbeat)
         heartbeat = min(heartbeat, 0xFFFF if tune.heartbeat_max is None else tune.heartbeat_max)
         heartbeat = max(heartbeat, tune.heartbeat_min or 0)
-        self.send_control(0, k.ConnectionTuneOk(channel_max, frame_max, heartbeat))
+        self.send_control(0, controls.ConnectionTuneOk(channel_max, frame_max, heartbeat))
         self.negotiated(channel_max, frame_max, heartbeat)
         # The default virtual host has no name in 0-10; "/" is what the classic versions call it.
         config = self.config
         name = config.virtual_host
         try:
-            self.send_control(0, k.ConnectionOpen("" if name == "/" else name, None, config.insist))
+            self.send_control(0, controls.ConnectionOpen("" if name == "/" else name, None, config.insist))
         except EncodeError as error:
             self._give_up(str(error))
             return
         self.awaited = "open-ok"
 
-    def _open_ok(self, open_ok: k.ConnectionOpenOk) -> None:
+    def _open_ok(self, open_ok: controls.ConnectionOpenOk) -> None:
         self._expect("open-ok")
         self.awaited = ""
         self.opened()
         self.events.append(Opened(0, self.user, self.config.virtual_host))
 
-    def _redirect(self, redirect: k.ConnectionRedirect) -> None:
+    def _redirect(self, redirect: controls.ConnectionRedirect) -> None:
         self._expect("open-ok")
         text = f"redirected to {redirect.host}"
         hosts = (redirect.host, *read_hosts(redirect.known_hosts, self.limits))
-        closed = Closed(0, CloseReason.PEER, k.CONNECTION_FORCED, text, redirect=hosts)
-        self.close(k.CONNECTION_FORCED, "redirected", closed)
+        closed = Closed(0, CloseReason.PEER, controls.CONNECTION_FORCED, text, redirect=hosts)
+        self.close(controls.CONNECTION_FORCED, "redirected", closed)
         self.end(closed)
 
     def _give_up(self, text: str) -> None:
         closed = Closed(0, CloseReason.AUTHENTICATION, 403, text)
-        self.close(k.CONNECTION_FORCED, text, closed)
+        self.close(controls.CONNECTION_FORCED, text, closed)
         self.end(closed)
 
-    def _closed_by_peer(self, close: k.ConnectionClose) -> None:
-        refused = self.awaited in _AUTHENTICATING or (self.awaited == "open-ok" and close.reply_code == k.INVALID_PATH)
+    def _closed_by_peer(self, close: controls.ConnectionClose) -> None:
+        refused = self.awaited in _AUTHENTICATING or (
+            self.awaited == "open-ok" and close.reply_code == controls.INVALID_PATH
+        )
         if refused and self.phase is Phase.HANDSHAKE:
             self.end(Closed(0, CloseReason.AUTHENTICATION, close.reply_code, close.reply_text))
         else:
             super()._closed_by_peer(close)
 
-    def _attach(self, wire: int, control: k.Control) -> None:
+    def _attach(self, wire: int, control: controls.Control) -> None:
         """The session is gone here already; only a detach is worth an answer."""
-        if type(control) is k.SessionDetach:
-            self.send_control(wire, k.SessionDetached(control.name, 0))
+        if type(control) is controls.SessionDetach:
+            self.send_control(wire, controls.SessionDetached(control.name, 0))
 
-    controls: ClassVar[Mapping[type[k.Control], Callable[[Any, Any], None]]] = {
-        k.ConnectionStart: _start,
-        k.ConnectionSecure: _secure,
-        k.ConnectionTune: _tune,
-        k.ConnectionOpenOk: _open_ok,
-        k.ConnectionRedirect: _redirect,
+    control_handlers: ClassVar[Mapping[type[controls.Control], Callable[[Any, Any], None]]] = {
+        controls.ConnectionStart: _start,
+        controls.ConnectionSecure: _secure,
+        controls.ConnectionTune: _tune,
+        controls.ConnectionOpenOk: _open_ok,
+        controls.ConnectionRedirect: _redirect,
     }
 
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway import operations as o
+from gateway import operations
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
-from gateway.v010 import commands as c
+from gateway.v010 import commands
 from gateway.v010.attached import CACHED_MAX, Attached, Transfer, failure
 from gateway.v010.client_dtx import CHECKS_DTX
 from gateway.v010.client_requests import REQUESTS, Step, consuming
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 SYNC_AT: Final = HEADER_SIZE + 3
 """Where in a command's first frame the octet with the sync bit lies."""
 
-_REJECT_CODES: Final = {c.UNROUTABLE: (NO_ROUTE, "unroutable"), c.IMMEDIATE: (NO_CONSUMERS, "immediate")}
+_REJECT_CODES: Final = {commands.UNROUTABLE: (NO_ROUTE, "unroutable"), commands.IMMEDIATE: (NO_CONSUMERS, "immediate")}
 
 
 class ClientChannel(Attached):
@@ -97,7 +97,7 @@ class ClientChannel(Attached):
         """What was settled in the transaction."""
         self.stopped = False
         """The broker takes no messages for now."""
-        self.peer_mode = c.WINDOW
+        self.peer_mode = commands.WINDOW
         self.peer_credit: int | None = None
         """How many messages the broker still takes; None: no limit was set."""
         self._failure: tuple[int, str] | None = None
@@ -105,7 +105,7 @@ class ClientChannel(Attached):
         self._unproven: list[tuple[int, int]] = []
         """Publishes, by their first and last serial, that are complete, and not confirmed yet."""
         self._prefixes: dict[str, bytes] = {}
-        self._settling = o.Settlement.ACCEPT
+        self._settling = operations.Settlement.ACCEPT
         self._settled = RangeSet()
         """What ``_settling`` will be said of."""
         self._has_settled = False
@@ -148,7 +148,7 @@ class ClientChannel(Attached):
             self.timeout = 0
             self.tell(SessionRequestTimeout(0))
 
-    def detach(self, operation: o.Detach) -> None:
+    def detach(self, operation: operations.Detach) -> None:
         """session.detach, behind what is to be said; deliveries that are on their way still come."""
         if not self.timeout:
             raise StateError(f"channel {self.number} was opened without a timeout: its session ends with it")
@@ -166,7 +166,7 @@ class ClientChannel(Attached):
         """The session cannot be used; it ends."""
         self.attaching = False
         self._failure = (code, text)
-        self.emit(o.Failed(self.number, self._attach_serial, self._attach_serial, code, text))
+        self.emit(operations.Failed(self.number, self._attach_serial, self._attach_serial, code, text))
         self.tell(SessionRequestTimeout(0))
         self.tell(SessionDetach(self.name))
         self.failed = True
@@ -177,14 +177,14 @@ class ClientChannel(Attached):
 
     def _ready(self) -> None:
         self.attaching = False
-        self.emit(o.Done(self.number, self._attach_serial, self._attach_serial))
+        self.emit(operations.Done(self.number, self._attach_serial, self._attach_serial))
 
     # ---------------------------------------------------------------------------------------------- sending
 
-    def send(self, operation: o.Operation) -> int:
+    def send(self, operation: operations.Operation) -> int:
         """Carry out an operation of the user's; its serial."""
         kind = type(operation)
-        if kind is o.Publish:
+        if kind is operations.Publish:
             return self.publish(operation)  # type: ignore[arg-type]
         self._check_state(kind)
         serial = self.serial + 1
@@ -212,21 +212,21 @@ class ClientChannel(Attached):
             state = "closing" if self.closing else "failed" if self.failed else waiting
             raise StateError(f"channel {self.number} is {state}: no {kind.__name__}")
 
-    def write(self, command: c.Command, sync: bool = False) -> int:
+    def write(self, command: commands.Command, sync: bool = False) -> int:
         """Queue a command, behind the settlements that were asked for before it."""
         if self._settled:
             self._write_settled()
         return super().write(command, sync)
 
-    def ask(self, command: c.Command, step: Step, sync: bool = True) -> None:
+    def ask(self, command: commands.Command, step: Step, sync: bool = True) -> None:
         """Queue a command whose completion or result is awaited."""
         step.code = command.code
         self.pending[self.write(command, sync)] = step
 
-    def publish(self, operation: o.Publish) -> int:
+    def publish(self, operation: operations.Publish) -> int:
         """message.transfer with its content."""
         if self.closing or self.failed or self.committing:
-            self._check_state(o.Publish)
+            self._check_state(operations.Publish)
         if self._settled:
             self._write_settled()
         session = self.session
@@ -253,13 +253,13 @@ class ClientChannel(Attached):
     def _prefix(self, exchange: str) -> bytes:
         if len(self._prefixes) >= CACHED_MAX:
             self._prefixes.clear()
-        prefix = self._prefixes[exchange] = self.transfer_prefix(exchange, c.EXPLICIT, c.PRE_ACQUIRED)
+        prefix = self._prefixes[exchange] = self.transfer_prefix(exchange, commands.EXPLICIT, commands.PRE_ACQUIRED)
         return prefix
 
     def _spend(self) -> None:
         """A publish takes one of the credits that the broker gave."""
         if not self.peer_credit:
-            if self.peer_mode == c.CREDIT and not self.stopped:
+            if self.peer_mode == commands.CREDIT and not self.stopped:
                 self._stop(True)
             raise StateError(f"channel {self.number}: the broker has given no credit for another message")
         self.peer_credit -= 1
@@ -279,13 +279,13 @@ class ClientChannel(Attached):
             for subscription in self._topping:
                 grant = subscription.top_up()
                 if grant:
-                    super().write(c.MessageFlow(subscription.destination, c.MESSAGES, grant))
+                    super().write(commands.MessageFlow(subscription.destination, commands.MESSAGES, grant))
             self._topping.clear()
         super().flush()
 
     # ----------------------------------------------------------------------------------------- settlements
 
-    def settle(self, operation: o.Settle) -> None:
+    def settle(self, operation: operations.Settle) -> None:
         """message.accept, release or reject of what is outstanding in the range."""
         first, last = operation.first, operation.last or self.received.next
         if self._settling is not operation.settlement:
@@ -308,9 +308,9 @@ class ClientChannel(Attached):
                 self._settle_one(number)
         self.session.dirty[self.wire] = self
 
-    def settle_all(self, settlement: o.Settlement) -> None:
+    def settle_all(self, settlement: operations.Settlement) -> None:
         """The same for everything that is outstanding."""
-        self.settle(o.Settle(self.number, settlement, 0, 0))
+        self.settle(operations.Settle(self.number, settlement, 0, 0))
 
     def _settle_one(self, number: int) -> None:
         subscription = self.outstanding.pop(number)
@@ -352,12 +352,12 @@ class ClientChannel(Attached):
 
     def grant(self, subscription: Subscription) -> None:
         """The first credit of a subscription."""
-        self.write(c.MessageFlow(subscription.destination, c.OCTETS, c.UNLIMITED))
-        credit = c.UNLIMITED if subscription.unlimited else subscription.first_grant()
+        self.write(commands.MessageFlow(subscription.destination, commands.OCTETS, commands.UNLIMITED))
+        credit = commands.UNLIMITED if subscription.unlimited else subscription.first_grant()
         if credit:
-            self.write(c.MessageFlow(subscription.destination, c.MESSAGES, credit))
+            self.write(commands.MessageFlow(subscription.destination, commands.MESSAGES, credit))
 
-    def flow(self, operation: o.Flow) -> None:
+    def flow(self, operation: operations.Flow) -> None:
         """Stop the subscriptions of the channel, or let them go on."""
         for subscription in self.subscriptions.values():
             if subscription.ended or subscription.stopped is not operation.active:
@@ -366,16 +366,16 @@ class ClientChannel(Attached):
             if operation.active:
                 self.grant(subscription)
             else:
-                self.write(c.MessageStop(subscription.destination))
+                self.write(commands.MessageStop(subscription.destination))
 
-    def close(self, operation: o.CloseChannel) -> None:
+    def close(self, operation: operations.CloseChannel) -> None:
         """session.detach, behind the completion of what was settled: what Broker-J has not carried out when a session
         goes stays in its queue, and nobody gets it nor can purge it."""
         if self._settled:
             self._write_settled()
         self.forgo()
         if self._has_settled:
-            self.ask(c.ExecutionSync(), Step(0, operation, _detach_now))
+            self.ask(commands.ExecutionSync(), Step(0, operation, _detach_now))
         else:
             self.tell(SessionDetach(self.name))
         self.closing = True
@@ -394,12 +394,14 @@ class ClientChannel(Attached):
         step = subscription.get
         if step is None:
             self.emit(
-                o.Deliver(self.number, subscription.destination, number, redelivered, exchange, routing_key, message)
+                operations.Deliver(
+                    self.number, subscription.destination, number, redelivered, exchange, routing_key, message
+                )
             )
         else:
             serial = step.serial
             subscription.get = None
-            self.emit(o.Got(self.number, serial, serial, number, redelivered, exchange, routing_key, message))
+            self.emit(operations.Got(self.number, serial, serial, number, redelivered, exchange, routing_key, message))
 
     def oversized(self, number: int, transfer: Transfer, header: bytes, size: int, limit: int) -> None:
         """A delivery that is outstanding like any other, but has no body."""
@@ -410,7 +412,9 @@ class ClientChannel(Attached):
         flags, exchange, routing_key = read_delivery(header)
         tag = "" if subscription.get is not None else transfer.destination
         redelivered = flags & REDELIVERED != 0
-        self.emit(o.DeliveryTooLarge(self.number, tag, number, size, limit, redelivered, exchange, routing_key))
+        self.emit(
+            operations.DeliveryTooLarge(self.number, tag, number, size, limit, redelivered, exchange, routing_key)
+        )
 
     def _take(self, number: int, destination: str, size: int) -> Subscription:
         """Note a delivery; whose it is."""
@@ -477,16 +481,16 @@ class ClientChannel(Attached):
         if self.session.qpid and not self.distributed:
             self._unproven.append((first, last))
         else:
-            self.emit(o.Confirmed(self.number, first, last))
+            self.emit(operations.Confirmed(self.number, first, last))
 
     def _prove(self) -> None:
         """Ask for a sign of life behind completions. Where nothing can be asked any more, what became of the publishes
         is not known."""
         ranges, self._unproven = self._unproven, []
         if not self.closing and not self.failed:
-            self.ask(c.ExecutionSync(), Step(0, ranges, _proven))
+            self.ask(commands.ExecutionSync(), Step(0, ranges, _proven))
 
-    def rejected(self, number: int, command: c.MessageReject) -> None:
+    def rejected(self, number: int, command: commands.MessageReject) -> None:
         """message.reject of publishes."""
         code, text = _REJECT_CODES.get(command.code_, (0, ""))
         for publish in self._under_way(unwrap_ranges(command.transfers, self.sent)):
@@ -495,60 +499,60 @@ class ClientChannel(Attached):
                 continue
             del self.pending[publish]
             if code:
-                self.emit(o.Returned(self.number, serial, serial, code, command.text or text))
+                self.emit(operations.Returned(self.number, serial, serial, code, command.text or text))
             elif self.confirming:
-                self.emit(o.Refused(self.number, serial, serial, 0, command.text or "rejected"))
+                self.emit(operations.Refused(self.number, serial, serial, 0, command.text or "rejected"))
 
-    def accepted(self, number: int, command: c.MessageAccept) -> None:
+    def accepted(self, number: int, command: commands.MessageAccept) -> None:
         """message.accept of publishes: the broker has them."""
         self._completions += unwrap_ranges(command.transfers, self.sent)
 
-    def result(self, number: int, command: c.ExecutionResult) -> None:
+    def result(self, number: int, command: commands.ExecutionResult) -> None:
         """The result of a query."""
         step = self.pending.get(unwrap(command.command_id, self.sent))
         if isinstance(step, Step) and step.result is not None:
             result, step.result = step.result, None
             result(self, step, command.value)
 
-    def exception(self, number: int, command: c.ExecutionException) -> None:
+    def exception(self, number: int, command: commands.ExecutionException) -> None:
         """A command failed, and the session with it."""
         if self._completions:
             self._complete()
         step = None if command.command_id is None else self.pending.get(unwrap(command.command_id, self.sent))
-        sent = 0 if step is None else c.TRANSFER if isinstance(step, int) else step.code
+        sent = 0 if step is None else commands.TRANSFER if isinstance(step, int) else step.code
         code, text = self._failure = failure(command, sent)
         self.failed = True
         if step is not None:
             serial = step if isinstance(step, int) else step.serial
-            self.emit(o.Failed(self.number, serial, serial, code, text))
+            self.emit(operations.Failed(self.number, serial, serial, code, text))
 
-    def sync(self, number: int, command: c.ExecutionSync) -> None:
+    def sync(self, number: int, command: commands.ExecutionSync) -> None:
         """Everything is complete as it comes, so this is too."""
         self.received.want(number)
 
-    def peer_stop(self, number: int, command: c.MessageStop) -> None:
+    def peer_stop(self, number: int, command: commands.MessageStop) -> None:
         """The broker takes no more messages."""
-        if self.peer_mode == c.CREDIT:
+        if self.peer_mode == commands.CREDIT:
             self.peer_credit = 0
         self._stop(True)
 
-    def peer_flow(self, number: int, command: c.MessageFlow) -> None:
+    def peer_flow(self, number: int, command: commands.MessageFlow) -> None:
         """The broker takes messages again, or more of them."""
-        if command.unit == c.MESSAGES and command.value:
+        if command.unit == commands.MESSAGES and command.value:
             if command.value >= 0x7FFFFFFF:
                 self.peer_credit = None
             elif self.peer_credit is not None:
                 self.peer_credit += command.value
             self._stop(False)
 
-    def peer_flow_mode(self, number: int, command: c.MessageSetFlowMode) -> None:
+    def peer_flow_mode(self, number: int, command: commands.MessageSetFlowMode) -> None:
         """How the broker counts what it takes. It says what it takes next."""
         self.peer_mode = command.flow_mode
 
     def _stop(self, stopped: bool) -> None:
         if stopped is not self.stopped:
             self.stopped = stopped
-            self.emit(o.Flow(self.number, not stopped))
+            self.emit(operations.Flow(self.number, not stopped))
 
     # ------------------------------------------------------------------------------------------ the session
 
@@ -590,54 +594,54 @@ class ClientChannel(Attached):
             self._detaching = self.committing = False
             self.part()
         elif self._failure is not None:
-            self.emit(o.ChannelClosed(self.number, *self._failure))
+            self.emit(operations.ChannelClosed(self.number, *self._failure))
         elif self.closing:
-            self.emit(o.ChannelClosed(self.number, 200, "", False))
+            self.emit(operations.ChannelClosed(self.number, 200, "", False))
         else:
             name = DETACH_CODES.get(code, f"code {code}")
             text = f"the broker detached the session: {name}"
-            self.emit(o.ChannelClosed(self.number, DETACH_REPLY_CODES.get(code, 541), text))
+            self.emit(operations.ChannelClosed(self.number, DETACH_REPLY_CODES.get(code, 541), text))
 
     def broken(self, number: int, code: int, text: str, command: int) -> None:
         """See :class:`~gateway.v010.attached.Attached`."""
         super().broken(number, code, text, command)
         self._failure = (code, text)
 
-    commands: ClassVar[Mapping[type[c.Command], Callable[[Any, int, Any], None]]] = {
-        c.ExecutionSync: sync,
-        c.ExecutionResult: result,
-        c.ExecutionException: exception,
-        c.MessageTransfer: Attached.bare_transfer,
-        c.MessageAccept: accepted,
-        c.MessageReject: rejected,
-        c.MessageStop: peer_stop,
-        c.MessageFlow: peer_flow,
-        c.MessageSetFlowMode: peer_flow_mode,
+    command_handlers: ClassVar[Mapping[type[commands.Command], Callable[[Any, int, Any], None]]] = {
+        commands.ExecutionSync: sync,
+        commands.ExecutionResult: result,
+        commands.ExecutionException: exception,
+        commands.MessageTransfer: Attached.bare_transfer,
+        commands.MessageAccept: accepted,
+        commands.MessageReject: rejected,
+        commands.MessageStop: peer_stop,
+        commands.MessageFlow: peer_flow,
+        commands.MessageSetFlowMode: peer_flow_mode,
     }
 
 
-SETTLEMENTS: Final[Mapping[o.Settlement, Callable[[Any], c.Command]]] = {
-    o.Settlement.ACCEPT: c.MessageAccept,
-    o.Settlement.RELEASE: lambda ranges: c.MessageRelease(ranges, True),
-    o.Settlement.REJECT: c.MessageReject,
+SETTLEMENTS: Final[Mapping[operations.Settlement, Callable[[Any], commands.Command]]] = {
+    operations.Settlement.ACCEPT: commands.MessageAccept,
+    operations.Settlement.RELEASE: lambda ranges: commands.MessageRelease(ranges, True),
+    operations.Settlement.REJECT: commands.MessageReject,
 }
 """What a settlement becomes."""
 
-SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
-    o.Settle: ClientChannel.settle,
-    o.Flow: ClientChannel.flow,
-    o.CloseChannel: ClientChannel.close,
-    o.Detach: ClientChannel.detach,
+SENDERS: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any], None]]] = {
+    operations.Settle: ClientChannel.settle,
+    operations.Flow: ClientChannel.flow,
+    operations.CloseChannel: ClientChannel.close,
+    operations.Detach: ClientChannel.detach,
 }
 """What has no command of its own to wait for."""
 
 
-def _check_consume(channel: ClientChannel, request: o.Consume) -> None:
+def _check_consume(channel: ClientChannel, request: operations.Consume) -> None:
     if request.consumer_tag in channel.subscriptions:
         raise StateError(f"channel {channel.number}: the consumer tag {request.consumer_tag!r:.80} is in use")
 
 
-def _check_cancel(channel: ClientChannel, request: o.Cancel) -> None:
+def _check_cancel(channel: ClientChannel, request: operations.Cancel) -> None:
     subscription = channel.subscriptions.get(request.consumer_tag)
     if subscription is None or subscription.ended:
         raise StateError(f"channel {channel.number}: there is no consumer {request.consumer_tag!r:.80}")
@@ -645,43 +649,43 @@ def _check_cancel(channel: ClientChannel, request: o.Cancel) -> None:
 
 def _proven(channel: ClientChannel, step: Step) -> None:
     for first, last in step.request:
-        channel.emit(o.Confirmed(channel.number, first, last))
+        channel.emit(operations.Confirmed(channel.number, first, last))
 
 
 def _detach_now(channel: ClientChannel, step: Step) -> None:
     channel.tell(SessionDetach(channel.name))
 
 
-def _check_select(channel: ClientChannel, request: o.Request) -> None:
-    distributed = channel.distributed and type(request) is o.TxSelect
+def _check_select(channel: ClientChannel, request: operations.Request) -> None:
+    distributed = channel.distributed and type(request) is operations.TxSelect
     if channel.confirming or channel.transacted or distributed:
         mode = "confirm" if channel.confirming else "dtx" if distributed else "transacted"
         raise StateError(f"channel {channel.number} is in mode {mode} already")
-    if type(request) is o.SelectConfirm:
+    if type(request) is operations.SelectConfirm:
         channel.confirming = True
 
 
-def _check_transaction(channel: ClientChannel, request: o.Request) -> None:
+def _check_transaction(channel: ClientChannel, request: operations.Request) -> None:
     if not channel.transacted:
         raise StateError(f"channel {channel.number} is not transacted")
 
 
-def _note_prefetch(channel: ClientChannel, request: o.Qos) -> None:
+def _note_prefetch(channel: ClientChannel, request: operations.Qos) -> None:
     for name in ("prefetch_count", "prefetch_size"):
         value = getattr(request, name)
-        if not isinstance(value, int) or not 0 <= value < c.UNLIMITED:
+        if not isinstance(value, int) or not 0 <= value < commands.UNLIMITED:
             raise EncodeError(f"{name} does not fit an uint32: {value!r:.80}")
     channel.prefetch = (request.prefetch_count, request.prefetch_size)
 
 
-CHECKS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
-    o.Consume: _check_consume,
-    o.Cancel: _check_cancel,
-    o.SelectConfirm: _check_select,
-    o.TxSelect: _check_select,
-    o.TxCommit: _check_transaction,
-    o.TxRollback: _check_transaction,
-    o.Qos: _note_prefetch,
+CHECKS: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any], None]]] = {
+    operations.Consume: _check_consume,
+    operations.Cancel: _check_cancel,
+    operations.SelectConfirm: _check_select,
+    operations.TxSelect: _check_select,
+    operations.TxCommit: _check_transaction,
+    operations.TxRollback: _check_transaction,
+    operations.Qos: _note_prefetch,
     **CHECKS_DTX,
 }
 """What must hold, or is to be noted, before a request is sent."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import operations as o
+from gateway import operations
 from gateway.errors import FrameSyntaxError, StateError
-from gateway.v010 import commands as c
-from gateway.v010 import dtx as d
+from gateway.v010 import commands, dtx
 from gateway.v010.execution import RangeSet, unwrap_ranges
 from gateway.v010.structs import Acquired
 
@@ -22,40 +21,40 @@ if TYPE_CHECKING:
     from gateway.v010.client_requests import Step
 
 
-def _wire(xid: o.Xid) -> d.Xid:
-    return d.Xid(xid.format, xid.global_id, xid.branch_id)
+def _wire(xid: operations.Xid) -> dtx.Xid:
+    return dtx.Xid(xid.format, xid.global_id, xid.branch_id)
 
 
-SIMPLE_DTX: Final[Mapping[type[o.Request], Callable[[Any], c.Command]]] = {
-    o.DtxSelect: lambda request: d.DtxSelect(),
-    o.DtxForget: lambda request: d.DtxForget(_wire(request.xid)),
-    o.DtxSetTimeout: lambda request: d.DtxSetTimeout(_wire(request.xid), request.timeout),
+SIMPLE_DTX: Final[Mapping[type[operations.Request], Callable[[Any], commands.Command]]] = {
+    operations.DtxSelect: lambda request: dtx.DtxSelect(),
+    operations.DtxForget: lambda request: dtx.DtxForget(_wire(request.xid)),
+    operations.DtxSetTimeout: lambda request: dtx.DtxSetTimeout(_wire(request.xid), request.timeout),
 }
 """Those that are done when they are complete."""
 
 
 def _xa_result(channel: ClientChannel, step: Step, value: bytes | None) -> None:
-    status = d.XaResult.decode(value, channel.session.limits).status
+    status = dtx.XaResult.decode(value, channel.session.limits).status
     try:
-        known = o.XaStatus(status)
+        known = operations.XaStatus(status)
     except ValueError:
         raise FrameSyntaxError(f"xa-status {status} does not exist") from None
-    channel.emit(o.XaResult(channel.number, step.serial, step.serial, known))
+    channel.emit(operations.XaResult(channel.number, step.serial, step.serial, known))
 
 
 def _recovered(channel: ClientChannel, step: Step, value: bytes | None) -> None:
-    xids = d.RecoverResult.decode(value, channel.session.limits).in_doubt
-    in_doubt = tuple(o.Xid(xid.format, xid.global_id, xid.branch_id) for xid in xids)
-    channel.emit(o.RecoverResult(channel.number, step.serial, step.serial, in_doubt))
+    xids = dtx.RecoverResult.decode(value, channel.session.limits).in_doubt
+    in_doubt = tuple(operations.Xid(xid.format, xid.global_id, xid.branch_id) for xid in xids)
+    channel.emit(operations.RecoverResult(channel.number, step.serial, step.serial, in_doubt))
 
 
 def _timeout(channel: ClientChannel, step: Step, value: bytes | None) -> None:
-    result = d.GetTimeoutResult.decode(value, channel.session.limits)
-    channel.emit(o.GetTimeoutResult(channel.number, step.serial, step.serial, result.timeout))
+    result = dtx.GetTimeoutResult.decode(value, channel.session.limits)
+    channel.emit(operations.GetTimeoutResult(channel.number, step.serial, step.serial, result.timeout))
 
 
-def _acquire(request: o.Acquire) -> c.Command:
-    return c.MessageAcquire(
+def _acquire(request: operations.Acquire) -> commands.Command:
+    return commands.MessageAcquire(
         tuple((first - 1 & 0xFFFFFFFF, last - 1 & 0xFFFFFFFF) for first, last in request.deliveries)
     )
 
@@ -65,38 +64,41 @@ def _acquired(channel: ClientChannel, step: Step, value: bytes | None) -> None:
     taken = RangeSet()
     for first, last in unwrap_ranges(result.transfers, channel.received.next):
         taken.add(first + 1, last + 1)
-    channel.emit(o.Acquired(channel.number, step.serial, step.serial, tuple(taken)))
+    channel.emit(operations.Acquired(channel.number, step.serial, step.serial, tuple(taken)))
 
 
 QUERIES_DTX: Final[
-    Mapping[type[o.Request], tuple[Callable[[Any], c.Command], Callable[[ClientChannel, Step, bytes | None], None]]]
+    Mapping[
+        type[operations.Request],
+        tuple[Callable[[Any], commands.Command], Callable[[ClientChannel, Step, bytes | None], None]],
+    ]
 ] = {
-    o.DtxStart: (lambda request: d.DtxStart(_wire(request.xid), request.join, request.resume), _xa_result),
-    o.DtxEnd: (lambda request: d.DtxEnd(_wire(request.xid), request.fail, request.suspend), _xa_result),
-    o.DtxPrepare: (lambda request: d.DtxPrepare(_wire(request.xid)), _xa_result),
-    o.DtxCommit: (lambda request: d.DtxCommit(_wire(request.xid), request.one_phase), _xa_result),
-    o.DtxRollback: (lambda request: d.DtxRollback(_wire(request.xid)), _xa_result),
-    o.DtxRecover: (lambda request: d.DtxRecover(), _recovered),
-    o.DtxGetTimeout: (lambda request: d.DtxGetTimeout(_wire(request.xid)), _timeout),
-    o.Acquire: (_acquire, _acquired),
+    operations.DtxStart: (lambda request: dtx.DtxStart(_wire(request.xid), request.join, request.resume), _xa_result),
+    operations.DtxEnd: (lambda request: dtx.DtxEnd(_wire(request.xid), request.fail, request.suspend), _xa_result),
+    operations.DtxPrepare: (lambda request: dtx.DtxPrepare(_wire(request.xid)), _xa_result),
+    operations.DtxCommit: (lambda request: dtx.DtxCommit(_wire(request.xid), request.one_phase), _xa_result),
+    operations.DtxRollback: (lambda request: dtx.DtxRollback(_wire(request.xid)), _xa_result),
+    operations.DtxRecover: (lambda request: dtx.DtxRecover(), _recovered),
+    operations.DtxGetTimeout: (lambda request: dtx.DtxGetTimeout(_wire(request.xid)), _timeout),
+    operations.Acquire: (_acquire, _acquired),
 }
 """Those that have a result."""
 
 
-def check_select(channel: ClientChannel, request: o.Request) -> None:
+def check_select(channel: ClientChannel, request: operations.Request) -> None:
     """dtx.select: not together with tx.select."""
     if channel.transacted:
         raise StateError(f"channel {channel.number} is in mode transacted already")
     channel.distributed = True
 
 
-def check_dtx(channel: ClientChannel, request: o.Request) -> None:
+def check_dtx(channel: ClientChannel, request: operations.Request) -> None:
     """The other requests: only behind it."""
     if not channel.distributed:
         raise StateError(f"channel {channel.number} is not in mode dtx: no {type(request).__name__}")
 
 
-def check_acquire(channel: ClientChannel, request: o.Acquire) -> None:
+def check_acquire(channel: ClientChannel, request: operations.Acquire) -> None:
     """message.acquire: of deliveries that are outstanding."""
     outstanding = channel.outstanding
     for first, last in request.deliveries:
@@ -104,9 +106,9 @@ def check_acquire(channel: ClientChannel, request: o.Acquire) -> None:
             raise StateError(f"channel {channel.number}: deliveries {first}..{last} are not outstanding")
 
 
-CHECKS_DTX: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
+CHECKS_DTX: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any], None]]] = {
     **dict.fromkeys((*SIMPLE_DTX, *QUERIES_DTX), check_dtx),
-    o.DtxSelect: check_select,
-    o.Acquire: check_acquire,
+    operations.DtxSelect: check_select,
+    operations.Acquire: check_acquire,
 }
 """What must hold before one of these is sent."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import operations as o
-from gateway.v010 import commands as c
+from gateway import operations
+from gateway.v010 import commands
 from gateway.v010.client_dtx import QUERIES_DTX, SIMPLE_DTX
 from gateway.v010.structs import ExchangeBoundResult, ExchangeQueryResult, MessageResumeResult, QueueQueryResult
 from gateway.v010.subscription import Subscription
@@ -58,11 +58,11 @@ class Step:
 
 def done(channel: ClientChannel, step: Step) -> None:
     """The usual end."""
-    channel.emit(o.Done(channel.number, step.serial, step.serial))
+    channel.emit(operations.Done(channel.number, step.serial, step.serial))
 
 
 def _removed(channel: ClientChannel, step: Step) -> None:
-    channel.emit(o.Removed(channel.number, step.serial, step.serial, None))
+    channel.emit(operations.Removed(channel.number, step.serial, step.serial, None))
 
 
 def _text(value: Any) -> str | None:
@@ -90,9 +90,9 @@ def _dead_letter(arguments: Table) -> tuple[str | None, Table]:
     return alternate, {name: value for name, value in arguments.items() if name not in taken}
 
 
-def _declare_exchange(request: o.DeclareExchange) -> c.Command:
+def _declare_exchange(request: operations.DeclareExchange) -> commands.Command:
     alternate, arguments = _alternate(request.arguments)
-    return c.ExchangeDeclare(
+    return commands.ExchangeDeclare(
         request.exchange,
         request.type,
         alternate,
@@ -103,18 +103,28 @@ def _declare_exchange(request: o.DeclareExchange) -> c.Command:
     )
 
 
-SIMPLE: Final[Mapping[type[o.Request], tuple[Callable[[Any], c.Command], Callable[[ClientChannel, Step], None]]]] = {
-    o.DeclareExchange: (_declare_exchange, done),
-    o.DeleteExchange: (lambda request: c.ExchangeDelete(request.exchange, request.if_unused), done),
-    o.BindQueue: (
-        lambda request: c.ExchangeBind(request.queue, request.exchange, request.routing_key, request.arguments or None),
+SIMPLE: Final[
+    Mapping[type[operations.Request], tuple[Callable[[Any], commands.Command], Callable[[ClientChannel, Step], None]]]
+] = {
+    operations.DeclareExchange: (_declare_exchange, done),
+    operations.DeleteExchange: (lambda request: commands.ExchangeDelete(request.exchange, request.if_unused), done),
+    operations.BindQueue: (
+        lambda request: commands.ExchangeBind(
+            request.queue, request.exchange, request.routing_key, request.arguments or None
+        ),
         done,
     ),
-    o.UnbindQueue: (lambda request: c.ExchangeUnbind(request.queue, request.exchange, request.routing_key), done),
-    o.PurgeQueue: (lambda request: c.QueuePurge(request.queue), _removed),
-    o.DeleteQueue: (lambda request: c.QueueDelete(request.queue, request.if_unused, request.if_empty), _removed),
-    o.SelectConfirm: (lambda request: c.ExecutionSync(), done),
-    o.Qos: (lambda request: c.ExecutionSync(), done),
+    operations.UnbindQueue: (
+        lambda request: commands.ExchangeUnbind(request.queue, request.exchange, request.routing_key),
+        done,
+    ),
+    operations.PurgeQueue: (lambda request: commands.QueuePurge(request.queue), _removed),
+    operations.DeleteQueue: (
+        lambda request: commands.QueueDelete(request.queue, request.if_unused, request.if_empty),
+        _removed,
+    ),
+    operations.SelectConfirm: (lambda request: commands.ExecutionSync(), done),
+    operations.Qos: (lambda request: commands.ExecutionSync(), done),
     **{request: (build, done) for request, build in SIMPLE_DTX.items()},
 }
 """Request -> command, and what its completion means. SelectConfirm and Qos ask nothing of the broker; a sync makes
@@ -134,10 +144,12 @@ def _exchange_found(channel: ClientChannel, step: Step, value: bytes | None) -> 
     result = ExchangeQueryResult.decode(value, channel.session.limits)
     number, serial, name = channel.number, step.serial, step.request.exchange
     if result.not_found:
-        channel.emit(o.Failed(number, serial, serial, 404, f"not-found: no exchange '{name}'"))
+        channel.emit(operations.Failed(number, serial, serial, 404, f"not-found: no exchange '{name}'"))
     else:
         channel.emit(
-            o.ExchangeFound(number, serial, serial, name, result.type or None, result.durable, result.arguments or {})
+            operations.ExchangeFound(
+                number, serial, serial, name, result.type or None, result.durable, result.arguments or {}
+            )
         )
 
 
@@ -146,13 +158,13 @@ def _queue_found(channel: ClientChannel, step: Step, value: bytes | None) -> Non
     number, serial = channel.number, step.serial
     if not result.queue:
         name = step.request.queue
-        channel.emit(o.Failed(number, serial, serial, 404, f"not-found: no queue '{name}'"))
+        channel.emit(operations.Failed(number, serial, serial, 404, f"not-found: no queue '{name}'"))
         return
     arguments = dict(result.arguments or {})
     if result.alternate_exchange:
         arguments[ALTERNATE_EXCHANGE] = result.alternate_exchange
     channel.emit(
-        o.Declared(
+        operations.Declared(
             number,
             serial,
             serial,
@@ -169,7 +181,7 @@ def _binding_found(channel: ClientChannel, step: Step, value: bytes | None) -> N
     result = ExchangeBoundResult.decode(value, channel.session.limits)
     found = not (result.exchange_not_found or result.queue_not_found)
     channel.emit(
-        o.BindingFound(
+        operations.BindingFound(
             channel.number,
             step.serial,
             step.serial,
@@ -184,12 +196,15 @@ def _binding_found(channel: ClientChannel, step: Step, value: bytes | None) -> N
 
 
 QUERIES: Final[
-    Mapping[type[o.Request], tuple[Callable[[Any], c.Command], Callable[[ClientChannel, Step, bytes | None], None]]]
+    Mapping[
+        type[operations.Request],
+        tuple[Callable[[Any], commands.Command], Callable[[ClientChannel, Step, bytes | None], None]],
+    ]
 ] = {
-    o.QueryExchange: (lambda request: c.ExchangeQuery(request.exchange), _exchange_found),
-    o.QueryQueue: (lambda request: c.QueueQuery(request.queue), _queue_found),
-    o.QueryBinding: (
-        lambda request: c.ExchangeBound(
+    operations.QueryExchange: (lambda request: commands.ExchangeQuery(request.exchange), _exchange_found),
+    operations.QueryQueue: (lambda request: commands.QueueQuery(request.queue), _queue_found),
+    operations.QueryBinding: (
+        lambda request: commands.ExchangeBound(
             request.exchange, request.queue or None, request.routing_key, request.arguments or None
         ),
         _binding_found,
@@ -205,12 +220,12 @@ def query(channel: ClientChannel, request: Any, serial: int) -> None:
     channel.ask(build(request), Step(serial, request, None, result))
 
 
-def declare_queue(channel: ClientChannel, request: o.DeclareQueue, serial: int) -> None:
+def declare_queue(channel: ClientChannel, request: operations.DeclareQueue, serial: int) -> None:
     """queue.declare says nothing of the queue, so queue.query comes behind it. An empty name is chosen here."""
     name = request.queue or channel.fresh_name()
     alternate, arguments = (_dead_letter if channel.session.qpid else _alternate)(request.arguments)
     channel.ask(
-        c.QueueDeclare(
+        commands.QueueDeclare(
             name,
             alternate,
             request.passive,
@@ -222,23 +237,27 @@ def declare_queue(channel: ClientChannel, request: o.DeclareQueue, serial: int) 
         Step(serial, request),
         sync=False,
     )
-    channel.ask(c.QueueQuery(name), Step(serial, o.QueryQueue(request.channel, name), None, _queue_found))
+    channel.ask(
+        commands.QueueQuery(name), Step(serial, operations.QueryQueue(request.channel, name), None, _queue_found)
+    )
 
 
-def resume(channel: ClientChannel, request: o.Resume, serial: int) -> None:
+def resume(channel: ClientChannel, request: operations.Resume, serial: int) -> None:
     """message.resume. Broker-J completes it, and does nothing else."""
-    channel.ask(c.MessageResume(request.destination, request.resume_id), Step(serial, request, _unanswered, _resumed))
+    channel.ask(
+        commands.MessageResume(request.destination, request.resume_id), Step(serial, request, _unanswered, _resumed)
+    )
 
 
 def _resumed(channel: ClientChannel, step: Step, value: bytes | None) -> None:
     offset = MessageResumeResult.decode(value, channel.session.limits).offset
-    channel.emit(o.Resumed(channel.number, step.serial, step.serial, offset or 0))
+    channel.emit(operations.Resumed(channel.number, step.serial, step.serial, offset or 0))
 
 
 def _unanswered(channel: ClientChannel, step: Step) -> None:
     if step.result is not None:
         text = "not-implemented: message.resume: the broker has not answered it"
-        channel.emit(o.Failed(channel.number, step.serial, step.serial, 540, text))
+        channel.emit(operations.Failed(channel.number, step.serial, step.serial, 540, text))
 
 
 # ----------------------------------------------------------------------------------------------- consuming
@@ -249,10 +268,10 @@ def consuming(channel: ClientChannel, step: Step) -> None:
     subscription = channel.subscriptions.get(step.request.consumer_tag)
     if subscription is not None and subscription.starting is step:
         subscription.starting = None
-        channel.emit(o.Consuming(channel.number, step.serial, step.serial, subscription.destination))
+        channel.emit(operations.Consuming(channel.number, step.serial, step.serial, subscription.destination))
 
 
-def consume(channel: ClientChannel, request: o.Consume, serial: int) -> None:
+def consume(channel: ClientChannel, request: operations.Consume, serial: int) -> None:
     """message.subscribe, then the mode, then credit."""
     tag = request.consumer_tag or channel.fresh_tag()
     arguments = request.arguments
@@ -261,27 +280,27 @@ def consume(channel: ClientChannel, request: o.Consume, serial: int) -> None:
     count_max, size_max = channel.prefetch
     subscription = Subscription(tag, request.no_ack, count_max, size_max)
     if tag != request.consumer_tag:
-        request = o.Consume(request.channel, request.queue, tag)
+        request = operations.Consume(request.channel, request.queue, tag)
     step = subscription.starting = Step(serial, request, consuming)
     channel.ask(
-        c.MessageSubscribe(
+        commands.MessageSubscribe(
             request.queue,
             tag,
-            c.NONE if subscription.no_ack else c.EXPLICIT,
-            c.PRE_ACQUIRED if request.acquired else c.NOT_ACQUIRED,
+            commands.NONE if subscription.no_ack else commands.EXPLICIT,
+            commands.PRE_ACQUIRED if request.acquired else commands.NOT_ACQUIRED,
             request.exclusive,
             arguments=arguments or None,
         ),
         step,
     )
     channel.subscriptions[tag] = subscription
-    channel.write(c.MessageSetFlowMode(tag, c.CREDIT))
+    channel.write(commands.MessageSetFlowMode(tag, commands.CREDIT))
     channel.grant(subscription)
 
 
-def cancel(channel: ClientChannel, request: o.Cancel, serial: int) -> None:
+def cancel(channel: ClientChannel, request: operations.Cancel, serial: int) -> None:
     """message.cancel. Deliveries on their way still come until it is complete."""
-    channel.ask(c.MessageCancel(request.consumer_tag), Step(serial, request, _cancelled))
+    channel.ask(commands.MessageCancel(request.consumer_tag), Step(serial, request, _cancelled))
     channel.subscriptions[request.consumer_tag].ended = True
 
 
@@ -290,19 +309,23 @@ def _cancelled(channel: ClientChannel, step: Step) -> None:
     done(channel, step)
 
 
-def get(channel: ClientChannel, request: o.Get, serial: int) -> None:
+def get(channel: ClientChannel, request: operations.Get, serial: int) -> None:
     """A subscription with credit for one message, a flush, which delivers what is there, and its end."""
     tag = channel.fresh_tag("get")
     subscription = Subscription(tag, request.no_ack)
     subscription.ended = True
     step = subscription.get = Step(serial, request)
-    channel.ask(c.MessageSubscribe(request.queue, tag, c.NONE if request.no_ack else c.EXPLICIT), step, sync=False)
+    channel.ask(
+        commands.MessageSubscribe(request.queue, tag, commands.NONE if request.no_ack else commands.EXPLICIT),
+        step,
+        sync=False,
+    )
     channel.subscriptions[tag] = subscription
-    channel.write(c.MessageSetFlowMode(tag, c.CREDIT))
-    channel.write(c.MessageFlow(tag, c.OCTETS, c.UNLIMITED))
-    channel.write(c.MessageFlow(tag, c.MESSAGES, 1))
-    channel.write(c.MessageFlush(tag))
-    channel.ask(c.MessageCancel(tag), Step(serial, subscription, _got))
+    channel.write(commands.MessageSetFlowMode(tag, commands.CREDIT))
+    channel.write(commands.MessageFlow(tag, commands.OCTETS, commands.UNLIMITED))
+    channel.write(commands.MessageFlow(tag, commands.MESSAGES, 1))
+    channel.write(commands.MessageFlush(tag))
+    channel.ask(commands.MessageCancel(tag), Step(serial, subscription, _got))
 
 
 def _got(channel: ClientChannel, step: Step) -> None:
@@ -310,56 +333,56 @@ def _got(channel: ClientChannel, step: Step) -> None:
     subscription: Subscription = step.request
     del channel.subscriptions[subscription.destination]
     if subscription.get is not None:
-        channel.emit(o.GotNothing(channel.number, step.serial, step.serial))
+        channel.emit(operations.GotNothing(channel.number, step.serial, step.serial))
 
 
 # -------------------------------------------------------------------------------------------- transactions
 
 
-def tx_select(channel: ClientChannel, request: o.TxSelect, serial: int) -> None:
+def tx_select(channel: ClientChannel, request: operations.TxSelect, serial: int) -> None:
     """tx.select."""
     channel.transacted = True
-    channel.ask(c.TxSelect(), Step(serial, request, done))
+    channel.ask(commands.TxSelect(), Step(serial, request, done))
 
 
-def tx_commit(channel: ClientChannel, request: o.TxCommit, serial: int) -> None:
+def tx_commit(channel: ClientChannel, request: operations.TxCommit, serial: int) -> None:
     """tx.commit: nothing more is sent until it is complete."""
-    channel.ask(c.TxCommit(), Step(serial, request, _ended))
+    channel.ask(commands.TxCommit(), Step(serial, request, _ended))
     channel.committing = True
 
 
-def tx_rollback(channel: ClientChannel, request: o.TxRollback, serial: int) -> None:
+def tx_rollback(channel: ClientChannel, request: operations.TxRollback, serial: int) -> None:
     """tx.rollback: what was settled in the transaction is out again."""
-    channel.ask(c.TxRollback(), Step(serial, request, _ended))
+    channel.ask(commands.TxRollback(), Step(serial, request, _ended))
     channel.committing = True
 
 
 def _ended(channel: ClientChannel, step: Step) -> None:
     channel.committing = False
-    if type(step.request) is o.TxRollback:
+    if type(step.request) is operations.TxRollback:
         channel.unsettle()
     channel.undecided.clear()
     done(channel, step)
 
 
-def recover(channel: ClientChannel, request: o.Recover, serial: int) -> None:
+def recover(channel: ClientChannel, request: operations.Recover, serial: int) -> None:
     """Release all that is held. There is no giving back to oneself in 0-10."""
     if channel.outstanding:
-        channel.settle_all(o.Settlement.RELEASE)
-    channel.ask(c.ExecutionSync(), Step(serial, request, done))
+        channel.settle_all(operations.Settlement.RELEASE)
+    channel.ask(commands.ExecutionSync(), Step(serial, request, done))
 
 
-REQUESTS: Final[Mapping[type[o.Request], Callable[[ClientChannel, Any, int], None]]] = {
+REQUESTS: Final[Mapping[type[operations.Request], Callable[[ClientChannel, Any, int], None]]] = {
     **dict.fromkeys(SIMPLE, simple),
     **dict.fromkeys(QUERIES, query),
-    o.DeclareQueue: declare_queue,
-    o.Consume: consume,
-    o.Cancel: cancel,
-    o.Get: get,
-    o.TxSelect: tx_select,
-    o.TxCommit: tx_commit,
-    o.TxRollback: tx_rollback,
-    o.Recover: recover,
-    o.Resume: resume,
+    operations.DeclareQueue: declare_queue,
+    operations.Consume: consume,
+    operations.Cancel: cancel,
+    operations.Get: get,
+    operations.TxSelect: tx_select,
+    operations.TxCommit: tx_commit,
+    operations.TxRollback: tx_rollback,
+    operations.Recover: recover,
+    operations.Resume: resume,
 }
 """Everything with an outcome that is not a publish. Publish, Settle, Flow and CloseChannel are the channel's."""

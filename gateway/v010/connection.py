@@ -112,7 +112,7 @@ class Connection(Generic[A]):
 
     version: ClassVar[Version] = V0_10
     role: ClassVar[Role]
-    controls: ClassVar[Mapping[type[Control], Callable[[Any, Any], None]]]
+    control_handlers: ClassVar[Mapping[type[Control], Callable[[Any, Any], None]]]
     """What to do with controls of the connection class."""
 
     def __init__(self, limits: Limits) -> None:
@@ -422,7 +422,7 @@ class Connection(Generic[A]):
                 raise FrameSyntaxError("connection.close-ok without a connection.close")
             self.end(self._ending or Closed(0, CloseReason.LOCAL, 200, ""))
         elif type(control) is not ConnectionHeartbeat and self.phase is not Phase.CLOSING:
-            handler = self.controls.get(type(control))
+            handler = self.control_handlers.get(type(control))
             if handler is None:
                 raise FrameSyntaxError(f"{control.spelled} is not for a {self.role.value}")
             handler(self, control)

@@ -10,7 +10,7 @@ from gateway import sasl
 from gateway.errors import FrameSyntaxError, StateError
 from gateway.operations import Blocked, Close, Closed, CloseReason, Flow, Opened, Operation, Unblocked
 from gateway.session import Capabilities, Confirms, Role, ServerConfig
-from gateway.v010 import controls as k
+from gateway.v010 import controls
 from gateway.v010.connection import Connection, Phase
 from gateway.v010.frames import FRAME_MAX, FRAME_MIN, PROTOCOL_HEADER
 from gateway.v010.hosts import write_hosts
@@ -68,7 +68,7 @@ class ServerSession(Connection[ServerChannel]):
     def _send_close(self, operation: Close) -> None:
         for channel in self.channels.values():
             channel.flush()
-        code = operation.code if operation.code == k.NORMAL else k.CONNECTION_FORCED
+        code = operation.code if operation.code == controls.NORMAL else controls.CONNECTION_FORCED
         self.close(code, operation.text, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
 
     def _block(self, blocked: bool) -> None:
@@ -81,7 +81,9 @@ class ServerSession(Connection[ServerChannel]):
 
     def _greeted(self, header: bytes) -> None:
         self.out.append(PROTOCOL_HEADER)
-        self.send_control(0, k.ConnectionStart(self.config.properties or None, self.capabilities.mechanisms, LOCALES))
+        self.send_control(
+            0, controls.ConnectionStart(self.config.properties or None, self.capabilities.mechanisms, LOCALES)
+        )
         self.awaited = "start-ok"
 
     def _refused(self, header: bytes) -> None:
@@ -93,15 +95,15 @@ class ServerSession(Connection[ServerChannel]):
         waited = f", waiting for {self.awaited}" if self.awaited else ""
         return Closed(0, CloseReason.EOF, 0, f"the stream ended{waited}")
 
-    def _start_ok(self, start_ok: k.ConnectionStartOk) -> None:
+    def _start_ok(self, start_ok: controls.ConnectionStartOk) -> None:
         self._expect("start-ok")
         mechanism = self._mechanism = sasl.server_mechanism(start_ok.mechanism, self.config)
         if mechanism is None:
-            self._deny(k.CONNECTION_FORCED, "Authentication failed")
+            self._deny(controls.CONNECTION_FORCED, "Authentication failed")
         else:
             self._log_in(mechanism, start_ok.response)
 
-    def _secure_ok(self, secure_ok: k.ConnectionSecureOk) -> None:
+    def _secure_ok(self, secure_ok: controls.ConnectionSecureOk) -> None:
         self._expect("secure-ok")
         assert self._mechanism is not None
         self._log_in(self._mechanism, secure_ok.response)
@@ -112,23 +114,23 @@ class ServerSession(Connection[ServerChannel]):
         except sasl.SaslError:
             challenge = None
         if challenge is not None:
-            self.send_control(0, k.ConnectionSecure(challenge))
+            self.send_control(0, controls.ConnectionSecure(challenge))
             self.awaited = "secure-ok"
             return
         user = sasl.logged_in(mechanism, self.config)
         if user is None:
-            self._deny(k.CONNECTION_FORCED, "Authentication failed")
+            self._deny(controls.CONNECTION_FORCED, "Authentication failed")
             return
         self.user = user
         self._mechanism = None
         heartbeat = min(ceil(self.limits.heartbeat), 0xFFFF)
-        self.send_control(0, k.ConnectionTune(self._channels(), self._accepted, 0, heartbeat))
+        self.send_control(0, controls.ConnectionTune(self._channels(), self._accepted, 0, heartbeat))
         self.awaited = "tune-ok"
 
     def _channels(self) -> int:
         return min(self.limits.channel_max, 0xFFFF)
 
-    def _tune_ok(self, tune_ok: k.ConnectionTuneOk) -> None:
+    def _tune_ok(self, tune_ok: controls.ConnectionTuneOk) -> None:
         self._expect("tune-ok")
         frame_max = min(FRAME_MAX, self.limits.frame_max) if not tune_ok.max_frame_size else tune_ok.max_frame_size
         if not FRAME_MIN <= frame_max <= max(self._accepted, FRAME_MIN):
@@ -141,18 +143,18 @@ class ServerSession(Connection[ServerChannel]):
         self.negotiated(tune_ok.channel_max or self._channels(), frame_max, tune_ok.heartbeat or 0)
         self.awaited = "open"
 
-    def _open(self, open_: k.ConnectionOpen) -> None:
+    def _open(self, open_: controls.ConnectionOpen) -> None:
         self._expect("open")
         name = open_.virtual_host
         if not self.config.open_virtual_host(self.user, name):
-            self._deny(k.INVALID_PATH, f"Unknown virtual host '{name}'")
+            self._deny(controls.INVALID_PATH, f"Unknown virtual host '{name}'")
             return
         redirect = self.config.redirect
         if redirect is not None and not open_.insist and (hosts := redirect(self.user, name)):
-            self.send_control(0, k.ConnectionRedirect(hosts[0], write_hosts(hosts[1:])))
+            self.send_control(0, controls.ConnectionRedirect(hosts[0], write_hosts(hosts[1:])))
             self.end(Closed(0, CloseReason.LOCAL, 0, f"redirected to {hosts[0]}", redirect=hosts))
             return
-        self.send_control(0, k.ConnectionOpenOk())
+        self.send_control(0, controls.ConnectionOpenOk())
         self.virtual_host = name
         self.awaited = ""
         self.opened()
@@ -163,17 +165,17 @@ class ServerSession(Connection[ServerChannel]):
 
     # -------------------------------------------------------------------------------------------- sessions
 
-    def _attach(self, wire: int, control: k.Control) -> None:
+    def _attach(self, wire: int, control: controls.Control) -> None:
         if self.phase is not Phase.OPEN:
             return
-        if isinstance(control, k.SessionAttach):
+        if isinstance(control, controls.SessionAttach):
             if len(control.name) > self.limits.short_string:
                 limit = self.limits.short_string
                 raise FrameSyntaxError(f"a session's name of {len(control.name)} octets is over {limit}")
             self._attach_session(wire, control.name, control.force)
-        elif not isinstance(control, k.SessionDetached):
-            name = control.name if isinstance(control, k.SessionDetach) else b""
-            self.send_control(wire, k.SessionDetached(name, NOT_ATTACHED))
+        elif not isinstance(control, controls.SessionDetached):
+            name = control.name if isinstance(control, controls.SessionDetach) else b""
+            self.send_control(wire, controls.SessionDetached(name, NOT_ATTACHED))
 
     def _attach_session(self, wire: int, name: bytes, force: bool) -> None:
         """A new session, or one that is kept."""
@@ -182,13 +184,13 @@ class ServerSession(Connection[ServerChannel]):
             if name in self._names and not force:
                 raise StateError("it is attached to another channel")
             if len(self.channels) >= self.capabilities.channel_max:
-                self.send_control(wire, k.SessionDetached(name, TRANSPORT_BUSY))
+                self.send_control(wire, controls.SessionDetached(name, TRANSPORT_BUSY))
                 return
             known = None if resume is None else resume(self.user, self.virtual_host, name, force)
             if known is None and name in self._names:
                 raise StateError("it is attached to another channel, and ends with that")
         except StateError:
-            self.send_control(wire, k.SessionDetached(name, SESSION_BUSY))
+            self.send_control(wire, controls.SessionDetached(name, SESSION_BUSY))
             return
         self._names.add(name)
         if known is None:
@@ -208,11 +210,11 @@ class ServerSession(Connection[ServerChannel]):
 
     def _stray(self, wire: int) -> None:
         if self.phase is Phase.OPEN:
-            self.send_control(wire, k.SessionDetached(b"", NOT_ATTACHED))
+            self.send_control(wire, controls.SessionDetached(b"", NOT_ATTACHED))
 
-    controls: ClassVar[Mapping[type[k.Control], Callable[[Any, Any], None]]] = {
-        k.ConnectionStartOk: _start_ok,
-        k.ConnectionSecureOk: _secure_ok,
-        k.ConnectionTuneOk: _tune_ok,
-        k.ConnectionOpen: _open,
+    control_handlers: ClassVar[Mapping[type[controls.Control], Callable[[Any, Any], None]]] = {
+        controls.ConnectionStartOk: _start_ok,
+        controls.ConnectionSecureOk: _secure_ok,
+        controls.ConnectionTuneOk: _tune_ok,
+        controls.ConnectionOpen: _open,
     }

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway import operations as o
+from gateway import operations
 from gateway.errors import LocalError, StateError, Unsupported
-from gateway.v010 import commands as c
+from gateway.v010 import commands
 from gateway.v010.attached import Attached, Transfer, failure
 from gateway.v010.codes import NO_CONSUMERS, error_code
 from gateway.v010.controls import (
@@ -87,7 +87,7 @@ class ServerChannel(Attached):
         self.serial = ATTACH_SERIAL
         self.publishes: dict[int, int] = {}
         """Serial -> command id of those without an outcome."""
-        self.asked: dict[int, tuple[int, c.Command]] = {}
+        self.asked: dict[int, tuple[int, commands.Command]] = {}
         """The same for other requests, with the command."""
         self.destinations: dict[str, Destination] = {}
         self.windowed: dict[int, tuple[str, int]] = {}
@@ -109,7 +109,7 @@ class ServerChannel(Attached):
         self._stopped = False
         self._left: list[ServerSession] = []
         """The connections that it was on before."""
-        self.emit(o.OpenChannel(self.number, state=self, name=name, serial=ATTACH_SERIAL))
+        self.emit(operations.OpenChannel(self.number, state=self, name=name, serial=ATTACH_SERIAL))
 
     # ----------------------------------------------------------------------------- outliving the connection
 
@@ -160,7 +160,7 @@ class ServerChannel(Attached):
         for session in self._left:
             session.parted = {number: each for number, each in session.parted.items() if each is not self}
         self._left.clear()
-        self.emit(o.OpenChannel(self.number, state=self, name=self.name, resumed=True))
+        self.emit(operations.OpenChannel(self.number, state=self, name=self.name, resumed=True))
 
     def unknown(self) -> None:
         """See :class:`~gateway.v010.attached.Attached`: it is not the client that had the session."""
@@ -185,7 +185,7 @@ class ServerChannel(Attached):
         if self.transacted:
             self.received.complete(number, number)
         self.emit(
-            o.Publish(
+            operations.Publish(
                 self.number,
                 transfer.destination,
                 routing_key,
@@ -200,23 +200,23 @@ class ServerChannel(Attached):
         """A publish that is refused."""
         text = f"a message of {size} octets is over the limit of {limit}"
         if transfer.explicit:
-            self.write(c.MessageReject(_one(number), c.UNSPECIFIED, text))
+            self.write(commands.MessageReject(_one(number), commands.UNSPECIFIED, text))
             self.received.complete(number, number)
         else:
-            self.broken(number, RESOURCE_LIMIT, text, c.TRANSFER)
+            self.broken(number, RESOURCE_LIMIT, text, commands.TRANSFER)
 
-    def request(self, number: int, command: c.Command) -> None:
+    def request(self, number: int, command: commands.Command) -> None:
         """A command of :data:`~gateway.v010.server_requests.REQUESTS`."""
         operation: Any = REQUESTS[type(command)](self.number, command)
         self.ask(number, command, operation)
 
-    def ask(self, number: int, command: c.Command, operation: Any) -> None:
+    def ask(self, number: int, command: commands.Command, operation: Any) -> None:
         """Return an operation whose outcome completes the command."""
         operation.serial = serial = self._next_serial()
         self.asked[serial] = (number, command)
         self.emit(operation)
 
-    def say(self, number: int, command: c.Command, operation: Any) -> None:
+    def say(self, number: int, command: commands.Command, operation: Any) -> None:
         """Return an operation that has no outcome; the command is complete."""
         operation.serial = serial = self._next_serial()
         if len(self._remembered) >= REMEMBERED_MAX:
@@ -225,24 +225,24 @@ class ServerChannel(Attached):
         self.received.complete(number, number)
         self.emit(operation)
 
-    def subscribe(self, number: int, command: c.MessageSubscribe) -> None:
+    def subscribe(self, number: int, command: commands.MessageSubscribe) -> None:
         """message.subscribe."""
-        explicit = command.accept_mode == c.EXPLICIT
+        explicit = command.accept_mode == commands.EXPLICIT
         prefix = self.transfer_prefix(command.destination, command.accept_mode, command.acquire_mode)
         self.destinations[command.destination] = Destination(prefix)
-        consume = o.Consume(
+        consume = operations.Consume(
             self.number,
             command.queue,
             command.destination,
             no_ack=not explicit,
             exclusive=command.exclusive,
             arguments=command.arguments or {},
-            acquired=command.acquire_mode == c.PRE_ACQUIRED,
+            acquired=command.acquire_mode == commands.PRE_ACQUIRED,
             credit=True,
         )
         self.ask(number, command, consume)
 
-    def cancel(self, number: int, command: c.MessageCancel) -> None:
+    def cancel(self, number: int, command: commands.MessageCancel) -> None:
         """message.cancel."""
         destination = self.destinations.get(command.destination)
         if destination is not None:
@@ -250,17 +250,19 @@ class ServerChannel(Attached):
         self._forget_window(command.destination)
         self.request(number, command)
 
-    def settle(self, number: int, command: c.MessageAccept | c.MessageRelease | c.MessageReject) -> None:
+    def settle(
+        self, number: int, command: commands.MessageAccept | commands.MessageRelease | commands.MessageReject
+    ) -> None:
         """message.accept, release and reject."""
         settlement = SETTLEMENTS[type(command)]
         received = self.received
         received.complete(number, number)
         for first, last in self._transferred(command.transfers):
-            self.emit(o.Settle(self.number, settlement, first, last, serial=self._next_serial()))
+            self.emit(operations.Settle(self.number, settlement, first, last, serial=self._next_serial()))
 
-    def acquire(self, number: int, command: c.MessageAcquire) -> None:
+    def acquire(self, number: int, command: commands.MessageAcquire) -> None:
         """message.acquire: the client wants what it was only shown."""
-        self.ask(number, command, o.Acquire(self.number, self._transferred(command.transfers)))
+        self.ask(number, command, operations.Acquire(self.number, self._transferred(command.transfers)))
 
     def _transferred(self, ranges: Ranges) -> Ranges:
         """The deliveries that a sequence-set names, as disjoint ranges: a client may name one a thousand times."""
@@ -271,7 +273,7 @@ class ServerChannel(Attached):
                 merged.add(first + 1, last + 1)
         return tuple(merged)
 
-    def tx_select(self, number: int, command: c.TxSelect) -> None:
+    def tx_select(self, number: int, command: commands.TxSelect) -> None:
         """tx.select: what follows belongs to a transaction."""
         self.transacted = True
         self.request(number, command)
@@ -286,49 +288,57 @@ class ServerChannel(Attached):
             return None
         return destination
 
-    def flow_mode(self, number: int, command: c.MessageSetFlowMode) -> None:
+    def flow_mode(self, number: int, command: commands.MessageSetFlowMode) -> None:
         """message.set-flow-mode."""
         if (destination := self._destination(number, command)) is not None:
-            destination.window = command.flow_mode == c.WINDOW
+            destination.window = command.flow_mode == commands.WINDOW
             self.received.complete(number, number)
 
-    def flow(self, number: int, command: c.MessageFlow) -> None:
+    def flow(self, number: int, command: commands.MessageFlow) -> None:
         """message.flow."""
         if (destination := self._destination(number, command)) is None:
             return
-        amount = None if command.value == c.UNLIMITED else command.value
+        amount = None if command.value == commands.UNLIMITED else command.value
         destination.limited = destination.limited or amount is not None
-        messages, octets = (amount, 0) if command.unit == c.MESSAGES else (0, amount)
-        self.say(number, command, o.Credit(self.number, command.destination, messages, octets, destination.window))
+        messages, octets = (amount, 0) if command.unit == commands.MESSAGES else (0, amount)
+        self.say(
+            number, command, operations.Credit(self.number, command.destination, messages, octets, destination.window)
+        )
 
-    def stop(self, number: int, command: c.MessageStop) -> None:
+    def stop(self, number: int, command: commands.MessageStop) -> None:
         """message.stop. What is out in window mode gives no credit back."""
         if (destination := self._destination(number, command)) is None:
             return
         self._forget_window(command.destination)
-        self.say(number, command, o.Credit(self.number, command.destination, window=destination.window, stopped=True))
+        self.say(
+            number,
+            command,
+            operations.Credit(self.number, command.destination, window=destination.window, stopped=True),
+        )
 
-    def flush_credit(self, number: int, command: c.MessageFlush) -> None:
+    def flush_credit(self, number: int, command: commands.MessageFlush) -> None:
         """message.flush."""
         if (destination := self._destination(number, command)) is None:
             return
         self._forget_window(command.destination)
-        self.ask(number, command, o.Credit(self.number, command.destination, window=destination.window, flush=True))
+        self.ask(
+            number, command, operations.Credit(self.number, command.destination, window=destination.window, flush=True)
+        )
 
-    def sync(self, number: int, command: c.ExecutionSync) -> None:
+    def sync(self, number: int, command: commands.ExecutionSync) -> None:
         """execution.sync: complete when everything before it is."""
         self.received.barrier(number)
 
-    def result(self, number: int, command: c.ExecutionResult) -> None:
+    def result(self, number: int, command: commands.ExecutionResult) -> None:
         """Nothing was asked of the client."""
         self.received.complete(number, number)
 
-    def exception(self, number: int, command: c.ExecutionException) -> None:
+    def exception(self, number: int, command: commands.ExecutionException) -> None:
         """The client could not carry out a command of ours; the session is over."""
         code, text = failure(command, 0)
         self.tell(SessionDetach(self.name))
         self.failed = True
-        self.emit(o.ChannelClosed(self.number, code, text))
+        self.emit(operations.ChannelClosed(self.number, code, text))
 
     def _forget_window(self, destination: str) -> None:
         for number in self._windows.pop(destination, ()):
@@ -349,7 +359,7 @@ class ServerChannel(Attached):
             messages, octets = credit.get(destination, (0, 0))
             credit[destination] = (messages + 1, octets + size)
         for destination, (messages, octets) in credit.items():
-            self.emit(o.Credit(self.number, destination, messages, octets, True, serial=self._next_serial()))
+            self.emit(operations.Credit(self.number, destination, messages, octets, True, serial=self._next_serial()))
 
     def _detach(self, control: SessionDetach) -> None:
         if self.failed:
@@ -360,39 +370,39 @@ class ServerChannel(Attached):
             self.leave(0)
             return
         self._detaching = control.name
-        self.emit(o.CloseChannel(self.number, serial=self._next_serial()))
+        self.emit(operations.CloseChannel(self.number, serial=self._next_serial()))
 
     def detached(self, code: int, asked: bool) -> None:
         """See :class:`~gateway.v010.attached.Attached`: the answer to our detach, or one that nobody asked for."""
         self.session.detach(self.wire)
         if not self.failed:
-            self.emit(o.ChannelClosed(self.number, 200, "detached"))
+            self.emit(operations.ChannelClosed(self.number, 200, "detached"))
 
     def broken(self, number: int, code: int, text: str, command: int) -> None:
         """See :class:`~gateway.v010.attached.Attached`."""
         super().broken(number, code, text, command)
-        self.emit(o.ChannelClosed(self.number, code, text, False))
+        self.emit(operations.ChannelClosed(self.number, code, text, False))
 
-    commands: ClassVar[Mapping[type[c.Command], Callable[[Any, int, Any], None]]] = {
+    command_handlers: ClassVar[Mapping[type[commands.Command], Callable[[Any, int, Any], None]]] = {
         **dict.fromkeys(REQUESTS, request),
         **dict.fromkeys(SETTLEMENTS, settle),
-        c.TxSelect: tx_select,
-        c.ExecutionSync: sync,
-        c.ExecutionResult: result,
-        c.ExecutionException: exception,
-        c.MessageTransfer: Attached.bare_transfer,
-        c.MessageAcquire: acquire,
-        c.MessageSubscribe: subscribe,
-        c.MessageCancel: cancel,
-        c.MessageSetFlowMode: flow_mode,
-        c.MessageFlow: flow,
-        c.MessageFlush: flush_credit,
-        c.MessageStop: stop,
+        commands.TxSelect: tx_select,
+        commands.ExecutionSync: sync,
+        commands.ExecutionResult: result,
+        commands.ExecutionException: exception,
+        commands.MessageTransfer: Attached.bare_transfer,
+        commands.MessageAcquire: acquire,
+        commands.MessageSubscribe: subscribe,
+        commands.MessageCancel: cancel,
+        commands.MessageSetFlowMode: flow_mode,
+        commands.MessageFlow: flow,
+        commands.MessageFlush: flush_credit,
+        commands.MessageStop: stop,
     }
 
     # --------------------------------------------------------------------------------------------- sending
 
-    def send(self, operation: o.Operation) -> int:
+    def send(self, operation: operations.Operation) -> int:
         """Put an outcome or a delivery on the wire."""
         kind = type(operation)
         if self.failed:
@@ -403,7 +413,7 @@ class ServerChannel(Attached):
         self.session.dirty[self.wire] = self
         return sender(self, operation) or 0
 
-    def deliver(self, operation: o.Deliver) -> int:
+    def deliver(self, operation: operations.Deliver) -> int:
         """message.transfer with its content; the delivery's number."""
         destination = self.destinations.get(operation.consumer_tag)
         if destination is None or destination.gone:
@@ -419,9 +429,9 @@ class ServerChannel(Attached):
             self._windows.setdefault(operation.consumer_tag, {})[number] = None
         return number + 1
 
-    def outcome(self, operation: o.Outcome) -> None:
+    def outcome(self, operation: operations.Outcome) -> None:
         """Done, Consuming, Removed and what else ends requests."""
-        attached = operation.first == ATTACH_SERIAL and type(operation) is o.Done
+        attached = operation.first == ATTACH_SERIAL and type(operation) is operations.Done
         serials = range(operation.first + attached, operation.last + 1)
         results = {serial: self._result_of(serial, operation) for serial in serials}
         if attached:
@@ -430,10 +440,10 @@ class ServerChannel(Attached):
         for serial, result in results.items():
             number, command = self.asked.pop(serial)
             if result is not None:
-                self.write(c.ExecutionResult(number & 0xFFFFFFFF, result))
-            elif isinstance(command, c.MessageCancel):
+                self.write(commands.ExecutionResult(number & 0xFFFFFFFF, result))
+            elif isinstance(command, commands.MessageCancel):
                 self._cancelled(serial, command.destination)
-            elif isinstance(command, c.TxCommit | c.TxRollback):
+            elif isinstance(command, commands.TxCommit | commands.TxRollback):
                 self.transaction.clear()
             self.received.complete(number, number)
 
@@ -443,7 +453,7 @@ class ServerChannel(Attached):
         if destination is not None and self.destinations.get(name) is destination:
             del self.destinations[name]
 
-    def _result_of(self, serial: int, operation: o.Outcome) -> bytes | None:
+    def _result_of(self, serial: int, operation: operations.Outcome) -> bytes | None:
         """The result that an outcome is for a request, None where its completion says all."""
         entry = self.asked.get(serial)
         if entry is None:
@@ -456,7 +466,7 @@ class ServerChannel(Attached):
             return [serial for serial in self.publishes if first <= serial <= last]
         return [serial for serial in range(first, last + 1) if serial in self.publishes]
 
-    def confirm(self, operation: o.Confirmed) -> None:
+    def confirm(self, operation: operations.Confirmed) -> None:
         """Publishes are safe: their commands are complete."""
         publishes = self.publishes
         complete = self.received.complete
@@ -474,27 +484,27 @@ class ServerChannel(Attached):
         if start >= 0:
             complete(start, end)
 
-    def refused(self, operation: o.Refused) -> None:
+    def refused(self, operation: operations.Refused) -> None:
         """Publishes are refused: message.reject, where the client asked to be told; else the session ends."""
         for serial in self._publishes(operation.first, operation.last):
             number = self.publishes.pop(serial)
             self.transaction.pop(serial, None)
             text = operation.text or "refused"
             if serial in self._silent:
-                self.broken(number, error_code(operation.code or RESOURCE_LIMIT), text, c.TRANSFER)
+                self.broken(number, error_code(operation.code or RESOURCE_LIMIT), text, commands.TRANSFER)
                 return
-            self.write(c.MessageReject(_one(number), c.UNSPECIFIED, _short(text)))
+            self.write(commands.MessageReject(_one(number), commands.UNSPECIFIED, _short(text)))
             self.received.complete(number, number)
 
-    def returned(self, operation: o.Returned) -> None:
+    def returned(self, operation: operations.Returned) -> None:
         """A publish was not routed: message.reject, where the client asked to be told. Confirmed completes it."""
-        code = c.IMMEDIATE if operation.code == NO_CONSUMERS else c.UNROUTABLE
+        code = commands.IMMEDIATE if operation.code == NO_CONSUMERS else commands.UNROUTABLE
         for serial in range(operation.first, operation.last + 1):
             number = self.publishes.get(serial, self.transaction.get(serial))
             if number is not None and serial not in self._silent:
-                self.write(c.MessageReject(_one(number), code, _short(operation.text)))
+                self.write(commands.MessageReject(_one(number), code, _short(operation.text)))
 
-    def failed_request(self, operation: o.Failed) -> None:
+    def failed_request(self, operation: operations.Failed) -> None:
         """execution.exception, and the session ends; but a query for what is not there has a result."""
         serial = operation.first
         number, code = self._remembered.get(serial, (self.publishes.get(serial), 0))
@@ -503,12 +513,12 @@ class ServerChannel(Attached):
             code = command.code
             missing = MISSING.get(type(command))
             if missing is not None and operation.code == 404:
-                self.write(c.ExecutionResult(number & 0xFFFFFFFF, missing.encode()))
+                self.write(commands.ExecutionResult(number & 0xFFFFFFFF, missing.encode()))
                 self.received.complete(number, number)
                 return
         self.refuse(number, error_code(operation.code), operation.text, code)
 
-    def close(self, operation: o.CloseChannel) -> None:
+    def close(self, operation: operations.CloseChannel) -> None:
         """The server ends the session."""
         if operation.code == 200:
             self.tell(SessionDetach(self.name))
@@ -517,7 +527,7 @@ class ServerChannel(Attached):
             number = self.asked.get(operation.failed, (self.publishes.get(operation.failed),))[0]
             self.refuse(number, error_code(operation.code), operation.text)
 
-    def close_done(self, operation: o.ChannelClosed) -> None:
+    def close_done(self, operation: operations.ChannelClosed) -> None:
         """The outcome of the client's detach."""
         if self._detaching is None:
             raise StateError(f"channel {self.number}: the client has not asked to close it")
@@ -525,18 +535,18 @@ class ServerChannel(Attached):
         self.tell(SessionDetached(self._detaching, 0))
         self.session.detach(self.wire)
 
-    def peer_flow(self, operation: o.Flow) -> None:
+    def peer_flow(self, operation: operations.Flow) -> None:
         """message.stop and message.flow for all that the client publishes, as Broker-J says it."""
         if operation.active is not self._stopped:
             return
         self._stopped = not operation.active
         if operation.active:
-            self.write(c.MessageFlow("", c.MESSAGES, UNLIMITED_FLOW))
+            self.write(commands.MessageFlow("", commands.MESSAGES, UNLIMITED_FLOW))
         else:
-            self.write(c.MessageSetFlowMode("", c.CREDIT))
-            self.write(c.MessageStop(""))
+            self.write(commands.MessageSetFlowMode("", commands.CREDIT))
+            self.write(commands.MessageStop(""))
 
-    def unheard(self, operation: o.Cancelled) -> None:
+    def unheard(self, operation: operations.Cancelled) -> None:
         """0-10 has no word for it. What the client still says of the subscription is taken in silence."""
         name = operation.consumer_tag
         destination = self.destinations.get(name)
@@ -563,29 +573,29 @@ def _short(text: str) -> str:
     return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
 
 
-SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int | None]]] = {
-    o.Deliver: ServerChannel.deliver,
-    o.Confirmed: ServerChannel.confirm,
-    o.Refused: ServerChannel.refused,
-    o.Returned: ServerChannel.returned,
-    o.Failed: ServerChannel.failed_request,
-    o.Flow: ServerChannel.peer_flow,
-    o.Cancelled: ServerChannel.unheard,
-    o.CloseChannel: ServerChannel.close,
-    o.ChannelClosed: ServerChannel.close_done,
+SENDERS: Final[Mapping[type[operations.Operation], Callable[[ServerChannel, Any], int | None]]] = {
+    operations.Deliver: ServerChannel.deliver,
+    operations.Confirmed: ServerChannel.confirm,
+    operations.Refused: ServerChannel.refused,
+    operations.Returned: ServerChannel.returned,
+    operations.Failed: ServerChannel.failed_request,
+    operations.Flow: ServerChannel.peer_flow,
+    operations.Cancelled: ServerChannel.unheard,
+    operations.CloseChannel: ServerChannel.close,
+    operations.ChannelClosed: ServerChannel.close_done,
     **dict.fromkeys(
         (
-            o.Done,
-            o.Declared,
-            o.ExchangeFound,
-            o.BindingFound,
-            o.Removed,
-            o.Consuming,
-            o.Acquired,
-            o.Resumed,
-            o.XaResult,
-            o.RecoverResult,
-            o.GetTimeoutResult,
+            operations.Done,
+            operations.Declared,
+            operations.ExchangeFound,
+            operations.BindingFound,
+            operations.Removed,
+            operations.Consuming,
+            operations.Acquired,
+            operations.Resumed,
+            operations.XaResult,
+            operations.RecoverResult,
+            operations.GetTimeoutResult,
         ),
         ServerChannel.outcome,
     ),

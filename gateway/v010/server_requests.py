@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway import operations as o
-from gateway.v010 import commands as c
+from gateway import operations
+from gateway.v010 import commands
 from gateway.v010.server_dtx import REQUESTS_DTX, RESULTS_DTX
 from gateway.v010.structs import Acquired, ExchangeBoundResult, ExchangeQueryResult, QueueQueryResult, Struct
 from gateway.values import Table
@@ -24,8 +24,8 @@ def _arguments(arguments: Table | None, alternate: str | None) -> Table:
     return {**table, ALTERNATE_EXCHANGE: alternate} if alternate else table
 
 
-REQUESTS: Final[Mapping[type[c.Command], Callable[[int, Any], o.Request]]] = {
-    c.ExchangeDeclare: lambda channel, command: o.DeclareExchange(
+REQUESTS: Final[Mapping[type[commands.Command], Callable[[int, Any], operations.Request]]] = {
+    commands.ExchangeDeclare: lambda channel, command: operations.DeclareExchange(
         channel,
         command.exchange,
         command.type or "",
@@ -34,18 +34,20 @@ REQUESTS: Final[Mapping[type[c.Command], Callable[[int, Any], o.Request]]] = {
         passive=command.passive,
         arguments=_arguments(command.arguments, command.alternate_exchange),
     ),
-    c.ExchangeDelete: lambda channel, command: o.DeleteExchange(channel, command.exchange, command.if_unused),
-    c.ExchangeQuery: lambda channel, command: o.QueryExchange(channel, command.name or ""),
-    c.ExchangeBind: lambda channel, command: o.BindQueue(
+    commands.ExchangeDelete: lambda channel, command: operations.DeleteExchange(
+        channel, command.exchange, command.if_unused
+    ),
+    commands.ExchangeQuery: lambda channel, command: operations.QueryExchange(channel, command.name or ""),
+    commands.ExchangeBind: lambda channel, command: operations.BindQueue(
         channel, command.queue, command.exchange, command.binding_key, command.arguments or {}
     ),
-    c.ExchangeUnbind: lambda channel, command: o.UnbindQueue(
+    commands.ExchangeUnbind: lambda channel, command: operations.UnbindQueue(
         channel, command.queue, command.exchange, command.binding_key
     ),
-    c.ExchangeBound: lambda channel, command: o.QueryBinding(
+    commands.ExchangeBound: lambda channel, command: operations.QueryBinding(
         channel, command.exchange or "", command.queue or "", command.binding_key, command.arguments
     ),
-    c.QueueDeclare: lambda channel, command: o.DeclareQueue(
+    commands.QueueDeclare: lambda channel, command: operations.DeclareQueue(
         channel,
         command.queue,
         command.durable,
@@ -54,26 +56,28 @@ REQUESTS: Final[Mapping[type[c.Command], Callable[[int, Any], o.Request]]] = {
         command.passive,
         _arguments(command.arguments, command.alternate_exchange),
     ),
-    c.QueueDelete: lambda channel, command: o.DeleteQueue(channel, command.queue, command.if_unused, command.if_empty),
-    c.QueuePurge: lambda channel, command: o.PurgeQueue(channel, command.queue),
-    c.QueueQuery: lambda channel, command: o.QueryQueue(channel, command.queue),
-    c.MessageCancel: lambda channel, command: o.Cancel(channel, command.destination),
-    c.TxSelect: lambda channel, command: o.TxSelect(channel),
-    c.TxCommit: lambda channel, command: o.TxCommit(channel),
-    c.TxRollback: lambda channel, command: o.TxRollback(channel),
+    commands.QueueDelete: lambda channel, command: operations.DeleteQueue(
+        channel, command.queue, command.if_unused, command.if_empty
+    ),
+    commands.QueuePurge: lambda channel, command: operations.PurgeQueue(channel, command.queue),
+    commands.QueueQuery: lambda channel, command: operations.QueryQueue(channel, command.queue),
+    commands.MessageCancel: lambda channel, command: operations.Cancel(channel, command.destination),
+    commands.TxSelect: lambda channel, command: operations.TxSelect(channel),
+    commands.TxCommit: lambda channel, command: operations.TxCommit(channel),
+    commands.TxRollback: lambda channel, command: operations.TxRollback(channel),
     **REQUESTS_DTX,
 }
 """Command -> operation, for those that wait for an outcome and are one operation. message.subscribe, transfer, the
 settlements and the flow commands have code of their own."""
 
-SETTLEMENTS: Final[Mapping[type[c.Command], o.Settlement]] = {
-    c.MessageAccept: o.Settlement.ACCEPT,
-    c.MessageRelease: o.Settlement.RELEASE,
-    c.MessageReject: o.Settlement.REJECT,
+SETTLEMENTS: Final[Mapping[type[commands.Command], operations.Settlement]] = {
+    commands.MessageAccept: operations.Settlement.ACCEPT,
+    commands.MessageRelease: operations.Settlement.RELEASE,
+    commands.MessageReject: operations.Settlement.REJECT,
 }
 
 
-def _queue(outcome: o.Declared) -> Struct:
+def _queue(outcome: operations.Declared) -> Struct:
     arguments = dict(outcome.arguments or {})
     alternate = arguments.pop(ALTERNATE_EXCHANGE, None)
     return QueueQueryResult(
@@ -86,11 +90,11 @@ def _queue(outcome: o.Declared) -> Struct:
     )
 
 
-def _exchange(outcome: o.ExchangeFound) -> Struct:
+def _exchange(outcome: operations.ExchangeFound) -> Struct:
     return ExchangeQueryResult(outcome.type, bool(outcome.durable), arguments=outcome.arguments or {})
 
 
-def _binding(outcome: o.BindingFound) -> Struct:
+def _binding(outcome: operations.BindingFound) -> Struct:
     found = outcome.exchange_found and outcome.queue_found
     return ExchangeBoundResult(
         not outcome.exchange_found,
@@ -101,21 +105,21 @@ def _binding(outcome: o.BindingFound) -> Struct:
     )
 
 
-def _acquired(outcome: o.Acquired) -> Struct:
+def _acquired(outcome: operations.Acquired) -> Struct:
     return Acquired(tuple(((first - 1) & 0xFFFFFFFF, (last - 1) & 0xFFFFFFFF) for first, last in outcome.deliveries))
 
 
-RESULTS: Final[Mapping[tuple[type[c.Command], type[o.Outcome]], Callable[[Any], Struct]]] = {
-    (c.QueueQuery, o.Declared): _queue,
-    (c.ExchangeQuery, o.ExchangeFound): _exchange,
-    (c.ExchangeBound, o.BindingFound): _binding,
-    (c.MessageAcquire, o.Acquired): _acquired,
+RESULTS: Final[Mapping[tuple[type[commands.Command], type[operations.Outcome]], Callable[[Any], Struct]]] = {
+    (commands.QueueQuery, operations.Declared): _queue,
+    (commands.ExchangeQuery, operations.ExchangeFound): _exchange,
+    (commands.ExchangeBound, operations.BindingFound): _binding,
+    (commands.MessageAcquire, operations.Acquired): _acquired,
     **RESULTS_DTX,
 }
 """(command, outcome) -> result. Any other pair is completion without one."""
 
-MISSING: Final[Mapping[type[c.Command], Struct]] = {
-    c.QueueQuery: QueueQueryResult(),
-    c.ExchangeQuery: ExchangeQueryResult(not_found=True),
+MISSING: Final[Mapping[type[commands.Command], Struct]] = {
+    commands.QueueQuery: QueueQueryResult(),
+    commands.ExchangeQuery: ExchangeQueryResult(not_found=True),
 }
 """The result where Failed 404 is the outcome."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from gateway.classic.frames import METHOD, OVERHEAD, method_frame
 from gateway.classic.methods import Method
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.v010_draft import methods as t
+from gateway.v010_draft import methods
 from gateway.v010_draft.execution import Executed
 from gateway.v010_draft.fields import ReferenceTo
 from gateway.v010_draft.references import References, SessionFault
@@ -39,7 +39,7 @@ MESSAGE_ENVELOPE: Final = 64
 """Octets of an append that are not the piece, at most."""
 
 METHODS: Final[Mapping[int, type[Method]]] = {
-    method.key: method for group in (t.SHARED, t.OWN, UNSERVED.methods) for method in group
+    method.key: method for group in (methods.SHARED, methods.OWN, UNSERVED.methods) for method in group
 }
 """Every method of the draft, by key."""
 
@@ -51,9 +51,9 @@ class Attached:
         "_answered", "_heard", "_names", "_seen", "executed", "number", "out", "references", "sent", "session",
     )  # fmt: skip
 
-    commands: ClassVar[Mapping[int, Callable[[Any, int, Any], None]]]
+    command_handlers: ClassVar[Mapping[int, Callable[[Any, int, Any], None]]]
     """What this end does with a command: (channel, id, method)."""
-    controls: ClassVar[Mapping[int, Callable[[Any, Any], None]]]
+    control_handlers: ClassVar[Mapping[int, Callable[[Any, Any], None]]]
     """What it does with the methods that are no commands: (channel, method)."""
     responses: ClassVar[Mapping[int, Callable[[Any, int, int, Any], None]]]
     """What it does with responses: (channel, first id, last id, method)."""
@@ -110,11 +110,11 @@ class Attached:
             return self._transfer(head + inline(body))
         self._names += 1
         name = b"%d" % self._names
-        self.command(t.MessageOpen(name))
+        self.command(methods.MessageOpen(name))
         for at in range(0, len(body), room - MESSAGE_ENVELOPE):
-            self.command(t.MessageAppend(name, body[at : at + room - MESSAGE_ENVELOPE]))
+            self.command(methods.MessageAppend(name, body[at : at + room - MESSAGE_ENVELOPE]))
         number = self._transfer(head + by_reference(name))
-        self.command(t.MessageClose(name))
+        self.command(methods.MessageClose(name))
         return number
 
     def _transfer(self, payload: bytes) -> int:
@@ -136,9 +136,9 @@ class Attached:
         try:
             if kind == RESPONSE:
                 self._response(ids, key, data, at, end)
-            elif key in t.RESPONSES:
+            elif key in methods.RESPONSES:
                 raise FrameSyntaxError(f"{METHODS[key].title} in a frame that is no response", COMMAND_INVALID)
-            elif key >> 16 in t.NO_COMMANDS:
+            elif key >> 16 in methods.NO_COMMANDS:
                 self._control(kind, key, data, at, end)
             else:
                 self._command(kind, ids[0], key, data, at, end)
@@ -155,7 +155,7 @@ class Attached:
         handler(self, ids[1], ids[1] + ids[2], METHODS[key].decode(data, at, end, self.session.tables))
 
     def _control(self, kind: int, key: int, data: bytes, at: int, end: int) -> None:
-        handler = self.controls.get(key)
+        handler = self.control_handlers.get(key)
         if handler is None or kind != METHOD:
             raise self._misplaced(key, f"on channel {self.number}")
         handler(self, METHODS[key].decode(data, at, end, self.session.tables))
@@ -167,14 +167,14 @@ class Attached:
             raise FrameSyntaxError(f"request {claimed} where {number} comes next", COMMAND_INVALID)
         executed.next = number + 1
         self.session.dirty[self.number] = self
-        if key == t.MessageTransfer.key:
+        if key == methods.MessageTransfer.key:
             transfer = read_transfer(data, at, end)
             if isinstance(transfer.body, ReferenceTo):
                 self.references.refer(number, transfer)
             else:
                 self._arrived(number, transfer, transfer.body)
             return
-        handler = self.commands.get(key)
+        handler = self.command_handlers.get(key)
         if handler is None:
             raise self._misplaced(key, f"on channel {self.number}")
         handler(self, number, METHODS[key].decode(data, at, end, self.session.tables))
@@ -216,15 +216,15 @@ class Attached:
 
     # -------------------------------------------------------------------------------------- for both roles
 
-    def _open(self, number: int, method: t.MessageOpen) -> None:
+    def _open(self, number: int, method: methods.MessageOpen) -> None:
         self.references.open(method.reference)
         self.done(number)
 
-    def _append(self, number: int, method: t.MessageAppend) -> None:
+    def _append(self, number: int, method: methods.MessageAppend) -> None:
         self.references.append(method.reference, method.bytes)
         self.done(number)
 
-    def _close(self, number: int, method: t.MessageClose) -> None:
+    def _close(self, number: int, method: methods.MessageClose) -> None:
         arrived = self.references.close(method.reference)
         self.done(number)
         for named_by, transfer in arrived.transfers:
@@ -233,47 +233,47 @@ class Attached:
             else:
                 self.transferred(named_by, transfer, arrived.body)
 
-    def _checkpoint(self, number: int, method: t.MessageCheckpoint) -> None:
+    def _checkpoint(self, number: int, method: methods.MessageCheckpoint) -> None:
         self.references.check(method.reference)
         self.done(number)
 
-    def _resume(self, number: int, method: t.MessageResume) -> None:
+    def _resume(self, number: int, method: methods.MessageResume) -> None:
         self.references.open(method.reference)
-        self.respond(t.MessageOffset(0), number, number)
+        self.respond(methods.MessageOffset(0), number, number)
         self.done(number)
 
-    def _flush(self, method: t.ExecutionFlush) -> None:
+    def _flush(self, method: methods.ExecutionFlush) -> None:
         self.executed.flush()
         self.session.dirty[self.number] = self
 
-    def _ping(self, method: t.SessionPing) -> None:
-        self.control(t.SessionPong())
+    def _ping(self, method: methods.SessionPing) -> None:
+        self.control(methods.SessionPong())
 
     def _solicited(self, method: Method) -> None:
         """session.solicit-ack or high-water-mark. Frames are counted from 0, like commands, from the one behind that
         which opened the session."""
-        self.control(t.SessionAck((self._seen - 1) & 0xFFFFFFFF, ()))
+        self.control(methods.SessionAck((self._seen - 1) & 0xFFFFFFFF, ()))
 
     def pass_over(self, method: Method) -> None:
         """Nothing to do."""
 
 
 BODIES: Final[Mapping[int, Callable[[Any, int, Any], None]]] = {
-    t.MessageOpen.key: Attached._open,
-    t.MessageAppend.key: Attached._append,
-    t.MessageClose.key: Attached._close,
-    t.MessageCheckpoint.key: Attached._checkpoint,
-    t.MessageResume.key: Attached._resume,
+    methods.MessageOpen.key: Attached._open,
+    methods.MessageAppend.key: Attached._append,
+    methods.MessageClose.key: Attached._close,
+    methods.MessageCheckpoint.key: Attached._checkpoint,
+    methods.MessageResume.key: Attached._resume,
 }
 """What both ends do with the commands about references."""
 
 CONTROLS: Final[Mapping[int, Callable[[Any, Any], None]]] = {
-    t.SessionFlowOk.key: Attached.pass_over,
-    t.SessionPing.key: Attached._ping,
-    t.SessionPong.key: Attached.pass_over,
-    t.SessionAck.key: Attached.pass_over,
-    t.SessionHighWaterMark.key: Attached._solicited,
-    t.SessionSolicitAck.key: Attached._solicited,
-    t.ExecutionFlush.key: Attached._flush,
+    methods.SessionFlowOk.key: Attached.pass_over,
+    methods.SessionPing.key: Attached._ping,
+    methods.SessionPong.key: Attached.pass_over,
+    methods.SessionAck.key: Attached.pass_over,
+    methods.SessionHighWaterMark.key: Attached._solicited,
+    methods.SessionSolicitAck.key: Attached._solicited,
+    methods.ExecutionFlush.key: Attached._flush,
 }
 """And with these methods that are none."""

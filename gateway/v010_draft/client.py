@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 from gateway.classic.client import ClassicClient
 from gateway.errors import FrameSyntaxError, StateError
 from gateway.operations import Operation
@@ -22,7 +22,7 @@ class ClientSession(Frames, ClassicClient):
         """Return an operation from ``receive_data``. The list of events is another one after each."""
         self.emit(operation)
 
-    def _learn(self, method: m.ConnectionStart) -> None:
+    def _learn(self, method: methods.ConnectionStart) -> None:
         super()._learn(method)
         known = self.capabilities
         known.confirms = Confirms.COMPLETION

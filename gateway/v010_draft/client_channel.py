@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway import operations as o
+from gateway import operations
 from gateway.classic.frames import REPLY_CODES
 from gateway.classic.methods import Method
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
 from gateway.v010.execution import RangeSet, unwrap, unwrap_ranges, within
-from gateway.v010_draft import methods as t
+from gateway.v010_draft import methods
 from gateway.v010_draft.attached import BODIES, CONTROLS, Attached
 from gateway.v010_draft.client_requests import CHECKS, REQUESTS, Step, consuming
 from gateway.v010_draft.translate import (
@@ -66,7 +66,7 @@ class ClientChannel(Attached):
 
     def __init__(self, session: ClientSession, number: int) -> None:
         super().__init__(session, number)
-        self.emit: Callable[[o.Operation], None] = session.say
+        self.emit: Callable[[operations.Operation], None] = session.say
         self.serial = 1
         self.opening = True
         self.closing = False
@@ -75,7 +75,7 @@ class ClientChannel(Attached):
         self.committing = False
         """A commit or rollback is under way: nothing may be sent."""
         self.pending: dict[int, int | Step] = {}
-        self.prefetch = t.MessageQos(0, 0, False)
+        self.prefetch = methods.MessageQos(0, 0, False)
         """What was asked for last."""
         self.consumers: dict[str, Consumer] = {}
         self.outstanding: dict[int, None] = {}
@@ -85,14 +85,14 @@ class ClientChannel(Attached):
         self._asking = False
         """Something was sent of which the completion is awaited, and not asked for."""
         self._tags = 0
-        self.control(t.SessionOpen(0))
+        self.control(methods.SessionOpen(0))
 
     # ---------------------------------------------------------------------------------------------- sending
 
-    def send(self, operation: o.Operation) -> int:
+    def send(self, operation: operations.Operation) -> int:
         """Carry out an operation of the user's; its serial."""
         kind = type(operation)
-        if kind is o.OpenChannel:
+        if kind is operations.OpenChannel:
             raise StateError(f"channel {self.number} is open")
         if self.closing or self.committing:
             raise StateError(
@@ -122,7 +122,7 @@ class ClientChannel(Attached):
         self._asking = True
         self.session.dirty[self.number] = self
 
-    def publish(self, operation: o.Publish) -> None:
+    def publish(self, operation: operations.Publish) -> None:
         """message.transfer."""
         flags = (REJECT_UNROUTABLE if operation.mandatory else 0) | (IMMEDIATE if operation.immediate else 0)
         message = operation.message
@@ -134,10 +134,10 @@ class ClientChannel(Attached):
         """See :class:`~gateway.v010_draft.attached.Attached`: ask, and tell."""
         if self._asking and not self.closing:
             self._asking = False
-            self.control(t.ExecutionFlush())
+            self.control(methods.ExecutionFlush())
         super().flush()
 
-    def settle(self, operation: o.Settle) -> None:
+    def settle(self, operation: operations.Settle) -> None:
         """message.ok or reject of what is outstanding in the range."""
         first, last = operation.first, operation.last or self.executed.next
         outstanding = self.outstanding
@@ -157,14 +157,14 @@ class ClientChannel(Attached):
         for start, stop in settled:
             self.respond(method, start, stop)
 
-    def flow(self, operation: o.Flow) -> None:
+    def flow(self, operation: operations.Flow) -> None:
         """session.flow."""
-        self.control(t.SessionFlow(operation.active))
+        self.control(methods.SessionFlow(operation.active))
 
-    def close(self, operation: o.CloseChannel) -> None:
+    def close(self, operation: operations.CloseChannel) -> None:
         """session.close."""
         self.flush()
-        self.control(t.SessionClose())
+        self.control(methods.SessionClose())
         self.closing = True
 
     def add_consumer(self, tag: str, no_ack: bool) -> Consumer:
@@ -192,11 +192,13 @@ class ClientChannel(Attached):
         step = consumer.get
         number += 1
         if step is None:
-            self.emit(o.Deliver(self.number, consumer.tag, number, redelivered, exchange, routing_key, message))
+            self.emit(
+                operations.Deliver(self.number, consumer.tag, number, redelivered, exchange, routing_key, message)
+            )
         else:
             consumer.get = None
             serial = step.serial
-            self.emit(o.Got(self.number, serial, serial, number, redelivered, exchange, routing_key, message))
+            self.emit(operations.Got(self.number, serial, serial, number, redelivered, exchange, routing_key, message))
 
     def oversized(self, number: int, transfer: Transfer, size: int, limit: int) -> None:
         """A delivery that is outstanding like any other, but has no body."""
@@ -206,7 +208,9 @@ class ClientChannel(Attached):
         redelivered = transfer.flags & REDELIVERED != 0
         tag = consumer.tag if consumer.get is None else ""
         exchange, routing_key = transfer.exchange, transfer.routing_key
-        self.emit(o.DeliveryTooLarge(self.number, tag, number + 1, size, limit, redelivered, exchange, routing_key))
+        self.emit(
+            operations.DeliveryTooLarge(self.number, tag, number + 1, size, limit, redelivered, exchange, routing_key)
+        )
 
     def _take(self, number: int, transfer: Transfer) -> Consumer | None:
         """Note a delivery; whose it is, None where nobody waits for it any more."""
@@ -229,7 +233,7 @@ class ClientChannel(Attached):
     def _under_way(self, first: int, last: int) -> list[int]:
         return within(self.pending, [(first, last)], self.sent - 1)
 
-    def completed(self, method: t.ExecutionComplete) -> None:
+    def completed(self, method: methods.ExecutionComplete) -> None:
         """execution.complete: publishes are safe, requests are done."""
         mark = unwrap(method.cumulative_execution_mark, self.sent)
         ranges = [(0, mark), *unwrap_ranges(method.ranged_execution_set, self.sent)]
@@ -251,9 +255,9 @@ class ClientChannel(Attached):
 
     def _confirm(self, first: int, last: int) -> None:
         if first and self.confirming:
-            self.emit(o.Confirmed(self.number, first, last))
+            self.emit(operations.Confirmed(self.number, first, last))
 
-    def accepted(self, first: int, last: int, method: t.MessageOk) -> None:
+    def accepted(self, first: int, last: int, method: methods.MessageOk) -> None:
         """message.ok: of publishes, which are safe; or of a get, behind its message."""
         for number in self._under_way(first, last):
             step = self.pending.pop(number)
@@ -264,7 +268,7 @@ class ClientChannel(Attached):
             else:
                 self._got(step)
 
-    def emptied(self, first: int, last: int, method: t.MessageEmpty) -> None:
+    def emptied(self, first: int, last: int, method: methods.MessageEmpty) -> None:
         """message.empty: there was nothing to get."""
         for number in self._under_way(first, last):
             step = self.pending.pop(number)
@@ -277,9 +281,9 @@ class ClientChannel(Attached):
         assert step.get is not None
         consumer = self.consumers.pop(step.get)
         if consumer.get is not None:
-            self.emit(o.GotNothing(self.number, step.serial, step.serial))
+            self.emit(operations.GotNothing(self.number, step.serial, step.serial))
 
-    def rejected(self, first: int, last: int, method: t.MessageReject) -> None:
+    def rejected(self, first: int, last: int, method: methods.MessageReject) -> None:
         """message.reject of publishes. The code does not tell unroutable from refused; the text of our servers does."""
         for number in self._under_way(first, last):
             step = self.pending[number]
@@ -288,9 +292,9 @@ class ClientChannel(Attached):
             del self.pending[number]
             code = _code_of(method)
             if code in (NO_ROUTE, NO_CONSUMERS):
-                self.emit(o.Returned(self.number, step, step, code, method.text))
+                self.emit(operations.Returned(self.number, step, step, code, method.text))
             elif self.confirming:
-                self.emit(o.Refused(self.number, step, step, code, method.text))
+                self.emit(operations.Refused(self.number, step, step, code, method.text))
 
     def replied(self, number: int, method: Method) -> None:
         """A synchronous answer: to the oldest request that waits for it."""
@@ -306,39 +310,39 @@ class ClientChannel(Attached):
 
     # ------------------------------------------------------------------------------------------ the session
 
-    def _attached(self, method: t.SessionAttached) -> None:
+    def _attached(self, method: methods.SessionAttached) -> None:
         if not self.opening:
             raise FrameSyntaxError(f"{method.title} on channel {self.number}, which has a session", 503)
         self.opening = False
         self._seen = 0
-        self.emit(o.Done(self.number, 1, 1))
+        self.emit(operations.Done(self.number, 1, 1))
 
-    def _flowed(self, method: t.SessionFlow) -> None:
-        self.control(t.SessionFlowOk(method.active))
-        self.emit(o.Flow(self.number, method.active))
+    def _flowed(self, method: methods.SessionFlow) -> None:
+        self.control(methods.SessionFlowOk(method.active))
+        self.emit(operations.Flow(self.number, method.active))
 
-    def _close_asked(self, method: t.SessionClose) -> None:
+    def _close_asked(self, method: methods.SessionClose) -> None:
         """The server wants to end it."""
-        self.control(t.SessionClosed(OK, ""))
+        self.control(methods.SessionClosed(OK, ""))
         self._over(OK, "closed by the server", True)
 
-    def _closed(self, method: t.SessionClosed) -> None:
+    def _closed(self, method: methods.SessionClosed) -> None:
         code, text = method.reply_code, method.reply_text
         if not (self.closing and code == OK):
             oldest = next(iter(self.pending.values()), None)
             if self.opening:
-                self.emit(o.Failed(self.number, 1, 1, code, text))
+                self.emit(operations.Failed(self.number, 1, 1, code, text))
             elif isinstance(oldest, Step):
                 # What was complete was said before: it is the first of the others.
-                self.emit(o.Failed(self.number, oldest.serial, oldest.serial, code, text))
+                self.emit(operations.Failed(self.number, oldest.serial, oldest.serial, code, text))
         self._over(code, text, not self.closing)
 
-    def _detached(self, method: t.SessionDetached) -> None:
+    def _detached(self, method: methods.SessionDetached) -> None:
         self._over(OK, "the server detached the session", True)
 
     def _over(self, code: int, text: str, by_peer: bool) -> None:
         self.session.detach(self)
-        self.emit(o.ChannelClosed(self.number, code, text, by_peer))
+        self.emit(operations.ChannelClosed(self.number, code, text, by_peer))
 
     def asked_with(self, key: int) -> Step | None:
         """The oldest of the user's requests under way that was sent as the method of that key."""
@@ -349,38 +353,38 @@ class ClientChannel(Attached):
         """The method of that key failed, and the connection with it: that is the outcome of the request."""
         step = self.asked_with(key)
         assert step is not None
-        self.emit(o.Failed(self.number, step.serial, step.serial, code, text))
+        self.emit(operations.Failed(self.number, step.serial, step.serial, code, text))
 
-    commands: ClassVar[Mapping[int, Callable[[Any, int, Any], None]]] = {
+    command_handlers: ClassVar[Mapping[int, Callable[[Any, int, Any], None]]] = {
         **BODIES,
         **dict.fromkeys(
             (
-                t.ExchangeQueryOk.key,
-                t.QueueDeclareOk.key,
-                t.QueuePurgeOk.key,
-                t.QueueDeleteOk.key,
-                t.BindingQueryOk.key,
+                methods.ExchangeQueryOk.key,
+                methods.QueueDeclareOk.key,
+                methods.QueuePurgeOk.key,
+                methods.QueueDeleteOk.key,
+                methods.BindingQueryOk.key,
             ),
             replied,
         ),
     }
-    controls: ClassVar[Mapping[int, Callable[[Any, Any], None]]] = {
+    control_handlers: ClassVar[Mapping[int, Callable[[Any, Any], None]]] = {
         **CONTROLS,
-        t.ExecutionComplete.key: completed,
-        t.SessionAttached.key: _attached,
-        t.SessionFlow.key: _flowed,
-        t.SessionClose.key: _close_asked,
-        t.SessionClosed.key: _closed,
-        t.SessionDetached.key: _detached,
+        methods.ExecutionComplete.key: completed,
+        methods.SessionAttached.key: _attached,
+        methods.SessionFlow.key: _flowed,
+        methods.SessionClose.key: _close_asked,
+        methods.SessionClosed.key: _closed,
+        methods.SessionDetached.key: _detached,
     }
     responses: ClassVar[Mapping[int, Callable[[Any, int, int, Any], None]]] = {
-        t.MessageOk.key: accepted,
-        t.MessageEmpty.key: emptied,
-        t.MessageReject.key: rejected,
+        methods.MessageOk.key: accepted,
+        methods.MessageEmpty.key: emptied,
+        methods.MessageReject.key: rejected,
     }
 
 
-def _code_of(method: t.MessageReject) -> int:
+def _code_of(method: methods.MessageReject) -> int:
     """The reply code that a rejection of a publish stands for. What is generic and names no other code is unroutable:
     that is what a broker was asked to say."""
     if method.code == NOT_DELIVERED:
@@ -389,17 +393,17 @@ def _code_of(method: t.MessageReject) -> int:
     return next(named, NO_ROUTE)
 
 
-SETTLEMENTS: Final[Mapping[o.Settlement, Method]] = {
-    o.Settlement.ACCEPT: t.MessageOk(),
-    o.Settlement.RELEASE: t.MessageReject(NOT_DELIVERED, "released"),
-    o.Settlement.REJECT: t.MessageReject(GENERIC, "rejected"),
+SETTLEMENTS: Final[Mapping[operations.Settlement, Method]] = {
+    operations.Settlement.ACCEPT: methods.MessageOk(),
+    operations.Settlement.RELEASE: methods.MessageReject(NOT_DELIVERED, "released"),
+    operations.Settlement.REJECT: methods.MessageReject(GENERIC, "rejected"),
 }
 """What a settlement becomes."""
 
-SENDERS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
-    o.Publish: ClientChannel.publish,
-    o.Settle: ClientChannel.settle,
-    o.Flow: ClientChannel.flow,
-    o.CloseChannel: ClientChannel.close,
+SENDERS: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any], None]]] = {
+    operations.Publish: ClientChannel.publish,
+    operations.Settle: ClientChannel.settle,
+    operations.Flow: ClientChannel.flow,
+    operations.CloseChannel: ClientChannel.close,
 }
 """What is no command with an outcome of its own."""

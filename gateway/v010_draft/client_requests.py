@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import operations as o
+from gateway import operations
 from gateway.classic.methods import Method
 from gateway.errors import StateError
 from gateway.v010.client_requests import ALTERNATE_EXCHANGE
-from gateway.v010_draft import methods as t
+from gateway.v010_draft import methods
 from gateway.values import Table, Typed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Step:
 
 def done(channel: ClientChannel, step: Step) -> None:
     """The usual end."""
-    channel.emit(o.Done(channel.number, step.serial, step.serial))
+    channel.emit(operations.Done(channel.number, step.serial, step.serial))
 
 
 def _alternate(arguments: Table) -> tuple[str, Table]:
@@ -57,9 +57,9 @@ def _alternate(arguments: Table) -> tuple[str, Table]:
     return name, {key: value for key, value in arguments.items() if key != ALTERNATE_EXCHANGE}
 
 
-def _declare_exchange(request: o.DeclareExchange) -> Method:
+def _declare_exchange(request: operations.DeclareExchange) -> Method:
     alternate, arguments = _alternate(request.arguments)
-    return t.ExchangeDeclare(
+    return methods.ExchangeDeclare(
         0,
         request.exchange,
         request.type,
@@ -71,9 +71,9 @@ def _declare_exchange(request: o.DeclareExchange) -> Method:
     )
 
 
-def _declare_queue(request: o.DeclareQueue) -> Method:
+def _declare_queue(request: operations.DeclareQueue) -> Method:
     alternate, arguments = _alternate(request.arguments)
-    return t.QueueDeclare(
+    return methods.QueueDeclare(
         0,
         request.queue,
         alternate,
@@ -102,7 +102,7 @@ def _cancelled(channel: ClientChannel, step: Step) -> None:
 def _ended(channel: ClientChannel, step: Step) -> None:
     """tx.commit or rollback; after that what was settled in the transaction is out again."""
     channel.committing = False
-    if type(step.request) is o.TxRollback:
+    if type(step.request) is operations.TxRollback:
         channel.outstanding = dict.fromkeys(sorted([*channel.outstanding, *channel.undecided]))
     channel.undecided.clear()
     done(channel, step)
@@ -113,25 +113,27 @@ def consuming(channel: ClientChannel, step: Step) -> None:
     consumer = channel.consumers.get(step.request.consumer_tag)
     if consumer is not None and consumer.starting is step:
         consumer.starting = None
-        channel.emit(o.Consuming(channel.number, step.serial, step.serial, consumer.tag))
+        channel.emit(operations.Consuming(channel.number, step.serial, step.serial, consumer.tag))
 
 
-SIMPLE: Final[Mapping[type[o.Operation], tuple[Callable[[Any], Method], Callable[[ClientChannel, Step], None]]]] = {
-    o.DeclareExchange: (_declare_exchange, done),
-    o.DeleteExchange: (lambda request: t.ExchangeDelete(0, request.exchange, request.if_unused), done),
-    o.BindQueue: (
-        lambda request: t.QueueBind(0, request.queue, request.exchange, request.routing_key, request.arguments),
+SIMPLE: Final[
+    Mapping[type[operations.Operation], tuple[Callable[[Any], Method], Callable[[ClientChannel, Step], None]]]
+] = {
+    operations.DeclareExchange: (_declare_exchange, done),
+    operations.DeleteExchange: (lambda request: methods.ExchangeDelete(0, request.exchange, request.if_unused), done),
+    operations.BindQueue: (
+        lambda request: methods.QueueBind(0, request.queue, request.exchange, request.routing_key, request.arguments),
         done,
     ),
-    o.UnbindQueue: (
-        lambda request: t.QueueUnbind(0, request.queue, request.exchange, request.routing_key, request.arguments),
+    operations.UnbindQueue: (
+        lambda request: methods.QueueUnbind(0, request.queue, request.exchange, request.routing_key, request.arguments),
         done,
     ),
-    o.Cancel: (lambda request: t.MessageCancel(request.consumer_tag), _cancelled),
-    o.Recover: (lambda request: t.MessageRecover(request.requeue), _recovered),
-    o.TxSelect: (lambda request: t.TxSelect(), done),
-    o.TxCommit: (lambda request: t.TxCommit(), _ended),
-    o.TxRollback: (lambda request: t.TxRollback(), _ended),
+    operations.Cancel: (lambda request: methods.MessageCancel(request.consumer_tag), _cancelled),
+    operations.Recover: (lambda request: methods.MessageRecover(request.requeue), _recovered),
+    operations.TxSelect: (lambda request: methods.TxSelect(), done),
+    operations.TxCommit: (lambda request: methods.TxCommit(), _ended),
+    operations.TxRollback: (lambda request: methods.TxRollback(), _ended),
 }
 """Request -> command, and what its completion means."""
 
@@ -143,46 +145,48 @@ def simple(channel: ClientChannel, request: Any, serial: int) -> None:
     step = Step(serial, request, method)
     step.complete = complete
     channel.ask(method, step)
-    if type(request) in (o.TxCommit, o.TxRollback):
+    if type(request) in (operations.TxCommit, operations.TxRollback):
         channel.committing = True
-    elif type(request) is o.TxSelect:
+    elif type(request) is operations.TxSelect:
         channel.transacted = True
 
 
-def qos(channel: ClientChannel, request: o.Qos, serial: int) -> None:
+def qos(channel: ClientChannel, request: operations.Qos, serial: int) -> None:
     """message.qos."""
-    prefetch = t.MessageQos(request.prefetch_size, request.prefetch_count, request.whole_channel)
+    prefetch = methods.MessageQos(request.prefetch_size, request.prefetch_count, request.whole_channel)
     _ask_qos(channel, request, serial, prefetch)
     channel.prefetch = prefetch
 
 
-def select_confirm(channel: ClientChannel, request: o.SelectConfirm, serial: int) -> None:
+def select_confirm(channel: ClientChannel, request: operations.SelectConfirm, serial: int) -> None:
     """The draft confirms without being asked; the prefetch, said once more, makes the request take its turn."""
     _ask_qos(channel, request, serial, channel.prefetch)
     channel.confirming = True
 
 
-def _ask_qos(channel: ClientChannel, request: o.Request, serial: int, prefetch: t.MessageQos) -> None:
+def _ask_qos(channel: ClientChannel, request: operations.Request, serial: int, prefetch: methods.MessageQos) -> None:
     step = Step(serial, request, prefetch)
     step.complete = done
     channel.ask(prefetch, step)
 
 
-def consume(channel: ClientChannel, request: o.Consume, serial: int) -> None:
+def consume(channel: ClientChannel, request: operations.Consume, serial: int) -> None:
     """message.consume."""
     tag = request.consumer_tag or channel.fresh_tag()
     arguments = request.arguments if request.acquired else {**request.arguments, BROWSE: True}
-    method = t.MessageConsume(0, request.queue, tag, request.no_local, request.no_ack, request.exclusive, arguments)
-    step = Step(serial, o.Consume(request.channel, request.queue, tag), method)
+    method = methods.MessageConsume(
+        0, request.queue, tag, request.no_local, request.no_ack, request.exclusive, arguments
+    )
+    step = Step(serial, operations.Consume(request.channel, request.queue, tag), method)
     step.complete = consuming
     channel.ask(method, step)
     channel.add_consumer(tag, request.no_ack).starting = step
 
 
-def get(channel: ClientChannel, request: o.Get, serial: int) -> None:
+def get(channel: ClientChannel, request: operations.Get, serial: int) -> None:
     """message.get, to a destination of its own."""
     tag = channel.fresh_tag("get")
-    method = t.MessageGet(0, request.queue, tag, request.no_ack)
+    method = methods.MessageGet(0, request.queue, tag, request.no_ack)
     step = Step(serial, request, method)
     step.get = tag
     channel.ask(method, step)
@@ -192,27 +196,31 @@ def get(channel: ClientChannel, request: o.Get, serial: int) -> None:
 # -------------------------------------------------------------------------------------- answered by a method
 
 
-def _declared(channel: ClientChannel, step: Step, reply: t.QueueDeclareOk) -> None:
+def _declared(channel: ClientChannel, step: Step, reply: methods.QueueDeclareOk) -> None:
     serial = step.serial
-    channel.emit(o.Declared(channel.number, serial, serial, reply.queue, reply.message_count, reply.consumer_count))
+    channel.emit(
+        operations.Declared(channel.number, serial, serial, reply.queue, reply.message_count, reply.consumer_count)
+    )
 
 
-def _removed(channel: ClientChannel, step: Step, reply: t.QueuePurgeOk | t.QueueDeleteOk) -> None:
-    channel.emit(o.Removed(channel.number, step.serial, step.serial, reply.message_count))
+def _removed(channel: ClientChannel, step: Step, reply: methods.QueuePurgeOk | methods.QueueDeleteOk) -> None:
+    channel.emit(operations.Removed(channel.number, step.serial, step.serial, reply.message_count))
 
 
-def _exchange_found(channel: ClientChannel, step: Step, reply: t.ExchangeQueryOk) -> None:
+def _exchange_found(channel: ClientChannel, step: Step, reply: methods.ExchangeQueryOk) -> None:
     number, serial, name = channel.number, step.serial, step.request.exchange
     if reply.not_found:
-        channel.emit(o.Failed(number, serial, serial, NOT_FOUND, f"NOT_FOUND - no exchange '{name}'"))
+        channel.emit(operations.Failed(number, serial, serial, NOT_FOUND, f"NOT_FOUND - no exchange '{name}'"))
     else:
-        channel.emit(o.ExchangeFound(number, serial, serial, name, reply.type or None, reply.durable, reply.arguments))
+        channel.emit(
+            operations.ExchangeFound(number, serial, serial, name, reply.type or None, reply.durable, reply.arguments)
+        )
 
 
-def _binding_found(channel: ClientChannel, step: Step, reply: t.BindingQueryOk) -> None:
+def _binding_found(channel: ClientChannel, step: Step, reply: methods.BindingQueryOk) -> None:
     found = not (reply.exchange_not_found or reply.queue_not_found)
     channel.emit(
-        o.BindingFound(
+        operations.BindingFound(
             channel.number,
             step.serial,
             step.serial,
@@ -228,28 +236,36 @@ def _binding_found(channel: ClientChannel, step: Step, reply: t.BindingQueryOk) 
 
 ANSWERED: Final[
     Mapping[
-        type[o.Operation],
+        type[operations.Operation],
         tuple[Callable[[Any], Method], type[Method], Callable[[ClientChannel, Step, Any], None]],
     ]
 ] = {
-    o.DeclareQueue: (_declare_queue, t.QueueDeclareOk, _declared),
-    o.QueryQueue: (
-        lambda request: _declare_queue(o.DeclareQueue(request.channel, request.queue, passive=True)),
-        t.QueueDeclareOk,
+    operations.DeclareQueue: (_declare_queue, methods.QueueDeclareOk, _declared),
+    operations.QueryQueue: (
+        lambda request: _declare_queue(operations.DeclareQueue(request.channel, request.queue, passive=True)),
+        methods.QueueDeclareOk,
         _declared,
     ),
-    o.PurgeQueue: (lambda request: t.QueuePurge(0, request.queue, False), t.QueuePurgeOk, _removed),
-    o.DeleteQueue: (
-        lambda request: t.QueueDelete(0, request.queue, request.if_unused, request.if_empty, False),
-        t.QueueDeleteOk,
+    operations.PurgeQueue: (
+        lambda request: methods.QueuePurge(0, request.queue, False),
+        methods.QueuePurgeOk,
         _removed,
     ),
-    o.QueryExchange: (lambda request: t.ExchangeQuery(0, request.exchange), t.ExchangeQueryOk, _exchange_found),
-    o.QueryBinding: (
-        lambda request: t.BindingQuery(
+    operations.DeleteQueue: (
+        lambda request: methods.QueueDelete(0, request.queue, request.if_unused, request.if_empty, False),
+        methods.QueueDeleteOk,
+        _removed,
+    ),
+    operations.QueryExchange: (
+        lambda request: methods.ExchangeQuery(0, request.exchange),
+        methods.ExchangeQueryOk,
+        _exchange_found,
+    ),
+    operations.QueryBinding: (
+        lambda request: methods.BindingQuery(
             0, request.exchange, request.queue, request.routing_key or "", request.arguments or {}
         ),
-        t.BindingQueryOk,
+        methods.BindingQueryOk,
         _binding_found,
     ),
 }
@@ -266,44 +282,44 @@ def answered(channel: ClientChannel, request: Any, serial: int) -> None:
     channel.ask(method, step)
 
 
-REQUESTS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any, int], None]]] = {
+REQUESTS: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any, int], None]]] = {
     **dict.fromkeys(SIMPLE, simple),
     **dict.fromkeys(ANSWERED, answered),
-    o.Qos: qos,
-    o.SelectConfirm: select_confirm,
-    o.Consume: consume,
-    o.Get: get,
+    operations.Qos: qos,
+    operations.SelectConfirm: select_confirm,
+    operations.Consume: consume,
+    operations.Get: get,
 }
 """Everything with an outcome that is not a publish."""
 
 
-def _check_consume(channel: ClientChannel, request: o.Consume) -> None:
+def _check_consume(channel: ClientChannel, request: operations.Consume) -> None:
     if request.consumer_tag in channel.consumers:
         raise StateError(f"channel {channel.number}: the consumer tag {request.consumer_tag!r:.80} is in use")
 
 
-def _check_cancel(channel: ClientChannel, request: o.Cancel) -> None:
+def _check_cancel(channel: ClientChannel, request: operations.Cancel) -> None:
     if request.consumer_tag not in channel.consumers:
         raise StateError(f"channel {channel.number}: there is no consumer {request.consumer_tag!r:.80}")
 
 
-def _check_select(channel: ClientChannel, request: o.Request) -> None:
+def _check_select(channel: ClientChannel, request: operations.Request) -> None:
     if channel.confirming or channel.transacted:
         mode = "confirm" if channel.confirming else "transacted"
         raise StateError(f"channel {channel.number} is in mode {mode} already")
 
 
-def _check_transaction(channel: ClientChannel, request: o.Request) -> None:
+def _check_transaction(channel: ClientChannel, request: operations.Request) -> None:
     if not channel.transacted:
         raise StateError(f"channel {channel.number} is not transacted")
 
 
-CHECKS: Final[Mapping[type[o.Operation], Callable[[ClientChannel, Any], None]]] = {
-    o.Consume: _check_consume,
-    o.Cancel: _check_cancel,
-    o.SelectConfirm: _check_select,
-    o.TxSelect: _check_select,
-    o.TxCommit: _check_transaction,
-    o.TxRollback: _check_transaction,
+CHECKS: Final[Mapping[type[operations.Operation], Callable[[ClientChannel, Any], None]]] = {
+    operations.Consume: _check_consume,
+    operations.Cancel: _check_cancel,
+    operations.SelectConfirm: _check_select,
+    operations.TxSelect: _check_select,
+    operations.TxCommit: _check_transaction,
+    operations.TxRollback: _check_transaction,
 }
 """What must hold before a request is sent."""

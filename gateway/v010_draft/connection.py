@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 from gateway.classic.connection import ClassicSession, Phase
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_END, FRAME_HEADER, HEARTBEAT, METHOD, METHOD_KEY, OVERHEAD
@@ -28,9 +28,9 @@ TRANSITIONAL: Final = Dialect(
     version=V0_10,
     start_version=(0, 10),
     methods=METHODS,
-    connection_close=m.ConnectionClose,
-    connection_close_ok=m.ConnectionCloseOk,
-    channel_open_ok=m.ChannelOpenOk,
+    connection_close=methods.ConnectionClose,
+    connection_close_ok=methods.ConnectionCloseOk,
+    channel_open_ok=methods.ChannelOpenOk,
     properties=DIALECT,
     query_binding=True,
     browse=True,

@@ -9,8 +9,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.classic import methods as m
-from gateway.classic.methods import Method, method
+from gateway.classic.methods import (
+    AccessRequest,
+    AccessRequestOk,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionRedirect09,
+    ConnectionSecure,
+    ConnectionSecureOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    Method,
+    method,
+)
 from gateway.v010_draft.fields import Content, SerialSet, Uuid
 from gateway.wire.types import Bit, FieldTable, Long, LongLong, LongStr, Octet, Short, ShortStr
 
@@ -480,9 +495,9 @@ class ChannelCloseOk(Method):
 
 
 SHARED: Final[tuple[type[Method], ...]] = (
-    m.ConnectionStart, m.ConnectionStartOk, m.ConnectionSecure, m.ConnectionSecureOk, m.ConnectionTune,
-    m.ConnectionTuneOk, m.ConnectionOpen, m.ConnectionOpenOk, m.ConnectionRedirect09, m.ConnectionClose,
-    m.ConnectionCloseOk, m.AccessRequest, m.AccessRequestOk,
+    ConnectionStart, ConnectionStartOk, ConnectionSecure, ConnectionSecureOk, ConnectionTune,
+    ConnectionTuneOk, ConnectionOpen, ConnectionOpenOk, ConnectionRedirect09, ConnectionClose,
+    ConnectionCloseOk, AccessRequest, AccessRequestOk,
 )  # fmt: skip
 """What is the same as in the versions before."""
 

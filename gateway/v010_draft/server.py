@@ -9,7 +9,7 @@ from gateway.classic.connection import Phase
 from gateway.classic.server import ClassicServer
 from gateway.errors import FrameSyntaxError
 from gateway.session import ServerConfig
-from gateway.v010_draft import methods as t
+from gateway.v010_draft import methods
 from gateway.v010_draft.attached import METHODS, Attached
 from gateway.v010_draft.connection import NAME, Frames
 from gateway.v010_draft.server_channel import WAYS, ServerChannel
@@ -52,8 +52,8 @@ class ServerSession(Frames, ClassicServer):
                 raise FrameSyntaxError(f"more than {self.channel_max} sessions are open", 530)
             self._ended.discard(number)
             self.attached[number] = ServerChannel(self, number, way)
-        elif key == t.SessionResume.key:
-            t.SessionResume.decode(data, at, end, self.tables)
-            self.send_method(number, t.SessionClosed(404, NO_SUCH_SESSION))
+        elif key == methods.SessionResume.key:
+            methods.SessionResume.decode(data, at, end, self.tables)
+            self.send_method(number, methods.SessionClosed(404, NO_SUCH_SESSION))
         elif number not in self._ended:
             raise FrameSyntaxError(f"channel {number} has no session", 504)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
-from gateway import operations as o
+from gateway import operations
 from gateway.classic.frames import reply_text
 from gateway.classic.methods import AccessRequest, AccessRequestOk, Method
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
-from gateway.v010_draft import methods as t
+from gateway.v010_draft import methods
 from gateway.v010_draft.attached import BODIES, CONTROLS, Attached
 from gateway.v010_draft.server_requests import NOT_FOUND, REPLIES, REQUESTS
 from gateway.v010_draft.translate import (
@@ -53,9 +53,13 @@ class Way(NamedTuple):
 
 
 WAYS: Final[Mapping[int, Way]] = {
-    t.SessionOpen.key: Way(lambda name: t.SessionAttached(name, 0), t.SessionClosed, lambda: t.SessionClosed(OK, "")),
-    t.ChannelOpen.key: Way(
-        lambda name: t.ChannelOpenOk(), lambda code, text: t.ChannelClose(code, text, 0, 0), t.ChannelCloseOk
+    methods.SessionOpen.key: Way(
+        lambda name: methods.SessionAttached(name, 0), methods.SessionClosed, lambda: methods.SessionClosed(OK, "")
+    ),
+    methods.ChannelOpen.key: Way(
+        lambda name: methods.ChannelOpenOk(),
+        lambda code, text: methods.ChannelClose(code, text, 0, 0),
+        methods.ChannelCloseOk,
     ),
 }
 
@@ -84,9 +88,9 @@ class ServerChannel(Attached):
         """Publishes that are noted, and complete when the transaction ends."""
         self._close_ok: Method | None = None
         """The client wants to close it, and waits for that."""
-        self.emit(o.OpenChannel(number, serial=OPEN_SERIAL))
+        self.emit(operations.OpenChannel(number, serial=OPEN_SERIAL))
 
-    def emit(self, operation: o.Operation) -> None:
+    def emit(self, operation: operations.Operation) -> None:
         """Return an operation from ``receive_data``."""
         self.session.emit(operation)
 
@@ -101,7 +105,7 @@ class ServerChannel(Attached):
         serial = self._next_serial()
         self.publishes[serial] = number
         self.emit(
-            o.Publish(
+            operations.Publish(
                 self.number,
                 transfer.destination,
                 transfer.routing_key,
@@ -115,7 +119,7 @@ class ServerChannel(Attached):
     def oversized(self, number: int, transfer: Transfer, size: int, limit: int) -> None:
         """A publish that is refused."""
         text = reply_text(RESOURCE_ERROR, f"a message of {size} octets is over the limit of {limit}")
-        self.respond(t.MessageReject(GENERIC, text), number, number)
+        self.respond(methods.MessageReject(GENERIC, text), number, number)
         self.done(number)
 
     def request(self, number: int, method: Method) -> None:
@@ -125,12 +129,12 @@ class ServerChannel(Attached):
         self.asked[serial] = (number, method)
         self.emit(operation)
 
-    def consume(self, number: int, method: t.MessageConsume) -> None:
+    def consume(self, number: int, method: methods.MessageConsume) -> None:
         """message.consume."""
         self.consumers.add(method.destination)
         self.request(number, method)
 
-    def tx_select(self, number: int, method: t.TxSelect) -> None:
+    def tx_select(self, number: int, method: methods.TxSelect) -> None:
         """tx.select: what follows belongs to a transaction."""
         self.transacted = True
         self.request(number, method)
@@ -142,63 +146,65 @@ class ServerChannel(Attached):
 
     def settle(self, first: int, last: int, method: Method) -> None:
         """message.ok and reject of deliveries."""
-        settlement = o.Settlement.ACCEPT
-        if isinstance(method, t.MessageReject):
+        settlement = operations.Settlement.ACCEPT
+        if isinstance(method, methods.MessageReject):
             if method.code not in REJECTIONS:
                 raise FrameSyntaxError(f"message.reject with code {method.code}, which is neither 0 nor 1", 502)
             settlement = REJECTIONS[method.code]
         last = min(last, self.sent - 1)
         if first <= last:
-            self.emit(o.Settle(self.number, settlement, first + 1, last + 1, serial=self._next_serial()))
+            self.emit(operations.Settle(self.number, settlement, first + 1, last + 1, serial=self._next_serial()))
 
-    def flow(self, method: t.SessionFlow | t.ChannelFlow) -> None:
+    def flow(self, method: methods.SessionFlow | methods.ChannelFlow) -> None:
         """session.flow, channel.flow."""
-        reply = t.SessionFlowOk if isinstance(method, t.SessionFlow) else t.ChannelFlowOk
+        reply = methods.SessionFlowOk if isinstance(method, methods.SessionFlow) else methods.ChannelFlowOk
         self.control(reply(method.active))
-        self.emit(o.Flow(self.number, method.active, serial=self._next_serial()))
+        self.emit(operations.Flow(self.number, method.active, serial=self._next_serial()))
 
     def close_asked(self, method: Method) -> None:
         """session.close, session.suspend, which asks for more than there is, and channel.close."""
-        self._close_ok = t.SessionDetached() if isinstance(method, t.SessionSuspend) else self.way.close_ok()
-        self.emit(o.CloseChannel(self.number, serial=self._next_serial()))
+        self._close_ok = (
+            methods.SessionDetached() if isinstance(method, methods.SessionSuspend) else self.way.close_ok()
+        )
+        self.emit(operations.CloseChannel(self.number, serial=self._next_serial()))
 
-    def closed_by_client(self, method: t.SessionClosed) -> None:
+    def closed_by_client(self, method: methods.SessionClosed) -> None:
         """session.closed: something of ours was wrong."""
         self.session.detach(self)
-        self.emit(o.ChannelClosed(self.number, method.reply_code, method.reply_text))
+        self.emit(operations.ChannelClosed(self.number, method.reply_code, method.reply_text))
 
     def fault(self, code: int, text: str) -> None:
         """See :class:`~gateway.v010_draft.attached.Attached`."""
         self._end(code, text)
-        self.emit(o.ChannelClosed(self.number, code, text, False))
+        self.emit(operations.ChannelClosed(self.number, code, text, False))
 
-    commands: ClassVar[Mapping[int, Callable[[Any, int, Any], None]]] = {
+    command_handlers: ClassVar[Mapping[int, Callable[[Any, int, Any], None]]] = {
         **BODIES,
         **dict.fromkeys(REQUESTS, request),
-        t.MessageConsume.key: consume,
-        t.TxSelect.key: tx_select,
+        methods.MessageConsume.key: consume,
+        methods.TxSelect.key: tx_select,
         AccessRequest.key: access,
     }
-    controls: ClassVar[Mapping[int, Callable[[Any, Any], None]]] = {
+    control_handlers: ClassVar[Mapping[int, Callable[[Any, Any], None]]] = {
         **CONTROLS,
-        t.ExecutionComplete.key: Attached.pass_over,
-        t.SessionFlow.key: flow,
-        t.SessionClose.key: close_asked,
-        t.SessionSuspend.key: close_asked,
-        t.SessionClosed.key: closed_by_client,
-        t.ChannelFlow.key: flow,
-        t.ChannelFlowOk.key: Attached.pass_over,
-        t.ChannelClose.key: close_asked,
+        methods.ExecutionComplete.key: Attached.pass_over,
+        methods.SessionFlow.key: flow,
+        methods.SessionClose.key: close_asked,
+        methods.SessionSuspend.key: close_asked,
+        methods.SessionClosed.key: closed_by_client,
+        methods.ChannelFlow.key: flow,
+        methods.ChannelFlowOk.key: Attached.pass_over,
+        methods.ChannelClose.key: close_asked,
     }
     responses: ClassVar[Mapping[int, Callable[[Any, int, int, Any], None]]] = {
-        t.MessageOk.key: settle,
-        t.MessageReject.key: settle,
-        t.MessageOffset.key: lambda channel, first, last, method: None,
+        methods.MessageOk.key: settle,
+        methods.MessageReject.key: settle,
+        methods.MessageOffset.key: lambda channel, first, last, method: None,
     }
 
     # --------------------------------------------------------------------------------------------- sending
 
-    def send(self, operation: o.Operation) -> int:
+    def send(self, operation: operations.Operation) -> int:
         """Put an outcome or a delivery on the wire."""
         sender = SENDERS.get(type(operation))
         if sender is None:
@@ -206,7 +212,7 @@ class ServerChannel(Attached):
         self.session.dirty[self.number] = self
         return sender(self, operation) or 0
 
-    def _send_message(self, operation: o.Deliver | o.Got, destination: str) -> int:
+    def _send_message(self, operation: operations.Deliver | operations.Got, destination: str) -> int:
         """message.transfer; the delivery's number."""
         message = operation.message
         flags = REDELIVERED if operation.redelivered else 0
@@ -214,26 +220,26 @@ class ServerChannel(Attached):
         number = self.transfer(destination, flags, operation.exchange, operation.routing_key, properties, message.body)
         return number + 1
 
-    def deliver(self, operation: o.Deliver) -> int:
+    def deliver(self, operation: operations.Deliver) -> int:
         """A message for a consumer."""
         if operation.consumer_tag not in self.consumers:
             raise StateError(f"channel {self.number}: there is no destination {operation.consumer_tag!r:.80}")
         return self._send_message(operation, operation.consumer_tag)
 
-    def got(self, operation: o.Got) -> int:
+    def got(self, operation: operations.Got) -> int:
         """A message for a get, and message.ok."""
-        number, method = self._asked(operation.first, t.MessageGet)
+        number, method = self._asked(operation.first, methods.MessageGet)
         delivery = self._send_message(operation, method.destination)
         del self.asked[operation.first]
-        self.respond(t.MessageOk(), number, number)
+        self.respond(methods.MessageOk(), number, number)
         self.done(number)
         return delivery
 
-    def got_nothing(self, operation: o.GotNothing) -> None:
+    def got_nothing(self, operation: operations.GotNothing) -> None:
         """message.empty."""
-        number, _ = self._asked(operation.first, t.MessageGet)
+        number, _ = self._asked(operation.first, methods.MessageGet)
         del self.asked[operation.first]
-        self.respond(t.MessageEmpty(), number, number)
+        self.respond(methods.MessageEmpty(), number, number)
         self.done(number)
 
     def _asked(self, serial: int, kind: type[Method] = Method) -> tuple[int, Any]:
@@ -242,9 +248,9 @@ class ServerChannel(Attached):
             raise StateError(f"channel {self.number}: request {serial} is not waiting for that")
         return entry
 
-    def outcome(self, operation: o.Outcome) -> None:
+    def outcome(self, operation: operations.Outcome) -> None:
         """Done, Consuming, Removed and what else ends requests."""
-        opened = operation.first == OPEN_SERIAL and type(operation) is o.Done
+        opened = operation.first == OPEN_SERIAL and type(operation) is operations.Done
         serials = range(operation.first + opened, operation.last + 1)
         replies = {serial: self._reply_to(serial, operation) for serial in serials}
         if opened:
@@ -255,7 +261,7 @@ class ServerChannel(Attached):
                 self.command(reply)
             self._carried_out(number, method)
 
-    def _reply_to(self, serial: int, operation: o.Outcome) -> Method | None:
+    def _reply_to(self, serial: int, operation: operations.Outcome) -> Method | None:
         """The method that an outcome is for a request, None where its completion says all."""
         _, method = self._asked(serial)
         build = REPLIES.get((type(method), type(operation)))
@@ -263,13 +269,13 @@ class ServerChannel(Attached):
 
     def _carried_out(self, number: int, method: Method) -> None:
         self.done(number)
-        if isinstance(method, t.TxCommit | t.TxRollback):
+        if isinstance(method, methods.TxCommit | methods.TxRollback):
             for published in self.transaction.values():
                 self.done(published)
             self.transaction.clear()
-        elif isinstance(method, t.MessageCancel):
+        elif isinstance(method, methods.MessageCancel):
             self.consumers.discard(method.destination)
-        elif isinstance(method, t.MessageRecover):
+        elif isinstance(method, methods.MessageRecover):
             # What follows is delivered anew; what came before is not out any more.
             self.executed.due = True
             self.flush()
@@ -279,7 +285,7 @@ class ServerChannel(Attached):
             return [serial for serial in self.publishes if first <= serial <= last]
         return [serial for serial in range(first, last + 1) if serial in self.publishes]
 
-    def confirm(self, operation: o.Confirmed) -> None:
+    def confirm(self, operation: operations.Confirmed) -> None:
         """Publishes are safe; in a transaction, noted."""
         for serial in self._publishes(operation.first, operation.last):
             number = self.publishes.pop(serial)
@@ -288,38 +294,38 @@ class ServerChannel(Attached):
             else:
                 self.done(number)
 
-    def refused(self, operation: o.Refused) -> None:
+    def refused(self, operation: operations.Refused) -> None:
         """Publishes are refused."""
         text = reply_text(operation.code or RESOURCE_ERROR, operation.text)
         for serial in [*self._publishes(operation.first, operation.last), *self._noted(operation)]:
             number = self.publishes.pop(serial, None)
             if number is None:
                 number = self.transaction.pop(serial)
-            self.respond(t.MessageReject(GENERIC, text), number, number)
+            self.respond(methods.MessageReject(GENERIC, text), number, number)
             self.done(number)
 
-    def _noted(self, operation: o.Outcome) -> list[int]:
+    def _noted(self, operation: operations.Outcome) -> list[int]:
         return [serial for serial in self.transaction if operation.first <= serial <= operation.last]
 
-    def returned(self, operation: o.Returned) -> None:
+    def returned(self, operation: operations.Returned) -> None:
         """Publishes were not routed. Confirmed, or the end of the transaction, completes them."""
         code = NOT_DELIVERED if operation.code == NO_CONSUMERS else GENERIC
         text = reply_text(operation.code, operation.text)
         for serial in [*self._publishes(operation.first, operation.last), *self._noted(operation)]:
             number = self.publishes.get(serial, self.transaction.get(serial, 0))
-            self.respond(t.MessageReject(code, text), number, number)
+            self.respond(methods.MessageReject(code, text), number, number)
 
-    def failed(self, operation: o.Failed) -> None:
+    def failed(self, operation: operations.Failed) -> None:
         """The session ends; but exchange.query for what is not there has an answer."""
         entry = self.asked.get(operation.first)
-        if entry is not None and isinstance(entry[1], t.ExchangeQuery) and operation.code == NOT_FOUND:
+        if entry is not None and isinstance(entry[1], methods.ExchangeQuery) and operation.code == NOT_FOUND:
             del self.asked[operation.first]
-            self.command(t.ExchangeQueryOk("", False, True, {}))
+            self.command(methods.ExchangeQueryOk("", False, True, {}))
             self.done(entry[0])
         else:
             self._end(operation.code, operation.text)
 
-    def close(self, operation: o.CloseChannel) -> None:
+    def close(self, operation: operations.CloseChannel) -> None:
         """The server ends the session."""
         self._end(operation.code, operation.text)
 
@@ -330,7 +336,7 @@ class ServerChannel(Attached):
         self.control(self.way.closed(code, reply_text(code, text)))
         self.session.detach(self)
 
-    def close_done(self, operation: o.ChannelClosed) -> None:
+    def close_done(self, operation: operations.ChannelClosed) -> None:
         """The outcome of the client's close."""
         if self._close_ok is None:
             raise StateError(f"channel {self.number}: the client has not asked to close it")
@@ -338,36 +344,44 @@ class ServerChannel(Attached):
         self.control(self._close_ok)
         self.session.detach(self, by_client=True)
 
-    def peer_flow(self, operation: o.Flow) -> None:
+    def peer_flow(self, operation: operations.Flow) -> None:
         """session.flow, channel.flow."""
-        flow = t.SessionFlow if self.way is WAYS[t.SessionOpen.key] else t.ChannelFlow
+        flow = methods.SessionFlow if self.way is WAYS[methods.SessionOpen.key] else methods.ChannelFlow
         self.control(flow(operation.active))
 
-    def unheard(self, operation: o.Cancelled) -> None:
+    def unheard(self, operation: operations.Cancelled) -> None:
         """The draft has no word for it."""
         self.consumers.discard(operation.consumer_tag)
 
 
-REJECTIONS: Final[Mapping[int, o.Settlement]] = {
-    GENERIC: o.Settlement.REJECT,
-    NOT_DELIVERED: o.Settlement.RELEASE,
+REJECTIONS: Final[Mapping[int, operations.Settlement]] = {
+    GENERIC: operations.Settlement.REJECT,
+    NOT_DELIVERED: operations.Settlement.RELEASE,
 }
 """What a rejection of a delivery says, by its code."""
 
-SENDERS: Final[Mapping[type[o.Operation], Callable[[ServerChannel, Any], int | None]]] = {
-    o.Deliver: ServerChannel.deliver,
-    o.Got: ServerChannel.got,
-    o.GotNothing: ServerChannel.got_nothing,
-    o.Confirmed: ServerChannel.confirm,
-    o.Refused: ServerChannel.refused,
-    o.Returned: ServerChannel.returned,
-    o.Failed: ServerChannel.failed,
-    o.Flow: ServerChannel.peer_flow,
-    o.Cancelled: ServerChannel.unheard,
-    o.CloseChannel: ServerChannel.close,
-    o.ChannelClosed: ServerChannel.close_done,
+SENDERS: Final[Mapping[type[operations.Operation], Callable[[ServerChannel, Any], int | None]]] = {
+    operations.Deliver: ServerChannel.deliver,
+    operations.Got: ServerChannel.got,
+    operations.GotNothing: ServerChannel.got_nothing,
+    operations.Confirmed: ServerChannel.confirm,
+    operations.Refused: ServerChannel.refused,
+    operations.Returned: ServerChannel.returned,
+    operations.Failed: ServerChannel.failed,
+    operations.Flow: ServerChannel.peer_flow,
+    operations.Cancelled: ServerChannel.unheard,
+    operations.CloseChannel: ServerChannel.close,
+    operations.ChannelClosed: ServerChannel.close_done,
     **dict.fromkeys(
-        (o.Done, o.Declared, o.ExchangeFound, o.BindingFound, o.Removed, o.Consuming), ServerChannel.outcome
+        (
+            operations.Done,
+            operations.Declared,
+            operations.ExchangeFound,
+            operations.BindingFound,
+            operations.Removed,
+            operations.Consuming,
+        ),
+        ServerChannel.outcome,
     ),
 }
 """Operation -> how it goes to the client."""

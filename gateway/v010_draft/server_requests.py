@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway import operations as o
+from gateway import operations
 from gateway.classic.methods import Method
 from gateway.v010.server_requests import ALTERNATE_EXCHANGE
-from gateway.v010_draft import methods as t
+from gateway.v010_draft import methods
 from gateway.values import Table
 
 NOT_FOUND: Final = 404
@@ -18,8 +18,8 @@ def _arguments(arguments: Table, alternate: str) -> Table:
     return {**arguments, ALTERNATE_EXCHANGE: alternate} if alternate else arguments
 
 
-REQUESTS: Final[Mapping[int, Callable[[int, Any], o.Request]]] = {
-    t.ExchangeDeclare.key: lambda channel, method: o.DeclareExchange(
+REQUESTS: Final[Mapping[int, Callable[[int, Any], operations.Request]]] = {
+    methods.ExchangeDeclare.key: lambda channel, method: operations.DeclareExchange(
         channel,
         method.exchange,
         method.type,
@@ -28,9 +28,11 @@ REQUESTS: Final[Mapping[int, Callable[[int, Any], o.Request]]] = {
         passive=method.passive,
         arguments=_arguments(method.arguments, method.alternate_exchange),
     ),
-    t.ExchangeDelete.key: lambda channel, method: o.DeleteExchange(channel, method.exchange, method.if_unused),
-    t.ExchangeQuery.key: lambda channel, method: o.QueryExchange(channel, method.name_),
-    t.QueueDeclare.key: lambda channel, method: o.DeclareQueue(
+    methods.ExchangeDelete.key: lambda channel, method: operations.DeleteExchange(
+        channel, method.exchange, method.if_unused
+    ),
+    methods.ExchangeQuery.key: lambda channel, method: operations.QueryExchange(channel, method.name_),
+    methods.QueueDeclare.key: lambda channel, method: operations.DeclareQueue(
         channel,
         method.queue,
         method.durable,
@@ -39,15 +41,17 @@ REQUESTS: Final[Mapping[int, Callable[[int, Any], o.Request]]] = {
         method.passive,
         _arguments(method.arguments, method.alternate_exchange),
     ),
-    t.QueueBind.key: lambda channel, method: o.BindQueue(
+    methods.QueueBind.key: lambda channel, method: operations.BindQueue(
         channel, method.queue, method.exchange, method.routing_key, method.arguments
     ),
-    t.QueueUnbind.key: lambda channel, method: o.UnbindQueue(
+    methods.QueueUnbind.key: lambda channel, method: operations.UnbindQueue(
         channel, method.queue, method.exchange, method.routing_key, method.arguments
     ),
-    t.QueuePurge.key: lambda channel, method: o.PurgeQueue(channel, method.queue),
-    t.QueueDelete.key: lambda channel, method: o.DeleteQueue(channel, method.queue, method.if_unused, method.if_empty),
-    t.MessageConsume.key: lambda channel, method: o.Consume(
+    methods.QueuePurge.key: lambda channel, method: operations.PurgeQueue(channel, method.queue),
+    methods.QueueDelete.key: lambda channel, method: operations.DeleteQueue(
+        channel, method.queue, method.if_unused, method.if_empty
+    ),
+    methods.MessageConsume.key: lambda channel, method: operations.Consume(
         channel,
         method.queue,
         method.destination,
@@ -56,25 +60,25 @@ REQUESTS: Final[Mapping[int, Callable[[int, Any], o.Request]]] = {
         method.exclusive,
         method.filter,
     ),
-    t.MessageCancel.key: lambda channel, method: o.Cancel(channel, method.destination),
-    t.MessageGet.key: lambda channel, method: o.Get(channel, method.queue, method.no_ack),
-    t.MessageRecover.key: lambda channel, method: o.Recover(channel, method.requeue),
-    t.MessageQos.key: lambda channel, method: o.Qos(
+    methods.MessageCancel.key: lambda channel, method: operations.Cancel(channel, method.destination),
+    methods.MessageGet.key: lambda channel, method: operations.Get(channel, method.queue, method.no_ack),
+    methods.MessageRecover.key: lambda channel, method: operations.Recover(channel, method.requeue),
+    methods.MessageQos.key: lambda channel, method: operations.Qos(
         channel, method.prefetch_count, method.prefetch_size, method.global_
     ),
-    t.TxSelect.key: lambda channel, method: o.TxSelect(channel),
-    t.TxCommit.key: lambda channel, method: o.TxCommit(channel),
-    t.TxRollback.key: lambda channel, method: o.TxRollback(channel),
-    t.BindingQuery.key: lambda channel, method: o.QueryBinding(
+    methods.TxSelect.key: lambda channel, method: operations.TxSelect(channel),
+    methods.TxCommit.key: lambda channel, method: operations.TxCommit(channel),
+    methods.TxRollback.key: lambda channel, method: operations.TxRollback(channel),
+    methods.BindingQuery.key: lambda channel, method: operations.QueryBinding(
         channel, method.exchange, method.queue, method.routing_key or None, method.arguments or None
     ),
 }
 """Command -> operation, for those that wait for an outcome."""
 
 
-def _binding(outcome: o.BindingFound) -> Method:
+def _binding(outcome: operations.BindingFound) -> Method:
     found = outcome.exchange_found and outcome.queue_found
-    return t.BindingQueryOk(
+    return methods.BindingQueryOk(
         not outcome.exchange_found,
         not outcome.queue_found,
         found and not outcome.queue_matched,
@@ -83,15 +87,15 @@ def _binding(outcome: o.BindingFound) -> Method:
     )
 
 
-REPLIES: Final[Mapping[tuple[type[Method], type[o.Outcome]], Callable[[Any], Method]]] = {
-    (t.QueueDeclare, o.Declared): lambda outcome: t.QueueDeclareOk(
+REPLIES: Final[Mapping[tuple[type[Method], type[operations.Outcome]], Callable[[Any], Method]]] = {
+    (methods.QueueDeclare, operations.Declared): lambda outcome: methods.QueueDeclareOk(
         outcome.queue, outcome.message_count, outcome.consumer_count
     ),
-    (t.QueuePurge, o.Removed): lambda outcome: t.QueuePurgeOk(outcome.message_count or 0),
-    (t.QueueDelete, o.Removed): lambda outcome: t.QueueDeleteOk(outcome.message_count or 0),
-    (t.ExchangeQuery, o.ExchangeFound): lambda outcome: t.ExchangeQueryOk(
+    (methods.QueuePurge, operations.Removed): lambda outcome: methods.QueuePurgeOk(outcome.message_count or 0),
+    (methods.QueueDelete, operations.Removed): lambda outcome: methods.QueueDeleteOk(outcome.message_count or 0),
+    (methods.ExchangeQuery, operations.ExchangeFound): lambda outcome: methods.ExchangeQueryOk(
         outcome.type or "", bool(outcome.durable), False, outcome.arguments or {}
     ),
-    (t.BindingQuery, o.BindingFound): _binding,
+    (methods.BindingQuery, operations.BindingFound): _binding,
 }
 """(command, outcome) -> the method that answers it. Any other pair is completion."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 from gateway.classic.dialect import QPID_TRAITS, Dialect, table_of
 from gateway.classic.tables import PUBLISHED_TAGS
 from gateway.v08.methods import DIFFERENT, OF_PRODUCTS, OF_THE_DEFINITION
@@ -18,12 +18,12 @@ RABBITMQ: Final = Dialect(
     finite_floats=True,
     version=V0_8,
     start_version=(8, 0),
-    methods=table_of(m.SHARED, DIFFERENT, UNSERVED.methods, OF_PRODUCTS),
+    methods=table_of(methods.SHARED, DIFFERENT, UNSERVED.methods, OF_PRODUCTS),
     unserved=frozenset(method.key for method in UNSERVED.methods),
-    connection_close=m.ConnectionClose08,
-    connection_close_ok=m.ConnectionCloseOk08,
-    channel_open_ok=m.ChannelOpenOk08,
-    redirect=m.ConnectionRedirect,
+    connection_close=methods.ConnectionClose08,
+    connection_close_ok=methods.ConnectionCloseOk08,
+    channel_open_ok=methods.ChannelOpenOk08,
+    redirect=methods.ConnectionRedirect,
     properties="classic/rabbitmq/0-8",
     alike=frozenset({"classic/rabbitmq/0-9-1"}),
     recover_without_requeue=False,
@@ -43,9 +43,9 @@ QPID: Final = replace(
     name="qpid",
     properties="classic/qpid/0-8",
     alike=frozenset({"classic/qpid/0-9-1"}),
-    recover=m.BasicRecoverAsync,
-    recover_ok=m.BasicRecoverOk08,
-    async_recover_ok=m.BasicRecoverOk08,
+    recover=methods.BasicRecoverAsync,
+    recover_ok=methods.BasicRecoverOk08,
+    async_recover_ok=methods.BasicRecoverOk08,
     consume_arguments=True,
 )
 """Apache Qpid Broker-J."""
@@ -55,11 +55,11 @@ PUBLISHED: Final = replace(
     routes_copies=False,
     finite_floats=False,
     name="published",
-    methods=table_of(m.SHARED, DIFFERENT, UNSERVED.methods, OF_THE_DEFINITION),
+    methods=table_of(methods.SHARED, DIFFERENT, UNSERVED.methods, OF_THE_DEFINITION),
     properties="classic/published/0-8",
     alike=frozenset(),
     tags=PUBLISHED_TAGS,
-    recover=m.BasicRecoverAsync,
+    recover=methods.BasicRecoverAsync,
     recover_ok=None,
     recover_without_requeue=True,
     access_request=True,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 
-DIFFERENT: Final[tuple[type[m.Method], ...]] = (
-    m.ConnectionRedirect,
-    m.ConnectionClose08,
-    m.ConnectionCloseOk08,
-    m.ChannelOpenOk08,
-    m.ChannelAlert,
-    m.AccessRequest,
-    m.AccessRequestOk,
+DIFFERENT: Final[tuple[type[methods.Method], ...]] = (
+    methods.ConnectionRedirect,
+    methods.ConnectionClose08,
+    methods.ConnectionCloseOk08,
+    methods.ChannelOpenOk08,
+    methods.ChannelAlert,
+    methods.AccessRequest,
+    methods.AccessRequestOk,
 )
-OF_PRODUCTS: Final[tuple[type[m.Method], ...]] = (m.BasicRecoverOk08,)
+OF_PRODUCTS: Final[tuple[type[methods.Method], ...]] = (methods.BasicRecoverOk08,)
 """What Qpid answers to 60/100."""
-OF_THE_DEFINITION: Final[tuple[type[m.Method], ...]] = (m.BasicConsume08,)
+OF_THE_DEFINITION: Final[tuple[type[methods.Method], ...]] = (methods.BasicConsume08,)
 """What was published and has another shape in the products."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 from gateway.classic.dialect import QPID_TRAITS, Dialect, table_of
 from gateway.classic.tables import PUBLISHED_TAGS
 from gateway.v09.methods import OF_QPID, OF_RABBITMQ, OF_THE_DEFINITION, BasicRecoverSync, BasicRecoverSyncOk
@@ -18,12 +18,12 @@ RABBITMQ: Final = Dialect(
     finite_floats=True,
     version=V0_9,
     start_version=(0, 9),
-    methods=table_of(m.SHARED, UNSERVED.methods, OF_THE_DEFINITION, OF_RABBITMQ),
+    methods=table_of(methods.SHARED, UNSERVED.methods, OF_THE_DEFINITION, OF_RABBITMQ),
     unserved=frozenset(method.key for method in UNSERVED.methods),
-    connection_close=m.ConnectionClose,
-    connection_close_ok=m.ConnectionCloseOk,
-    channel_open_ok=m.ChannelOpenOk,
-    redirect=m.ConnectionRedirect09,
+    connection_close=methods.ConnectionClose,
+    connection_close_ok=methods.ConnectionCloseOk,
+    channel_open_ok=methods.ChannelOpenOk,
+    redirect=methods.ConnectionRedirect09,
     properties="classic/rabbitmq/0-8",
     alike=frozenset({"classic/rabbitmq/0-9-1"}),
     recover_without_requeue=False,
@@ -39,7 +39,7 @@ QPID: Final = replace(
     RABBITMQ,
     **QPID_TRAITS,
     name="qpid",
-    methods=table_of(m.SHARED, UNSERVED.methods, OF_THE_DEFINITION, OF_QPID),
+    methods=table_of(methods.SHARED, UNSERVED.methods, OF_THE_DEFINITION, OF_QPID),
     properties="classic/qpid/0-8",
     alike=frozenset({"classic/qpid/0-9-1"}),
     recover=BasicRecoverSync,
@@ -52,11 +52,11 @@ PUBLISHED: Final = replace(
     name="published",
     routes_copies=False,
     finite_floats=False,
-    methods=table_of(m.SHARED, UNSERVED.methods, OF_THE_DEFINITION),
+    methods=table_of(methods.SHARED, UNSERVED.methods, OF_THE_DEFINITION),
     properties="classic/published/0-8",
     alike=frozenset(),
     tags=PUBLISHED_TAGS,
-    recover=m.BasicRecoverAsync,
+    recover=methods.BasicRecoverAsync,
     recover_ok=None,
     recover_without_requeue=True,
     access_request=True,

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 
 
-@m.method(60, 102, like=m.BasicRecover)
-class BasicRecoverSync(m.BasicRecover):
+@methods.method(60, 102, like=methods.BasicRecover)
+class BasicRecoverSync(methods.BasicRecover):
     """Client, Qpid: what 0-9-1 has as 60.110."""
 
 
-@m.method(60, 101, answers=(BasicRecoverSync,), like=m.BasicRecoverOk)
-class BasicRecoverSyncOk(m.BasicRecoverOk):
+@methods.method(60, 101, answers=(BasicRecoverSync,), like=methods.BasicRecoverOk)
+class BasicRecoverSyncOk(methods.BasicRecoverOk):
     """Server, Qpid."""
 
 
-OF_THE_DEFINITION: Final[tuple[type[m.Method], ...]] = (
-    m.ConnectionRedirect09,
-    m.ConnectionClose,
-    m.ConnectionCloseOk,
-    m.ChannelOpenOk,
-    m.AccessRequest,
-    m.AccessRequestOk,
+OF_THE_DEFINITION: Final[tuple[type[methods.Method], ...]] = (
+    methods.ConnectionRedirect09,
+    methods.ConnectionClose,
+    methods.ConnectionCloseOk,
+    methods.ChannelOpenOk,
+    methods.AccessRequest,
+    methods.AccessRequestOk,
 )
-OF_QPID: Final[tuple[type[m.Method], ...]] = (BasicRecoverSync, BasicRecoverSyncOk)
-OF_RABBITMQ: Final[tuple[type[m.Method], ...]] = (
-    m.ConnectionBlocked,
-    m.ConnectionUnblocked,
-    m.ConnectionUpdateSecret,
-    m.ConnectionUpdateSecretOk,
-    m.ExchangeBind,
-    m.ExchangeBindOk,
-    m.ExchangeUnbind,
-    m.ExchangeUnbindOk,
+OF_QPID: Final[tuple[type[methods.Method], ...]] = (BasicRecoverSync, BasicRecoverSyncOk)
+OF_RABBITMQ: Final[tuple[type[methods.Method], ...]] = (
+    methods.ConnectionBlocked,
+    methods.ConnectionUnblocked,
+    methods.ConnectionUpdateSecret,
+    methods.ConnectionUpdateSecretOk,
+    methods.ExchangeBind,
+    methods.ExchangeBindOk,
+    methods.ExchangeUnbind,
+    methods.ExchangeUnbindOk,
 )
 """RabbitMQ answers the header of 0-9 and goes on in 0-9-1, with its extensions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 from gateway.classic.dialect import QPID_TRAITS, Dialect, table_of
 from gateway.v091.methods import DIFFERENT
 from gateway.v091.version import V0_9_1
@@ -16,10 +16,10 @@ RABBITMQ: Final = Dialect(
     finite_floats=True,
     version=V0_9_1,
     start_version=(0, 9),
-    methods=table_of(m.SHARED, DIFFERENT),
-    connection_close=m.ConnectionClose,
-    connection_close_ok=m.ConnectionCloseOk,
-    channel_open_ok=m.ChannelOpenOk,
+    methods=table_of(methods.SHARED, DIFFERENT),
+    connection_close=methods.ConnectionClose,
+    connection_close_ok=methods.ConnectionCloseOk,
+    channel_open_ok=methods.ChannelOpenOk,
     properties="classic/rabbitmq/0-9-1",
     alike=frozenset({"classic/rabbitmq/0-8"}),
     recover_without_requeue=False,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.classic import methods as m
+from gateway.classic import methods
 
-DIFFERENT: Final[tuple[type[m.Method], ...]] = (
-    m.ConnectionClose,
-    m.ConnectionCloseOk,
-    m.ConnectionBlocked,
-    m.ConnectionUnblocked,
-    m.ConnectionUpdateSecret,
-    m.ConnectionUpdateSecretOk,
-    m.ChannelOpenOk,
-    m.ExchangeBind,
-    m.ExchangeBindOk,
-    m.ExchangeUnbind,
-    m.ExchangeUnbindOk,
+DIFFERENT: Final[tuple[type[methods.Method], ...]] = (
+    methods.ConnectionClose,
+    methods.ConnectionCloseOk,
+    methods.ConnectionBlocked,
+    methods.ConnectionUnblocked,
+    methods.ConnectionUpdateSecret,
+    methods.ConnectionUpdateSecretOk,
+    methods.ChannelOpenOk,
+    methods.ExchangeBind,
+    methods.ExchangeBindOk,
+    methods.ExchangeUnbind,
+    methods.ExchangeUnbindOk,
 )
