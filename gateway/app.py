@@ -159,7 +159,7 @@ class App:
         return line
 
 
-def development(config: Config) -> Config:
+def with_development(config: Config) -> Config:
     """The configuration that stands for no file: as given, with the embedded broker and its three names, and with
     endpoints on this machine."""
     return msgspec.structs.replace(
@@ -279,7 +279,7 @@ async def running(
         ConfigurationError: a setting is wrong, or a port is taken.
         LedgerUnavailable: the ledger cannot be opened.
     """
-    check(config)
+    check_configuration(config)
     configured.warn(config)
     metrics = Metrics(__version__, config.ops.metrics_names)
     budgets = Budgets(budget_bounds(config), {"connections": most_connections()})
@@ -375,7 +375,7 @@ async def running(
             await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, bounds, config.http))
         live = Running(
             gateway, bridges, taps, endpoints, pushes, access, api, spans, rules, (transport, issuer), issuer,
-            set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check,
+            set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check_configuration,
         )  # fmt: skip
         reloads = api.reloader = Reloads(config, live, read)
         stack.push_async_callback(reloads.close)
@@ -392,7 +392,7 @@ async def running(
 # ---------------------------------------------------------------------------------------------------- pieces
 
 
-def check(config: Config) -> None:
+def check_configuration(config: Config) -> None:
     """What only the whole configuration can tell. Raises ConfigurationError."""
     if config.role != "all" and not config.ledger.url.startswith("postgres"):
         raise ConfigurationError(

@@ -25,7 +25,7 @@ from gateway.api.app import Api
 from gateway.api.auth import Keys
 from gateway.api.reloads import BrokerThen, Change, Reload
 from gateway.bridges import Bridges
-from gateway.bridges.supervisor import KIND as BRIDGE
+from gateway.bridges.supervisor import BRIDGE_KIND
 from gateway.collector import Collector
 from gateway.config import (
     BridgeSettings,
@@ -37,10 +37,9 @@ from gateway.config import (
     budget_bounds,
 )
 from gateway.core import Gateway
-from gateway.core.intakes import WORK as INTAKE
-from gateway.core.outbox import WORK as OUTBOX
-from gateway.core.subscriptions import RESOURCE as SUBSCRIPTION
-from gateway.core.subscriptions import check_all
+from gateway.core.intakes import INTAKE_WORK
+from gateway.core.outbox import OUTBOX_WORK
+from gateway.core.subscriptions import SUBSCRIPTION_RESOURCE, check_all
 from gateway.errors import (
     ConfigurationError,
     GatewayError,
@@ -53,13 +52,11 @@ from gateway.outbound import GuardedTransport, Rules
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.threads import threads
 from gateway.taps import Taps
-from gateway.taps.rows import KIND as TAP
+from gateway.taps.rows import TAP_KIND
 from gateway.telemetry import log, set_level
 from gateway.upstreams import Upstream, UpstreamState
-from gateway.webhooks.endpoints import RESOURCE as ENDPOINT
-from gateway.webhooks.endpoints import Endpoints
-from gateway.webhooks.supervisor import KIND as PUSH
-from gateway.webhooks.supervisor import Pushes
+from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, Endpoints
+from gateway.webhooks.supervisor import PUSH_KIND, Pushes
 
 RESTART: Final = "restart"
 """Of a rule: the setting counts from the next start on."""
@@ -104,7 +101,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
 counts."""
 TABLES: Final = ("brokers", "subscriptions", "endpoints", "bridges", "taps")
 """Those of which each entry is told by its name."""
-KINDS: Final = (OUTBOX, INTAKE, PUSH, BRIDGE, TAP)
+KINDS: Final = (OUTBOX_WORK, INTAKE_WORK, PUSH_KIND, BRIDGE_KIND, TAP_KIND)
 """Work that may be about something else afterwards."""
 UP_MARGIN: Final = 2.0
 """How long a broker's links may take to be good for something, beyond ``connect_timeout``, in seconds."""
@@ -310,7 +307,7 @@ class Reloads:
                         continue  # it does not run
                     for what, used in (("brokers", used_brokers & brokers), ("endpoints", used_endpoints & endpoints)):
                         for name in sorted(used):
-                            if what == "endpoints" and await ledger.get_resource(ENDPOINT, name) is not None:
+                            if what == "endpoints" and await ledger.get_resource(ENDPOINT_RESOURCE, name) is not None:
                                 continue  # that one takes its place
                             raise ReloadRefused(f"{what}.{name}: the {kind} {item.name!r} of the ledger works with it")
                 if cursor is None:
@@ -435,8 +432,8 @@ def _of_subscription(settings: SubscriptionSettings) -> tuple[set[str], set[str]
 
 
 _USERS: Final[Sequence[tuple[str, Callable[[Any], tuple[set[str], set[str]]], Any]]] = (
-    (BRIDGE, _of_bridge, BridgeSettings),
-    (TAP, _of_tap, TapSettings),
-    (SUBSCRIPTION, _of_subscription, SubscriptionSettings),
+    (BRIDGE_KIND, _of_bridge, BridgeSettings),
+    (TAP_KIND, _of_tap, TapSettings),
+    (SUBSCRIPTION_RESOURCE, _of_subscription, SubscriptionSettings),
 )
 """Kind of resource, which brokers and endpoints one works with, and what it is."""

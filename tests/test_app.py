@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from gateway import app as apps
-from gateway.app import App, development, run, running
+from gateway.app import App, run, running, with_development
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import Config, load
 from gateway.errors import ConfigurationError, LedgerUnavailable
@@ -31,7 +31,7 @@ BROKERS = tuple(f"local-{name}" for name in VERSION_NAMES)
 
 def configuration(folder: Path, **overrides: Any) -> Config:
     anywhere = {"http.port": 0, "ops.port": 0, "embedded.port": 0, "data_dir": str(folder / "data")}
-    return development(load(None, {}, {**anywhere, **overrides}))
+    return with_development(load(None, {}, {**anywhere, **overrides}))
 
 
 @pytest.fixture

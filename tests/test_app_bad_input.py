@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import App, development, running
+from gateway.app import App, running, with_development
 from gateway.config import load
 from gateway.versions import VERSION_NAMES
 from tests.ledgers import sqlite_ledger
@@ -54,7 +54,7 @@ async def app(tmp_path: Path, lies: dict[str, Any]) -> AsyncIterator[App]:
         "http.port": 0, "http.body_max": BODY_MAX, "ops.port": 0, "embedded.port": 0, "data_dir": str(tmp_path), **lies,
     }  # fmt: skip
     sqlite_ledger(tmp_path)
-    async with running(development(load(None, {}, settings))) as app:
+    async with running(with_development(load(None, {}, settings))) as app:
         yield app
 
 
@@ -219,7 +219,7 @@ async def test_a_message_over_the_limit_of_its_broker(tmp_path: Path) -> None:
     settings = {
         "http.port": 0, "ops.port": 0, "embedded.port": 0, "embedded.enabled": True, "data_dir": str(tmp_path),
     }  # fmt: skip
-    async with running(development(load(None, {}, settings))) as outer:
+    async with running(with_development(load(None, {}, settings))) as outer:
         port = outer.ports.amqp
         inner = {"http.port": 0, "ops.port": 0, "data_dir": str(tmp_path / "inner")}
         for version in VERSIONS:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from gateway import telemetry
 from gateway.access.access import Access
 from gateway.access.rates import address_of
 from gateway.access.scopes import DEVELOPER, VISITOR, Principal
@@ -68,7 +69,6 @@ from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
 from gateway.taps import Taps
 from gateway.telemetry import Following
-from gateway.telemetry import log as tell
 from gateway.tracing import of_request
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.supervisor import Pushes
@@ -223,7 +223,7 @@ class Api:
                 response = self._failed(error, scope)  # no name for it here: its traceback holds this frame
             except Exception as error:  # the last line of defence: logged, and answered without its text
                 _follow(scope)
-                tell("http.failed", logging.ERROR, error, operation=operation)
+                telemetry.log("http.failed", logging.ERROR, error, operation=operation)
                 response = problem_response(internal_problem(_path(scope)), {})
             if self._gateway.leaving:  # whoever keeps the connection would come again
                 response.headers["connection"] = "close"

@@ -18,14 +18,14 @@ from gateway.api.schemas import Bridge, BridgeBody, Bridges, CompareRequest, Pag
 from gateway.api.supervised import Handlers
 from gateway.bridges import BridgeStatus
 from gateway.bridges.compare import Report
-from gateway.bridges.supervisor import KIND
+from gateway.bridges.supervisor import BRIDGE_KIND
 from gateway.errors import EncodeError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-@at_the_owner(KIND)
+@at_the_owner(BRIDGE_KIND)
 async def drain_bridge(call: Call) -> Response:
     """Forward what is there, then stop."""
     return _HANDLERS.answer(await call.bridges.drain(call.names["bridge"]))
@@ -34,7 +34,7 @@ async def drain_bridge(call: Call) -> Response:
 # ------------------------------------------------------------------------------------------------ comparing
 
 
-@at_the_owner(KIND)
+@at_the_owner(BRIDGE_KIND)
 async def compare_bridge(call: Call) -> Response:
     """Both sides beside each other."""
     request = await call.json(CompareRequest)
@@ -71,7 +71,7 @@ def _describe(found: BridgeStatus) -> Bridge:
 
 
 _HANDLERS: Final = Handlers(
-    KIND, lambda call: call.bridges, BridgeBody, Bridge, _describe, lambda found: Bridges(bridges=found)
+    BRIDGE_KIND, lambda call: call.bridges, BridgeBody, Bridge, _describe, lambda found: Bridges(bridges=found)
 )
 _PATH: Final = "/v1/bridges/{bridge}"
 _CODES: Final = ("no_such_bridge", "ledger_unavailable")

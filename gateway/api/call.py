@@ -26,8 +26,7 @@ from gateway.access.scopes import Principal
 from gateway.api.auth import require, unauthorized
 from gateway.api.eager import begin
 from gateway.api.json_bounds import check_size, is_deeper
-from gateway.api.members import problem_of as problem_of_member
-from gateway.api.members import repeated
+from gateway.api.members import repeated, repeated_member
 from gateway.api.problems import (
     PROBLEM_JSON,
     ApiProblem,
@@ -412,7 +411,7 @@ def decode_json(
     except RecursionError:
         raise ApiProblem("malformed_json", "nested too deep") from None
     if (path := repeated(octets, passes_over=passes_over)) is not None:
-        raise problem_of_member(path)
+        raise repeated_member(path)
     return found
 
 

@@ -21,8 +21,7 @@ import msgspec
 
 from gateway.api.call import invalid_request
 from gateway.api.json_bounds import check_size
-from gateway.api.members import problem_of as repeated_member
-from gateway.api.members import repeated
+from gateway.api.members import repeated, repeated_member
 from gateway.api.problems import ApiProblem, ProblemError, wrong_header
 from gateway.api.raw_body import encoded, with_body
 from gateway.core import Outgoing

@@ -20,8 +20,7 @@ from gateway.api.brokers import moment
 from gateway.api.call import Call, encode
 from gateway.api.history_schemas import EventsQuery, FeedEvent, FeedLine
 from gateway.api.problems import ApiProblem, wrong_header, wrong_parameter
-from gateway.api.routing import Route
-from gateway.api.routing import Scope as Needs
+from gateway.api.routing import Route, Scope
 from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of, why_refused
 from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable, Overloaded
@@ -224,7 +223,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 ROUTES = (
     Route(
-        "GET", "/v1/events", "stream_events", "Follow what happens", stream_events, Needs.HISTORY,
+        "GET", "/v1/events", "stream_events", "Follow what happens", stream_events, Scope.HISTORY,
         {200: ("`text/event-stream`, or `application/x-ndjson` where `Accept` asks for that.", None)},
         query=EventsQuery, headers=("Last-Event-ID",), codes=("invalid_parameter", "ledger_unavailable"),
         description=(

@@ -19,7 +19,7 @@ from gateway.api.call import Call, answer, no_content, page_headers
 from gateway.api.events import check_position
 from gateway.api.log_range import ARROW, NDJSON, Range, RangeAnswer
 from gateway.api.problems import ApiProblem, wrong_parameter
-from gateway.api.routing import NAME_MAX, Route, Scope
+from gateway.api.routing import SHORT_STRING_MAX, Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.errors import NoArrow, Overloaded, RangeAhead, RangeGone
 from gateway.ledger import Cursor, Log
@@ -92,7 +92,7 @@ class ClaimRequest(Input):
     """Who wants to read under a cursor."""
 
     log: Literal["events", "messages"]
-    owner: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+    owner: Annotated[str, Meta(min_length=1, max_length=SHORT_STRING_MAX)]
     """Who it is: the id of the query or of the run, say."""
     start: Literal["earliest", "latest"] | dict[str, int] = "earliest"
     """Where a cursor begins that is not there yet; ``earliest``: before the first row that is there."""
@@ -288,8 +288,8 @@ def _wrong_member(member: str, detail: str) -> ApiProblem:
 
 
 def _printable(text: str, wrong: Callable[[str], ApiProblem]) -> str:
-    if not 0 < len(text) <= NAME_MAX or not text.isprintable():
-        raise wrong(f"this is not 1 to {NAME_MAX} printable characters")
+    if not 0 < len(text) <= SHORT_STRING_MAX or not text.isprintable():
+        raise wrong(f"this is not 1 to {SHORT_STRING_MAX} printable characters")
     return text
 
 

@@ -19,6 +19,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway import telemetry
 from gateway.api.cycle import CUT
 from gateway.api.streaming import disconnected
 from gateway.core import Gateway
@@ -27,7 +28,6 @@ from gateway.ledger.log import PAGE, SEGMENT
 from gateway.logs import Log
 from gateway.logs.columns import Field
 from gateway.runtime.clock import clock
-from gateway.telemetry import log as tell
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 NDJSON: Final = "application/x-ndjson"
@@ -86,7 +86,7 @@ class RangeAnswer(Response):
                             await self._send(send, gone, {"body": piece, "more_body": True})
                 await self._send(send, gone, {"body": b"", "more_body": False})
             except (CutOff, GatewayError) as error:
-                tell(
+                telemetry.log(
                     "log.cut_off",
                     logging.WARNING,
                     reason=str(error),
@@ -161,6 +161,6 @@ class RangeAnswer(Response):
         if range.rows and extent.floor > range.after + 1:
             raise CutOff(f"retention took rows before {extent.floor} while they were read")
         if not range.where and self._rows != range.rows:
-            tell("log.rows_missing", logging.ERROR, log=range.log.value, shard=range.shard, after=range.after,
+            telemetry.log("log.rows_missing", logging.ERROR, log=range.log.value, shard=range.shard, after=range.after,
                  upto=range.upto, rows=self._rows)  # fmt: skip
             raise CutOff(f"{self._rows} rows of {range.rows} are there")

@@ -60,7 +60,7 @@ def repeated(
     return None
 
 
-def problem_of(path: Path) -> ApiProblem:
+def repeated_member(path: Path) -> ApiProblem:
     """What is answered for a member that is there twice."""
     *_, name = path
     detail = f"the member {name!r:.80} is in one object twice; give it once"

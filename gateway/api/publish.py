@@ -21,8 +21,7 @@ from gateway.api.allowed_keys import refuse_foreign_keys
 from gateway.api.call import JSON, Call, answer, decode_json, invalid_value, media_type, problem_response
 from gateway.api.json_bounds import FREE, check_size
 from gateway.api.later import APPLIED, all_or_none, prefers_later, publish_each
-from gateway.api.members import problem_of as repeated_member
-from gateway.api.members import repeated
+from gateway.api.members import repeated, repeated_member
 from gateway.api.messages_json import is_payload, to_publish
 from gateway.api.problems import PROBLEM_JSON, ApiProblem, problem_headers, problem_of, wrong_header, wrong_parameter
 from gateway.api.results import batch_results

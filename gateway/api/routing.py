@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.api.call import Call
 
-NAME_MAX: Final = 255
+SHORT_STRING_MAX: Final = 255
 """Longest name in a path, in octets: that of a short string."""
 
 
@@ -210,8 +210,8 @@ def not_text(value: str) -> str:
 def decode_name(kind: str, raw: bytes) -> str:
     """The name in a raw path segment. Raises ApiProblem (invalid_parameter) where it is too long."""
     octets = unquote_to_bytes(raw) if b"%" in raw else raw
-    if len(octets) > NAME_MAX:
-        raise wrong_parameter(kind, f"the name has {len(octets)} bytes; a name of AMQP has at most {NAME_MAX}")
+    if len(octets) > SHORT_STRING_MAX:
+        raise wrong_parameter(kind, f"the name has {len(octets)} bytes; a name of AMQP has at most {SHORT_STRING_MAX}")
     name = octets.decode("utf-8", "surrogateescape")
     if kind not in AMQP_NAMES and (wrong := not_text(name)):
         raise wrong_parameter(kind, f"the name {wrong}")

@@ -13,7 +13,7 @@ from gateway.api.brokers import moment
 from gateway.api.call import Call, answer, page_headers
 from gateway.api.events import microseconds
 from gateway.api.problems import ApiProblem, wrong_parameter
-from gateway.api.routing import NAME_MAX, Route, Scope
+from gateway.api.routing import SHORT_STRING_MAX, Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.ledger import Run
 
@@ -26,11 +26,11 @@ Time = Annotated[datetime, Meta(tz=True)]
 class RunRequest(Input):
     """What a job tells of a run."""
 
-    job: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+    job: Annotated[str, Meta(min_length=1, max_length=SHORT_STRING_MAX)]
     state: Literal["running", "done", "failed"]
     started_at: Time
     ended_at: Time | None = None
-    fingerprint: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    fingerprint: Annotated[str, Meta(max_length=SHORT_STRING_MAX)] = ""
     """Of the job's settings; the same id with another one is another run."""
     detail: dict[str, Any] = msgspec.field(default_factory=dict)
     """Counts, ranges, reasons: at most 64 KiB."""

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from gateway.access.scopes import CONSUMERS, Principal
 from gateway.api.auth import lacks
@@ -33,9 +34,7 @@ from gateway.api.patching import MEDIA, PATCHING, Patch, patched
 from gateway.api.peers import forward
 from gateway.api.problems import ApiProblem, as_json, problem_of, wrong_parameter
 from gateway.api.pulled_json import answer_pieces, is_large, pulled_message
-from gateway.api.routing import NAME_MAX as SHORT_STRING_MAX
-from gateway.api.routing import Route
-from gateway.api.routing import Scope as Needs
+from gateway.api.routing import SHORT_STRING_MAX, Route, Scope
 from gateway.api.schemas import (
     AckRequest,
     AckResult,
@@ -64,7 +63,7 @@ from gateway.notation.values import ValueProblem
 from gateway.tracing import names
 from gateway.tracing.names import SpanRow
 from gateway.webhooks.states import PushStatus
-from gateway.webhooks.supervisor import KIND as PUSH
+from gateway.webhooks.supervisor import PUSH_KIND
 
 NAME_MAX: Final = 128
 """Longest name of a subscription, in characters."""
@@ -106,7 +105,7 @@ async def get_subscription(call: Call) -> Response:
     found = await _find(call, CONSUMERS)
     gateway = call.gateway
     if found.settings.push and gateway.peers.shared:
-        owner = await gateway.ownership.owner(PUSH, found.name)
+        owner = await gateway.ownership.owner(PUSH_KIND, found.name)
         if owner is not None and gateway.ownership.elsewhere(owner):
             return await forward(call, owner)
     return await _answer(call, found)
@@ -285,7 +284,7 @@ class PullAnswer(JsonAnswer):
         else:
             super().__init__(_encode(PullResponse(messages=[pulled_message(item) for item in pulled])))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Send head and body, look whether somebody is still there, end."""
         handed_over = False
         try:
@@ -378,16 +377,16 @@ _SETTLED: Final = {200: ("One result per ack id, in order.", AckResults)}
 
 ROUTES = (
     Route(
-        "GET", "/v1/subscriptions", "list_subscriptions", "List subscriptions", list_subscriptions, Needs.CONSUMER,
+        "GET", "/v1/subscriptions", "list_subscriptions", "List subscriptions", list_subscriptions, Scope.CONSUMER,
         {200: ("A page: those whose queue the caller has a scope for.", Subscriptions)},
         query=PageQuery, codes=("invalid_parameter",), tag="subscriptions",
     ),
     Route(
-        "GET", _PATH, "get_subscription", "Read a subscription", get_subscription, Needs.SUBSCRIPTION_SEEN,
+        "GET", _PATH, "get_subscription", "Read a subscription", get_subscription, Scope.SUBSCRIPTION_SEEN,
         {200: ("The subscription; its ETag is in the header.", Subscription)}, codes=_CODES, tag="subscriptions",
     ),
     Route(
-        "PUT", _PATH, "put_subscription", "Create or replace a subscription", put_subscription, Needs.SUBSCRIBE,
+        "PUT", _PATH, "put_subscription", "Create or replace a subscription", put_subscription, Scope.SUBSCRIBE,
         {200: ("It was there, and is now as asked.", Subscription), 201: ("Created.", Subscription)},
         body=SubscriptionBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
@@ -400,7 +399,7 @@ ROUTES = (
     ),
     Route(
         "PATCH", _PATH, "patch_subscription", "Change some settings of a subscription", patch_subscription,
-        Needs.SUBSCRIBE, {200: ("It is now as asked.", Subscription)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        Scope.SUBSCRIBE, {200: ("It is now as asked.", Subscription)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY,
                "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
                "access_refused",
@@ -408,12 +407,12 @@ ROUTES = (
                "invalid_parameter", "state"), description=PATCHING, tag="subscriptions",
     ),
     Route(
-        "DELETE", _PATH, "delete_subscription", "Delete a subscription", delete_subscription, Needs.SUBSCRIBE,
+        "DELETE", _PATH, "delete_subscription", "Delete a subscription", delete_subscription, Scope.SUBSCRIBE,
         {204: ("Deleted. Messages that are out stay out until their leases end.", None)}, headers=("If-Match",),
         codes=(*_CODES, "read_only", "etag_mismatch", "invalid_parameter"), tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:pull", "pull", "Take messages under leases", pull, Needs.SUBSCRIPTION,
+        "POST", f"{_PATH}:pull", "pull", "Take messages under leases", pull, Scope.SUBSCRIPTION,
         {200: ("What was there; after `wait` seconds perhaps nothing.", PullResponse)},
         body=PullRequest, body_required=False,
         codes=(*_CODES, *_BODY, "broker_not_found", "not_found", "access_refused", "resource_locked",
@@ -427,7 +426,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "GET", f"{_PATH}:stream", "stream", "Take messages as they come", stream, Needs.SUBSCRIPTION,
+        "GET", f"{_PATH}:stream", "stream", "Take messages as they come", stream, Scope.SUBSCRIPTION,
         {200: ("Server-sent events, or NDJSON where `Accept` asks for it, until the reader hangs up.", None)},
         query=StreamQuery,
         codes=(*_CODES, "invalid_parameter", "ledger_unavailable", "overloaded", "state"),
@@ -440,13 +439,13 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:acknowledge", "acknowledge", "Accept messages", acknowledge, Needs.SUBSCRIPTION, _SETTLED,
+        "POST", f"{_PATH}:acknowledge", "acknowledge", "Accept messages", acknowledge, Scope.SUBSCRIPTION, _SETTLED,
         body=AckRequest, codes=(*_CODES, *_BODY, "ledger_unavailable"), description="Repeating it is harmless.",
         tag="subscriptions",
     ),
     Route(
         "POST", f"{_PATH}:modifyAckDeadline", "modify_ack_deadline", "Extend leases", modify_ack_deadline,
-        Needs.SUBSCRIPTION, _SETTLED, body=ModifyAckDeadlineRequest,
+        Scope.SUBSCRIPTION, _SETTLED, body=ModifyAckDeadlineRequest,
         codes=(*_CODES, *_BODY, "unsupported", "ledger_unavailable"),
         description=(
             "All extensions of a lease that a broker holds end together at the broker's `lease_max`, 25 minutes unless "
@@ -455,7 +454,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:release", "release", "Give messages back", release, Needs.SUBSCRIPTION, _SETTLED,
+        "POST", f"{_PATH}:release", "release", "Give messages back", release, Scope.SUBSCRIPTION, _SETTLED,
         body=ReleaseRequest, codes=(*_CODES, *_BODY, "unsupported", "ledger_unavailable"),
         description=(
             "At once, or, where the ledger holds the lease, after `delay_seconds`. A message that has used up "
@@ -464,7 +463,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:reject", "reject", "Dead-letter messages", reject, Needs.SUBSCRIPTION, _SETTLED,
+        "POST", f"{_PATH}:reject", "reject", "Dead-letter messages", reject, Scope.SUBSCRIPTION, _SETTLED,
         body=RejectRequest,
         codes=(*_CODES, *_BODY, "no_dead_letter_destination", "unroutable", "publish_refused", "outcome_unknown",
                "broker_unavailable", "ledger_unavailable"),
@@ -478,7 +477,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:pause", "pause_subscription", "Pause a subscription", pause, Needs.SUBSCRIBE,
+        "POST", f"{_PATH}:pause", "pause_subscription", "Pause a subscription", pause, Scope.SUBSCRIBE,
         {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"),
         description=(
             "It takes and hands out nothing until it is resumed, also after a restart; what is out may be settled."
@@ -486,7 +485,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_subscription", "Let a subscription go on", resume, Needs.SUBSCRIBE,
+        "POST", f"{_PATH}:resume", "resume_subscription", "Let a subscription go on", resume, Scope.SUBSCRIBE,
         {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"), tag="subscriptions",
     ),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from gateway.api.schemas import PageQuery, Tap, TapBody, Taps
 from gateway.api.supervised import Handlers
 from gateway.notation.values import text_to_json
 from gateway.taps import TapStatus
-from gateway.taps.rows import KIND
+from gateway.taps.rows import TAP_KIND
 
 
 def _describe(found: TapStatus) -> Tap:
@@ -30,7 +30,7 @@ def _describe(found: TapStatus) -> Tap:
     return msgspec.convert(fields, Tap, from_attributes=True)
 
 
-_HANDLERS: Final = Handlers(KIND, lambda call: call.taps, TapBody, Tap, _describe, lambda found: Taps(taps=found))
+_HANDLERS: Final = Handlers(TAP_KIND, lambda call: call.taps, TapBody, Tap, _describe, lambda found: Taps(taps=found))
 _PATH: Final = "/v1/taps/{tap}"
 _CODES: Final = ("no_such_tap", "ledger_unavailable")
 _OWNER: Final = ("peer_unavailable",)

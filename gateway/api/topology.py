@@ -14,7 +14,7 @@ from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.call import Call, answer, invalid_value, no_content, page_headers
 from gateway.api.members import repeated
 from gateway.api.problems import ApiProblem, wrong_parameter
-from gateway.api.routing import NAME_MAX, Route, Scope
+from gateway.api.routing import SHORT_STRING_MAX, Route, Scope
 from gateway.api.schemas import (
     Binding,
     BindingQuery,
@@ -254,8 +254,8 @@ def _name(value: str | Binary, field: str) -> str:
             raise problem.under(field, "value") from None
     else:
         text = value
-    if len(text.encode("utf-8", "surrogateescape")) > NAME_MAX:
-        raise ValueProblem(f"longer than {NAME_MAX} octets", field)
+    if len(text.encode("utf-8", "surrogateescape")) > SHORT_STRING_MAX:
+        raise ValueProblem(f"longer than {SHORT_STRING_MAX} octets", field)
     return text
 
 

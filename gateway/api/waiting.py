@@ -19,7 +19,7 @@ from gateway.core.own_queues import queue_of
 from gateway.errors import GatewayError, NoSuchEndpoint, NoSuchSubscription
 from gateway.ledger import Event, State, StoredMessage
 from gateway.webhooks.endpoint import EndpointState
-from gateway.webhooks.supervisor import KIND as PUSH
+from gateway.webhooks.supervisor import PUSH_KIND
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
@@ -136,7 +136,7 @@ async def _elsewhere(call: Call, name: str) -> _Status | None:
     if not gateway.peers.shared:
         return None
     try:
-        owner = await gateway.ownership.owner(PUSH, name)
+        owner = await gateway.ownership.owner(PUSH_KIND, name)
         if owner is None or not gateway.ownership.elsewhere(owner):
             return None
         path = f"/v1/subscriptions/{quote(name, safe='')}".encode()

@@ -17,7 +17,7 @@ from gateway.errors import EtagMismatch, NoSuchBridge
 from gateway.runtime.ids import ids
 from gateway.telemetry import log
 
-KIND: Final = "bridge"
+BRIDGE_KIND: Final = "bridge"
 """The kind of work that a bridge is."""
 IDENTITY: Final = ("gateway", "id")
 """The resource that holds the gateway's own id: the part of ``via`` behind the name."""
@@ -26,7 +26,7 @@ IDENTITY: Final = ("gateway", "id")
 class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
     """The bridges of a gateway."""
 
-    kind = KIND
+    kind = BRIDGE_KIND
     settings_type = BridgeSettings
     no_such = NoSuchBridge
 
@@ -41,7 +41,7 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
         await super().start()
         ledger = self._gateway.ledger
         for name in await ledger.branches.bridges():
-            if name not in self._configured and await ledger.get_resource(KIND, name) is None:
+            if name not in self._configured and await ledger.get_resource(BRIDGE_KIND, name) is None:
                 reason = "there is no bridge of this name any more; one that gets it settles them"
                 log("bridge.branches_left", logging.WARNING, bridge=name, reason=reason)
 

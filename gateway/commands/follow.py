@@ -65,7 +65,7 @@ class Acknowledger:
                         self._failure = failure
 
 
-def follow(
+def follow_stream(
     client: Client,
     path: str,
     show: Callable[[Any], None],

@@ -49,12 +49,12 @@ def probe(ctx: click.Context, url: str, timeout: float, ca_file: str, password_f
       gateway probe amqp://127.0.0.1:5672
       gateway probe amqps://shop@broker.example --password-file password.txt
     """
+    from gateway import upstreams
     from gateway.config import BrokerSettings, TlsSettings
-    from gateway.upstreams import probe as ask
 
     url = _with_password(url, password_file, os.environ.get(VARIABLE, ""))
     settings = BrokerSettings(url=url, connect_timeout=timeout, tls=TlsSettings(ca_file=ca_file))
-    found = asyncio.run(ask(settings))
+    found = asyncio.run(upstreams.probe(settings))
     if as_json:
         from gateway.commands.client import print_json
 

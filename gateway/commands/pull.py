@@ -16,7 +16,7 @@ import click
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.client import Client, client_options, dead_letter_text, note, print_json, printable, segment
-from gateway.commands.follow import follow as follow_stream
+from gateway.commands.follow import follow_stream
 from gateway.runtime.ids import ids
 from gateway.terminal import escaped, print_json_line
 

@@ -86,5 +86,5 @@ def serve(
     from gateway import app
 
     if config is None:
-        ctx.exit(app.serve(app.development(settings), ports_file, click.echo))
+        ctx.exit(app.serve(app.with_development(settings), ports_file, click.echo))
     ctx.exit(app.serve(settings, ports_file, click.echo, read=read))

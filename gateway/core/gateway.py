@@ -21,15 +21,13 @@ from gateway.core.consuming import Consuming
 from gateway.core.dead_letters import DeadLetters
 from gateway.core.delivery_limits import DeliveryLimitGuard
 from gateway.core.in_doubt import InDoubt
-from gateway.core.intakes import WORK as INTAKE
-from gateway.core.intakes import Intakes
+from gateway.core.intakes import INTAKE_WORK, Intakes
 from gateway.core.keyed_messages import KeyedMessages
 from gateway.core.keys import Answer, KeyedPublisher, KeyedRequest, Render
 from gateway.core.leases import Leases
 from gateway.core.ledger_budgets import LedgerBudgets
 from gateway.core.observer import Observer
-from gateway.core.outbox import WORK as OUTBOX
-from gateway.core.outbox import Outbox
+from gateway.core.outbox import OUTBOX_WORK, Outbox
 from gateway.core.own_queues import OwnQueues
 from gateway.core.ownership import Ownership
 from gateway.core.parts import Parts
@@ -114,7 +112,7 @@ class Gateway:
         self._delivery_limits = DeliveryLimitGuard(self.parts, self.subscriptions.all)
         self.intakes = Intakes(self.parts, self.subscriptions, self.consuming.shelves)
         """What takes messages in order for those who pull."""
-        self.ownership.register(INTAKE, self.intakes)
+        self.ownership.register(INTAKE_WORK, self.intakes)
         self.subscriptions.on_change.append(self._subscription_changed)
         self.peers.listen(SUBSCRIPTION, self._subscription_changed_elsewhere)
         self._declaring: set[asyncio.Task[None]] = set()
@@ -128,12 +126,12 @@ class Gateway:
             self._publisher,
             self.brokers,
             metrics,
-            partial(self.ownership.changed, OUTBOX),
+            partial(self.ownership.changed, OUTBOX_WORK),
             self.ledger_budgets,
             tracer,
         )
         """Publishes of later."""
-        self.ownership.register(OUTBOX, self.outbox)
+        self.ownership.register(OUTBOX_WORK, self.outbox)
         self.auditor = Auditor(ledger, metrics)
         """Looks for what was lost."""
         self.observer = Observer(ledger, metrics)
@@ -201,7 +199,7 @@ class Gateway:
 
     def _subscription_changed(self, name: str) -> None:
         self.peers.tell(SUBSCRIPTION, {"name": name})
-        self.ownership.reread(INTAKE, name)
+        self.ownership.reread(INTAKE_WORK, name)
         self.consuming.changed(name)
 
     def _subscription_changed_elsewhere(self, news: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from gateway.ledger.owed import Delivery
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
-WORK: Final = "intake"
+INTAKE_WORK: Final = "intake"
 """The kind of work."""
 COUNT_EVERY: Final = 0.5
 """How often the ledger is asked at most how many messages wait, in seconds."""

@@ -57,8 +57,7 @@ from gateway.ledger import (
     Wanted,
     id_text,
 )
-from gateway.ledger.keys import DONE as KEPT
-from gateway.ledger.keys import FREE, UNKNOWN
+from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import PublishReceipt, Upstream
@@ -68,7 +67,7 @@ UNDER_WAY_MAX: Final = 50_000
 RECORDING: Final = 5.0
 """How long outcomes that are there may wait for the ledger before their callers are told that they are unknown, in
 seconds."""
-_ENDINGS: Final = {"final": KEPT, "free": FREE, "unknown": UNKNOWN}
+_ENDINGS: Final = {"final": ANSWERED, "free": FREE, "unknown": UNKNOWN}
 _MESSAGE: Final = 1
 """Kept as the status of an answer that is the outcome of a message; no HTTP answer has it."""
 
@@ -418,7 +417,7 @@ class _Work:
         ended = []
         for line, result in zip(lines, results, strict=True):
             ending = _ENDINGS[finality([result])]
-            final = ending == KEPT
+            final = ending == ANSWERED
             body = _encode(_to_keep(result)) if final else b""
             result.key = how if final else ""
             ended.append(Ended(line.item.key, ending, entries.get(line.item.id, ()), _MESSAGE if final else 0, body))

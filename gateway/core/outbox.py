@@ -71,7 +71,7 @@ from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Upstream, UpstreamState
 
-WORK: Final = "outbox"
+OUTBOX_WORK: Final = "outbox"
 """The kind of work: a name is a broker's."""
 BATCH: Final = 500
 """Most messages of one broker that are on their way."""

@@ -33,7 +33,7 @@ from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
-RESOURCE: Final = "subscription"
+SUBSCRIPTION_RESOURCE: Final = "subscription"
 WISH: Final = "subscription-wish"
 CACHE_SECONDS: Final = 5.0
 """How long settings from the ledger are used before they are read again (another process may change them)."""
@@ -89,7 +89,7 @@ class Subscriptions:
             return cached[1]
         subscription = self._configured.get(name)
         if subscription is None:
-            resource = await self._ledger.get_resource(RESOURCE, name)
+            resource = await self._ledger.get_resource(SUBSCRIPTION_RESOURCE, name)
             if resource is None:
                 self._cache.pop(name, None)
                 raise NoSuchSubscription(f"no subscription {name!r}")
@@ -113,7 +113,7 @@ class Subscriptions:
     async def _page(
         self, cursor: str | None, limit: int, wishes: Mapping[str, bool]
     ) -> tuple[list[Subscription], str | None]:
-        resources, following = await self._ledger.list_resources(RESOURCE, cursor, limit)
+        resources, following = await self._ledger.list_resources(SUBSCRIPTION_RESOURCE, cursor, limit)
         page = [
             Subscription(item.name, msgspec.convert(item.spec, SubscriptionSettings), item.etag, read_only=False)
             for item in resources
@@ -226,7 +226,9 @@ class Subscriptions:
                 )
         self._own_queues.forget(name)
         await self._own_queues.ensure(name, settings)  # before it is there, so that nothing is missed once it is
-        _, created = await self._ledger.put_resource(RESOURCE, name, msgspec.to_builtins(settings), if_match)
+        _, created = await self._ledger.put_resource(
+            SUBSCRIPTION_RESOURCE, name, msgspec.to_builtins(settings), if_match
+        )
         if before is None or before.settings.paused != settings.paused:
             await self._ledger.delete_resource(WISH, name, None)  # of before, or of another that had this name
         if before is not None and before.settings != settings:
@@ -244,7 +246,7 @@ class Subscriptions:
         self._refuse_configured(name)
         self.forget(name)
         before = await self.get(name)
-        if not await self._ledger.delete_resource(RESOURCE, name, if_match):
+        if not await self._ledger.delete_resource(SUBSCRIPTION_RESOURCE, name, if_match):
             raise NoSuchSubscription(f"no subscription {name!r}")
         self._changed(name)
         await self._own_queues.abandon(name, before.settings)

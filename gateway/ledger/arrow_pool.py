@@ -20,12 +20,12 @@ from typing import Final
 
 import msgspec
 
+from gateway import telemetry
 from gateway.errors import LedgerUnavailable, NoArrow
 from gateway.ledger.engine import Database
 from gateway.logs import Log
 from gateway.logs.worker import DATA, ERROR, FRAME, Done, Hello, Request
 from gateway.runtime.clock import clock
-from gateway.telemetry import log as tell
 
 WORKERS: Final = 4
 """Most processes at once."""
@@ -177,7 +177,7 @@ class ArrowPool:
         assert process.stdin is not None
         hello = Hello(self._database.dialect, self._database.arrow_uri)  # not on the command line, which all may read
         process.stdin.write(msgspec.json.encode(hello) + b"\n")
-        tell("ledger.arrow_worker", logging.DEBUG, pid=process.pid)
+        telemetry.log("ledger.arrow_worker", logging.DEBUG, pid=process.pid)
         return Worker(process)
 
     def _keep(self, worker: Worker) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from gateway.errors import KeyRunning
 from gateway.ledger.calls import Claim, Put, Settle
-from gateway.ledger.keys import DONE, Keys
+from gateway.ledger.keys import ANSWERED, Keys
 from gateway.ledger.outbox import OutboxRows
 from gateway.ledger.owed import Promised
 from gateway.ledger.records import Entry, KeyClaim, New, Unknown
@@ -84,7 +84,7 @@ class KeyedOutbox:
             self._append(connection, lease, list(entries))
             there = self._shards.now if self._clock is None else self._clock()
             self._rows.put(connection, [Put(_future(), rows)], now, there)
-            end = Settle(_future(), client, key, DONE, (), status, headers, body)
+            end = Settle(_future(), client, key, ANSWERED, (), status, headers, body)
             self._keys.settle(connection, lease, [end], now)
             if end.error is not None:
                 raise end.error

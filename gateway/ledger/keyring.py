@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import GatewayError
 from gateway.ledger.calls import Claim, Settle
-from gateway.ledger.keys import DONE, FREE, UNKNOWN
+from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN
 from gateway.ledger.records import Entry, Intent, KeyClaim, New
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
 
-ENDINGS = (DONE, FREE, UNKNOWN)
+ENDINGS = (ANSWERED, FREE, UNKNOWN)
 """What a claim may come to: with an answer that is kept, as if it had not been, or without an outcome."""
 
 

@@ -26,7 +26,7 @@ from gateway.ledger.records import Entry, Intent, KeyClaim, KeyLost, Mismatch, N
 from gateway.ledger.shards import INSERT, Lease, alive
 from gateway.ledger.states import Kind
 
-RUNNING, DONE, UNKNOWN = "running", "done", "unknown"
+RUNNING, ANSWERED, UNKNOWN = "running", "done", "unknown"
 """Status of a key."""
 FREE = "free"
 """An ending that leaves no key."""
@@ -89,7 +89,7 @@ class Keys:
             sa.update(keys)
             .where(keys.c.id == answer.c.id, held)
             .values(
-                status=DONE,
+                status=ANSWERED,
                 answer_status=answer.c.answer_status,
                 answer_headers=answer.c.answer_headers,
                 answer_body=answer.c.answer_body,
@@ -229,18 +229,18 @@ class Keys:
 
     def settle(self, connection: sa.Connection, lease: Lease, settles: Sequence[Settle], now: int) -> None:
         """End claims. Those whose key is not this lease's any more get an error."""
-        endings = {DONE: Batch(), FREE: Batch(), UNKNOWN: Batch()}
+        endings = {ANSWERED: Batch(), FREE: Batch(), UNKNOWN: Batch()}
         for call in sorted(settles, key=lambda call: call.key_id):
-            if call.ending == DONE:
-                endings[DONE].add((call.status,), call.key_id, document(call.headers), call.body)
+            if call.ending == ANSWERED:
+                endings[ANSWERED].add((call.status,), call.key_id, document(call.headers), call.body)
             else:
                 endings[call.ending].add((), call.key_id)
         mine = {"my_shard": lease.shard, "my_fence": lease.fence}
         later = {"expires": now + self.retention}
         ended: set[bytes] = set()
         parked: list[bytes] = []
-        if endings[DONE]:
-            ended.update(connection.execute(self._done, endings[DONE].parameters(**mine, **later)).scalars())
+        if endings[ANSWERED]:
+            ended.update(connection.execute(self._done, endings[ANSWERED].parameters(**mine, **later)).scalars())
         if endings[FREE]:
             ended.update(connection.execute(self._free, endings[FREE].parameters(**mine)).scalars())
         if endings[UNKNOWN]:
@@ -286,7 +286,7 @@ def _settled(lease: Lease, claim: Claim, row: Any) -> KeyClaim | None:
     """What is to be said of a key that is there; None: it has no outcome, and nobody works on it."""
     if row.fingerprint != claim.fingerprint and row.fingerprint not in claim.older():
         return Mismatch()
-    if row.status == DONE:
+    if row.status == ANSWERED:
         return Replay(row.answer_status, parse(row.answer_headers), row.answer_body)
     if row.status == RUNNING and row.alive:
         return Running((row.shard, row.fence) == lease, _message_ids(row))

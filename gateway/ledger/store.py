@@ -36,7 +36,7 @@ from gateway.ledger.ids import DAY_MS
 from gateway.ledger.inbox import Inbox
 from gateway.ledger.keyed import KeyedOutbox
 from gateway.ledger.keyring import Keyring
-from gateway.ledger.keys import DONE, FREE, UNKNOWN, Keys
+from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN, Keys
 from gateway.ledger.log import Logs
 from gateway.ledger.outbox import Outbox, OutboxRows
 from gateway.ledger.promises import Promises
@@ -385,7 +385,9 @@ class Ledger:
                 be the other's).
             LedgerUnavailable: not written.
         """
-        await self._writer.submit(Settle(self._loop.create_future(), client, key, DONE, entries, status, headers, body))
+        await self._writer.submit(
+            Settle(self._loop.create_future(), client, key, ANSWERED, entries, status, headers, body)
+        )
 
     async def free_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
         """Forget a key this process holds, because nothing was sent (503): it may be used again at once. The

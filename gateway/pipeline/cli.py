@@ -280,9 +280,9 @@ def doctor(as_json: bool, **given: Any) -> None:
 
     The exit status is that of the worst finding.
     """
-    from gateway.pipeline.doctor import examine
+    from gateway.pipeline.doctor import examine_pipeline
 
-    findings = examine(lambda: _settings(given))
+    findings = examine_pipeline(lambda: _settings(given))
     if as_json:
         print_json([each.as_dict() for each in findings])
     else:

@@ -54,7 +54,7 @@ class Remark(Exception):
     """It works, but somebody should know."""
 
 
-def examine(settings: Callable[[], Pipeline]) -> list[Finding]:
+def examine_pipeline(settings: Callable[[], Pipeline]) -> list[Finding]:
     """Make all the checks; where the settings cannot be read, that is the only finding."""
     try:
         pipeline = settings()

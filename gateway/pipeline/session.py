@@ -73,7 +73,7 @@ _scratches: list[Scratch] = []
 """Of the sessions of this process that are not closed: one at most, for Spark has one context a process."""
 
 
-def session(
+def spark_session(
     pipeline: Pipeline,
     master: str | None = None,
     app: str = "gateway",
@@ -148,7 +148,7 @@ def merged(*layers: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def close(spark: SparkSession) -> None:
+def close_session(spark: SparkSession) -> None:
     """Stop Spark, end the JVM that was started for it, and remove what the run needed only while it lasted."""
     from pyspark import SparkContext
 

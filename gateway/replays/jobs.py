@@ -21,7 +21,7 @@ import msgspec
 
 from gateway.replays.requests import ReplayRequest
 
-RESOURCE: Final = "replay"
+REPLAY_RESOURCE: Final = "replay"
 REFUSALS: Final = "replay-refusals"
 """The resources that name what was not sent, by job and page."""
 

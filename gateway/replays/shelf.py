@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.errors import EtagMismatch, NoSuchReplay
 from gateway.ledger import Ledger
-from gateway.replays.jobs import ENDED, REFUSALS, RESOURCE, Job, Refusal, read_job
+from gateway.replays.jobs import ENDED, REFUSALS, REPLAY_RESOURCE, Job, Refusal, read_job
 
 PAGE: Final = 100
 KEPT_DAYS: Final = 30
@@ -33,21 +33,21 @@ class Shelf:
 
     async def load(self, job_id: str) -> Kept:
         """A job by its id. Raises NoSuchReplay."""
-        resource = await self._ledger.get_resource(RESOURCE, job_id)
+        resource = await self._ledger.get_resource(REPLAY_RESOURCE, job_id)
         if resource is None:
             raise NoSuchReplay(f"no replay {job_id!r}")
         return Kept(read_job(resource.spec), resource.etag)
 
     async def add(self, job: Job) -> Kept:
         """A new one. Raises EtagMismatch: there is one of that id."""
-        etag, _ = await self._ledger.put_resource(RESOURCE, job.id, job.spec(), "")
+        etag, _ = await self._ledger.put_resource(REPLAY_RESOURCE, job.id, job.spec(), "")
         return Kept(job, etag)
 
     async def save(self, kept: Kept) -> None:
         """Write a job of which this process is the owner. What is wished for is the others' to say."""
         while True:
             try:
-                kept.etag, _ = await self._ledger.put_resource(RESOURCE, kept.job.id, kept.job.spec(), kept.etag)
+                kept.etag, _ = await self._ledger.put_resource(REPLAY_RESOURCE, kept.job.id, kept.job.spec(), kept.etag)
                 return
             except EtagMismatch:
                 await self.reread(kept)
@@ -67,14 +67,14 @@ class Shelf:
             if spec == before:
                 return kept.job
             try:
-                await self._ledger.put_resource(RESOURCE, job_id, spec, kept.etag)
+                await self._ledger.put_resource(REPLAY_RESOURCE, job_id, spec, kept.etag)
             except EtagMismatch:
                 continue
             return kept.job
 
     async def page(self, cursor: str | None, limit: int) -> tuple[list[Job], str | None]:
         """Some, by id, and the cursor behind them."""
-        found, cursor = await self._ledger.list_resources(RESOURCE, cursor, limit)
+        found, cursor = await self._ledger.list_resources(REPLAY_RESOURCE, cursor, limit)
         return [read_job(resource.spec) for resource in found], cursor
 
     async def all(self) -> AsyncGenerator[Job, None]:
@@ -110,7 +110,7 @@ class Shelf:
         old = [job async for job in self.all() if job.state in ENDED and job.ended_at < before]
         for job in old:
             await self.forget_refusals(job)
-            await self._ledger.delete_resource(RESOURCE, job.id, None)
+            await self._ledger.delete_resource(REPLAY_RESOURCE, job.id, None)
         return len(old)
 
 

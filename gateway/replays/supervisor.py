@@ -28,7 +28,7 @@ from gateway.runtime.clock import clock
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.sender import Sender
 
-WORK: Final = "replay"
+REPLAY_WORK: Final = "replay"
 SAMPLE: Final = 10
 """How many messages a dry run shows."""
 JOBS_MAX: Final = 1_000
@@ -90,7 +90,7 @@ class Replays:
 
     def begin(self) -> None:
         """Take work, from now on."""
-        self._gateway.ownership.register(WORK, self)
+        self._gateway.ownership.register(REPLAY_WORK, self)
 
     async def close(self, within: float) -> None:
         """Bring what is under way to its end, within so many seconds; nothing more is begun."""
@@ -220,8 +220,8 @@ class Replays:
 
     async def _tell(self, job_id: str) -> None:
         """Whoever does it shall look at it."""
-        self._gateway.ownership.changed(WORK, job_id)
-        if self._gateway.ownership.owns(WORK, job_id):
+        self._gateway.ownership.changed(REPLAY_WORK, job_id)
+        if self._gateway.ownership.owns(REPLAY_WORK, job_id):
             await self.refresh(job_id)
 
     # ---------------------------------------------------------------------------------------------- worker
@@ -269,7 +269,7 @@ class Replays:
 
     def _ended(self, name: str) -> None:
         self._runners.pop(name, None)
-        self._gateway.ownership.changed(WORK)
+        self._gateway.ownership.changed(REPLAY_WORK)
 
     # ---------------------------------------------------------------------------------------------- pieces
 

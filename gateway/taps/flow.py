@@ -28,7 +28,7 @@ from gateway.runtime.clock import clock
 from gateway.taps.counts import Counts
 from gateway.taps.depth import Depth
 from gateway.taps.graves import Graves
-from gateway.taps.rows import KIND, Batch, TapOrigins
+from gateway.taps.rows import TAP_KIND, Batch, TapOrigins
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, Upstream
 
@@ -49,7 +49,7 @@ PROGRESS: Final = "tap-progress"
 class Flow(Taker):
     """The messages of one tap, from start to stop."""
 
-    kind = KIND
+    kind = TAP_KIND
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from gateway.core.taking import BURY_WITHIN
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import Entry
 from gateway.runtime.backoff import Backoff
-from gateway.taps.rows import KIND, TapOrigins
+from gateway.taps.rows import TAP_KIND, TapOrigins
 from gateway.telemetry import log
 
 PAUSE_MIN: Final = 0.5
@@ -93,7 +93,7 @@ class Graves:
             self._origins.name,
             [self._origins.letter(arrival, reason, "not_stored") for arrival, reason in here],
             BURY_WITHIN,
-            kind=KIND,
+            kind=TAP_KIND,
         )
         at = now_us()
         buried = [arrival for (arrival, _), error in zip(here, outcomes, strict=True) if error is None]

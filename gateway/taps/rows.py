@@ -22,7 +22,7 @@ from gateway.notation.logged import to_json
 from gateway.telemetry import log
 from gateway.upstreams import Delivery
 
-KIND: Final = "tap"
+TAP_KIND: Final = "tap"
 """The kind of work that a tap is, and the first word of what is named after one."""
 
 
@@ -30,8 +30,8 @@ class TapOrigins(Origins):
     """How one tap's deliveries are read and stored."""
 
     def __init__(self, name: str, settings: TapSettings, broker: str, ids: MessageIds) -> None:
-        queue = queue_of(name, settings, KIND)
-        super().__init__(f"{KIND}:{name}", {KIND: name, "queue": printable(queue)}, broker, "", ids)
+        queue = queue_of(name, settings, TAP_KIND)
+        super().__init__(f"{TAP_KIND}:{name}", {TAP_KIND: name, "queue": printable(queue)}, broker, "", ids)
         self.name = name
         self._queue = queue
         self._remember_us = settings.dedupe_seconds * 1_000_000

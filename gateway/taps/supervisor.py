@@ -11,7 +11,7 @@ from gateway.core.supervised import Supervisor, Wish
 from gateway.errors import NoSuchTap
 from gateway.taps.counts import Counts
 from gateway.taps.flow import PROGRESS
-from gateway.taps.rows import KIND
+from gateway.taps.rows import TAP_KIND
 from gateway.taps.states import TapStatus, resting
 from gateway.taps.tap import Tap, check
 
@@ -19,7 +19,7 @@ from gateway.taps.tap import Tap, check
 class Taps(Supervisor[TapSettings, Tap, TapStatus]):
     """The taps of a gateway."""
 
-    kind = KIND
+    kind = TAP_KIND
     settings_type = TapSettings
     no_such = NoSuchTap
 
@@ -28,7 +28,7 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
     ) -> None:
         """``retention``: how long messages are kept; None: as long as it is unless it is set."""
         super().__init__(gateway, configured)
-        self._own_queues = OwnQueues(gateway.broker, KIND)
+        self._own_queues = OwnQueues(gateway.broker, TAP_KIND)
         self._retention = retention if retention is not None else RetentionSettings()
         self._checked: RetentionSettings | None = None
         self._counts: dict[str, Counts] = {}
@@ -71,7 +71,7 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         )  # fmt: skip
 
     def at_rest(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> TapStatus:
-        return resting(name, settings, etag, read_only, wish, queue_of(name, settings, KIND))
+        return resting(name, settings, etag, read_only, wish, queue_of(name, settings, TAP_KIND))
 
     def has_moved(self, before: TapSettings, after: TapSettings) -> bool:
         return _source(before) != _source(after)

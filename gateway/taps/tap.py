@@ -21,7 +21,7 @@ from gateway.runtime.clock import clock
 from gateway.taps.counts import Counts
 from gateway.taps.depth import Depth
 from gateway.taps.flow import Flow
-from gateway.taps.rows import KIND
+from gateway.taps.rows import TAP_KIND
 from gateway.taps.states import TapState, TapStatus
 from gateway.telemetry import log
 
@@ -73,7 +73,7 @@ class Tap:
         self.read_only = read_only
         self.wish = wish
         self.counts = counts
-        self.queue = queue_of(name, settings, KIND)
+        self.queue = queue_of(name, settings, TAP_KIND)
         self._gateway = gateway
         self._own_queues = own_queues
         self._upstream = gateway.broker(settings.broker)

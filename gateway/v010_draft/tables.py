@@ -15,9 +15,8 @@ from typing import Any, Final, TypeAlias
 from gateway.classic.tables import TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.v010.codec import DECODERS as FINAL_DECODERS
+from gateway.v010 import codec, encoders
 from gateway.v010.codec import READ_ERRORS, Reading
-from gateway.v010.encoders import ENCODERS as FINAL_ENCODERS
 from gateway.values import Table, Typed, Value, type_of
 from gateway.wire.types import overrun
 
@@ -125,7 +124,7 @@ def _ended(at: int, stop: int, reading: Reading) -> int:
 
 
 DECODERS: Final[Mapping[int, _Decoder]] = {
-    **{code: decoder for code, decoder in FINAL_DECODERS.items() if code not in _FINAL_ONLY},
+    **{code: decoder for code, decoder in codec.DECODERS.items() if code not in _FINAL_ONLY},
     **{code: _wide_reader(*wide) for code, wide in WIDE.items()},
     0xA8: _read_table,
     0xA9: _read_sequence,
@@ -220,7 +219,7 @@ def _few(count: int) -> None:
 
 
 ENCODERS: Final[Mapping[str, _Encoder]] = {
-    **{kind: encoder for kind, encoder in FINAL_ENCODERS.items() if kind not in _FINAL_ONLY.values()},
+    **{kind: encoder for kind, encoder in encoders.ENCODERS.items() if kind not in _FINAL_ONLY.values()},
     **{kind: _wide_writer(code, width, encoding) for code, (kind, width, encoding) in WIDE.items()},
     "table": lambda value, depth: b"\xa8" + _write_table(value, depth - 1),
     "array": _write_sequence,

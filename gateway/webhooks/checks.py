@@ -78,7 +78,7 @@ _PAIRS: Final = (("auth", "secret"), ("tls", "ca"), ("tls", "cert"), ("tls", "ke
 """A text, or the file that holds it."""
 
 
-def check(settings: EndpointSettings, *, from_file: bool) -> None:
+def check_endpoint(settings: EndpointSettings, *, from_file: bool) -> None:
     """Whether an endpoint can have these settings, as far as that can be told without looking anywhere.
 
     Raises:

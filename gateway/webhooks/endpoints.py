@@ -51,7 +51,7 @@ from gateway.webhooks.sender import Outcome, Outgoing, Sender, endpoint_client
 
 __all__ = ["Endpoint", "EndpointState", "Endpoints"]
 
-RESOURCE: Final = "endpoint"
+ENDPOINT_RESOURCE: Final = "endpoint"
 STATE: Final = "endpoint-state"
 ENDPOINTS_MAX: Final = 10_000
 """Most endpoints."""
@@ -142,7 +142,7 @@ class Endpoints:
         None: the guard as it is. Raises ConfigurationError."""
         for name, settings in configured.items():
             try:
-                checks.check(settings, from_file=True)
+                checks.check_endpoint(settings, from_file=True)
                 await self._look_at(settings, check_url)
             except GatewayError as error:
                 raise ConfigurationError(f"endpoints.{name}.{error}") from None
@@ -154,7 +154,7 @@ class Endpoints:
         new = configured.keys() - self._configured.keys()
         gone = self._configured.keys() - configured.keys()
         states = {name: await self._ledger.get_resource(STATE, name) for name in sorted(unread | new | gone)}
-        specs = {name: await self._ledger.get_resource(RESOURCE, name) for name in sorted(gone)}
+        specs = {name: await self._ledger.get_resource(ENDPOINT_RESOURCE, name) for name in sorted(gone)}
         return Prepared(configured, states, specs)
 
     def reconfigure(self, prepared: Prepared) -> list[str]:
@@ -204,7 +204,7 @@ class Endpoints:
         """Make all endpoints anew, and tell whose have changed."""
         self._touched.clear()
         states = {item.name: item for item in await self._all(STATE)}
-        specs = {item.name: item for item in await self._all(RESOURCE) if item.name not in self._configured}
+        specs = {item.name: item for item in await self._all(ENDPOINT_RESOURCE) if item.name not in self._configured}
         before, self._held = self._held, {}
         for name in (*self._configured, *specs):
             held = before.get(name)
@@ -263,7 +263,7 @@ class Endpoints:
 
     async def _read(self, name: str) -> Held | None:
         """Read one anew."""
-        spec = None if name in self._configured else await self._ledger.get_resource(RESOURCE, name)
+        spec = None if name in self._configured else await self._ledger.get_resource(ENDPOINT_RESOURCE, name)
         if spec is None and name not in self._configured:
             self._held.pop(name, None)
             return None
@@ -314,11 +314,11 @@ class Endpoints:
                 if_match = ""
             if before is None and len(self._held) >= ENDPOINTS_MAX:
                 raise LimitExceeded(f"there are {len(self._held)} endpoints, the limit is {ENDPOINTS_MAX}", "endpoints")
-            checks.check(settings, from_file=False)
+            checks.check_endpoint(settings, from_file=False)
             await self._look_at(settings)
             spec = msgspec.to_builtins(self._documents.spec(name, settings))
-            etag, created = await self._ledger.put_resource(RESOURCE, name, spec, if_match)
-            resource = Resource(RESOURCE, name, spec, etag, 0, 0)
+            etag, created = await self._ledger.put_resource(ENDPOINT_RESOURCE, name, spec, if_match)
+            resource = Resource(ENDPOINT_RESOURCE, name, spec, etag, 0, 0)
             self._held[name] = self._documents.make(name, resource, await self._ledger.get_resource(STATE, name))
             if created:  # what is left of another endpoint that had this name is none of this one
                 new = await self._change_locked(name, lambda _: State(), lambda _: (), anew=True)
@@ -337,7 +337,7 @@ class Endpoints:
         """
         self._refuse_configured(name)
         async with self._lock(name):
-            found = await self._ledger.delete_resource(RESOURCE, name, if_match)
+            found = await self._ledger.delete_resource(ENDPOINT_RESOURCE, name, if_match)
             self._held.pop(name, None)
             self._documents.refused.pop(name, None)
             if not found:

@@ -16,7 +16,7 @@ import msgspec
 from gateway.errors import ConfigurationError, EtagMismatch
 from gateway.ledger import Ledger, Resource
 from gateway.webhooks.documents import Spec, State, purposes_of
-from gateway.webhooks.endpoints import RESOURCE, STATE
+from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.keys import purpose_of
 from gateway.webhooks.secrets import Seals, key_of
 
@@ -84,7 +84,7 @@ async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: Resource | 
 def _renewed(kind: str, resource: Resource, renew: Renew) -> dict[str, Any]:
     """A document with its secrets sealed anew. Raises ConfigurationError."""
     try:
-        if kind == RESOURCE:
+        if kind == ENDPOINT_RESOURCE:
             spec = msgspec.convert(resource.spec, Spec)
             if spec.sealed:
                 spec.sealed = renew(purposes_of(resource.name, spec.settings), spec.sealed)
@@ -102,7 +102,7 @@ def _renewed(kind: str, resource: Resource, renew: Renew) -> dict[str, Any]:
 
 
 async def _all(ledger: Ledger) -> AsyncIterator[tuple[str, Resource]]:
-    for kind in (RESOURCE, STATE):
+    for kind in (ENDPOINT_RESOURCE, STATE):
         cursor: str | None = None
         while True:
             page, cursor = await ledger.list_resources(kind, cursor, PAGE)

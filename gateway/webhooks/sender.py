@@ -21,8 +21,7 @@ from gateway.errors import ConfigurationError, EncodeError, GatewayError, Outbou
 from gateway.outbound import Answer, GuardedTransport
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
-from gateway.webhooks import auth as authorization
-from gateway.webhooks.auth import Tokens
+from gateway.webhooks.auth import Tokens, bearer, fixed
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.excerpts import excerpt, secrets_of
 from gateway.webhooks.forms import Header, Outgoing, Written, write
@@ -150,12 +149,12 @@ class Sender:
         headers = [*written.headers, *endpoint.headers, *told, *_signed(endpoint, written, timestamp)]
         auth = settings.auth
         if auth.kind != "oauth2":
-            if (value := authorization.fixed(auth)) is not None:
+            if (value := fixed(auth)) is not None:
                 sent.append(value)
                 headers.append((b"authorization", value))
             return await self._post(endpoint, headers, written.body, began, fresh, client)
         token = await self._tokens.get(auth, self._left(endpoint, began), client)
-        sent.append(authorization.bearer(token))
+        sent.append(bearer(token))
         answer = await self._post(
             endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client
         )
@@ -164,7 +163,7 @@ class Sender:
         other = await self._tokens.get(auth, self._left(endpoint, began), client, refused=token)
         if other == token:
             return answer
-        sent.append(authorization.bearer(other))
+        sent.append(bearer(other))
         return await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client)
 
     async def _post(

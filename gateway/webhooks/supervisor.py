@@ -32,7 +32,7 @@ from gateway.webhooks.schedule import Chance
 from gateway.webhooks.states import PushState, PushStatus
 from gateway.webhooks.targets import Targets
 
-KIND: Final = "push"
+PUSH_KIND: Final = "push"
 PLACES: Final = 256
 """Most requests to endpoints at once, unless ``outbound.requests`` says another number."""
 STOP_WITHIN: Final = 5.0
@@ -91,7 +91,7 @@ class Pushes:
     def begin(self) -> None:
         """Have this process do its part from now on."""
         self._gateway.subscriptions.on_change.append(self._changed)
-        self._gateway.ownership.register(KIND, self)
+        self._gateway.ownership.register(PUSH_KIND, self)
         self._gateway.peers.listen(RECHECK, self._recheck)
 
     async def close(self, within: float) -> None:
@@ -190,7 +190,7 @@ class Pushes:
 
     def _changed(self, name: str) -> None:
         """A subscription was put, deleted, paused or resumed here."""
-        self._gateway.ownership.changed(KIND, name)
+        self._gateway.ownership.changed(PUSH_KIND, name)
         if name in self._granted:
             self.targets.run(self.refresh(name))
 
@@ -208,7 +208,7 @@ class Pushes:
         if pusher is not None:
             pusher.wake()
         else:
-            self._gateway.ownership.changed(KIND, name)
+            self._gateway.ownership.changed(PUSH_KIND, name)
 
     def recheck(self, endpoint: str) -> None:
         """Somebody says that an endpoint is well again: do not wait for its breaker, here or in another process."""

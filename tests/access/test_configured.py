@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from gateway.access import configured
-from gateway.app import check
+from gateway.app import check_configuration
 from gateway.config import AccessSettings, ApiKeySettings, BrokerSettings, CertificateSettings, Config, TokenSettings
 from gateway.errors import ConfigurationError
 from gateway.telemetry import FIELDS
@@ -22,7 +22,7 @@ def with_key(*scopes: str) -> Config:
 @pytest.mark.parametrize("scope", ["publish:gone/x", "consume:gone/x", "broker:gone", "publish:shop/orders.*"])
 def test_scopes_in_use_still_start_with_a_warning(scope: str, caplog: pytest.LogCaptureFixture) -> None:
     config = with_key("publish:shop/x", scope)
-    check(config)
+    check_configuration(config)
     with caplog.at_level(logging.WARNING):
         configured.warn(config)
     (record,) = caplog.records
@@ -44,7 +44,7 @@ def test_scopes_in_use_still_start_with_a_warning(scope: str, caplog: pytest.Log
 )
 def test_newer_scopes_are_refused(scope: str, why: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check(with_key(scope))
+        check_configuration(with_key(scope))
     assert why in str(caught.value)
 
 

@@ -20,7 +20,7 @@ from gateway.ledger import Ledger
 from gateway.ledger.audit import PURPOSE
 from gateway.webhooks import resealing
 from gateway.webhooks.documents import Documents, State
-from gateway.webhooks.endpoints import RESOURCE, STATE
+from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.keys import make, seal
 from gateway.webhooks.secrets import Seals
 
@@ -36,7 +36,7 @@ async def fill(ledger: Ledger, seals: Seals, names: tuple[str, ...] = ("a", "b")
     for name in names:
         settings = EndpointSettings(url="https://hooks.example/", auth=EndpointAuth(kind="bearer", secret=SECRET))
         spec = msgspec.to_builtins(documents.spec(name, settings))
-        await ledger.put_resource(RESOURCE, name, spec)
+        await ledger.put_resource(ENDPOINT_RESOURCE, name, spec)
         keys = [make(scheme, lambda size: bytes(range(size)), 1.0) for scheme in ("v1", "v1a")]
         state = State(keys=seal(seals, name, keys, ()))
         await ledger.put_resource(STATE, name, msgspec.to_builtins(state))
@@ -45,7 +45,7 @@ async def fill(ledger: Ledger, seals: Seals, names: tuple[str, ...] = ("a", "b")
 
 
 async def opened(ledger: Ledger, seals: Seals, name: str) -> Any:
-    spec, state = await ledger.get_resource(RESOURCE, name), await ledger.get_resource(STATE, name)
+    spec, state = await ledger.get_resource(ENDPOINT_RESOURCE, name), await ledger.get_resource(STATE, name)
     return Documents(seals, {}, "").make(name, spec, state)
 
 
@@ -68,7 +68,7 @@ async def test_what_cannot_be_opened_stays(ledger: Ledger) -> None:
     done, failed = await resealing.rotate(ledger, BOTH)
     assert done == 3
     assert [text.partition(":")[0] for text in failed] == ["lost", "lost"]
-    await ledger.put_resource(RESOURCE, "odd", {"settings": 7})
+    await ledger.put_resource(ENDPOINT_RESOURCE, "odd", {"settings": 7})
     assert "another release" in (await resealing.rotate(ledger, BOTH))[1][1]
 
 

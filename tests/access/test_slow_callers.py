@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.api.call import _Pace
-from gateway.app import development, running
+from gateway.app import running, with_development
 from gateway.config import HttpSettings, load
 from tests.ledgers import sqlite_ledger
 
@@ -58,7 +58,7 @@ async def test_they_are_cut_off_and_the_others_are_served(tmp_path: Path) -> Non
     callers = [Caller(b"", False) for _ in range(100)]
     callers += [Caller(HALF_HEAD, drips) for drips in (False, True) for _ in range(50)]
     bodies = [Caller(HALF_BODY, drips) for drips in (False, True) for _ in range(20)]
-    async with running(development(load(None, {}, overrides))) as app:
+    async with running(with_development(load(None, {}, overrides))) as app:
         assert app.ports.http is not None
         async with httpx.AsyncClient(base_url=app.url, timeout=20) as client, asyncio.timeout(60):
             calls = [asyncio.create_task(caller.call(app.ports.http)) for caller in (*callers, *bodies)]
@@ -103,7 +103,7 @@ async def test_a_body_without_an_end_takes_no_memory(tmp_path: Path) -> None:
     overrides: dict[str, Any] = {"http.port": 0, "ops.port": 0, "embedded.port": 0, "data_dir": str(tmp_path / "data")}
     overrides |= {"http.body_max": 1 << 20}
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
-    async with running(development(load(None, {}, overrides))) as app:
+    async with running(with_development(load(None, {}, overrides))) as app:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.ports.http)
         head = HALF_BODY.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
         writer.write(head)

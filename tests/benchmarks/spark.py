@@ -241,7 +241,7 @@ def cores(folder: Path, count: int) -> list[Line]:
             made = spark_jobs.make(spark, str(folder / "events-cores"), count)
             speeds.append(spark_jobs.rollup_figures(spark, made)["events_a_second"])
         finally:
-            sessions.close(spark)
+            sessions.close_session(spark)
     return [Line("rollup, two cores beside one", speeds[1] / speeds[0], "×", 1.4)]
 
 
@@ -301,11 +301,11 @@ def main() -> None:
                 pipeline = Pipeline(PipelineSettings(memory=asked.memory, scratch=name))
                 jars = ",".join(map(str, JARS.glob("*.jar")))
                 extra = {"spark.sql.shuffle.partitions": "8", **({"spark.jars": jars} if jars else {})}
-                spark = sessions.session(pipeline, "local[2]", "bench", extra=extra)
+                spark = sessions.spark_session(pipeline, "local[2]", "bench", extra=extra)
                 try:
                     found = works[section](spark)
                 finally:
-                    sessions.close(spark)
+                    sessions.close_session(spark)
             lines += found
             print(show(found), flush=True)
     if asked.json:

@@ -40,7 +40,7 @@ Figures = Mapping[str, Any]
 def start(master: str = "local[2]", memory: str = "3g", scratch: str = "") -> SparkSession:
     """Spark as the jobs start it."""
     pipeline = Pipeline(PipelineSettings(memory=memory, scratch=scratch))
-    return sessions.session(pipeline, master, "bench", extra={"spark.sql.shuffle.partitions": "8"})
+    return sessions.spark_session(pipeline, master, "bench", extra={"spark.sql.shuffle.partitions": "8"})
 
 
 def make(spark: SparkSession, folder: str, count: int, *, every: int = 0) -> str:
@@ -198,7 +198,7 @@ def main() -> None:
                 if asked.only in ("", name):
                     print(json.dumps({name: work()}), flush=True)
         finally:
-            sessions.close(spark)
+            sessions.close_session(spark)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_it_comes_back(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
     canned.body_of = lambda: next(lines)
     client = Client(canned.url, None)
     shown: list[Any] = []
-    follow.follow(client, "/v1/subscriptions/s", shown.append, acknowledged.append, 2)
+    follow.follow_stream(client, "/v1/subscriptions/s", shown.append, acknowledged.append, 2)
     assert [item["payload"] for item in shown] == [1, 2]
     assert sorted(ack_id for group in acknowledged for ack_id in group) == ["a", "b"]
     assert {path for _, path, _, _ in canned.asked} == {"/v1/subscriptions/s:stream?max_outstanding=2"}
@@ -101,7 +101,7 @@ def test_it_comes_back(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_problem_is_told(canned: Canned) -> None:
     canned.answer(404, {"detail": "no subscription 's'", "code": "subscription_not_found"})
     with pytest.raises(Failure, match="no subscription 's'"):
-        follow.follow(Client(canned.url, None), "/v1/subscriptions/s", print, print, None)
+        follow.follow_stream(Client(canned.url, None), "/v1/subscriptions/s", print, print, None)
 
 
 def test_acknowledgements_share_requests_and_failures_are_told_at_the_end() -> None:

@@ -92,7 +92,7 @@ def test_the_pipeline_is_asked_only_where_it_is_asked_for(file: Path, monkeypatc
         of_pipeline.Finding("java", "FAIL", "there is no Java", NOT_FOUND), of_pipeline.Finding("key", "note", "hm"),
         of_pipeline.Finding("clock", "ok", "as the gateway's"),
     ]  # fmt: skip
-    monkeypatch.setattr(of_pipeline, "examine", lambda _: made)
+    monkeypatch.setattr(of_pipeline, "examine_pipeline", lambda _: made)
     assert "pipeline: " not in doctor("--config", str(file)).stdout
     result = doctor("--config", str(file), "--pipeline")
     assert "FAIL  pipeline  pipeline: java: there is no Java" in result.stdout

@@ -22,7 +22,7 @@ from gateway.ledger import (
     Unknown,
     Wanted,
 )
-from gateway.ledger.keys import DONE, FREE, UNKNOWN
+from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN
 from gateway.ledger.writer import Writer
 from tests.ledger.conftest import Clock, Open, entry, intent, new_id
 
@@ -38,7 +38,7 @@ def id_of(each: Wanted) -> bytes:
     return found
 
 
-def confirmed(each: Wanted, ending: str = DONE, kind: Kind = Kind.CONFIRMED) -> Ended:
+def confirmed(each: Wanted, ending: str = ANSWERED, kind: Kind = Kind.CONFIRMED) -> Ended:
     return Ended(each.key, ending, [entry(id_of(each), kind)], 1, each.key.encode())
 
 
@@ -63,7 +63,7 @@ async def test_each_is_told_what_is_its_own(ledger: Ledger) -> None:
     found = await ledger.keyring.claim("shop", [one, other, strange, *wanted(1, 1)])
     assert found == [New(), Running(True, (id_of(one),)), Mismatch(), New()]
     assert await ledger.keyring.claim("other", [other]) == [New()]
-    lost = await ledger.keyring.end("shop", [confirmed(one), Ended("nobody's", DONE, ())])
+    lost = await ledger.keyring.end("shop", [confirmed(one), Ended("nobody's", ANSWERED, ())])
     assert [type(error) for error in lost] == [type(None), KeyLost]
 
 

@@ -27,8 +27,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = PipelineSettings(memory="1g", scratch=str(folder))
     pipeline = Pipeline(settings, storage=str(folder / "storage"))
-    found = sessions.session(
+    found = sessions.spark_session(
         pipeline, "local[2,4]", "tests", delta=True, extra={**SPARK, "spark.hadoop.hadoop.tmp.dir": str(folder)}
     )
     yield found
-    sessions.close(found)
+    sessions.close_session(found)

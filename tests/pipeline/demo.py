@@ -414,11 +414,11 @@ def gateway(folder: Path, rabbitmq: RabbitMQ, brokerj: BrokerJ) -> Iterator[str]
 def spark_for(folder: Path) -> Iterator[SparkSession]:
     """Spark for all the jobs; as commands they would each start one."""
     settings = PipelineSettings(memory="1g", scratch=str(folder / "scratch"))
-    spark = sessions.session(Pipeline(settings), "local[2]", "demo", extra={"spark.sql.shuffle.partitions": "2"})
+    spark = sessions.spark_session(Pipeline(settings), "local[2]", "demo", extra={"spark.sql.shuffle.partitions": "2"})
     try:
         yield spark
     finally:
-        sessions.close(spark)
+        sessions.close_session(spark)
 
 
 def end(number: int, _: FrameType | None) -> None:

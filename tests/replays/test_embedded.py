@@ -14,7 +14,7 @@ import httpx
 import pika
 import pytest
 
-from gateway.app import development, running
+from gateway.app import running, with_development
 from gateway.config import Config, EmbeddedSettings, HttpSettings, OpsSettings, OutboundSettings, RetentionSettings
 from gateway.versions import VERSION_NAMES
 from tests.ledgers import sqlite_ledger
@@ -24,7 +24,7 @@ VERSIONS = VERSION_NAMES
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    config = development(
+    config = with_development(
         Config(
             data_dir=str(tmp_path),
             http=HttpSettings(port=0),

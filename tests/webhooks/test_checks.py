@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.errors import EncodeError
-from gateway.webhooks.checks import AUTH, check, keep_secrets, put_back, take_out
+from gateway.webhooks.checks import AUTH, check_endpoint, keep_secrets, put_back, take_out
 
 URL = "https://hooks.example/in?a=b"
 OAUTH = EndpointAuth(kind="oauth2", user="u", secret="s", token_url="https://id.example/token")
@@ -36,7 +36,7 @@ def settings(**given: Any) -> EndpointSettings:
     ],
 )
 def test_good_ones(given: dict[str, Any]) -> None:
-    check(settings(**given), from_file=False)
+    check_endpoint(settings(**given), from_file=False)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -88,19 +88,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "why"), BAD, ids=[why for _, why in BAD])
 def test_bad_ones(given: dict[str, Any], why: str) -> None:
     with pytest.raises(EncodeError) as error:
-        check(settings(**given), from_file=False)
+        check_endpoint(settings(**given), from_file=False)
     assert str(error.value).startswith(why)
 
 
 def test_files_are_for_the_configuration_file() -> None:
-    check(
+    check_endpoint(
         settings(
             auth=EndpointAuth(kind="bearer", secret_file="s"),
             tls=EndpointTls(ca_file="a", cert_file="c", key_file="k"),
         ),
         from_file=True,
     )
-    check(settings(tls=EndpointTls(cert_file="both")), from_file=True)
+    check_endpoint(settings(tls=EndpointTls(cert_file="both")), from_file=True)
 
 
 def test_every_kind_of_auth_has_its_rule() -> None:

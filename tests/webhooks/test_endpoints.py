@@ -34,7 +34,7 @@ from gateway.outbound import GuardedTransport
 from gateway.webhooks import endpoints as module
 from gateway.webhooks import resealing
 from gateway.webhooks.documents import Spec, purposes_of
-from gateway.webhooks.endpoints import RESOURCE, STATE, Endpoints, EndpointState
+from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE, Endpoints, EndpointState
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.signing import Verdict as Signed
@@ -239,14 +239,14 @@ async def test_no_secret_is_in_the_database(
 async def test_urls_that_are_stored_in_clear_are_read(opened: Open, ledger: Ledger, server: Server) -> None:
     """As they were before they counted as secrets; what is put again is sealed."""
     wanted = settings(server, "/200?token=s3cret", signing=())
-    await ledger.put_resource(RESOURCE, "old", msgspec.to_builtins(Spec(wanted)), None)
+    await ledger.put_resource(ENDPOINT_RESOURCE, "old", msgspec.to_builtins(Spec(wanted)), None)
     await ledger.put_resource(STATE, "old", {"disabled": {"reason": "gone", "url": wanted.url, "at": 1.0}}, None)
     endpoints = await opened()
     found = await endpoints.get("old")
     assert (found.settings.url, found.state) == (wanted.url, EndpointState.DISABLED)
     put, _, _ = await endpoints.put("old", msgspec.structs.replace(wanted, rate=5.0), "*")
     assert put.settings.url == wanted.url
-    resource = await ledger.get_resource(RESOURCE, "old")
+    resource = await ledger.get_resource(ENDPOINT_RESOURCE, "old")
     assert resource is not None
     assert "s3cret" not in json.dumps(resource.spec)
 
@@ -278,10 +278,10 @@ async def test_whoever_changes_the_database_gets_no_secret_sent_elsewhere(
     opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger
 ) -> None:
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s")), None)
-    resource = await ledger.get_resource(RESOURCE, "shop")
+    resource = await ledger.get_resource(ENDPOINT_RESOURCE, "shop")
     assert resource is not None
     resource.spec["settings"]["url"] = server.url("/404")
-    await ledger.put_resource(RESOURCE, "shop", resource.spec, None)
+    await ledger.put_resource(ENDPOINT_RESOURCE, "shop", resource.spec, None)
     found = await (await opened()).get("shop")
     assert found.state is EndpointState.DISABLED
     assert "it was changed or moved" in found.reason
@@ -308,10 +308,10 @@ async def test_nor_by_other_settings_that_decide_who_gets_it(
     opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger, table: str, name: str, value: str
 ) -> None:
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s")), None)
-    resource = await ledger.get_resource(RESOURCE, "shop")
+    resource = await ledger.get_resource(ENDPOINT_RESOURCE, "shop")
     assert resource is not None
     resource.spec["settings"].setdefault(table, {})[name] = value
-    await ledger.put_resource(RESOURCE, "shop", resource.spec, None)
+    await ledger.put_resource(ENDPOINT_RESOURCE, "shop", resource.spec, None)
     found = await (await opened()).get("shop")
     assert (found.state, found.settings.auth.secret) == (EndpointState.DISABLED, "")
     assert "it was changed or moved" in found.reason
@@ -319,12 +319,12 @@ async def test_nor_by_other_settings_that_decide_who_gets_it(
 
 async def _sealed_before(ledger: Ledger) -> str:
     """Seal the secrets of an endpoint as a release did that bound them to its URLs alone."""
-    resource = await ledger.get_resource(RESOURCE, "shop")
+    resource = await ledger.get_resource(ENDPOINT_RESOURCE, "shop")
     assert resource is not None
     spec = msgspec.convert(resource.spec, Spec)
     now, before = purposes_of("shop", spec.settings)
     sealed = SEALS.seal(before, SEALS.open([now], spec.sealed))
-    await ledger.put_resource(RESOURCE, "shop", {**resource.spec, "sealed": sealed}, None)
+    await ledger.put_resource(ENDPOINT_RESOURCE, "shop", {**resource.spec, "sealed": sealed}, None)
     return sealed
 
 
@@ -342,7 +342,7 @@ async def test_secrets_of_a_release_before_open_and_are_sealed_anew(
         else:
             assert await resealing.rotate(ledger, SEALS) == (1, [])
         assert await resealing.rotate(ledger, SEALS) == (0, []), "it is bound to all of it now"
-        resource = await ledger.get_resource(RESOURCE, "shop")
+        resource = await ledger.get_resource(ENDPOINT_RESOURCE, "shop")
         assert resource is not None
         spec = msgspec.convert(resource.spec, Spec)
         with pytest.raises(ConfigurationError):
@@ -352,7 +352,7 @@ async def test_secrets_of_a_release_before_open_and_are_sealed_anew(
 
 @pytest.mark.parametrize("spec", [{}, {"settings": 7}, {"settings": {"url": "http://x", "format": "xml"}}])
 async def test_documents_that_cannot_be_read(opened: Open, ledger: Ledger, spec: dict[str, Any]) -> None:
-    await ledger.put_resource(RESOURCE, "shop", spec, None)
+    await ledger.put_resource(ENDPOINT_RESOURCE, "shop", spec, None)
     found = await (await opened()).get("shop")
     assert found.state is EndpointState.DISABLED
     assert "its settings cannot be read" in found.reason
@@ -447,7 +447,7 @@ async def test_what_is_left_of_one_that_had_this_name_is_not_taken_over(
     """The gateway died between the two documents when it deleted them."""
     _, _, (old,) = await endpoints.put("shop", settings(server), None)
     await endpoints.pause("shop")
-    await ledger.delete_resource(RESOURCE, "shop")
+    await ledger.delete_resource(ENDPOINT_RESOURCE, "shop")
     found, created, (new,) = await (await opened()).put("shop", settings(server), None)
     assert (found.state, created, [key.id for key in found.keys]) == (EndpointState.ACTIVE, True, [new.id])
     assert new.id != old.id
@@ -457,7 +457,7 @@ async def test_one_whose_keys_were_not_made_gets_them_at_the_start(
     opened: Open, server: Server, ledger: Ledger
 ) -> None:
     """The gateway died between the two documents."""
-    await ledger.put_resource(RESOURCE, "shop", {"settings": {"url": server.url("/200")}, "sealed": ""}, None)
+    await ledger.put_resource(ENDPOINT_RESOURCE, "shop", {"settings": {"url": server.url("/200")}, "sealed": ""}, None)
     found = await (await opened()).get("shop")
     assert (found.state, len(found.keys)) == (EndpointState.ACTIVE, 1)
 
@@ -663,7 +663,7 @@ async def test_a_reading_that_was_overtaken_undoes_nothing(
 
     async def slow(kind: str, cursor: str | None, limit: int) -> Any:
         found = await read(kind, cursor, limit)
-        if kind == RESOURCE:
+        if kind == ENDPOINT_RESOURCE:
             going.set()
             await on.wait()
         return found
@@ -705,7 +705,7 @@ async def test_ten_thousand_are_started_with(opened: Open, ledger: Ledger, monke
     rng = random.Random(1)
     for number in range(10):
         spec = {"settings": {"url": f"https://{rng.random()}.example/", "signing": []}, "sealed": ""}
-        await ledger.put_resource(RESOURCE, f"e{number}", spec, None)
+        await ledger.put_resource(ENDPOINT_RESOURCE, f"e{number}", spec, None)
     await ledger.put_resource(STATE, "e3", {"paused": True}, None)
     await ledger.put_resource(STATE, "orphan", {"paused": True}, None)
     page, _ = await (await opened()).page(None, 100)

@@ -116,9 +116,9 @@ async def examine(path: str | None, overrides: dict[str, Any], areas: frozenset[
         return report
     development = path is None
     if development:
-        from gateway.app import development as for_development
+        from gateway.app import with_development
 
-        config = for_development(config)
+        config = with_development(config)
     report.hide(settings.secrets_of(config), public=settings.users_of(config))
     if "config" in areas or first.exit():
         report.take(first)
@@ -156,10 +156,10 @@ async def _examine(report: Report, config: Config, areas: frozenset[str], within
 
 def _pipeline(report: Report, path: str | None, overrides: dict[str, Any]) -> None:
     """What ``gateway pipeline doctor`` finds."""
-    from gateway.pipeline.doctor import examine as look
+    from gateway.pipeline.doctor import examine_pipeline
     from gateway.pipeline.settings import load
 
-    for found in look(lambda: load(path)):
+    for found in examine_pipeline(lambda: load(path)):
         where = f"pipeline: {found.name}"
         if found.mark == "ok":
             report.ok("pipeline", where, found.text)

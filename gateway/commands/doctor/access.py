@@ -11,7 +11,7 @@ from gateway.access.configured import doubts
 from gateway.access.scopes import principal_of
 from gateway.access.tokens import FAMILIES, KEYS_MAX, KID_MAX, SET_MAX, WITHIN, JwkSet, refusal_of
 from gateway.api.auth import Keys
-from gateway.app import check as check_whole
+from gateway.app import check_configuration
 from gateway.broker.logins import open_to_strangers
 from gateway.commands.doctor.files import owner_only
 from gateway.commands.doctor.findings import Report
@@ -20,7 +20,7 @@ from gateway.config import Config, EmbeddedSettings, asks_for_credentials
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport
 from gateway.upstreams.keeper import is_loopback
-from gateway.webhooks.checks import check as check_endpoint
+from gateway.webhooks.checks import check_endpoint
 
 KEY_SHORT = 20
 """A key of fewer characters can be guessed."""
@@ -29,7 +29,7 @@ KEY_SHORT = 20
 def examine(report: Report, config: Config, *, development: bool) -> None:
     """What the start would refuse, and what it would let pass without a word."""
     try:
-        check_whole(config)
+        check_configuration(config)
     except ConfigurationError as error:
         text = str(error)
         check = "access.callers" if text.startswith("http.host") else "config.rule"

@@ -108,11 +108,11 @@ def _opened(log: str, config: str | None, storage: str | None) -> Iterator[Archi
     if pipeline.settings.archive == "parquet":
         yield ParquetTable.opened(None, pipeline.place("archive", log), log, create=False)
         return
-    from gateway.pipeline import session as sessions
     from gateway.pipeline.archive.table import archive_of
+    from gateway.pipeline.session import close_session, spark_session
 
-    spark = sessions.session(pipeline, app="gateway archive", delta=True)
+    spark = spark_session(pipeline, app="gateway archive", delta=True)
     try:
         yield archive_of(spark, pipeline, log)
     finally:
-        sessions.close(spark)
+        close_session(spark)

@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 from gateway.exits import DONE
-from gateway.pipeline import session as sessions
 from gateway.pipeline.reports import Section
 from gateway.pipeline.service import Service
+from gateway.pipeline.session import close_session, spark_session
 from gateway.pipeline.settings import Pipeline
 
 if TYPE_CHECKING:
@@ -151,11 +151,11 @@ class Context:
         """Spark, started on first use.
 
         Raises:
-            JavaMissing, SparkMissing, ConfigurationError: as :func:`gateway.pipeline.session.session` says.
+            JavaMissing, SparkMissing, ConfigurationError: as :func:`gateway.pipeline.session.spark_session` says.
         """
         if self._spark is None:
             self.say("starting Spark")
-            self._spark = sessions.session(
+            self._spark = spark_session(
                 self.pipeline,
                 self._master,
                 f"gateway {self.job}".strip(),
@@ -198,7 +198,7 @@ class Context:
         self._reporter.close()
         self.service.close()
         if self._spark is not None and self._owns_spark:
-            sessions.close(self._spark)
+            close_session(self._spark)
             self._spark = None
 
     def _show(self, found: Mapping[str, Any], line: str) -> None:

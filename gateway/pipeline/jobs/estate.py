@@ -53,7 +53,7 @@ class Estate:
         return frozenset(queue for holder, queue in self.queues.items() if holder not in self.mirrors)
 
 
-def ask(
+def ask_estate(
     service: Service,
     routes: Mapping[str, str] | None = None,
     *,
@@ -166,7 +166,7 @@ def where_of(brokers: Mapping[str, Mapping[str, Any]], name: str) -> tuple[Any, 
     return found["host"], found["port"], found.get("virtual_host")
 
 
-class Outbox:
+class HeldPublishes:
     """What the gateway holds to be published later."""
 
     def __init__(self, service: Service) -> None:

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.exits import DIFFERENT, DONE
-from gateway.pipeline.jobs import breaks as found_breaks
-from gateway.pipeline.jobs import estate as estates
+from gateway.pipeline.jobs import breaks
 from gateway.pipeline.jobs.base import Context, Option, Outcome
 from gateway.pipeline.jobs.breaks import CHANGED, DUPLICATE, KINDS, SCHEMA, UNOPENED
-from gateway.pipeline.jobs.estate import Estate
+from gateway.pipeline.jobs.estate import Estate, HeldPublishes, ask_estate
 from gateway.pipeline.jobs.lives import FINAL
 from gateway.pipeline.jobs.moves import (
     COLUMNS,
@@ -141,11 +140,11 @@ class Reconcile:
         context.say("asking what lies in the queues")
         asked_at = clock.now()  # what comes later may not have been counted
         estate = (
-            read_estate(options["estate"], routes) if options.get("estate") else estates.ask(context.service, routes)
+            read_estate(options["estate"], routes) if options.get("estate") else ask_estate(context.service, routes)
         )
         events = _events(context)
         context.say("comparing")
-        owed = None if options.get("estate") else estates.Outbox(context.service).owes
+        owed = None if options.get("estate") else HeldPublishes(context.service).owes
         with kept(events, of_log=not options.get("source")) as whole:
             found = reconcile(
                 whole, estate, now=asked_at, grace=float(options["grace"]), late_hours=float(options["late_hours"]),
@@ -206,16 +205,16 @@ def reconcile(
     not_asked = 0
     moves = _moves(rows, groups, balance, totals, estate)
     if moves is not None:
-        tallied = found_breaks.tallies(moves, old_before)
-        tallied = tallied.join(found_breaks.replayed(events), "message_id", "left").localCheckpoint()
-        judged = found_breaks.judged(tallied).localCheckpoint()
+        tallied = breaks.tallies(moves, old_before)
+        tallied = tallied.join(breaks.replayed(events), "message_id", "left").localCheckpoint()
+        judged = breaks.judged(tallied).localCheckpoint()
         if not judged.where(f"kind = '{UNOPENED}'").isEmpty():
-            judged = found_breaks.unopened(judged, events)
+            judged = breaks.unopened(judged, events)
         parts.append(judged)
         if owed is not None and not tallied.where("planned").isEmpty():
-            gone, not_asked = _overdue(found_breaks.overdue(tallied, events, old_before), owed)
+            gone, not_asked = _overdue(breaks.overdue(tallied, events, old_before), owed)
             parts.append(gone)
-        for row in tallied.groupBy("account").agg(*exprs(*found_breaks.STANDING)).collect():
+        for row in tallied.groupBy("account").agg(*exprs(*breaks.STANDING)).collect():
             lies[row.account] = int(row.lies or 0)
             known |= {row.account} if row.known else set()
     # Whether messages keep their ids is a matter of the broker: of one where they do in some queue they do in all.
@@ -223,15 +222,15 @@ def reconcile(
     known |= {name for name in totals if name.startswith(QUEUE) and _broker(name) in keeps}
     accounts = [_account(row, lies, known, estate) for _, row in sorted(totals.items())]
     if missing := {account.name: account.missing for account in accounts if account.missing}:
-        parts.append(found_breaks.missing(tallied, missing, lies, estate))
+        parts.append(breaks.missing(tallied, missing, lies, estate))
     if any(row.late for row in totals.values()):
         mirrored = f"coalesce(holder IN ({listed(estate.mirrors)}), false)" if estate.mirrors else "false"
         ends = groups.where(f"late > 0 AND kind IN ({listed(FINAL)}) AND NOT {mirrored}")
-        parts.append(found_breaks.late(events, rows, ends, late_us))
+        parts.append(breaks.late(events, rows, ends, late_us))
     if messages is not None:
-        parts.append(found_breaks.changed(events, messages))
-    breaks = reduce(DataFrame.unionByName, parts) if parts else None
-    return replace(_found(events, accounts, breaks, estate), not_asked=not_asked)
+        parts.append(breaks.changed(events, messages))
+    broken = reduce(DataFrame.unionByName, parts) if parts else None
+    return replace(_found(events, accounts, broken, estate), not_asked=not_asked)
 
 
 def _moves(
@@ -249,7 +248,7 @@ def _moves(
         moves = single(rows, within(groups, hours, estate), estate)
         moves = moves.join(hours.hint("broadcast"), ["account", "hour"], "left_semi")
         if in_one:
-            twice = found_breaks.again(moves).localCheckpoint()
+            twice = breaks.again(moves).localCheckpoint()
             if twice.isEmpty():
                 continue
             moves = moves.join(twice, ["account", "hash"], "left_semi").select(*moves.columns)
@@ -257,33 +256,33 @@ def _moves(
     return reduce(lambda one, other: one.unionByName(other), picked) if picked else None
 
 
-def _overdue(breaks: DataFrame, owed: Callable[[str], bool]) -> tuple[DataFrame, int]:
+def _overdue(broken: DataFrame, owed: Callable[[str], bool]) -> tuple[DataFrame, int]:
     """Those of the messages that are overdue which nobody holds; and how many were not asked for."""
-    rows = breaks.localCheckpoint()
+    rows = broken.localCheckpoint()
     first = [row.message_id for row in rows.orderBy("at", "message_id").limit(OVERDUE_MAX).collect()]
     lost = [message_id for message_id in first if not owed(message_id)]
     not_asked = rows.count() - len(first) if len(first) == OVERDUE_MAX else 0
     return rows.where(rows.message_id.isin(lost)), not_asked
 
 
-def _found(events: DataFrame, accounts: Sequence[Account], breaks: DataFrame | None, estate: Estate) -> Found:
+def _found(events: DataFrame, accounts: Sequence[Account], broken: DataFrame | None, estate: Estate) -> Found:
     moved = sum(account.moved_in + account.moved_out for account in accounts)
-    if breaks is None:
+    if broken is None:
         return Found(moved, accounts, events.sparkSession.createDataFrame([], SCHEMA))
-    breaks = breaks.localCheckpoint()
-    kinds = {row.kind for row in breaks.select("kind").distinct().collect()}
+    broken = broken.localCheckpoint()
+    kinds = {row.kind for row in broken.select("kind").distinct().collect()}
     if DUPLICATE in kinds:
-        breaks = found_breaks.marked(breaks, events, estate).localCheckpoint()
+        broken = breaks.marked(broken, events, estate).localCheckpoint()
     else:
-        breaks = breaks.selectExpr("kind", "route", "hour", "message_id", "why", "false AS marked", "at")
-    breaks = breaks.withColumn("hour", *exprs(f"nullif(hour, {NO_HOUR}L)"))
+        broken = broken.selectExpr("kind", "route", "hour", "message_id", "why", "false AS marked", "at")
+    broken = broken.withColumn("hour", *exprs(f"nullif(hour, {NO_HOUR}L)"))
     counts: dict[tuple[str, bool], int] = {}
     wrong: set[str] = set()
     if kinds:
-        for row in breaks.groupBy("kind", "marked", "route").agg(*exprs("count(*) AS n")).collect():
+        for row in broken.groupBy("kind", "marked", "route").agg(*exprs("count(*) AS n")).collect():
             counts[row.kind, row.marked] = counts.get((row.kind, row.marked), 0) + int(row.n)
             wrong |= set() if row.marked else {row.route}
-    return Found(moved, accounts, breaks, counts, frozenset(wrong))
+    return Found(moved, accounts, broken, counts, frozenset(wrong))
 
 
 def _sums() -> list[Any]:

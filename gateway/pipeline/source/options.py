@@ -40,7 +40,7 @@ SECRETS: Final[Mapping[str, str]] = {
 """What people would write as an option, and what to do instead."""
 SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """Options of Spark itself, which it hands on."""
-FILTERS: Final = ("tap", "broker", "kind", "version", "queue", "exchange", "routing_key", "origin")
+FILTER_OPTIONS: Final = ("tap", "broker", "kind", "version", "queue", "exchange", "routing_key", "origin")
 """Options that filter, and the columns on which they do."""
 LISTS: Final = ("tap", "broker", "kind")
 """Those that take several values."""
@@ -119,7 +119,7 @@ class ReadOptions(Connection, frozen=True, kw_only=True):
     @property
     def filters(self) -> dict[str, str]:
         """The filters, by the name of their parameter."""
-        return {name: value for name in FILTERS if (value := getattr(self, name))}
+        return {name: value for name in FILTER_OPTIONS if (value := getattr(self, name))}
 
     def position(self, option: Literal["start", "end"]) -> Position | None:
         """The position that an option names; None: it is a word."""

@@ -33,14 +33,14 @@ from pyspark.sql.streaming.datasource import (
 
 from gateway.errors import ConfigurationError, ServiceUnreachable
 from gateway.logs import Log
-from gateway.logs import columns as logs
+from gateway.logs.columns import BINARY, FILTERS
 from gateway.pipeline.source import offsets
 from gateway.pipeline.source.conform import arrow_schema, columns_of, conform, pieces
 from gateway.pipeline.source.cursor import Cursor, new_owner
 from gateway.pipeline.source.http import Http
 from gateway.pipeline.source.notes import note, rows_gone
 from gateway.pipeline.source.offsets import Head, Position, Range
-from gateway.pipeline.source.options import FILTERS, LATEST, LISTS, ReadOptions
+from gateway.pipeline.source.options import FILTER_OPTIONS, LATEST, LISTS, ReadOptions
 from gateway.pipeline.source.patience import Patience
 from gateway.pipeline.source.ranges import SEQUENCE, read_range
 from gateway.pipeline.source.transports import HttpRows, transport_of
@@ -157,7 +157,7 @@ class FilteredLogReader(LogReader):
         changes: dict[str, str] = {}
         for each in filters:
             for name, value in pushed(each):
-                if name in logs.FILTERS[Log(self.options.log)] and not getattr(self.options, name):
+                if name in FILTERS[Log(self.options.log)] and not getattr(self.options, name):
                     changes.setdefault(name, value)
         if changes:
             self.options = msgspec.structs.replace(self.options, **changes)
@@ -183,7 +183,7 @@ def pushed(filter: Filter) -> Iterator[tuple[str, str]]:
     else:
         return
     name = filter.attribute[0] if len(filter.attribute) == 1 else ""
-    if name in FILTERS and (len(values) == 1 or name in LISTS) and all(map(_plain, values)):
+    if name in FILTER_OPTIONS and (len(values) == 1 or name in LISTS) and all(map(_plain, values)):
         yield name, ",".join(values)
 
 
@@ -195,7 +195,7 @@ def _plain(value: Any) -> bool:
         and value == value.strip()
         and "," not in value
         and value != DEFAULT_EXCHANGE
-        and not value.startswith(logs.BINARY)
+        and not value.startswith(BINARY)
     )
 
 

@@ -22,7 +22,7 @@ from gateway.ledger.states import Kind
 from gateway.message import Message
 from gateway.pipeline.jobs.base import Context, options_of
 from gateway.pipeline.jobs.breaks import unlike, unopened
-from gateway.pipeline.jobs.estate import Estate, Outbox, ask
+from gateway.pipeline.jobs.estate import Estate, HeldPublishes, ask_estate
 from gateway.pipeline.jobs.lives import FLOWS
 from gateway.pipeline.jobs.reconcile import Found, Reconcile, reconcile
 from gateway.pipeline.service import Service
@@ -57,8 +57,8 @@ async def _look(home: House, folder: Path, ids: dict[str, str]) -> Seen:
 
     def asked() -> tuple[Estate, set[str]]:
         with Service(Pipeline(url=home.app.url)) as service:
-            outbox = Outbox(service)
-            return ask(service), {message_id for message_id in ids.values() if outbox.owes(message_id)}
+            outbox = HeldPublishes(service)
+            return ask_estate(service), {message_id for message_id in ids.values() if outbox.owes(message_id)}
 
     estate, owed = await asyncio.to_thread(asked)
     return Seen(await home.log("events", folder), await home.log("messages", folder), estate, ids, owed)

@@ -28,7 +28,7 @@ def main(url: str, folder: Path, batch: int) -> None:
     """Run it."""
     settings = PipelineSettings(memory="1g", scratch=str(folder / "scratch"), rows_max=max(1, batch // 3))
     pipeline = Pipeline(settings, url=url)
-    spark = sessions.session(pipeline, "local[2,4]", "torture", extra=SPARK)
+    spark = sessions.spark_session(pipeline, "local[2,4]", "torture", extra=SPARK)
     try:
         checkpoint = folder / "checkpoint"
         stream = source.Stream(
@@ -45,7 +45,7 @@ def main(url: str, folder: Path, batch: int) -> None:
         query.awaitTermination()
         print(json.dumps(stream.finish(query)), flush=True)
     finally:
-        sessions.close(spark)
+        sessions.close_session(spark)
 
 
 if __name__ == "__main__":

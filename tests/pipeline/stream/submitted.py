@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.pipeline.jobs.base import Context, job_of, options_of
 from gateway.pipeline.jobs.runs import new_id, run
-from gateway.pipeline.session import close, session
+from gateway.pipeline.session import close_session, spark_session
 from gateway.pipeline.settings import load
 
 
@@ -41,10 +41,10 @@ def main() -> None:
     """The command line."""
     url, storage, *rest = sys.argv[1:]
     jobs = [(name, json.loads(given)) for name, given in zip(rest[::2], rest[1::2], strict=True)]
-    spark = session(load(None, {"url": url, "storage": storage}, {}), delta=True)
+    spark = spark_session(load(None, {"url": url, "storage": storage}, {}), delta=True)
     for outcome in outcomes(spark, url, storage, jobs):
         print(json.dumps(outcome, default=str), flush=True)
-    close(spark)
+    close_session(spark)
 
 
 if __name__ == "__main__":

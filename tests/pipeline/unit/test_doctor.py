@@ -15,7 +15,7 @@ import pytest
 from gateway import errors
 from gateway.exits import DONE, FAILED, MISSING, REFUSED, UNREACHABLE, USAGE
 from gateway.pipeline import doctor
-from gateway.pipeline.doctor import CHECKS, Finding, examine
+from gateway.pipeline.doctor import CHECKS, Finding, examine_pipeline
 from gateway.pipeline.settings import Pipeline
 from tests.pipeline.unit.board import URL, Board, problem
 
@@ -46,7 +46,7 @@ def tell(board: Board, now: str) -> None:
 
 
 def found(pipeline: Pipeline) -> dict[str, Finding]:
-    return {each.name: each for each in examine(lambda: pipeline)}
+    return {each.name: each for each in examine_pipeline(lambda: pipeline)}
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_settings_that_cannot_be_read_are_the_only_finding() -> None:
     def settings() -> Pipeline:
         raise errors.ConfigurationError("pipeline.url is wrong")
 
-    assert examine(settings) == [Finding("settings", "FAIL", "pipeline.url is wrong", USAGE)]
+    assert examine_pipeline(settings) == [Finding("settings", "FAIL", "pipeline.url is wrong", USAGE)]
 
 
 def test_without_java(board: Board, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

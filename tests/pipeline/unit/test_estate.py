@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import ServiceRefused
 from gateway.pipeline.jobs import estate
-from gateway.pipeline.jobs.estate import PAUSE, Estate, Outbox, ask, hands_of
+from gateway.pipeline.jobs.estate import PAUSE, Estate, HeldPublishes, ask_estate, hands_of
 from gateway.pipeline.service import Service
 from gateway.pipeline.settings import Pipeline
 
@@ -45,7 +45,7 @@ def answer(request: httpx.Request) -> httpx.Response:
 
 def test_holders_their_queues_and_what_lies_there() -> None:
     service = Service(Pipeline(), transport=httpx.MockTransport(answer))
-    assert ask(service, {"old/e": "old/in"}, sleep=lambda _: None) == Estate(
+    assert ask_estate(service, {"old/e": "old/in"}, sleep=lambda _: None) == Estate(
         queues={
             "bridge:b": "old/in", "bridge:m": "old/gateway.bridge.m", "bridge:s": "old/a/b",
             "subscription:billing": "new/orders", "tap:t": "gone/q",
@@ -89,7 +89,7 @@ def asked(answers: Mapping[str, Any], looks: int = 3) -> tuple[Estate, list[floa
 
     slept: list[float] = []
     service = Service(Pipeline(), transport=httpx.MockTransport(said))
-    return ask(service, looks=looks, sleep=slept.append), slept
+    return ask_estate(service, looks=looks, sleep=slept.append), slept
 
 
 def bridge(in_flight: int, broker: str = "old", name: str = "b") -> dict[str, Any]:
@@ -154,14 +154,14 @@ def test_what_is_to_be_published_later_is_owed_while_the_gateway_holds_it(monkey
         return httpx.Response(200, json={"state": states[name]})
 
     service = Service(Pipeline(), transport=httpx.MockTransport(said))
-    outbox = Outbox(service)
+    outbox = HeldPublishes(service)
     owed = {name: outbox.owes(name) for name in (*states, "nobody knows")}
     assert owed == {"waits": True, "gone": False, "refused": True, "sent": True, "nobody knows": False}
     monkeypatch.setattr(estate, "HELD_MAX", 1)
-    assert Outbox(service).owes("gone"), "it may be one of those that were not listed"
+    assert HeldPublishes(service).owes("gone"), "it may be one of those that were not listed"
 
 
 def test_a_gateway_that_refuses_is_no_gateway_without_queues() -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(401, json={"code": "unauthorized", "title": "no key"}))
     with pytest.raises(ServiceRefused, match="no key"):
-        ask(Service(Pipeline(), transport=transport))
+        ask_estate(Service(Pipeline(), transport=transport))

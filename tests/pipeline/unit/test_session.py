@@ -120,7 +120,7 @@ def test_a_session_without_pyspark_is_refused_before_anything_is_imported(monkey
 
     monkeypatch.setattr(session.metadata, "version", missing)
     with pytest.raises(SparkMissing, match="pyspark is not installed"):
-        session.session(Pipeline())
+        session.spark_session(Pipeline())
 
 
 def test_a_driver_on_this_machine_listens_to_nobody_else(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_what_spark_hands_on_is_passed_over() -> None:
 
 
 def test_filters_are_those_of_the_service() -> None:
-    assert set(options.FILTERS) == {name for names in columns.FILTERS.values() for name in names}
+    assert set(options.FILTER_OPTIONS) == {name for names in columns.FILTERS.values() for name in names}
     found = parse(ReadOptions, {**READ, "tap": "a,b", "queue": "q"})
     assert found.filters == {"tap": "a,b", "queue": "q"}
 
