@@ -16,7 +16,7 @@ from gateway.access.scopes import DEFAULT_EXCHANGE, Principal
 from gateway.api.auth import forbidden
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Scope
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.notation.values import ValueProblem
 from gateway.upstreams.checks import COPY_HEADERS
 from gateway.values import Value
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def refuse_foreign_keys(
-    call: Call, items: list[Outgoing | ApiProblem], *, json: bool = True, alone: bool = False
-) -> list[Outgoing | ApiProblem]:
+    call: Call, items: list[Publication | ApiProblem], *, json: bool = True, alone: bool = False
+) -> list[Publication | ApiProblem]:
     """The messages, with a problem in place of each that the caller may not publish.
 
     Args:
@@ -38,13 +38,13 @@ def refuse_foreign_keys(
     keys = call.principal.routing_keys(call.names["broker"], call.names["exchange"])
     if keys.every:
         return items
-    checked = [_checked(call, keys, item, json) if isinstance(item, Outgoing) else item for item in items]
+    checked = [_checked(call, keys, item, json) if isinstance(item, Publication) else item for item in items]
     if not alone and any(now is not before for now, before in zip(checked, items, strict=True)):
         _tell(call)
     return checked
 
 
-def _checked(call: Call, keys: RoutingKeys, item: Outgoing, json: bool) -> Outgoing | ApiProblem:
+def _checked(call: Call, keys: RoutingKeys, item: Publication, json: bool) -> Publication | ApiProblem:
     for path, key in _keys_of(item):
         if not (isinstance(key, str) and keys.allow(key)):
             return foreign_key(call.principal, call.names["broker"], call.names["exchange"], key, path, json=json)
@@ -72,7 +72,7 @@ def foreign_key(
     return forbidden(principal, detail, [(ValueProblem("", *path).pointer, detail)] if json else ())
 
 
-def _keys_of(item: Outgoing) -> Iterator[tuple[Sequence[str], Value]]:
+def _keys_of(item: Publication) -> Iterator[tuple[Sequence[str], Value]]:
     """Where each routing key of a message stands, and the key."""
     yield ("routing_key",), item.routing_key
     headers = item.message.properties.headers

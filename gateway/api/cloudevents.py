@@ -24,7 +24,7 @@ from gateway.api.json_bounds import check_size
 from gateway.api.members import repeated, repeated_member
 from gateway.api.problems import ApiProblem, ProblemError, wrong_header
 from gateway.api.raw_body import encoded, with_body
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.notation.cloudevents import PREFIX, REQUIRED, STRUCTURED
 from gateway.notation.messages import MessageProperties
 from gateway.validation import SHOWN_MAX, explain
@@ -44,7 +44,7 @@ class _Event(msgspec.Struct):
     type: str
 
 
-def from_binary(call: Call, octets: bytes) -> Outgoing | ApiProblem:
+def from_binary(call: Call, octets: bytes) -> Publication | ApiProblem:
     """An event in binary mode (HTTP binding section 3.1)."""
     attributes: dict[str, str] = {}
     for raw_name, raw_value in call.headers.items():
@@ -65,7 +65,7 @@ def from_binary(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     return with_body(call, octets, properties, attributes)
 
 
-def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
+def from_structured(call: Call, octets: bytes) -> Publication | ApiProblem:
     """An event in structured mode (HTTP binding section 3.2)."""
     problem = _check(octets)
     if problem is not None:
@@ -73,7 +73,7 @@ def from_structured(call: Call, octets: bytes) -> Outgoing | ApiProblem:
     return with_body(call, octets, MessageProperties(content_type=STRUCTURED))
 
 
-def from_batch(call: Call, octets: bytes) -> list[Outgoing | ApiProblem]:
+def from_batch(call: Call, octets: bytes) -> list[Publication | ApiProblem]:
     """A batch of events (HTTP binding section 3.3). Raises ApiProblem where it is no array, or empty, or too large."""
     check_size(octets, call.http.batch_max)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.fidelity.deaths import Death, code_of
-from gateway.ledger import Delivery, Event, Kind, State, StoredMessage
+from gateway.ledger import BacklogEntry, Event, Kind, State, StoredMessage
 from gateway.notation.dead_letters import DeadLetter, dead_letter_json
 
 ORIGIN: Final = "from"
@@ -15,12 +15,14 @@ _KINDS: Final = frozenset({Kind.DEAD, Kind.DEAD_LETTERED, Kind.REJECTED})
 _STATES: Final = frozenset({State.DEAD, State.DEAD_LETTERED, State.REJECTED})
 
 
-def of_delivery(row: Delivery) -> DeadLetter | None:
+def of_delivery(row: BacklogEntry) -> DeadLetter | None:
     """Return why a delivery is dead; None: it is not."""
     return _told(row.reason, row.reason.get("at")) if row.dead else None
 
 
-def of_message(message: StoredMessage, events: Sequence[Event], deliveries: Sequence[Delivery]) -> DeadLetter | None:
+def of_message(
+    message: StoredMessage, events: Sequence[Event], deliveries: Sequence[BacklogEntry]
+) -> DeadLetter | None:
     """Return why a message is a dead letter; None: it is no dead letter now."""
     for delivery in deliveries:
         if delivery.dead:

@@ -23,13 +23,13 @@ from gateway.core.outbox import moment
 from gateway.core.stored import open_envelope
 from gateway.errors import EncodeError, NoSuchDelivery, StateError
 from gateway.ledger import (
-    Delivery,
+    BacklogEntry,
+    BacklogSettlement,
     DeliveryFilter,
     Ending,
     Entry,
     Kind,
     Ledger,
-    Settlement,
     id_text,
     parse_id,
 )
@@ -181,7 +181,7 @@ async def get_delivery(call: Call) -> Response:
     return answer(DeliveryWithMessage(**_fields(row), message=message))
 
 
-async def _find(call: Call, *, payload: bool = False) -> Delivery:
+async def _find(call: Call, *, payload: bool = False) -> BacklogEntry:
     text = call.names["delivery"]
     try:
         row = await call.gateway.ledger.deliveries.get(parse_id(text), payload=payload)
@@ -203,7 +203,7 @@ async def retry_delivery(call: Call) -> Response:
     elif row.out:
         raise StateError("it is out with a consumer, or on its way to the endpoint")
     else:
-        settlement = Settlement(row.id, Ending.RETRY)
+        settlement = BacklogSettlement(row.id, Ending.RETRY)
     (done,) = await call.gateway.ledger.deliveries.settle([settlement])
     if not done:
         raise StateError("it was settled in between")
@@ -233,9 +233,9 @@ async def purge_delivery(call: Call) -> Response:
     return no_content()
 
 
-def _purge(row: Delivery, at: int, by: dict[str, str]) -> Settlement:
+def _purge(row: BacklogEntry, at: int, by: dict[str, str]) -> BacklogSettlement:
     entry = Entry(row.message_id, Kind.PURGED, at, "", "", {"subscription": row.subscription, **by})
-    return Settlement(row.id, Ending.PURGE, entries=(entry,), octets=row.size)
+    return BacklogSettlement(row.id, Ending.PURGE, entries=(entry,), octets=row.size)
 
 
 def _by(call: Call) -> dict[str, str]:
@@ -265,7 +265,7 @@ async def purge_deliveries(call: Call) -> Response:
         return answer(await _dry_run(call.gateway.ledger, where))
     at = clock.now_ns() // 1000
 
-    async def purges(rows: Sequence[Delivery]) -> list[Settlement]:
+    async def purges(rows: Sequence[BacklogEntry]) -> list[BacklogSettlement]:
         return [_purge(row, at, by) for row in rows]
 
     return answer(await _each(call, where, purges))
@@ -290,7 +290,9 @@ async def _dry_run(ledger: Ledger, where: DeliveryFilter) -> BulkResult:
 
 
 async def _each(
-    call: Call, where: DeliveryFilter, settlements: Callable[[Sequence[Delivery]], Awaitable[list[Settlement]]]
+    call: Call,
+    where: DeliveryFilter,
+    settlements: Callable[[Sequence[BacklogEntry]], Awaitable[list[BacklogSettlement]]],
 ) -> BulkResult:
     """Settle them, part by part; what was settled meanwhile by somebody else is not counted."""
     deliveries = call.gateway.ledger.deliveries
@@ -314,12 +316,12 @@ async def _each(
 # ------------------------------------------------------------------------------------------------- pieces
 
 
-def row_of(row: Delivery) -> DeliveryRow:
+def row_of(row: BacklogEntry) -> DeliveryRow:
     """A delivery as JSON."""
     return DeliveryRow(**_fields(row))
 
 
-def _fields(row: Delivery) -> dict[str, Any]:
+def _fields(row: BacklogEntry) -> dict[str, Any]:
     return {
         "id": id_text(row.id),
         "message_id": id_text(row.message_id),

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gateway.api.problems import ApiProblem, wrong_header
-from gateway.core import Outgoing
-from gateway.core import Published as Result
+from gateway.core import Publication, PublishOutcome
 from gateway.core.outbox import YEAR
 from gateway.errors import GatewayError
 from gateway.notation.values import ValueProblem
@@ -74,8 +73,8 @@ def due_at(not_before: datetime | float | str | None, delay_seconds: float | Non
 
 
 async def publish_each(
-    call: Call, messages: Sequence[Outgoing], *, later: bool, order: str | None = None
-) -> list[Result]:
+    call: Call, messages: Sequence[Publication], *, later: bool, order: str | None = None
+) -> list[PublishOutcome]:
     """Keep those that are for later, and publish the others; one result each, in order.
 
     Raises:
@@ -100,12 +99,12 @@ async def publish_each(
     try:
         published = await _publish_now(call, at_once, order)
     except GatewayError as error:  # that of some; the others are kept already
-        published = [Result(item.text, error, routed=False) for item in at_once]
+        published = [PublishOutcome(item.text, error, routed=False) for item in at_once]
     sent = iter(published)
     return [next(sent) if item.not_before is None else next(kept) for item in messages]
 
 
-async def _publish_now(call: Call, messages: Sequence[Outgoing], order: str | None) -> list[Result]:
+async def _publish_now(call: Call, messages: Sequence[Publication], order: str | None) -> list[PublishOutcome]:
     gateway, broker, exchange, client = call.gateway, call.names["broker"], call.names["exchange"], call.principal.name
     keys = [item.key for item in messages if item.key]
     if not keys:

@@ -22,7 +22,7 @@ from gateway.api.problems import ApiProblem, wrong_parameter
 from gateway.api.routing import SHORT_STRING_MAX, Route, Scope
 from gateway.api.schemas import Input, Output, PageQuery
 from gateway.errors import NoArrow, Overloaded, RangeAhead, RangeGone
-from gateway.ledger import Cursor, Log
+from gateway.ledger import Log, StoredCursor
 from gateway.logs.columns import FILTERS, fields
 
 RANGE_MAX: Final = 1_000_000
@@ -268,7 +268,7 @@ async def delete_cursor(call: Call) -> Response:
     return no_content()
 
 
-async def _describe(call: Call, cursor: Cursor) -> LogCursor:
+async def _describe(call: Call, cursor: StoredCursor) -> LogCursor:
     backlog = await call.gateway.ledger.log.backlog(cursor.log, cursor.position)
     return LogCursor(
         name=cursor.name,

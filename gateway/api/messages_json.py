@@ -14,7 +14,7 @@ from gateway.api.later import due_at
 from gateway.api.payloads import body_of
 from gateway.api.problems import ApiProblem
 from gateway.api.schemas import PublishMessage
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.core.publishing import RESENT
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED, annotation, copy_of
@@ -34,7 +34,7 @@ _BINARY_KEPT: Final = frozenset({"correlation_id", "user_id", "app_id"})
 """0-10 carries these as octets; the others are short strings in every version."""
 
 
-def to_publish(item: PublishMessage, annotated: bool = True) -> Outgoing:
+def to_publish(item: PublishMessage, annotated: bool = True) -> Publication:
     """Return the message to publish, of JSON that must say at least something of it. Raises as :func:`outgoing`."""
     if item.routing_key is item.payload is item.properties is item.logged is UNSET and not item.headers:
         raise ApiProblem(
@@ -51,7 +51,7 @@ def is_payload(path: Path) -> bool:
     return path == ("payload",) or (len(path) == 3 and path[0] == "messages" and path[2] == "payload")
 
 
-def outgoing(item: PublishMessage, annotated: bool = True) -> Outgoing:
+def outgoing(item: PublishMessage, annotated: bool = True) -> Publication:
     """Return the message to publish.
 
     Args:
@@ -71,7 +71,7 @@ def outgoing(item: PublishMessage, annotated: bool = True) -> Outgoing:
     routing_key = item.routing_key
     if type(routing_key) is not str:
         routing_key = "" if isinstance(routing_key, UnsetType) else _text(routing_key, "routing_key")
-    result = Outgoing(routing_key, message)
+    result = Publication(routing_key, message)
     if isinstance(item.mandatory, UnsetType):
         result.is_mandatory_given = False
     else:

@@ -38,8 +38,7 @@ from gateway.api.schemas import (
 )
 from gateway.api.stream import NDJSON, publish_stream
 from gateway.api.traced import Publishing
-from gateway.core import Answer, KeyedRequest, Outgoing
-from gateway.core import Published as Result
+from gateway.core import Answer, KeyedRequest, Publication, PublishOutcome
 from gateway.core.fingerprints import of_request
 from gateway.core.outbox import moment
 from gateway.core.turns import aside
@@ -71,13 +70,13 @@ async def publish(call: Call) -> Response:
     messages = refuse_foreign_keys(call, messages, json=form is _json, alone=not batch)
     if call.trace is None:
         return await _publish(call, octets, batch, messages)
-    with Publishing(call, [item for item in messages if isinstance(item, Outgoing)]) as span:
+    with Publishing(call, [item for item in messages if isinstance(item, Publication)]) as span:
         response = await _publish(call, octets, batch, messages)
         span.error = str(response.status_code) if response.status_code >= 400 else ""
         return response
 
 
-def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]:
+def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Publication | ApiProblem]]]:
     if b"ce-specversion" in call.headers:
         return _cloudevent_binary
     if media in ("", JSON):
@@ -92,7 +91,7 @@ def _form(call: Call, media: str) -> Callable[[Call, bytes], tuple[bool, list[Ou
     return _raw
 
 
-def _json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _json(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     _no_query(call)
     if len(octets) > FREE:
         check_size(octets, call.http.batch_max)
@@ -125,7 +124,7 @@ def _no_query(call: Call) -> None:
         )
 
 
-def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     """JSON of which some part has the wrong shape: in a batch, that costs only the items that have it."""
     try:
         batch = msgspec.json.decode(octets, type=RawBatch)
@@ -133,7 +132,7 @@ def _json_item_by_item(call: Call, octets: bytes) -> tuple[bool, list[Outgoing |
         decode_json(octets, PublishRequest, is_payload)  # raises what is wrong
         raise
     _check_batch(call, len(batch.messages))
-    items: list[Outgoing | ApiProblem] = []
+    items: list[Publication | ApiProblem] = []
     for raw in batch.messages:
         try:
             item = decode_json(raw, PublishMessage, is_payload)
@@ -153,7 +152,7 @@ def _check_batch(call: Call, count: int) -> None:
         raise ApiProblem("invalid_request", "messages: it is empty", errors=[("/messages", "it is empty")])
 
 
-def _convert(call: Call, item: PublishMessage) -> Outgoing | ApiProblem:
+def _convert(call: Call, item: PublishMessage) -> Publication | ApiProblem:
     try:
         if item.logged is UNSET:
             return to_publish(item)
@@ -164,30 +163,30 @@ def _convert(call: Call, item: PublishMessage) -> Outgoing | ApiProblem:
         return problem
 
 
-def _raw_json(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _raw_json(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     raw_body.check_no_envelope(call, octets)
     return _raw(call, octets)
 
 
-def _raw(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _raw(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     return False, [raw_body.message(call, octets)]
 
 
-def _cloudevent_binary(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _cloudevent_binary(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     return False, [cloudevents.from_binary(call, octets)]
 
 
-def _cloudevent_structured(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _cloudevent_structured(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     return False, [cloudevents.from_structured(call, octets)]
 
 
-def _cloudevent_batch(call: Call, octets: bytes) -> tuple[bool, list[Outgoing | ApiProblem]]:
+def _cloudevent_batch(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProblem]]:
     return True, cloudevents.from_batch(call, octets)
 
 
 _OPAQUE: Final = frozenset({_raw, _raw_json, _cloudevent_binary})
 """Forms whose body is the payload itself."""
-FORMS: Mapping[str, Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProblem]]]] = {
+FORMS: Mapping[str, Callable[[Call, bytes], tuple[bool, list[Publication | ApiProblem]]]] = {
     STRUCTURED: _cloudevent_structured,
     BATCH: _cloudevent_batch,
 }
@@ -197,8 +196,8 @@ FORMS: Mapping[str, Callable[[Call, bytes], tuple[bool, list[Outgoing | ApiProbl
 # --------------------------------------------------------------------------------------------------- publish
 
 
-async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgoing | ApiProblem]) -> Response:
-    messages = [item for item in items if isinstance(item, Outgoing)]
+async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Publication | ApiProblem]) -> Response:
+    messages = [item for item in items if isinstance(item, Publication)]
     if not batch and not messages:
         assert isinstance(items[0], ApiProblem)
         raise items[0]
@@ -221,7 +220,7 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
     key = _check_key(key)
     if any(item.key for item in messages):
         raise wrong_header("Idempotency-Key", "the request has it, or its messages have keys, not both")
-    meant = [item if isinstance(item, Outgoing) else item.problem_code for item in items]
+    meant = [item if isinstance(item, Publication) else item.problem_code for item in items]
     fingerprint = await aside(len(octets), partial(of_request, broker, exchange, meant, batch=batch, later=later))
     older = await aside(len(octets), _fingerprint_of_octets, call, octets)
     request = KeyedRequest(client, key, fingerprint, lambda: (older,))
@@ -230,7 +229,7 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
         return answer(batch_results(items, ()), 207)
     keeps = all_or_none(messages, later)
 
-    def render(results: list[Result]) -> Answer:
+    def render(results: list[PublishOutcome]) -> Answer:
         if batch:
             return Answer(
                 207, _encode(batch_results(items, results)), {"content-type": JSON, **(APPLIED if later else {})}
@@ -261,7 +260,7 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Outgo
 
 
 def _batch_answer(
-    items: Sequence[Outgoing | ApiProblem], results: Sequence[Result], headers: Mapping[str, str] | None
+    items: Sequence[Publication | ApiProblem], results: Sequence[PublishOutcome], headers: Mapping[str, str] | None
 ) -> Response:
     return answer(batch_results(items, results), 207, headers)
 
@@ -288,7 +287,7 @@ def _fingerprint_of_octets(call: Call, octets: bytes) -> bytes:
     return digest.digest()
 
 
-def _published(result: Result) -> Published:
+def _published(result: PublishOutcome) -> Published:
     return Published(
         id=result.id,
         status="confirmed" if result.routed else "unroutable",
@@ -298,12 +297,12 @@ def _published(result: Result) -> Published:
     )
 
 
-def _scheduled(item: Outgoing, result: Result) -> Scheduled:
+def _scheduled(item: Publication, result: PublishOutcome) -> Scheduled:
     when = UNSET if item.not_before is None else moment(item.not_before)
     return Scheduled(id=result.id, status="scheduled", not_before=when)
 
 
-def _scheduled_headers(result: Result, later: bool) -> dict[str, str]:
+def _scheduled_headers(result: PublishOutcome, later: bool) -> dict[str, str]:
     return {"location": f"/v1/scheduled/{result.id}", **(APPLIED if later else {})}
 
 

@@ -19,7 +19,7 @@ from gateway.api.members import repeated
 from gateway.api.messages_json import outgoing
 from gateway.api.problems import ApiProblem, Problem, ProblemError, wrong_header
 from gateway.api.schemas import PublishMessage, PublishQuery, PublishRequest
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.message import Message, with_headers
 from gateway.notation.fields import INTEGERS, OF_A_DELIVERY, TEXTS
 from gateway.notation.messages import MessageProperties
@@ -121,7 +121,7 @@ def _placed(call: Call, error: ProblemError) -> ProblemError:
     return error
 
 
-def message(call: Call, octets: bytes) -> Outgoing | ApiProblem:
+def message(call: Call, octets: bytes) -> Publication | ApiProblem:
     """The message that body and headers make."""
     return with_body(call, octets, encoded(call, MessageProperties(content_type=call.header(b"content-type") or None)))
 
@@ -134,7 +134,7 @@ def encoded(call: Call, properties: MessageProperties) -> MessageProperties:
 
 def with_body(
     call: Call, octets: bytes, properties: MessageProperties, attributes: Mapping[str, str] | None = None
-) -> Outgoing | ApiProblem:
+) -> Publication | ApiProblem:
     """The message of this body, with all that ``Amqp-*`` headers and the query say. ``attributes`` are headers that
     come before those."""
     try:

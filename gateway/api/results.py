@@ -9,12 +9,11 @@ from msgspec import UNSET
 
 from gateway.api.problems import ApiProblem, as_json, problem_of
 from gateway.api.schemas import BatchResult, BatchResults
-from gateway.core import Outgoing
-from gateway.core import Published as Result
+from gateway.core import Publication, PublishOutcome
 from gateway.errors import GatewayError
 
 
-def batch_results(items: Sequence[Outgoing | ApiProblem], results: Sequence[Result]) -> BatchResults:
+def batch_results(items: Sequence[Publication | ApiProblem], results: Sequence[PublishOutcome]) -> BatchResults:
     """One result per item: what became of those that were published, and why the others were not."""
     outcomes = iter(results)
     return BatchResults(
@@ -22,7 +21,7 @@ def batch_results(items: Sequence[Outgoing | ApiProblem], results: Sequence[Resu
     )
 
 
-def batch_result(result: Result) -> BatchResult:
+def batch_result(result: PublishOutcome) -> BatchResult:
     """What became of one message of many."""
     if result.error is not None:
         problem = problem_of(result.error, id=result.id)
@@ -40,7 +39,7 @@ def batch_result(result: Result) -> BatchResult:
     )
 
 
-def _key(result: Result) -> Any:
+def _key(result: PublishOutcome) -> Any:
     return result.key or UNSET
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.ledger import Delivery, Event, Kind, Promised, State, StoredMessage, id_text, parse_id
+from gateway.ledger import BacklogEntry, Event, Kind, Promised, State, StoredMessage, id_text, parse_id
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Wait(msgspec.Struct, frozen=True):
 class Holding(msgspec.Struct, frozen=True):
     """What the ledger owes and keeps of a message."""
 
-    deliveries: Sequence[Delivery] = ()
+    deliveries: Sequence[BacklogEntry] = ()
     outbox: Promised | None = None
     in_doubt: bool = False
     """A publish is without its outcome."""
@@ -350,7 +350,7 @@ def related(message: StoredMessage, events: Sequence[Event]) -> list[str]:
     return list(found)
 
 
-def delivery_state(delivery: Delivery) -> str:
+def delivery_state(delivery: BacklogEntry) -> str:
     """``waiting``, ``out`` or ``dead``."""
     return "dead" if delivery.dead else "out" if delivery.out and delivery.due_in > 0 else "waiting"
 
@@ -401,7 +401,7 @@ def _copied_to(event: Event) -> str:
     return f" at {_place(detail.get('dead_letter_broker') or event.broker, exchange, routing_key)}"
 
 
-def _owed(delivery: Delivery) -> str:
+def _owed(delivery: BacklogEntry) -> str:
     name = printable(delivery.subscription)
     why = f" The last time: {_reason(delivery.reason)}." if _reason(delivery.reason) else ""
     state = delivery_state(delivery)
@@ -413,7 +413,7 @@ def _owed(delivery: Delivery) -> str:
     return f"The ledger owes it to the subscription {name}, after {_times(delivery.attempt)}; next {when}.{why}"
 
 
-def _delivery_steps(delivery: Delivery) -> list[Step]:
+def _delivery_steps(delivery: BacklogEntry) -> list[Step]:
     name, key = printable(delivery.subscription), id_text(delivery.id)
     if delivery.dead:
         return [

@@ -27,7 +27,7 @@ from gateway.api.problems import ApiProblem
 from gateway.api.results import batch_results, refused
 from gateway.api.schemas import BatchResult, PublishMessage
 from gateway.api.traced import Publishing
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.core.turns import aside
 from gateway.errors import BudgetExceeded, GatewayError, Overloaded
 from gateway.notation.values import ValueProblem
@@ -115,8 +115,8 @@ async def _refuse(problem: GatewayError) -> list[BatchResult]:
 
 
 async def _next(
-    call: Call, groups: AsyncGenerator[list[Outgoing | ApiProblem], None]
-) -> list[Outgoing | ApiProblem] | None:
+    call: Call, groups: AsyncGenerator[list[Publication | ApiProblem], None]
+) -> list[Publication | ApiProblem] | None:
     """The next group, of a caller who may publish it; None: that was the last. Raises ApiProblem, Overloaded."""
     waiting = asyncio.ensure_future(anext(groups, None))
     try:
@@ -131,7 +131,7 @@ async def _next(
             await asyncio.wait({waiting})
 
 
-async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], None]:
+async def _groups(call: Call) -> AsyncGenerator[list[Publication | ApiProblem], None]:
     """The messages, in groups of what came together."""
     limit, batch_max = call.http.body_max, call.http.batch_max
     annotated = call.gateway.broker(call.names["broker"]).settings.annotate
@@ -160,11 +160,11 @@ async def _groups(call: Call) -> AsyncGenerator[list[Outgoing | ApiProblem], Non
         yield await aside(len(last), _messages, [last], annotated, batch_max)
 
 
-def _messages(lines: Sequence[bytes], annotated: bool, batch_max: int) -> list[Outgoing | ApiProblem]:
+def _messages(lines: Sequence[bytes], annotated: bool, batch_max: int) -> list[Publication | ApiProblem]:
     return [_message(line, annotated, batch_max) for line in lines]
 
 
-def _message(line: bytes, annotated: bool, batch_max: int) -> Outgoing | ApiProblem:
+def _message(line: bytes, annotated: bool, batch_max: int) -> Publication | ApiProblem:
     try:
         if len(line) > FREE:
             check_size(line, batch_max)
@@ -184,9 +184,9 @@ def _message(line: bytes, annotated: bool, batch_max: int) -> Outgoing | ApiProb
         raise
 
 
-async def _publish(call: Call, group: list[Outgoing | ApiProblem], order: str, later: bool) -> list[BatchResult]:
+async def _publish(call: Call, group: list[Publication | ApiProblem], order: str, later: bool) -> list[BatchResult]:
     group = refuse_foreign_keys(call, group)
-    messages = [item for item in group if isinstance(item, Outgoing)]
+    messages = [item for item in group if isinstance(item, Publication)]
     if not messages:
         return batch_results(group, ()).results
     try:

@@ -36,7 +36,7 @@ from gateway.api.traced import handed_out
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import Pulled
 from gateway.core.streams import Stream
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.core.turns import Turns
 
 NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -140,7 +140,7 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
     """How long each message is leased; unless given, as the subscription says."""
 
 
-def stream_answer(call: Call, subscription: Subscription) -> Response:
+def stream_answer(call: Call, subscription: SubscriptionResource) -> Response:
     """The stream of a subscription's messages."""
     query = call.query(StreamQuery)
     gateway = call.gateway

@@ -18,7 +18,7 @@ from gateway.api.auth import lacks
 from gateway.api.call import Call
 from gateway.api.routing import Scope
 from gateway.config import SubscriptionSettings
-from gateway.core import Subscription
+from gateway.core import SubscriptionResource
 from gateway.core.own_queues import queue_of
 from gateway.errors import NoSuchBroker, NoSuchEndpoint, NoSuchSubscription, StateError
 
@@ -75,7 +75,7 @@ async def check_put(call: Call, name: str, settings: SubscriptionSettings, match
     before = await _before(call, name)
     if before is not None:
         await _check(call, name, before.settings)
-    if before is None or _source(before) != _source(Subscription(name, settings, "", read_only=False)):
+    if before is None or _source(before) != _source(SubscriptionResource(name, settings, "", read_only=False)):
         owed = await call.gateway.ledger.deliveries.backlog(name)
         if owed.waiting or owed.out or owed.dead:
             raise StateError(
@@ -112,7 +112,7 @@ async def check_steer(call: Call, name: str) -> str | None:
     return found.etag
 
 
-async def _before(call: Call, name: str) -> Subscription | None:
+async def _before(call: Call, name: str) -> SubscriptionResource | None:
     """The subscription as the ledger has it now, if the caller has the scope for its queue. Raises ApiProblem."""
     call.gateway.subscriptions.forget(name)
     try:
@@ -124,7 +124,7 @@ async def _before(call: Call, name: str) -> Subscription | None:
     return found
 
 
-def _source(found: Subscription) -> tuple[str, str]:
+def _source(found: SubscriptionResource) -> tuple[str, str]:
     return found.settings.broker, queue_of(found.name, found.settings)
 
 

@@ -54,8 +54,7 @@ from gateway.api.schemas import (
 from gateway.api.streaming import StreamQuery, stream_answer
 from gateway.api.subscription_scopes import check_name, check_put, check_steer
 from gateway.api.traced import handed_out, now, settled
-from gateway.core import Gateway, Pulled, Settled
-from gateway.core import Subscription as Found
+from gateway.core import Gateway, Pulled, Settled, SubscriptionResource
 from gateway.core.own_queues import queue_of
 from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
 from gateway.limits import PULL_MAX
@@ -85,11 +84,11 @@ async def list_subscriptions(call: Call) -> Response:
     return answer(body, headers=page_headers(call, cursor, limit=query.limit))
 
 
-async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[Found], str | None]:
+async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[SubscriptionResource], str | None]:
     """Those whose queue the caller has a scope for, and the cursor behind them: the name of one of them. There is none
     where only those follow that the caller may not see."""
-    found: list[Found] = []
-    own: list[Found] = []
+    found: list[SubscriptionResource] = []
+    own: list[SubscriptionResource] = []
     following, first = cursor, True
     while (first or following is not None) and len(own) <= limit:
         page, following = await call.gateway.subscriptions.page(following, max(limit + 1, LOOKED_AT))
@@ -175,7 +174,7 @@ async def resume(call: Call) -> Response:
     return await _answer(call, await call.gateway.subscriptions.resume(call.names["subscription"]))
 
 
-async def _find(call: Call, kinds: Sequence[str] = ("consume",)) -> Found:
+async def _find(call: Call, kinds: Sequence[str] = ("consume",)) -> SubscriptionResource:
     """The subscription of the path, if the caller has a scope of one of these kinds for its queue. Who has not is told
     the same of one that is not there: a key learns of nothing that it has no scope for."""
     principal, name = call.principal, call.names["subscription"]
@@ -190,16 +189,16 @@ async def _find(call: Call, kinds: Sequence[str] = ("consume",)) -> Found:
     raise lacks(principal, f"{' or '.join(f'{kind}:' for kind in kinds)} for the queue of {name!r:.140}")
 
 
-def _may(principal: Principal, kinds: Sequence[str], found: Found) -> bool:
+def _may(principal: Principal, kinds: Sequence[str], found: SubscriptionResource) -> bool:
     """Whether the caller has a scope of one of these kinds for the queue of a subscription."""
     return any(principal.may(kind, found.settings.broker, _queue(found)) for kind in kinds)
 
 
-def _queue(found: Found) -> str:
+def _queue(found: SubscriptionResource) -> str:
     return queue_of(found.name, found.settings)
 
 
-async def _answer(call: Call, found: Found, status: int = 200) -> Response:
+async def _answer(call: Call, found: SubscriptionResource, status: int = 200) -> Response:
     """The subscription with its backlog, and its ETag."""
     backlog = None
     owed = await call.gateway.ledger.deliveries.backlog(found.name)
@@ -221,7 +220,9 @@ def _push(status: PushStatus) -> Push:
     return Push(**{**found, "state": status.state.value})
 
 
-def _describe(call: Call, found: Found, backlog: Backlog | None = None, push: Push | None = None) -> Subscription:
+def _describe(
+    call: Call, found: SubscriptionResource, backlog: Backlog | None = None, push: Push | None = None
+) -> Subscription:
     return Subscription(
         name=found.name,
         read_only=found.read_only,

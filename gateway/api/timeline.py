@@ -20,7 +20,7 @@ from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import MessageEvent, Messages, MessageSummary
 from gateway.api.waiting import waits
-from gateway.ledger import Delivery, DeliveryFilter, Event, MessageFilter, State, StoredMessage, id_text
+from gateway.ledger import BacklogEntry, DeliveryFilter, Event, MessageFilter, State, StoredMessage, id_text
 from gateway.notation.values import text_to_json
 from gateway.validation import one_of, shown
 
@@ -112,7 +112,7 @@ async def _holding(call: Call, message_id: bytes) -> story.Holding:
     return story.Holding(deliveries, await ledger.outbox.get(message_id), in_doubt, body)
 
 
-def _owed(delivery: Delivery) -> OwedDelivery:
+def _owed(delivery: BacklogEntry) -> OwedDelivery:
     return OwedDelivery(
         id=id_text(delivery.id),
         subscription=printable(delivery.subscription),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.api.later import prefers_later
 from gateway.api.problems import ApiProblem
-from gateway.core import Outgoing, Pulled, Settled
+from gateway.core import Publication, Pulled, Settled
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import SUCCESS
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.core.traces import receiving, sending
 from gateway.errors import GatewayError
 from gateway.ledger import id_text
@@ -101,7 +101,7 @@ class Publishing:
 
     __slots__ = ("_call", "_messages", "_span", "error")
 
-    def __init__(self, call: Call, messages: Sequence[Outgoing]) -> None:
+    def __init__(self, call: Call, messages: Sequence[Publication]) -> None:
         self.error = ""
         """Why it failed, where that is no exception."""
         self._call = call
@@ -121,7 +121,7 @@ class Publishing:
                 item.given, item.message = item.message, into(item.message, context)
         return self
 
-    def _begin(self, trace: Trace, call: Call, messages: Sequence[Outgoing]) -> None:
+    def _begin(self, trace: Trace, call: Call, messages: Sequence[Publication]) -> None:
         links = [own for item in messages if (own := of_message(item.message)) is not None]
         upstream = call.gateway.brokers.get(call.names["broker"])
         exchange = call.names["exchange"]
@@ -164,7 +164,7 @@ class Publishing:
 # ------------------------------------------------------------------------------------------- pull and settle
 
 
-def handed_out(call: Call, subscription: Subscription, pulled: Iterable[Pulled]) -> None:
+def handed_out(call: Call, subscription: SubscriptionResource, pulled: Iterable[Pulled]) -> None:
     """Messages go to a consumer: a span for each that is part of a trace, which is the message's and not the
     request's."""
     trace = call.trace

@@ -23,7 +23,7 @@ from gateway.webhooks.supervisor import PUSH_KIND
 
 if TYPE_CHECKING:
     from gateway.api.call import Call
-    from gateway.core.subscriptions import Subscription
+    from gateway.core.subscriptions import SubscriptionResource
 
 LOOKED_AT: Final = 2_000
 """Most subscriptions that are looked at, and most bindings."""
@@ -63,13 +63,13 @@ async def waits(call: Call, message: StoredMessage, events: Sequence[Event], hol
     return [wait for wait in held if wait is not None]
 
 
-async def _subscriptions(call: Call) -> list[Subscription]:
+async def _subscriptions(call: Call) -> list[SubscriptionResource]:
     """Those of the configuration file, and the first of the others."""
     found, _ = await call.gateway.subscriptions.page(None, LOOKED_AT)
     return found
 
 
-def _takes(found: Subscription, broker: str, exchange: str, routing_key: str, queues: set[str]) -> bool:
+def _takes(found: SubscriptionResource, broker: str, exchange: str, routing_key: str, queues: set[str]) -> bool:
     settings = found.settings
     if settings.broker != broker:
         return False
@@ -101,7 +101,7 @@ async def _named(call: Call, name: str) -> Wait | None:
         return Wait(name, "subscription_missing")
 
 
-async def _of(call: Call, found: Subscription) -> Wait | None:
+async def _of(call: Call, found: SubscriptionResource) -> Wait | None:
     """What holds a subscription; None: nothing that is known."""
     settings = found.settings
     if found.paused:
@@ -112,7 +112,7 @@ async def _of(call: Call, found: Subscription) -> Wait | None:
     return Wait(found.name, code, endpoint=settings.push, reason=reason) if code else None
 
 
-async def _push(call: Call, found: Subscription) -> tuple[str, str]:
+async def _push(call: Call, found: SubscriptionResource) -> tuple[str, str]:
     """Code and reason of what holds a subscription that is pushed; empty: nothing."""
     if call.pushes is not None and call.pushes.here(found.name):
         status = await call.pushes.status(found)

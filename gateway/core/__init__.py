@@ -32,8 +32,17 @@
 
 from gateway.core.gateway import Gateway
 from gateway.core.keys import Answer, KeyedRequest
-from gateway.core.publishing import Outgoing, Published
+from gateway.core.publishing import Publication, PublishOutcome
 from gateway.core.pulled import Pulled, Settled
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 
-__all__ = ["Answer", "Gateway", "KeyedRequest", "Outgoing", "Published", "Pulled", "Settled", "Subscription"]
+__all__ = [
+    "Answer",
+    "Gateway",
+    "KeyedRequest",
+    "Publication",
+    "PublishOutcome",
+    "Pulled",
+    "Settled",
+    "SubscriptionResource",
+]

@@ -61,7 +61,7 @@ class ForeignAckId(ValueError):
         """The id of the process that holds the lease, or held it."""
 
 
-class LedgerLease(NamedTuple):
+class LedgerAckId(NamedTuple):
     """What the ack id of a ledger's lease says."""
 
     delivery: bytes
@@ -92,7 +92,7 @@ class AckIds:
         plain = _LEDGER.pack(delivery, message_id, min(lease, COUNT_MAX), min(attempt, COUNT_MAX), mark)
         return b2a_base64(plain + self._seal(plain), newline=False).translate(_URL_SAFE).decode("ascii")
 
-    def read_ledger(self, text: str, mark: bytes) -> LedgerLease:
+    def read_ledger(self, text: str, mark: bytes) -> LedgerAckId:
         """The ledger's lease.
 
         Raises:
@@ -105,7 +105,7 @@ class AckIds:
         delivery, message_id, lease, attempt, of = _LEDGER.unpack(plain)
         if of != mark:
             raise InvalidAckId(text)
-        return LedgerLease(delivery, message_id, lease, attempt)
+        return LedgerAckId(delivery, message_id, lease, attempt)
 
     def _seal(self, plain: bytes) -> bytes:
         return blake2b(plain, digest_size=_SEAL, key=self._key).digest()

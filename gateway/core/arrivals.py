@@ -26,7 +26,7 @@ from gateway.core.order_keys import OrderKey
 from gateway.core.own_queues import queue_of
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.core.stored import envelope
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.core.turns import Turns
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import raw_annotations
@@ -321,7 +321,7 @@ class Origins:
 class Arrivals(Origins):
     """How one subscription's deliveries are read and stored. Settings that changed need another one."""
 
-    def __init__(self, subscription: Subscription, broker: str, version: str, ids: MessageIds) -> None:
+    def __init__(self, subscription: SubscriptionResource, broker: str, version: str, ids: MessageIds) -> None:
         """Raises :class:`~gateway.errors.EncodeError` for a setting that is wrong."""
         settings = subscription.settings
         name = subscription.name
@@ -394,9 +394,9 @@ class Readers:
 
     def __init__(self, ids: MessageIds) -> None:
         self._ids = ids
-        self._found: dict[str, tuple[Subscription, Arrivals]] = {}
+        self._found: dict[str, tuple[SubscriptionResource, Arrivals]] = {}
 
-    def of(self, subscription: Subscription, upstream: Upstream) -> Arrivals:
+    def of(self, subscription: SubscriptionResource, upstream: Upstream) -> Arrivals:
         """That of a subscription. Raises EncodeError for a setting that is wrong."""
         version = version_name(upstream)
         found = self._found.get(subscription.name)

@@ -20,7 +20,7 @@ from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
-from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.errors import BudgetExceeded, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
 from gateway.ledger import Entry, Kind
 from gateway.limits import PULL_MAX
@@ -45,7 +45,7 @@ class BrokerLeases:
 
     async def pull(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         max_messages: int,
         wait: float,
         seconds: float | None,
@@ -92,7 +92,7 @@ class BrokerLeases:
     async def _find(
         self,
         upstream: Upstream,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         arrivals: Arrivals,
         wanted: int,
         wait: float,
@@ -147,7 +147,7 @@ class BrokerLeases:
         return await fetch.end()
 
     def _lease(
-        self, upstream: Upstream, subscription: Subscription, arrival: Arrival, seconds: float, client: Client
+        self, upstream: Upstream, subscription: SubscriptionResource, arrival: Arrival, seconds: float, client: Client
     ) -> Pulled:
         delivery = arrival.delivery
         redelivered = arrival.redelivered
@@ -198,11 +198,13 @@ class BrokerLeases:
 
     # ------------------------------------------------------------------------------------------- settle
 
-    async def acknowledge(self, subscription: Subscription, ack_ids: Sequence[str]) -> list[Settled]:
+    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
         """Accept messages; they are gone from their queue. A repeated acknowledgement succeeds."""
         return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.ACKNOWLEDGED, Kind.ACKNOWLEDGED)
 
-    async def release(self, subscription: Subscription, ack_ids: Sequence[str], delay: float = 0.0) -> list[Settled]:
+    async def release(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
+    ) -> list[Settled]:
         """Give messages back to their queue, at once. With a delay the result is FAILED."""
         if delay:
             return self._cannot(
@@ -210,7 +212,7 @@ class BrokerLeases:
             )
         return await self._settle(subscription, ack_ids, Settlement.RELEASE, End.RELEASED, Kind.RELEASED)
 
-    def _cannot(self, subscription: Subscription, ack_ids: Sequence[str], why: str) -> list[Settled]:
+    def _cannot(self, subscription: SubscriptionResource, ack_ids: Sequence[str], why: str) -> list[Settled]:
         """A broker's leases cannot do that."""
         error = Unsupported(f'{why}: set lease = "ledger" for the subscription {subscription.name!r}')
         results = []
@@ -224,7 +226,7 @@ class BrokerLeases:
 
     async def _settle(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         ack_ids: Sequence[str],
         settlement: Settlement,
         end: End,
@@ -247,7 +249,7 @@ class BrokerLeases:
         self._count(subscription.settings.broker, "lease_lost", len(lost))
         return results
 
-    async def extend(self, subscription: Subscription, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+    async def extend(self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
         """Let leases last ``seconds`` from now, but all extensions together no longer than the broker's
         ``lease_max``. For more than EXTEND_MAX seconds the result is FAILED."""
         if seconds > EXTEND_MAX:
@@ -266,7 +268,7 @@ class BrokerLeases:
         return results
 
     async def reject(
-        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, *, discard: bool = False
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], reason: str, *, discard: bool = False
     ) -> list[Settled]:
         """Dead-letter messages. Where the subscription has a dead-letter place, and there is a reason to send along or
         the place is another broker's, as a copy there, confirmed; else by the broker, or as a copy without a reason
@@ -398,7 +400,7 @@ async def _handable(upstream: Upstream, queue: str, deliveries: list[Delivery]) 
 
 
 async def turn_away(
-    parts: Parts, arrivals: Arrivals, subscription: Subscription, unwanted: Sequence[tuple[Arrival, str]]
+    parts: Parts, arrivals: Arrivals, subscription: SubscriptionResource, unwanted: Sequence[tuple[Arrival, str]]
 ) -> None:
     """What becomes of messages that the filter does not want, where the broker holds them: discarded, or at the
     dead-letter place; it is recorded, then they are accepted. Where that cannot be they go back.

@@ -23,7 +23,7 @@ from gateway.core.parts import Parts
 from gateway.core.peers import Peers
 from gateway.core.pulled import FAILED, LOST, Pulled, Settled
 from gateway.core.shelves import Shelves
-from gateway.core.subscriptions import Subscription, Subscriptions
+from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import (
     GatewayError,
     LedgerUnavailable,
@@ -45,7 +45,7 @@ class Consuming:
     """What consumers do with a gateway's subscriptions."""
 
     def __init__(
-        self, parts: Parts, leases: Leases, ack_ids: AckIds, subscriptions: Subscriptions, peers: Peers
+        self, parts: Parts, leases: Leases, ack_ids: AckIds, subscriptions: SubscriptionRegistry, peers: Peers
     ) -> None:
         self._parts = parts
         self._leases = leases
@@ -78,7 +78,7 @@ class Consuming:
 
     async def pull(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         max_messages: int,
         wait: float,
         seconds: float | None,
@@ -138,7 +138,7 @@ class Consuming:
             if not ended.done():
                 ended.set_result(None)
 
-    def check(self, subscription: Subscription) -> None:
+    def check(self, subscription: SubscriptionResource) -> None:
         """Whether it may be pulled now. Raises StateError, LedgerUnavailable, Overloaded, as :meth:`pull`."""
         if self._draining.done():
             raise Overloaded("the gateway is shutting down")
@@ -162,16 +162,20 @@ class Consuming:
 
     # ------------------------------------------------------------------------------------------- settle
 
-    async def acknowledge(self, subscription: Subscription, ack_ids: Sequence[str]) -> list[Settled]:
+    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
         """The consumer is done with the messages: they are gone. A repeated acknowledgement succeeds."""
         return await self._settle("acknowledge", subscription, ack_ids)
 
-    async def release(self, subscription: Subscription, ack_ids: Sequence[str], delay: float = 0.0) -> list[Settled]:
+    async def release(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
+    ) -> list[Settled]:
         """Give messages back, to be handed out again ``delay`` seconds from now. A lease that a broker holds knows no
         delay: its result is FAILED."""
         return await self._settle("release", subscription, ack_ids, delay=delay)
 
-    async def modify_deadline(self, subscription: Subscription, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+    async def modify_deadline(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int
+    ) -> list[Settled]:
         """Let leases last ``seconds`` from now. 0 gives the messages back. With more seconds than a lease can be
         extended by its result is FAILED."""
         if seconds == 0:
@@ -179,7 +183,7 @@ class Consuming:
         return await self._settle("extend", subscription, ack_ids, seconds=seconds)
 
     async def reject(
-        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, *, discard: bool = False
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], reason: str, *, discard: bool = False
     ) -> list[Settled]:
         """Give messages up: they are dead letters, with the reason. Where that cannot be, the result is FAILED and the
         lease goes on. ``discard``: drop them instead."""
@@ -187,7 +191,7 @@ class Consuming:
         return await self._settle("reject", subscription, ack_ids, reason=reason, **arguments)
 
     async def _settle(
-        self, verb: str, subscription: Subscription, ack_ids: Sequence[str], **arguments: Any
+        self, verb: str, subscription: SubscriptionResource, ack_ids: Sequence[str], **arguments: Any
     ) -> list[Settled]:
         """Each ack id where its lease is."""
         groups: dict[bytes, list[str]] = {}
@@ -217,7 +221,12 @@ class Consuming:
         return found
 
     async def _elsewhere(
-        self, owner: bytes, verb: str, subscription: Subscription, ack_ids: Sequence[str], arguments: dict[str, Any]
+        self,
+        owner: bytes,
+        verb: str,
+        subscription: SubscriptionResource,
+        ack_ids: Sequence[str],
+        arguments: dict[str, Any],
     ) -> list[Settled]:
         """Ask the process that holds the leases."""
         try:

@@ -24,7 +24,7 @@ from gateway.core.intake import turn_away
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import GatewayError
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -40,7 +40,7 @@ PAUSE: Final = 1.0
 class DeliveryLimitGuard:
     """Keeps messages that have used up their queue's delivery limit."""
 
-    def __init__(self, parts: Parts, subscriptions: Callable[[], Awaitable[list[Subscription]]]) -> None:
+    def __init__(self, parts: Parts, subscriptions: Callable[[], Awaitable[list[SubscriptionResource]]]) -> None:
         self._parts = parts
         self._subscriptions = subscriptions
         self._waiting: dict[tuple[Upstream, str], list[Delivery]] = {}
@@ -112,13 +112,13 @@ class DeliveryLimitGuard:
         except GatewayError:
             return False  # it cannot be asked: the ledger is the safe place
 
-    async def _owner(self, broker: str, queue: str) -> Subscription:
+    async def _owner(self, broker: str, queue: str) -> SubscriptionResource:
         """The first subscription that takes from the queue, or one that stands for the queue."""
         for found in await self._subscriptions():
             if found.settings.broker == broker and queue_of(found.name, found.settings) == queue:
                 return found
         name = printable(f"queue:{broker}/{queue}")
-        return Subscription(name, SubscriptionSettings(broker=broker, queue=queue), "", read_only=True)
+        return SubscriptionResource(name, SubscriptionSettings(broker=broker, queue=queue), "", read_only=True)
 
 
 def used_up(delivery: Delivery) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.core import envelopes
-from gateway.core.publishing import Outgoing, Published
+from gateway.core.publishing import Publication, PublishOutcome
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable, OutcomeUnknown, error_of
 from gateway.ledger import Ended, Intent, KeyLost, Kind, Ledger, Timeline, id_text
 from gateway.runtime.backoff import Backoff
@@ -26,7 +26,7 @@ ledger itself says once that it cannot be written, and hundreds of answers may w
 _RECORDED_ERRORS = frozenset({Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN})
 
 
-def finality(results: Sequence[Published]) -> str:
+def finality(results: Sequence[PublishOutcome]) -> str:
     """``unknown`` with any unknown outcome; ``free`` where nothing was kept by the broker and a repeat may
     succeed; else ``final``."""
     errors = [result.error for result in results]
@@ -37,7 +37,7 @@ def finality(results: Sequence[Published]) -> str:
     return "final"
 
 
-def stay_unknown(results: Sequence[Published]) -> None:
+def stay_unknown(results: Sequence[PublishOutcome]) -> None:
     """Of what was sent again: the earlier attempt may have arrived, whatever kept this one from being sent, or made
     the broker refuse it for now."""
     for result in results:
@@ -46,15 +46,17 @@ def stay_unknown(results: Sequence[Published]) -> None:
             result.error = OutcomeUnknown(f"an earlier attempt has no outcome, and this one failed: {error}")
 
 
-def outgoing_of(intent: Intent) -> Outgoing:
+def outgoing_of(intent: Intent) -> Publication:
     """The message of an intent, to be sent again. Raises :class:`~gateway.core.envelopes.EnvelopeError`."""
     message, mandatory = envelopes.decode(intent.payload)
-    return Outgoing(intent.routing_key, message, mandatory, intent.message_id, id_text(intent.message_id), resent=True)
+    return Publication(
+        intent.routing_key, message, mandatory, intent.message_id, id_text(intent.message_id), resent=True
+    )
 
 
-async def known(ledger: Ledger, message_id: bytes) -> Published:
+async def known(ledger: Ledger, message_id: bytes) -> PublishOutcome:
     """The outcome of a message that was settled before an answer could be kept. Waits for a ledger that is away."""
-    result = Published(id_text(message_id))
+    result = PublishOutcome(id_text(message_id))
     timeline = await _timeline(ledger, message_id)
     for event in timeline.events if timeline is not None else ():
         if event.kind is Kind.RESENT:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Final, TypeAlias
 
 from gateway.core import envelopes
-from gateway.core.publishing import Outgoing
+from gateway.core.publishing import Publication
 
 Older: TypeAlias = Callable[[], Collection[bytes]]
 """Makes the fingerprints that an earlier release kept for the same."""
@@ -24,7 +24,7 @@ _MESSAGE: Final = b"message 2\n"
 _REQUEST: Final = b"request 2\n"
 
 
-def of_message(broker: str, exchange: str, item: Outgoing) -> bytes:
+def of_message(broker: str, exchange: str, item: Publication) -> bytes:
     """The fingerprint of one message."""
     digest = sha256(_MESSAGE)
     message = item.message if item.given is None else item.given
@@ -35,7 +35,7 @@ def of_message(broker: str, exchange: str, item: Outgoing) -> bytes:
     return digest.digest()
 
 
-def of_request(broker: str, exchange: str, items: Sequence[Outgoing | str], *, batch: bool, later: bool) -> bytes:
+def of_request(broker: str, exchange: str, items: Sequence[Publication | str], *, batch: bool, later: bool) -> bytes:
     """The fingerprint of a request. An item that is refused is the code of its problem."""
     digest = sha256(_REQUEST)
     digest.update(bytes((batch, later)))
@@ -49,7 +49,7 @@ def of_request(broker: str, exchange: str, items: Sequence[Outgoing | str], *, b
     return digest.digest()
 
 
-def older_of_message(broker: str, exchange: str, item: Outgoing, envelope: bytes) -> Older:
+def older_of_message(broker: str, exchange: str, item: Publication, envelope: bytes) -> Older:
     """What an earlier release kept for a message, whose envelope this is."""
 
     def older() -> list[bytes]:

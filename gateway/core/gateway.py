@@ -32,10 +32,10 @@ from gateway.core.own_queues import OwnQueues
 from gateway.core.ownership import Ownership
 from gateway.core.parts import Parts
 from gateway.core.peers import Peers
-from gateway.core.publishing import Outgoing, Published, Publisher
+from gateway.core.publishing import Publication, Publisher, PublishOutcome
 from gateway.core.recorder import Recorder
 from gateway.core.retired import Retired
-from gateway.core.subscriptions import Subscriptions
+from gateway.core.subscriptions import SubscriptionRegistry
 from gateway.core.topology import Topology
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchMessage
 from gateway.ledger import Kind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
@@ -107,7 +107,7 @@ class Gateway:
             ByteBudget(self.budgets["held_bytes"]),
         )  # fmt: skip
         """What takes messages for subscriptions works with these."""
-        self.subscriptions = Subscriptions(ledger, self.broker, subscriptions or {}, self.parts.own_queues)
+        self.subscriptions = SubscriptionRegistry(ledger, self.broker, subscriptions or {}, self.parts.own_queues)
         self.consuming = Consuming(self.parts, self._leases, ack_ids, self.subscriptions, self.peers)
         self._delivery_limits = DeliveryLimitGuard(self.parts, self.subscriptions.all)
         self.intakes = Intakes(self.parts, self.subscriptions, self.consuming.shelves)
@@ -309,10 +309,10 @@ class Gateway:
         self,
         broker: str,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         client: str = "",
         order: str | None = None,
-    ) -> list[Published]:
+    ) -> list[PublishOutcome]:
         """Publish messages; one result each, in order. See :meth:`Publisher.publish`, and :class:`KeyedMessages` where
         any has a key of its own."""
         upstream = self.broker(broker)
@@ -329,7 +329,7 @@ class Gateway:
                 self._orders[broker, order] = upstream, count - 1
 
     async def publish_keyed(
-        self, request: KeyedRequest, broker: str, exchange: str, messages: Sequence[Outgoing], render: Render
+        self, request: KeyedRequest, broker: str, exchange: str, messages: Sequence[Publication], render: Render
     ) -> Answer:
         """Publish messages under an Idempotency-Key. See :class:`KeyedPublisher`."""
         upstream = self.broker(broker)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, insist, outgoing_of, stay_unknown
 from gateway.core.envelopes import EnvelopeError
-from gateway.core.publishing import Outgoing, Publisher
+from gateway.core.publishing import Publication, Publisher
 from gateway.errors import LedgerUnavailable, OutcomeUnknown
 from gateway.ledger import Ended, Entry, Intent, Kind, Ledger
 from gateway.ledger.keys import UNKNOWN
@@ -75,7 +75,7 @@ class InDoubt:
         """Send messages of one exchange again: the events of what became of them."""
         upstream = self._find(broker)
         entries: list[Entry] = []
-        messages: list[Outgoing] = []
+        messages: list[Publication] = []
         for intent in intents:
             try:
                 item = outgoing_of(intent)

@@ -22,13 +22,12 @@ from gateway.core.arrivals import Arrival, Arrivals, now_us, printable
 from gateway.core.dead_letters import Place, place_of
 from gateway.core.fetching import settle
 from gateway.core.parts import Parts
-from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.core.taking import BURY_WITHIN, PAUSE_MIN, Taker
 from gateway.core.turns import Turns
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Kind
-from gateway.ledger.owed import Delivery as OpenDelivery
-from gateway.ledger.owed import Owed
+from gateway.ledger.owed import BacklogEntry, Owed
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -44,10 +43,10 @@ class Intake(Taker):
     def __init__(
         self,
         parts: Parts,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         upstream: Upstream,
         *,
-        on_stored: Callable[[Sequence[OpenDelivery]], None],
+        on_stored: Callable[[Sequence[BacklogEntry]], None],
         room: Callable[[], int],
     ) -> None:
         """``on_stored`` is called with what is owed from now on, in order, payloads included. ``room`` says how many
@@ -241,9 +240,9 @@ async def turn_away(
         await clock.sleep(PAUSE_MIN)
 
 
-def _open(row: Owed) -> OpenDelivery:
+def _open(row: Owed) -> BacklogEntry:
     """What is owed, as the ledger would hand it out."""
-    return OpenDelivery(
+    return BacklogEntry(
         id=row.id,
         message_id=row.message_id,
         subscription=row.subscription,

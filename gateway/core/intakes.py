@@ -14,9 +14,9 @@ from typing import Final
 from gateway.core.intake import Intake
 from gateway.core.parts import Parts
 from gateway.core.shelves import Shelves
-from gateway.core.subscriptions import Subscription, Subscriptions
+from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchSubscription
-from gateway.ledger.owed import Delivery
+from gateway.ledger.owed import BacklogEntry
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
@@ -29,7 +29,7 @@ COUNT_EVERY: Final = 0.5
 class OrderedIntake:
     """The intake of one subscription, and how many messages wait in the ledger."""
 
-    def __init__(self, parts: Parts, subscription: Subscription, shelves: Shelves) -> None:
+    def __init__(self, parts: Parts, subscription: SubscriptionResource, shelves: Shelves) -> None:
         self.subscription = subscription
         self._parts = parts
         self._shelf = shelves[subscription.name]
@@ -46,7 +46,7 @@ class OrderedIntake:
             room=self._room,
         )
 
-    def _stored(self, deliveries: Sequence[Delivery]) -> None:
+    def _stored(self, deliveries: Sequence[BacklogEntry]) -> None:
         self._waiting = (self._waiting or 0) + len(deliveries)
         self._shelves[self.subscription.name].news()
 
@@ -86,7 +86,7 @@ class OrderedIntake:
 class Intakes:
     """The worker for work of the kind ``intake``."""
 
-    def __init__(self, parts: Parts, subscriptions: Subscriptions, shelves: Shelves) -> None:
+    def __init__(self, parts: Parts, subscriptions: SubscriptionRegistry, shelves: Shelves) -> None:
         self._parts = parts
         self._subscriptions = subscriptions
         self._shelves = shelves
@@ -151,6 +151,6 @@ class Intakes:
         return ordered.intake.reason if ordered is not None else ""
 
 
-def _is_ours(subscription: Subscription) -> bool:
+def _is_ours(subscription: SubscriptionResource) -> bool:
     settings = subscription.settings
     return bool(settings.order_key) and not settings.push and not subscription.paused

@@ -32,7 +32,16 @@ import msgspec
 
 from gateway.core import envelopes, fingerprints
 from gateway.core.endings import LATE_CONFIRM, finality, insist, known, stay_unknown
-from gateway.core.publishing import DONE, REPEATED, Outgoing, Published, Publisher, describe, groups_of, version_name
+from gateway.core.publishing import (
+    DONE,
+    REPEATED,
+    Publication,
+    Publisher,
+    PublishOutcome,
+    describe,
+    groups_of,
+    version_name,
+)
 from gateway.errors import (
     EntriesRefused,
     GatewayError,
@@ -91,9 +100,9 @@ _decode = msgspec.json.Decoder(_Kept).decode
 class _Line:
     """A message on its way."""
 
-    item: Outgoing
+    item: Publication
     client: str
-    outcome: Future[Published]
+    outcome: Future[PublishOutcome]
     """Set once it is in the ledger, or will never be."""
     fingerprint: bytes = b""
     payload: bytes = b""
@@ -107,7 +116,7 @@ class _Line:
     def name(self) -> tuple[str, str]:
         return self.client, self.item.key
 
-    def result(self) -> Published:
+    def result(self) -> PublishOutcome:
         """What its caller is told now."""
         if not self.outcome.done() or self.outcome.cancelled():
             item = self.item if self.first is None else self.first.item
@@ -135,7 +144,7 @@ class KeyedMessages:
         """Order -> the last of its calls; done once that has sent its messages."""
         self._tasks: set[Task[None]] = set()
 
-    def has(self, messages: Sequence[Outgoing], order: str | None) -> bool:
+    def has(self, messages: Sequence[Publication], order: str | None) -> bool:
         """Whether these are for it: any has a key, or must not overtake one that does."""
         return order in self._turns or any(item.key for item in messages)
 
@@ -143,11 +152,11 @@ class KeyedMessages:
         self,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         client: str,
         within: float,
         order: str | None = None,
-    ) -> list[Published]:
+    ) -> list[PublishOutcome]:
         """One result each, in order. What is final is in the ledger; what has no outcome within ``within`` seconds goes
         on without its caller, for repeats to join.
 
@@ -179,7 +188,9 @@ class KeyedMessages:
             await asyncio.wait(joined, timeout=max(0.0, deadline - clock.monotonic()))
         return [line.result() for line in lines]
 
-    def _line(self, loop: asyncio.AbstractEventLoop, broker: str, exchange: str, item: Outgoing, client: str) -> _Line:
+    def _line(
+        self, loop: asyncio.AbstractEventLoop, broker: str, exchange: str, item: Publication, client: str
+    ) -> _Line:
         """A message, known as under way; or the first with its key, where there is one."""
         line = _Line(item, client, loop.create_future())
         if not item.key:
@@ -226,7 +237,7 @@ class KeyedMessages:
                 if not line.outcome.done():  # the gateway is shutting down
                     self._ended(line, None)
 
-    def _ended(self, line: _Line, result: Published | None) -> None:
+    def _ended(self, line: _Line, result: PublishOutcome | None) -> None:
         """The outcome of a line; None: there will be none."""
         if self._under_way.get(line.name) is line:
             del self._under_way[line.name]
@@ -252,7 +263,7 @@ class _Work:
 
     ledger: Ledger
     publisher: Publisher
-    ended: Callable[[_Line, Published], None]
+    ended: Callable[[_Line, PublishOutcome], None]
     upstream: Upstream
     exchange: str
     client: str
@@ -411,7 +422,7 @@ class _Work:
         await self._keep(lines, results, REPEATED, {})
 
     async def _keep(
-        self, lines: Sequence[_Line], results: Sequence[Published], how: str, entries: dict[bytes, list[Entry]]
+        self, lines: Sequence[_Line], results: Sequence[PublishOutcome], how: str, entries: dict[bytes, list[Entry]]
     ) -> None:
         """End the keys of lines, and tell their outcomes."""
         ended = []
@@ -442,16 +453,16 @@ def _has_key(line: _Line) -> bool:
     return bool(line.item.key)
 
 
-def _refused(item: Outgoing, error: GatewayError) -> Published:
-    return Published(item.text, error, routed=False)
+def _refused(item: Publication, error: GatewayError) -> PublishOutcome:
+    return PublishOutcome(item.text, error, routed=False)
 
 
-def _to_keep(result: Published) -> _Kept:
+def _to_keep(result: PublishOutcome) -> _Kept:
     code, text = ("", "") if result.error is None else (result.error.code, str(result.error))
     text = text.encode("utf-8", "backslashreplace").decode()
     return _Kept(result.id, result.routed, result.durable, result.resent, code, text)
 
 
-def _of_kept(kept: _Kept) -> Published:
+def _of_kept(kept: _Kept) -> PublishOutcome:
     error = error_of(kept.code, kept.text) if kept.code else None
-    return Published(kept.id, error, kept.routed, kept.durable, kept.resent, key=REPEATED)
+    return PublishOutcome(kept.id, error, kept.routed, kept.durable, kept.resent, key=REPEATED)

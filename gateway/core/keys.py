@@ -31,7 +31,7 @@ from typing import Final, TypeAlias
 from gateway.core import envelopes
 from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, PAUSE_MIN, finality, known, outgoing_of, stay_unknown
 from gateway.core.fingerprints import Older
-from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
+from gateway.core.publishing import Publication, Publisher, PublishOutcome, describe, version_name
 from gateway.errors import (
     EntriesRefused,
     KeyReused,
@@ -70,7 +70,7 @@ class Answer:
     replayed: bool = False
 
 
-Render: TypeAlias = Callable[[list[Published]], Answer]
+Render: TypeAlias = Callable[[list[PublishOutcome]], Answer]
 """Makes the answer from what became of the messages."""
 
 
@@ -113,7 +113,7 @@ class KeyedPublisher:
         request: KeyedRequest,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         within: float,
         render: Render,
     ) -> Answer:
@@ -132,7 +132,7 @@ class KeyedPublisher:
         request: KeyedRequest,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         within: float,
         render: Render,
     ) -> _Pending:
@@ -176,14 +176,14 @@ class KeyedPublisher:
         finally:
             del pending, done  # the task holds its error, which holds this frame until the collector comes by
         error = OutcomeUnknown(f"no confirm within {within:g} s; repeat with the same Idempotency-Key to go on waiting")
-        return render([Published(id, error, routed=False) for id in ids])
+        return render([PublishOutcome(id, error, routed=False) for id in ids])
 
     async def _work(
         self,
         request: KeyedRequest,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         within: float,
         render: Render,
     ) -> Answer:
@@ -211,7 +211,7 @@ class KeyedPublisher:
                 raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
         self._pending[request.client, request.key].claimed = True
         entries: list[Entry] = []
-        sending: Sequence[Outgoing] = ()
+        sending: Sequence[Publication] = ()
         try:
             if isinstance(claim, Unknown):
                 self._pending[request.client, request.key].ids = [id_text(octets) for octets in claim.ids]
@@ -227,7 +227,7 @@ class KeyedPublisher:
             answer = render(results)
         except Exception:
             if not entries:  # nobody knows how far it came
-                doubt = [Published(item.text, OutcomeUnknown("the gateway failed")) for item in sending]
+                doubt = [PublishOutcome(item.text, OutcomeUnknown("the gateway failed")) for item in sending]
                 entries = self._publisher.events(upstream, sending, doubt)
             await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
             raise
@@ -236,14 +236,14 @@ class KeyedPublisher:
         return answer
 
     async def _send(
-        self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], within: float
-    ) -> list[Published]:
+        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], within: float
+    ) -> list[PublishOutcome]:
         futures = self._publisher.send(upstream, exchange, messages, within * LATE_CONFIRM)
         return await self._publisher.outcomes(upstream, exchange, messages, futures)
 
     async def _all_results(
-        self, ids: Sequence[bytes], messages: Sequence[Outgoing], sent: Sequence[Published]
-    ) -> list[Published]:
+        self, ids: Sequence[bytes], messages: Sequence[Publication], sent: Sequence[PublishOutcome]
+    ) -> list[PublishOutcome]:
         """What became of all messages of a key: of those that were sent again, and, from their timelines, of those
         that had an outcome before."""
         by_id = {item.id: result for item, result in zip(messages, sent, strict=True)}
@@ -253,7 +253,7 @@ class KeyedPublisher:
         ]
 
     async def _keep(
-        self, request: KeyedRequest, answer: Answer, results: Sequence[Published], entries: Sequence[Entry]
+        self, request: KeyedRequest, answer: Answer, results: Sequence[PublishOutcome], entries: Sequence[Entry]
     ) -> None:
         end: Callable[[Sequence[Entry]], Awaitable[None]]
         match finality(results):

@@ -37,11 +37,11 @@ from gateway.core.parts import Parts
 from gateway.core.pulled import LedgerLease, Pulled
 from gateway.core.shelves import Shelf, Shelves
 from gateway.core.stored import open_envelope
-from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.core.turns import Turns
 from gateway.errors import GatewayError, Overloaded
 from gateway.ledger import Entry, Kind, id_text
-from gateway.ledger.owed import Delivery as Row
+from gateway.ledger.owed import BacklogEntry
 from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -82,7 +82,7 @@ class LedgerPulls:
 
     async def pull(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         max_messages: int,
         wait: float,
         seconds: float | None,
@@ -116,7 +116,7 @@ class LedgerPulls:
         return pulled
 
     async def left_over(
-        self, subscription: Subscription, max_messages: int, seconds: float | None, bytes_max: int
+        self, subscription: SubscriptionResource, max_messages: int, seconds: float | None, bytes_max: int
     ) -> list[Pulled]:
         """What the ledger still owes to a subscription whose messages their broker holds now: what it was handed, or
         pushed, with other settings. It is looked once in a while, as for any other."""
@@ -134,7 +134,7 @@ class LedgerPulls:
         return pulled
 
     async def _claim(
-        self, subscription: Subscription, shelf: Shelf, limit: int, seconds: float, bytes_max: int
+        self, subscription: SubscriptionResource, shelf: Shelf, limit: int, seconds: float, bytes_max: int
     ) -> list[Pulled]:
         """What is due in the ledger. Where more is due than ``bytes_max`` allows, the shelf says so."""
         pulled: list[Pulled] = []
@@ -167,7 +167,9 @@ class LedgerPulls:
                 break
         return pulled
 
-    async def _open(self, rows: Sequence[Row], subscription: Subscription, pulled: list[Pulled]) -> None:
+    async def _open(
+        self, rows: Sequence[BacklogEntry], subscription: SubscriptionResource, pulled: list[Pulled]
+    ) -> None:
         """Add rows that were claimed to what is handed over, in turns: all of them may be large. If the caller goes
         away meanwhile, they go back with the others."""
         turns = Turns()
@@ -182,7 +184,7 @@ class LedgerPulls:
             self._settling.hand_back(pulled, "the caller is gone")
             raise
 
-    def _opened(self, subscription: Subscription, row: Row) -> Pulled | None:
+    def _opened(self, subscription: SubscriptionResource, row: BacklogEntry) -> Pulled | None:
         """A row that was claimed. One that is damaged stays out until its lease ends, and is told of."""
         try:
             stored = open_envelope(row.payload or b"")
@@ -202,7 +204,7 @@ class LedgerPulls:
         return Pulled(lease, row.message_id, attempt, stored, False, stored.resent, redelivered)
 
     def _lease(
-        self, subscription: Subscription, delivery: bytes, message_id: bytes, number: int, attempt: int
+        self, subscription: SubscriptionResource, delivery: bytes, message_id: bytes, number: int, attempt: int
     ) -> LedgerLease:
         ack_ids, name = self._ack_ids, subscription.name
         ack_id = ack_ids.make_ledger(delivery, message_id, number, attempt, ack_ids.mark(name))
@@ -210,7 +212,7 @@ class LedgerPulls:
 
     async def _wait_for_row(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         shelf: Shelf,
         limit: int,
         seconds: float,
@@ -234,7 +236,7 @@ class LedgerPulls:
 
     async def _take(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         shelf: Shelf,
         wanted: int,
         seconds: float,
@@ -279,7 +281,7 @@ class LedgerPulls:
             if fetch is not None:
                 fetch.close()
 
-    async def _room(self, subscription: Subscription, shelf: Shelf) -> int:
+    async def _room(self, subscription: SubscriptionResource, shelf: Shelf) -> int:
         """How many more messages the ledger may hold for it."""
         now = clock.monotonic()
         most = subscription.settings.backlog_max
@@ -299,7 +301,7 @@ class LedgerPulls:
 
     async def _store(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         shelf: Shelf,
         upstream: Upstream,
         deliveries: Sequence[Delivery],
@@ -324,7 +326,7 @@ class LedgerPulls:
 
     async def _store_now(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         shelf: Shelf,
         upstream: Upstream,
         deliveries: Sequence[Delivery],
@@ -372,7 +374,7 @@ class LedgerPulls:
             for arrival, row in zip(batch.new, batch.owed, strict=True)
         ]
 
-    def _taken_by(self, subscription: Subscription) -> Taken:
+    def _taken_by(self, subscription: SubscriptionResource) -> Taken:
         taken = self._taken.get(subscription.name)
         if taken is None:
             if len(self._taken) >= READERS_MAX:
@@ -395,7 +397,7 @@ def _size_of(pulled: Sequence[Pulled]) -> int:
     return sum(len(item.delivery.message.body) for item in pulled)
 
 
-def _delivered(broker: str, subscription: str, most: int, rows: list[Row]) -> list[Entry]:
+def _delivered(broker: str, subscription: str, most: int, rows: list[BacklogEntry]) -> list[Entry]:
     """The events of rows that are being handed out; ``most``: beyond so many attempts they are not. Runs on the
     writer's thread."""
     at = now_us()

@@ -16,8 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from gateway.core.ack_ids import AckIds, InvalidAckId
-from gateway.core.ack_ids import LedgerLease as Named
+from gateway.core.ack_ids import AckIds, InvalidAckId, LedgerAckId
 from gateway.core.arrivals import now_us, printable
 from gateway.core.dead_letters import Letter, died, place_of
 from gateway.core.envelopes import EnvelopeError
@@ -26,12 +25,10 @@ from gateway.core.parts import Parts
 from gateway.core.pulled import INVALID, LOST, SUCCESS, LedgerLease, Pulled, Settled
 from gateway.core.shelves import Shelves
 from gateway.core.stored import open_envelope
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import EntriesRefused, GatewayError
 from gateway.ledger import Entry, Kind
-from gateway.ledger.owed import Delivery as Row
-from gateway.ledger.owed import Ending
-from gateway.ledger.owed import Settlement as Ends
+from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending
 from gateway.telemetry import log
 
 ENDED_MAX: Final = 10_000
@@ -42,7 +39,7 @@ class LedgerSettling:
     """Settle, for subscriptions with ``lease = "ledger"``."""
 
     def __init__(self, parts: Parts, ack_ids: AckIds, shelves: Shelves) -> None:
-        self.on_settled: list[Callable[[Sequence[Named], float], None]] = []
+        self.on_settled: list[Callable[[Sequence[LedgerAckId], float], None]] = []
         """Called with leases that ended here (and 0), or that end so many seconds from now."""
         self._parts = parts
         self._ack_ids = ack_ids
@@ -69,7 +66,7 @@ class LedgerSettling:
         try:
             done = await self._parts.ledger.deliveries.settle(
                 [
-                    Ends(
+                    BacklogSettlement(
                         lease.delivery,
                         Ending.RETRY,
                         lease.number,
@@ -88,11 +85,13 @@ class LedgerSettling:
 
     # ------------------------------------------------------------------------------------------- settle
 
-    async def acknowledge(self, subscription: Subscription, ack_ids: Sequence[str]) -> list[Settled]:
+    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
         """The consumer is done with the messages: they go. A repeated acknowledgement succeeds."""
         return await self._settle(subscription, ack_ids, Ending.DONE, Kind.ACKNOWLEDGED)
 
-    async def release(self, subscription: Subscription, ack_ids: Sequence[str], delay: float = 0.0) -> list[Settled]:
+    async def release(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
+    ) -> list[Settled]:
         """Make messages due again, ``delay`` seconds from now; without a delay at their old place in line. Those that
         have used up ``max_deliveries`` are dead."""
         most = subscription.settings.max_deliveries
@@ -109,7 +108,9 @@ class LedgerSettling:
                 return [results[ack_id] for ack_id in ack_ids]
         return await self.release_alive(subscription, ack_ids, delay)
 
-    async def release_alive(self, subscription: Subscription, ack_ids: Sequence[str], delay: float) -> list[Settled]:
+    async def release_alive(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float
+    ) -> list[Settled]:
         """:meth:`release`, whatever ``max_deliveries`` says."""
         detail: dict[str, Any] = {"delay": delay} if delay else {}
         results = await self._settle(
@@ -119,7 +120,7 @@ class LedgerSettling:
             self._shelves[subscription.name].due_in(delay)
         return results
 
-    async def extend(self, subscription: Subscription, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+    async def extend(self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
         """Let leases end ``seconds`` from now."""
         results = await self._settle(
             subscription, ack_ids, Ending.EXTEND, Kind.EXTENDED, due_in=float(seconds), seconds=seconds
@@ -129,7 +130,7 @@ class LedgerSettling:
         return results
 
     async def reject(
-        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, *, discard: bool = False
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], reason: str, *, discard: bool = False
     ) -> list[Settled]:
         """Give messages up: to the dead-letter place with the reason, confirmed; where there is none, or it takes
         nothing, they stay dead in the ledger. ``discard``: drop them instead."""
@@ -138,7 +139,7 @@ class LedgerSettling:
             return await self._settle(subscription, ack_ids, Ending.DONE, Kind.DISCARDED, **detail)
         return await self._reject(subscription, ack_ids, reason or "rejected", Ending.DEAD)
 
-    def _read(self, subscription: Subscription, ack_id: str) -> Named | None:
+    def _read(self, subscription: SubscriptionResource, ack_id: str) -> LedgerAckId | None:
         try:
             return self._ack_ids.read_ledger(ack_id, self._ack_ids.mark(subscription.name))
         except InvalidAckId:
@@ -146,7 +147,7 @@ class LedgerSettling:
 
     async def _settle(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         ack_ids: Sequence[str],
         ending: Ending,
         kind: Kind,
@@ -162,7 +163,7 @@ class LedgerSettling:
         broker, name = subscription.settings.broker, subscription.name
         done = await self._ends(
             [
-                Ends(
+                BacklogSettlement(
                     lease.delivery,
                     ending,
                     lease.lease,
@@ -178,7 +179,7 @@ class LedgerSettling:
         self._count(broker, kind.value, sum(done))
         return await self._answers(subscription, ack_ids, named, results, ending)
 
-    async def _ends(self, settlements: Sequence[Ends]) -> list[bool]:
+    async def _ends(self, settlements: Sequence[BacklogSettlement]) -> list[bool]:
         """Settle; what cannot be written did not take effect."""
         try:
             return await self._parts.ledger.deliveries.settle(settlements)
@@ -187,7 +188,7 @@ class LedgerSettling:
             return [result is True for result in error.results or [False] * len(settlements)]
 
     def _finished(
-        self, subscription: Subscription, leases: Sequence[Named], ending: Ending, due_in: float = 0.0
+        self, subscription: SubscriptionResource, leases: Sequence[LedgerAckId], ending: Ending, due_in: float = 0.0
     ) -> None:
         """Leases ended here, or were extended."""
         if not leases:
@@ -209,10 +210,10 @@ class LedgerSettling:
 
     async def _answers(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         ack_ids: Sequence[str],
-        named: Sequence[Named | None],
-        results: dict[Named, bool],
+        named: Sequence[LedgerAckId | None],
+        results: dict[LedgerAckId, bool],
         ending: Ending,
     ) -> list[Settled]:
         """What is answered for each ack id."""
@@ -225,7 +226,7 @@ class LedgerSettling:
             answers.append(Settled(ack_id, SUCCESS if done else LOST))
         return answers
 
-    async def _ended_so(self, subscription: Subscription, lease: Named, ending: Ending) -> bool:
+    async def _ended_so(self, subscription: SubscriptionResource, lease: LedgerAckId, ending: Ending) -> bool:
         """Whether the lease had been ended in this way before: here, or, for an acknowledgement, anywhere."""
         if ending is Ending.EXTEND:
             return False
@@ -244,12 +245,17 @@ class LedgerSettling:
     # ----------------------------------------------------------------------------------------- dead letters
 
     async def _reject(
-        self, subscription: Subscription, ack_ids: Sequence[str], reason: str, ending: Ending, code: str = "rejected"
+        self,
+        subscription: SubscriptionResource,
+        ack_ids: Sequence[str],
+        reason: str,
+        ending: Ending,
+        code: str = "rejected",
     ) -> list[Settled]:
         """Give up what is leased. ``ending``: what was asked for, for those who ask again."""
         named = [self._read(subscription, ack_id) for ack_id in ack_ids]
         leases = [lease for lease in dict.fromkeys(named) if lease is not None]
-        rows: dict[Named, Row] = {}
+        rows: dict[LedgerAckId, BacklogEntry] = {}
         for lease in leases:
             row = await self._parts.ledger.deliveries.get(lease.delivery, payload=True)
             if row is not None and row.out and row.lease == lease.lease and row.subscription == subscription.name:
@@ -260,7 +266,12 @@ class LedgerSettling:
         return await self._answers(subscription, ack_ids, named, results, ending)
 
     async def give_up(
-        self, subscription: Subscription, rows: Sequence[Row], reason: str, code: str, attempt: int | None = None
+        self,
+        subscription: SubscriptionResource,
+        rows: Sequence[BacklogEntry],
+        reason: str,
+        code: str,
+        attempt: int | None = None,
     ) -> list[bool]:
         """To the dead-letter place, or dead in the ledger; whether each one was still ours. ``code``: why, in one word;
         ``attempt``: how often they were handed out, where the row says more."""
@@ -297,12 +308,14 @@ class LedgerSettling:
                     "routing_key": printable(place.routing_key),
                 }
                 entry = entry_of(row.message_id, Kind.DEAD_LETTERED, at, broker, name, lease=row.lease, **told)
-                settlements.append(Ends(row.id, Ending.DONE, row.lease, entries=(entry,)))
+                settlements.append(BacklogSettlement(row.id, Ending.DONE, row.lease, entries=(entry,)))
                 continue
             if why is not None and place is not None:
                 told["dead_letter_place"] = printable(str(why))[:500]
             entry = entry_of(row.message_id, Kind.DEAD, at, broker, name, lease=row.lease, **told)
-            settlements.append(Ends(row.id, Ending.DEAD, row.lease, reason={**told, "at": at}, entries=(entry,)))
+            settlements.append(
+                BacklogSettlement(row.id, Ending.DEAD, row.lease, reason={**told, "at": at}, entries=(entry,))
+            )
         done = await self._ends(settlements)
         gone = sum(ended and item.ending is Ending.DONE for ended, item in zip(done, settlements, strict=True))
         self._count(broker, "dead_lettered", gone)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Backlog, Ledger
+from gateway.ledger import BacklogCounts, Ledger
 from gateway.ledger.promises import Standing
 from gateway.runtime.clock import clock
 from gateway.series import OTHER
@@ -86,14 +86,14 @@ class Observer:
         metrics.in_doubt.labels("pending").set(found.pending)
         metrics.in_doubt.labels("parked").set(found.parked)
 
-    def _show(self, backlogs: Mapping[str, Backlog]) -> None:
+    def _show(self, backlogs: Mapping[str, BacklogCounts]) -> None:
         now = clock.now() * 1_000_000
         first = sorted(backlogs, key=lambda name: (-backlogs[name].dead, -backlogs[name].waiting, name))
         named = first[: self._metrics.names]
         rest = [backlogs[name] for name in first[self._metrics.names :]]
         rows = {name: backlogs[name] for name in named}
         if rest:
-            rows[OTHER] = Backlog(
+            rows[OTHER] = BacklogCounts(
                 sum(each.waiting for each in rest),
                 sum(each.out for each in rest),
                 sum(each.dead for each in rest),

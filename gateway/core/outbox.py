@@ -37,7 +37,7 @@ from gateway.core.consuming import printable
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.keys import Answer, KeyedRequest
 from gateway.core.ledger_budgets import LedgerBudgets
-from gateway.core.publishing import Outgoing, Published, Publisher, describe, version_name
+from gateway.core.publishing import Publication, Publisher, PublishOutcome, describe, version_name
 from gateway.core.traces import published_later
 from gateway.errors import (
     BrokerUnavailable,
@@ -178,8 +178,8 @@ class Outbox:
     # --------------------------------------------------------------------------------------------- taking
 
     async def put(
-        self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str
-    ) -> list[Published]:
+        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str
+    ) -> list[PublishOutcome]:
         """Take messages to be published later; when it returns, they are durable. One result each, in order.
 
         Raises:
@@ -206,8 +206,8 @@ class Outbox:
         request: KeyedRequest,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
-        render: Callable[[list[Published]], Answer],
+        messages: Sequence[Publication],
+        render: Callable[[list[PublishOutcome]], Answer],
     ) -> Answer:
         """The same under an Idempotency-Key: the messages and the answer are kept in one commit.
 
@@ -252,13 +252,13 @@ class Outbox:
             mine = [len(row.payload) for row in rows if row.client == client]
             self._budgets.scheduled_changed(client, sign * len(mine), sign * sum(mine))
 
-    def _checked(self, upstream: Upstream, messages: Sequence[Outgoing]) -> list[Published]:
+    def _checked(self, upstream: Upstream, messages: Sequence[Publication]) -> list[PublishOutcome]:
         """Refuse now what would be refused in any case."""
         self._publisher.give_ids(messages)
         most = upstream.settings.message_max
         results = []
         for item in messages:
-            result = Published(item.text, scheduled=True)
+            result = PublishOutcome(item.text, scheduled=True)
             if len(item.message.body) > most:
                 text = f"a body of {len(item.message.body)} octets is over message_max = {most}"
                 result.error = LimitExceeded(text, "message_max")
@@ -266,7 +266,7 @@ class Outbox:
         return results
 
     def _rows(
-        self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str
+        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str
     ) -> tuple[list[Promised], list[Entry]]:
         at = clock.now_ns() // 1000
         name, version = upstream.name, version_name(upstream)
@@ -360,7 +360,7 @@ class Outbox:
                 return
         raise StateError("only what the broker would not take is sent again, and this is not kept for that")
 
-    def _told(self, broker: str, messages: Sequence[Outgoing]) -> None:
+    def _told(self, broker: str, messages: Sequence[Publication]) -> None:
         if not messages:
             return
         self._metrics.publishes.labels(broker, Kind.SCHEDULED.value).inc(len(messages))
@@ -523,7 +523,7 @@ class Outbox:
             await self._let_go(batch, resent=False)
             return
         work = Work()
-        ready: list[tuple[Promised, Outgoing]] = []
+        ready: list[tuple[Promised, Publication]] = []
         for row in batch:
             try:
                 message, mandatory = envelopes.decode(row.payload)
@@ -537,7 +537,7 @@ class Outbox:
                 resent = row.doubtful or row.reason.get("resent") is True
                 # Of an earlier release: then false was the default, and nobody chose it.
                 mandatory = mandatory or row.reason.get("mandatory") is not False
-                ready.append((row, Outgoing(row.routing_key, message, mandatory, row.message_id, text, resent)))
+                ready.append((row, Publication(row.routing_key, message, mandatory, row.message_id, text, resent)))
         sent = []
         began = clock.now_ns()
         for exchange, group in groupby(ready, lambda pair: pair[0].exchange):
@@ -560,7 +560,7 @@ class Outbox:
         gone = await self._settle(work)
         self._count([row for row in batch if row.message_id in gone], -1)
 
-    def _sort(self, work: Work, upstream: Upstream, row: Promised, item: Outgoing, result: Published) -> bool:
+    def _sort(self, work: Work, upstream: Upstream, row: Promised, item: Publication, result: PublishOutcome) -> bool:
         """What follows from the outcome of one; whether its broker is away."""
         error = result.error
         reason: dict[str, Any] = {name: row.reason[name] for name in ("not_before", "mandatory") if name in row.reason}

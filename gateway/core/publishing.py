@@ -36,7 +36,7 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotate
-from gateway.ledger import Entry, Kept, Kind, Ledger, MessageIds, NewMessage, id_text
+from gateway.ledger import Entry, KeptBody, Kind, Ledger, MessageIds, NewMessage, id_text
 from gateway.message import Message
 from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
@@ -77,7 +77,7 @@ OUTCOMES: Mapping[type[GatewayError], Kind] = {
 
 
 @dataclass(slots=True)
-class Outgoing:
+class Publication:
     """A message on its way to an exchange."""
 
     routing_key: str
@@ -103,7 +103,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class Published:
+class PublishOutcome:
     """What became of one message."""
 
     id: str
@@ -137,11 +137,11 @@ class Publisher:
         self,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         client: str,
         within: float,
         order: str | None = None,
-    ) -> list[Published]:
+    ) -> list[PublishOutcome]:
         """Publish and wait for every outcome; when it returns, all of it is in the ledger.
 
         Args:
@@ -170,7 +170,7 @@ class Publisher:
         seconds.observe(clock.monotonic() - started)
         return results
 
-    async def intend(self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str) -> None:
+    async def intend(self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str) -> None:
         """Record that the messages were accepted, where that is to be on disk before the broker is asked.
 
         Raises:
@@ -183,15 +183,15 @@ class Publisher:
         self,
         upstream: Upstream,
         exchange: str,
-        groups: Sequence[Sequence[Outgoing]],
+        groups: Sequence[Sequence[Publication]],
         client: str,
         within: float,
-    ) -> list[Published]:
+    ) -> list[PublishOutcome]:
         """A long call, part by part: while the broker works on one, the next is written, and the one before is
         recorded; and others get their turn of the loop."""
         loop = get_running_loop()
         order = self.new_order()
-        tasks: list[Task[list[Published]]] = []
+        tasks: list[Task[list[PublishOutcome]]] = []
         try:
             for group in groups:
                 futures = self.send(upstream, exchange, group, within, order)
@@ -213,10 +213,10 @@ class Publisher:
         self,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         client: str,
         futures: Sequence[Future[PublishReceipt]],
-    ) -> list[Published]:
+    ) -> list[PublishOutcome]:
         """Wait for the outcomes of messages that were sent, and record them.
 
         Raises:
@@ -238,13 +238,13 @@ class Publisher:
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
         return results
 
-    async def keep(self, exchange: str, messages: Sequence[Outgoing], results: Sequence[Published]) -> None:
+    async def keep(self, exchange: str, messages: Sequence[Publication], results: Sequence[PublishOutcome]) -> None:
         """Keep the bodies of what the broker took, where ``[retention]`` says so. One that cannot be kept is missed by
         nobody but a replay, which says so."""
         if not self._ledger.deliveries.keeps_bodies:
             return
         rows = [
-            Kept(
+            KeptBody(
                 item.id,
                 envelope(Stored(item.message, exchange, item.routing_key, False, result.resent)),
                 len(item.message.body),
@@ -257,7 +257,7 @@ class Publisher:
         except (LedgerUnavailable, EntriesRefused) as error:
             log("ledger.bodies_not_kept", logging.WARNING, count=len(rows), reason=str(error))
 
-    def give_ids(self, messages: Sequence[Outgoing]) -> None:
+    def give_ids(self, messages: Sequence[Publication]) -> None:
         """Give those messages an id that have none, and write it out."""
         for item in messages:
             if not item.id:
@@ -268,7 +268,7 @@ class Publisher:
         self,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         within: float,
         order: str | None = None,
     ) -> list[Future[PublishReceipt]]:
@@ -295,14 +295,14 @@ class Publisher:
         self,
         upstream: Upstream,
         exchange: str,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Publication],
         futures: Sequence[Future[PublishReceipt]],
-    ) -> list[Published]:
+    ) -> list[PublishOutcome]:
         """Wait for what becomes of each message."""
         results = []
         stored = upstream.capabilities is None or upstream.capabilities.durable_storage
         for item, future in zip(messages, futures, strict=True):
-            result = Published(item.text, resent=item.resent)
+            result = PublishOutcome(item.text, resent=item.resent)
             try:
                 receipt = await future
             except GatewayError as error:
@@ -324,7 +324,7 @@ class Publisher:
     # -------------------------------------------------------------------------------------------- events
 
     def accepted(
-        self, upstream: Upstream, exchange: str, messages: Sequence[Outgoing], client: str, origin: str = "http"
+        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str, origin: str = "http"
     ) -> list[Entry]:
         """The events that say that we took the messages."""
         at = clock.now_ns() // 1000
@@ -337,7 +337,9 @@ class Publisher:
             for item in messages
         ]
 
-    def events(self, upstream: Upstream, messages: Sequence[Outgoing], results: Sequence[Published]) -> list[Entry]:
+    def events(
+        self, upstream: Upstream, messages: Sequence[Publication], results: Sequence[PublishOutcome]
+    ) -> list[Entry]:
         """The events that say what became of them; one that was sent again has ``resent`` before its outcome."""
         at = clock.now_ns() // 1000
         name = upstream.name
@@ -381,7 +383,7 @@ class Publisher:
         for known in [known for known in self._durable_queues if known[0] == broker]:
             del self._durable_queues[known]
 
-    def _is_durable(self, broker: str, exchange: str, item: Outgoing) -> bool:
+    def _is_durable(self, broker: str, exchange: str, item: Publication) -> bool:
         """As far as is known: persistent, and not routed to a queue that is known to be transient (only the
         default exchange says which queue that is)."""
         if item.message.properties.delivery_mode != PERSISTENT:
@@ -389,7 +391,7 @@ class Publisher:
         return bool(exchange) or self._durable_queues.get((broker, item.routing_key), True)
 
 
-def groups_of(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
+def groups_of(messages: Sequence[Publication]) -> Iterator[Sequence[Publication]]:
     """The messages in groups, each of which takes a turn of the loop; one at least, which may be empty."""
     begin = size = 0
     for index, item in enumerate(messages):
@@ -406,7 +408,7 @@ def version_name(upstream: Upstream) -> str:
     return upstream.version.value if upstream.version is not None else ""
 
 
-def describe(broker: str, version: str, exchange: str, item: Outgoing, client: str, origin: str) -> NewMessage:
+def describe(broker: str, version: str, exchange: str, item: Publication, client: str, origin: str) -> NewMessage:
     """What the ledger remembers of a message."""
     body = item.message.body
     return NewMessage(
@@ -451,7 +453,7 @@ def headers_of(message: Message) -> Mapping[str, Any] | None:
         return None
 
 
-def outcome_of(result: Published) -> tuple[Kind, dict[str, Any] | None]:
+def outcome_of(result: PublishOutcome) -> tuple[Kind, dict[str, Any] | None]:
     """The event that a result is recorded as."""
     error = result.error
     if error is None:

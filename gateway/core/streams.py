@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.budgets import ALONE, Client
-from gateway.core.ack_ids import LedgerLease as Named
+from gateway.core.ack_ids import LedgerAckId
 from gateway.core.consuming import Consuming
 from gateway.core.leases import Lease
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import LedgerLease, Pulled
 from gateway.core.stored import Stored
-from gateway.core.subscriptions import Subscription, Subscriptions
+from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import (
     BrokerUnavailable,
     BudgetExceeded,
@@ -64,9 +64,9 @@ class Stream:
     def __init__(
         self,
         consuming: Consuming,
-        subscriptions: Subscriptions,
+        subscriptions: SubscriptionRegistry,
         ledger: Ledger,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         window: int,
         seconds: float | None,
         gone: asyncio.Future[None],
@@ -192,7 +192,7 @@ class Stream:
         self._sizes.pop(lease.number, None)
         self._room.set()
 
-    def _settled(self, leases: Sequence[Named], due_in: float) -> None:
+    def _settled(self, leases: Sequence[LedgerAckId], due_in: float) -> None:
         """Leases of the ledger ended, or were extended."""
         for lease in leases:
             item = self._out.get(lease.delivery)
@@ -245,6 +245,6 @@ class Stream:
         await asyncio.wait(others, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _place(subscription: Subscription) -> tuple[str, str]:
+def _place(subscription: SubscriptionResource) -> tuple[str, str]:
     """The broker and queue that it takes from."""
     return subscription.settings.broker, queue_of(subscription.name, subscription.settings)

@@ -43,7 +43,7 @@ PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class SubscriptionResource:
     """A subscription and where it is defined."""
 
     name: str
@@ -59,7 +59,7 @@ class Subscription:
         return bool(self.settings.order_key)
 
 
-class Subscriptions:
+class SubscriptionRegistry:
     """The subscriptions of a gateway."""
 
     def __init__(
@@ -77,11 +77,11 @@ class Subscriptions:
         self._own_queues = own_queues
         check_all(configured)
         self._configured = _read_only(configured)
-        self._cache: dict[str, tuple[float, Subscription]] = {}
+        self._cache: dict[str, tuple[float, SubscriptionResource]] = {}
 
     # ---------------------------------------------------------------------------------------------- reading
 
-    async def get(self, name: str) -> Subscription:
+    async def get(self, name: str) -> SubscriptionResource:
         """A subscription by name. Raises NoSuchSubscription."""
         now = clock.monotonic()
         cached = self._cache.get(name)
@@ -94,7 +94,7 @@ class Subscriptions:
                 self._cache.pop(name, None)
                 raise NoSuchSubscription(f"no subscription {name!r}")
             settings = msgspec.convert(resource.spec, SubscriptionSettings)
-            subscription = Subscription(name, settings, resource.etag, read_only=False)
+            subscription = SubscriptionResource(name, settings, resource.etag, read_only=False)
         wish = await self._ledger.get_resource(WISH, name)
         subscription = _with_wish(subscription, wish.spec["paused"] if wish is not None else None)
         if len(self._cache) >= CACHED_MAX:
@@ -106,16 +106,18 @@ class Subscriptions:
         """Another process changed it: read it again."""
         self._cache.pop(name, None)
 
-    async def page(self, cursor: str | None, limit: int) -> tuple[list[Subscription], str | None]:
+    async def page(self, cursor: str | None, limit: int) -> tuple[list[SubscriptionResource], str | None]:
         """A page of subscriptions: on the first page those of the configuration file come first."""
         return await self._page(cursor, limit, await self._wishes())
 
     async def _page(
         self, cursor: str | None, limit: int, wishes: Mapping[str, bool]
-    ) -> tuple[list[Subscription], str | None]:
+    ) -> tuple[list[SubscriptionResource], str | None]:
         resources, following = await self._ledger.list_resources(SUBSCRIPTION_RESOURCE, cursor, limit)
         page = [
-            Subscription(item.name, msgspec.convert(item.spec, SubscriptionSettings), item.etag, read_only=False)
+            SubscriptionResource(
+                item.name, msgspec.convert(item.spec, SubscriptionSettings), item.etag, read_only=False
+            )
             for item in resources
             if item.name not in self._configured
         ]
@@ -123,7 +125,7 @@ class Subscriptions:
             page[:0] = self._configured.values()
         return [_with_wish(item, wishes.get(item.name)) for item in page], following
 
-    async def all(self) -> list[Subscription]:
+    async def all(self) -> list[SubscriptionResource]:
         """All of them."""
         wishes = await self._wishes()
         found, cursor = await self._page(None, PAGE, wishes)
@@ -155,7 +157,9 @@ class Subscriptions:
 
     # -------------------------------------------------------------------------------------------- changing
 
-    def reconfigure(self, configured: Mapping[str, SubscriptionSettings]) -> list[tuple[str, Subscription | None]]:
+    def reconfigure(
+        self, configured: Mapping[str, SubscriptionSettings]
+    ) -> list[tuple[str, SubscriptionResource | None]]:
         """Other settings in the configuration file, which were checked; what was paused stays so. Returns the names of
         those that are new, gone or not as they were, with what they were before."""
         before, self._configured = self._configured, _read_only(configured)
@@ -169,7 +173,7 @@ class Subscriptions:
             self._changed(name)
         return changed
 
-    async def move_queue(self, name: str, before: Subscription | None) -> None:
+    async def move_queue(self, name: str, before: SubscriptionResource | None) -> None:
         """After :meth:`reconfigure`: have the own queue there and bound, and not bound any more as it was before. That
         of a subscription that is gone stays as it is, as it would if the gateway had been away meanwhile."""
         after = self._configured.get(name)
@@ -186,7 +190,9 @@ class Subscriptions:
         if before is not None:
             await self._own_queues.abandon(name, before.settings, after.settings)
 
-    async def put(self, name: str, settings: SubscriptionSettings, if_match: str | None) -> tuple[Subscription, bool]:
+    async def put(
+        self, name: str, settings: SubscriptionSettings, if_match: str | None
+    ) -> tuple[SubscriptionResource, bool]:
         """Create or replace a subscription; also says whether it is new. The same settings again change nothing
         and need no ``if_match``. Its own queue, where it has one, is there and bound when this returns.
 
@@ -205,7 +211,7 @@ class Subscriptions:
         self._refuse_configured(name)
         self.forget(name)
         try:
-            before: Subscription | None = await self.get(name)
+            before: SubscriptionResource | None = await self.get(name)
         except NoSuchSubscription:
             before = None
         if if_match is None:
@@ -255,15 +261,15 @@ class Subscriptions:
         except GatewayError as error:
             log("subscription.wish_left", logging.WARNING, subscription=name, reason=str(error))
 
-    async def pause(self, name: str) -> Subscription:
+    async def pause(self, name: str) -> SubscriptionResource:
         """Let it take and hand out nothing until it is resumed, also after a restart. Raises NoSuchSubscription."""
         return await self._wish(name, paused=True)
 
-    async def resume(self, name: str) -> Subscription:
+    async def resume(self, name: str) -> SubscriptionResource:
         """End a pause. Raises NoSuchSubscription."""
         return await self._wish(name, paused=False)
 
-    async def _wish(self, name: str, *, paused: bool) -> Subscription:
+    async def _wish(self, name: str, *, paused: bool) -> SubscriptionResource:
         self.forget(name)
         subscription = await self.get(name)
         if subscription.paused is not paused:
@@ -291,9 +297,10 @@ def check_all(configured: Mapping[str, SubscriptionSettings]) -> None:
             raise ConfigurationError(f"subscriptions.{name}.{error}") from None
 
 
-def _read_only(configured: Mapping[str, SubscriptionSettings]) -> dict[str, Subscription]:
+def _read_only(configured: Mapping[str, SubscriptionSettings]) -> dict[str, SubscriptionResource]:
     return {
-        name: Subscription(name, settings, _etag(settings), read_only=True) for name, settings in configured.items()
+        name: SubscriptionResource(name, settings, _etag(settings), read_only=True)
+        for name, settings in configured.items()
     }
 
 
@@ -314,7 +321,7 @@ def discards_unmatched(settings: SubscriptionSettings) -> bool:
     return settings.unmatched == "discard" or (not settings.unmatched and bool(settings.exchange))
 
 
-def _with_wish(subscription: Subscription, paused: bool | None) -> Subscription:
+def _with_wish(subscription: SubscriptionResource, paused: bool | None) -> SubscriptionResource:
     return replace(subscription, paused=subscription.settings.paused if paused is None else paused)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.core.publishing import Outgoing, Published
+from gateway.core.publishing import Publication, PublishOutcome
 from gateway.tracing import Tracer, names, of_message
 from gateway.tracing.names import SpanRow
 from gateway.upstreams import Upstream
@@ -57,8 +57,8 @@ def published_later(
     upstream: Upstream,
     exchange: str,
     began: int,
-    items: Sequence[Outgoing],
-    results: Sequence[Published],
+    items: Sequence[Publication],
+    results: Sequence[PublishOutcome],
 ) -> None:
     """What was scheduled was sent at ``began`` (nanoseconds since 1970), and this became of it."""
     row = names.PUBLISH_LATER

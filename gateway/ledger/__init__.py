@@ -47,17 +47,17 @@
 from gateway.ledger.branches import Branch, BranchStatus
 from gateway.ledger.ids import MessageIds, id_text, parse_id
 from gateway.ledger.keyring import Ended, Wanted
-from gateway.ledger.logged import Cursor, Extent, Floor, Run, Spooled
+from gateway.ledger.logged import Extent, Floor, Run, Spooled, StoredCursor
 from gateway.ledger.owed import (
-    Backlog,
-    Delivery,
+    BacklogCounts,
+    BacklogEntry,
+    BacklogSettlement,
     DeliveryFilter,
     Ending,
-    Kept,
+    KeptBody,
     OutboxFilter,
     Owed,
     Promised,
-    Settlement,
 )
 from gateway.ledger.records import (
     Entry,
@@ -87,11 +87,11 @@ from gateway.ledger.windows import Happened
 from gateway.logs import Log
 
 __all__ = [
-    "Backlog",
+    "BacklogCounts",
+    "BacklogEntry",
+    "BacklogSettlement",
     "Branch",
     "BranchStatus",
-    "Cursor",
-    "Delivery",
     "DeliveryFilter",
     "Ended",
     "Ending",
@@ -105,7 +105,7 @@ __all__ = [
     "HourFilter",
     "InboxRow",
     "Intent",
-    "Kept",
+    "KeptBody",
     "KeyClaim",
     "KeyLost",
     "Kind",
@@ -124,9 +124,9 @@ __all__ = [
     "Run",
     "Running",
     "Seen",
-    "Settlement",
     "Spooled",
     "State",
+    "StoredCursor",
     "StoredMessage",
     "Timeline",
     "Unknown",

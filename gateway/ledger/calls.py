@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from gateway.budgets import ALONE
 from gateway.ledger.logged import Spooled
-from gateway.ledger.owed import Delivery, Ending, Kept, Owed, Promised, Settlement
+from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending, KeptBody, Owed, Promised
 from gateway.ledger.records import Entry, InboxRow, Intent
 from gateway.ledger.shards import Lease
 from gateway.ledger.states import Kind
@@ -262,7 +262,7 @@ class Hand(Call):
         seconds: float,
         ordered: bool,
         octets_max: int,
-        entries: Callable[[list[Delivery]], list[Entry]],
+        entries: Callable[[list[BacklogEntry]], list[Entry]],
     ) -> None:
         super().__init__(future)
         self.subscription = subscription
@@ -279,12 +279,12 @@ class Hand(Call):
     def given_back(self, future: Future[Any], now: int) -> SettleOwed:
         """What undoes it, where nobody was told of what was handed out: it is in its old place in line, and was not
         handed out. ``now`` in microseconds."""
-        delivered: list[Delivery] = self.result
+        delivered: list[BacklogEntry] = self.result
         released = {"subscription": self.subscription, "reason": "whoever asked for it went away"}
         return SettleOwed(
             future,
             [
-                Settlement(
+                BacklogSettlement(
                     each.id,
                     Ending.RETRY,
                     each.lease,
@@ -302,7 +302,7 @@ class SettleOwed(Call):
 
     __slots__ = ("settlements",)
 
-    def __init__(self, future: Future[Any], settlements: Sequence[Settlement]) -> None:
+    def __init__(self, future: Future[Any], settlements: Sequence[BacklogSettlement]) -> None:
         super().__init__(future)
         self.settlements = settlements
 
@@ -333,7 +333,7 @@ class Keep(Call):
 
     __slots__ = ("kept",)
 
-    def __init__(self, future: Future[Any], kept: Sequence[Kept]) -> None:
+    def __init__(self, future: Future[Any], kept: Sequence[KeptBody]) -> None:
         super().__init__(future)
         self.kept = kept
 

@@ -18,7 +18,7 @@ from gateway.ledger import delivery_reads
 from gateway.ledger.calls import Call, Hand, Keep, SettleOwed, Store
 from gateway.ledger.delivery_reads import DeliveryReads
 from gateway.ledger.dividing import divided, future
-from gateway.ledger.owed import Backlog, Claimed, Delivery, DeliveryFilter, Kept, Owed, Settlement
+from gateway.ledger.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Claimed, DeliveryFilter, KeptBody, Owed
 from gateway.ledger.records import Entry, InboxRow
 
 OCTETS_MAX = 64 << 20
@@ -32,7 +32,7 @@ class Access(Protocol):
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
 
 
-def _no_entries(_: list[Delivery]) -> list[Entry]:
+def _no_entries(_: list[BacklogEntry]) -> list[Entry]:
     return []
 
 
@@ -70,7 +70,7 @@ class Deliveries:
         *,
         ordered: bool = False,
         octets_max: int = OCTETS_MAX,
-        entries: Callable[[list[Delivery]], list[Entry]] = _no_entries,
+        entries: Callable[[list[BacklogEntry]], list[Entry]] = _no_entries,
     ) -> Claimed:
         """Hand out what is due and not dead: the first ``limit`` in line, by ``due_at`` and then by id. Each is out for
         ``seconds``, with ``attempt`` and ``lease`` one higher, and comes with its payload. Any number of processes at
@@ -91,7 +91,7 @@ class Deliveries:
         found: Claimed = await self._ledger.submit(call)
         return found
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+    async def settle(self, settlements: Sequence[BacklogSettlement]) -> list[bool]:
         """Settle deliveries; those of one call in their order. True: it took effect, and its events are written. False:
         it is gone, dead, or under another lease; nothing of it was written.
 
@@ -105,7 +105,7 @@ class Deliveries:
         results: list[bool] = await divided(self._ledger, SettleOwed(future(), settlements), self._group_max)
         return results
 
-    async def keep_bodies(self, rows: Sequence[Kept]) -> None:
+    async def keep_bodies(self, rows: Sequence[KeptBody]) -> None:
         """Keep bodies of messages that the ledger does not owe, for replays, as ``[retention]`` says: one that is
         larger than ``body_max`` is not; with ``until-settled`` they go once a consumer has settled the message. Those
         of deliveries need not be given here. Called beside ``record`` it shares its commit.
@@ -124,20 +124,20 @@ class Deliveries:
         subscription: str,
         limit: int,
         *,
-        after: Delivery | tuple[int, bytes] | None = None,
+        after: BacklogEntry | tuple[int, bytes] | None = None,
         payload: bool = False,
-    ) -> list[Delivery]:
+    ) -> list[BacklogEntry]:
         """What is not dead, in line: by ``due_at``, then by id; also what is not due yet, or is out. ``after``: behind
         this place (``due_at`` and id)."""
-        place = (after.due_at, after.id) if isinstance(after, Delivery) else after
-        found: list[Delivery] = await self._ledger.read(
+        place = (after.due_at, after.id) if isinstance(after, BacklogEntry) else after
+        found: list[BacklogEntry] = await self._ledger.read(
             lambda connection: self._reads.due(connection, subscription, limit, place, payload)
         )
         return found
 
-    async def get(self, delivery_id: bytes, *, payload: bool = False) -> Delivery | None:
+    async def get(self, delivery_id: bytes, *, payload: bool = False) -> BacklogEntry | None:
         """One by id. None: it is settled, or never was."""
-        found: Delivery | None = await self._ledger.read(
+        found: BacklogEntry | None = await self._ledger.read(
             lambda connection: self._reads.get(connection, delivery_id, payload)
         )
         return found
@@ -150,13 +150,13 @@ class Deliveries:
         *,
         newest_first: bool = False,
         payload: bool = False,
-    ) -> tuple[list[Delivery], str | None]:
+    ) -> tuple[list[BacklogEntry], str | None]:
         """Deliveries in the order of their ids, and the cursor of the next page (None: that was the last).
 
         Raises:
             ValueError: the cursor is none of ours.
         """
-        found: tuple[list[Delivery], str | None] = await self._ledger.read(
+        found: tuple[list[BacklogEntry], str | None] = await self._ledger.read(
             lambda connection: self._reads.page(
                 connection, where or DeliveryFilter(), cursor, limit, newest_first, payload
             )
@@ -170,14 +170,14 @@ class Deliveries:
         )
         return found
 
-    async def backlog(self, subscription: str) -> Backlog:
+    async def backlog(self, subscription: str) -> BacklogCounts:
         """What a subscription is owed."""
-        found: Backlog = await self._ledger.read(lambda connection: self._reads.backlog(connection, subscription))
+        found: BacklogCounts = await self._ledger.read(lambda connection: self._reads.backlog(connection, subscription))
         return found
 
-    async def backlogs(self) -> dict[str, Backlog]:
+    async def backlogs(self) -> dict[str, BacklogCounts]:
         """What each subscription is owed that is owed something."""
-        found: dict[str, Backlog] = await self._ledger.read(self._reads.backlogs)
+        found: dict[str, BacklogCounts] = await self._ledger.read(self._reads.backlogs)
         return found
 
     async def newest(self, subscription: str) -> bytes | None:

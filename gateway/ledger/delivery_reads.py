@@ -13,7 +13,7 @@ from gateway.ledger.encoding import octets, text
 from gateway.ledger.engine import Database
 from gateway.ledger.ids import first_id
 from gateway.ledger.models import bodies, deliveries
-from gateway.ledger.owed import Backlog, Delivery, DeliveryFilter, Status
+from gateway.ledger.owed import BacklogCounts, BacklogEntry, BacklogStatus, DeliveryFilter
 
 _MINE = deliveries.c.subscription == sa.bindparam("of", type_=sa.LargeBinary)
 
@@ -28,8 +28,8 @@ class DeliveryReads:
             database.clock if clock is None else sa.bindparam("now", type_=sa.BigInteger)
         ).scalar_subquery()
         self._now = now
-        out = (deliveries.c.status == int(Status.OUT)) & (deliveries.c.due_at > now)
-        dead = deliveries.c.status == int(Status.DEAD)
+        out = (deliveries.c.status == int(BacklogStatus.OUT)) & (deliveries.c.due_at > now)
+        dead = deliveries.c.status == int(BacklogStatus.DEAD)
         counted = (
             sa.func.count().filter(~dead & ~out),
             sa.func.count().filter(out),
@@ -62,7 +62,7 @@ class DeliveryReads:
         limit: int,
         after: tuple[int, bytes] | None,
         payload: bool,
-    ) -> list[Delivery]:
+    ) -> list[BacklogEntry]:
         """Those that are not dead, in line."""
         if self._shared:  # see ``Database.writer``
             for plan in ("bitmapscan", "seqscan"):
@@ -74,7 +74,7 @@ class DeliveryReads:
             query = query.where(place > sa.tuple_(*after, types=(sa.BigInteger(), sa.LargeBinary())))
         return [_of(row) for row in connection.execute(query, {**values, **self._times()})]
 
-    def get(self, connection: sa.Connection, delivery_id: bytes, payload: bool) -> Delivery | None:
+    def get(self, connection: sa.Connection, delivery_id: bytes, payload: bool) -> BacklogEntry | None:
         """One."""
         query = self._select(payload).where(deliveries.c.id == delivery_id)
         row = connection.execute(query, self._times()).one_or_none()
@@ -88,7 +88,7 @@ class DeliveryReads:
         limit: int,
         newest_first: bool,
         payload: bool,
-    ) -> tuple[list[Delivery], str | None]:
+    ) -> tuple[list[BacklogEntry], str | None]:
         """Some, by id, and the cursor behind them."""
         this = deliveries.c.id
         query = self._select(payload).where(*_conditions(where)).limit(limit + 1)
@@ -105,12 +105,12 @@ class DeliveryReads:
         some = sa.select(deliveries.c.id).where(*_conditions(where)).limit(most).subquery()
         return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
 
-    def backlog(self, connection: sa.Connection, subscription: str) -> Backlog:
+    def backlog(self, connection: sa.Connection, subscription: str) -> BacklogCounts:
         """What a subscription is owed."""
         row = connection.execute(self._backlog, {"of": octets(subscription), **self._times()}).one()
         return _backlog(*row)
 
-    def backlogs(self, connection: sa.Connection) -> dict[str, Backlog]:
+    def backlogs(self, connection: sa.Connection) -> dict[str, BacklogCounts]:
         """What each is owed that is owed something."""
         rows = connection.execute(self._backlogs, self._times())
         return {text(name): _backlog(*counts) for name, *counts in rows}
@@ -139,7 +139,7 @@ def _conditions(where: DeliveryFilter) -> list[sa.ColumnElement[bool]]:
     if where.order_key is not None:
         conditions.append(deliveries.c.order_key == where.order_key)
     if where.dead is not None:
-        dead = deliveries.c.status == int(Status.DEAD)
+        dead = deliveries.c.status == int(BacklogStatus.DEAD)
         conditions.append(dead if where.dead else ~dead)
     if where.since is not None:
         conditions.append(deliveries.c.id >= first_id(max(0, where.since // 1000)))
@@ -150,7 +150,7 @@ def _conditions(where: DeliveryFilter) -> list[sa.ColumnElement[bool]]:
     return conditions
 
 
-def _of(row: Any) -> Delivery:
+def _of(row: Any) -> BacklogEntry:
     values = tuple(row)
     payload = values[len(COLUMNS) + 1] if len(values) > len(COLUMNS) + 1 else None
     return delivery(values[: len(COLUMNS)], values[len(COLUMNS)], payload)
@@ -158,5 +158,5 @@ def _of(row: Any) -> Delivery:
 
 def _backlog(
     waiting: int, out: int, dead: int, size: Any, oldest_at: int | None, next_due_at: int | None, tried: int
-) -> Backlog:
-    return Backlog(waiting, out, dead, int(size), oldest_at, next_due_at, tried)
+) -> BacklogCounts:
+    return BacklogCounts(waiting, out, dead, int(size), oldest_at, next_due_at, tried)

@@ -26,7 +26,7 @@ from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database, Row
 from gateway.ledger.inserts import Insert, insert
 from gateway.ledger.models import deliveries
-from gateway.ledger.owed import ENDINGS, Claimed, Delivery, Ending, Settlement, Status
+from gateway.ledger.owed import ENDINGS, BacklogEntry, BacklogSettlement, BacklogStatus, Claimed, Ending
 from gateway.ledger.prepared import Prepared, once
 from gateway.ledger.records import Entry
 
@@ -40,7 +40,7 @@ STARTS: Final = 10_000
 OCTETS_MAX: Final = 256 << 20
 """Most octets of bodies that are handed out in one transaction, unless it is only one row."""
 
-WAITING, OUT, DEAD, GONE = (int(status) for status in Status)
+WAITING, OUT, DEAD, GONE = (int(status) for status in BacklogStatus)
 OPEN: Final = sa.text("deliveries.status < 2")
 COLUMNS: Final = tuple(
     deliveries.c[name]
@@ -426,7 +426,7 @@ class _State:
         self.reason: bytes = row[11]
         self.changed = False
 
-    def apply(self, settlement: Settlement, there: int) -> bool:
+    def apply(self, settlement: BacklogSettlement, there: int) -> bool:
         """Whether it takes effect."""
         status, ending = self.status, settlement.ending
         if settlement.lease is not None and not self._is_under(settlement.lease):
@@ -459,14 +459,14 @@ _ENDINGS: Final[dict[int, dict[Ending, int]]] = {
 _MOVES: Final = frozenset({Ending.RETRY, Ending.EXTEND, Ending.REVIVE})
 
 
-def delivery(row: Row, there: int, payload: bytes | None = None, leased_until: int | None = None) -> Delivery:
+def delivery(row: Row, there: int, payload: bytes | None = None, leased_until: int | None = None) -> BacklogEntry:
     """A row of :data:`COLUMNS`. ``leased_until``: it was handed out just now."""
     (delivery_id, message_id, _, subscription, order_key, at, due_at, attempt, lease, status, size, reason) = row
     expired = False
     if leased_until is not None:
         expired = status == OUT
         due_at, attempt, lease, status = leased_until, attempt + 1, lease + 1, OUT
-    return Delivery(
+    return BacklogEntry(
         id=delivery_id,
         message_id=message_id,
         subscription=text(subscription),

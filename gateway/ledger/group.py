@@ -22,8 +22,7 @@ from gateway.ledger.delivery_rows import DeliveryRows
 from gateway.ledger.encoding import document, header_texts, octets
 from gateway.ledger.engine import Database
 from gateway.ledger.inbox import Inbox, digests
-from gateway.ledger.inserts import Insert, insert
-from gateway.ledger.inserts import Rows as History
+from gateway.ledger.inserts import Insert, PendingRows, insert
 from gateway.ledger.keys import PARKED, PENDING, Keys
 from gateway.ledger.log_rows import LogRows
 from gateway.ledger.models import events, messages, obligations, uint64_in_json
@@ -56,15 +55,15 @@ class Written(NamedTuple):
     """Claims that have to be tried again after the commit."""
 
 
-class Rows:
+class GroupRows:
     """The rows of a group, table by table."""
 
     __slots__ = ("_headers", "_watched", "consumed", "events", "inbox", "messages", "opened", "parked", "settled")
 
     def __init__(
         self,
-        events: History | None = None,
-        messages: History | None = None,
+        events: PendingRows | None = None,
+        messages: PendingRows | None = None,
         watched: frozenset[Kind] = frozenset(),
         headers: Sequence[str] = (),
     ) -> None:
@@ -203,7 +202,7 @@ class Group:
             Fenced: the lease is gone; nothing may be committed.
             Exception: the database's, or that of a row that cannot be encoded.
         """
-        rows = Rows(self._events.rows(), self._messages.rows(), self._bodies.until_consumed, self.headers)
+        rows = GroupRows(self._events.rows(), self._messages.rows(), self._bodies.until_consumed, self.headers)
         by_kind: dict[type[Call], list[Any]] = {kind: [] for kind in KINDS}
         records: list[tuple[Record, int]] = []
         for call in calls:
@@ -269,7 +268,7 @@ class Group:
         Raises:
             Fenced: the lease is gone; nothing may be committed.
         """
-        rows = Rows(self._events.rows(), self._messages.rows(), headers=self.headers)
+        rows = GroupRows(self._events.rows(), self._messages.rows(), headers=self.headers)
         rows.add(entries)
         first, _ = self._shards.enter(connection, lease, len(rows.events))
         self._insert(connection, lease, rows, first)
@@ -277,7 +276,7 @@ class Group:
     def probe(self, connection: sa.Connection, lease: Lease, first: int, now: int) -> None:
         """Find out whether events and messages can be written, inside a transaction that has entered its shard; nothing
         of it stays."""
-        rows = Rows(self._events.rows(), self._messages.rows(), headers=self.headers)
+        rows = GroupRows(self._events.rows(), self._messages.rows(), headers=self.headers)
         message = NewMessage(broker="", version="", exchange="", routing_key="", size=0, sha256=bytes(32), origin="")
         milliseconds = (now // 1000).to_bytes(6, "big")  # ids are dates to the ledger
         for number in range(PROBED):
@@ -287,7 +286,7 @@ class Group:
             self._insert(connection, lease, rows, first)
             attempt.rollback()
 
-    def _insert(self, connection: sa.Connection, lease: Lease, rows: Rows, first: int) -> None:
+    def _insert(self, connection: sa.Connection, lease: Lease, rows: GroupRows, first: int) -> None:
         mine: dict[str, Any] = {"my_shard": lease.shard, "my_fence": lease.fence}
         if rows.messages:
             self._messages.run(connection, rows.messages, lease.shard, first)

@@ -48,7 +48,7 @@ ALIKE: dict[str, tuple[tuple[str, ...], ...]] = {
 """Table -> sets of columns that often have the same value in all rows, the greatest first."""
 
 
-class Rows(Protocol):
+class PendingRows(Protocol):
     """Rows on their way to an :class:`Insert`."""
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Rows(Protocol):
 class Insert(Protocol):
     """A statement that inserts."""
 
-    def rows(self) -> Rows:
+    def rows(self) -> PendingRows:
         """None yet."""
 
     def run(self, connection: sa.Connection, rows: Any, shard: int, first: int) -> list[Row]:
@@ -82,7 +82,7 @@ class Values:
         return self.count
 
     def add(self, plain: tuple[Any, ...], *octets: bytes) -> None:
-        """See :class:`Rows`."""
+        """See :class:`PendingRows`."""
         self.values += plain
         self.values += octets
         self.count += 1

@@ -19,7 +19,7 @@ from gateway.ledger.calls import Call, Spool
 from gateway.ledger.dividing import divided, future
 from gateway.ledger.engine import Database
 from gateway.ledger.log_cursors import Cursors
-from gateway.ledger.logged import Backlog, Cursor, Extent, Floor, Run, Spooled
+from gateway.ledger.logged import Extent, Floor, Run, Spooled, StoredCursor, UnreadLog
 from gateway.ledger.records import Entry, InboxRow
 from gateway.ledger.shards import Lease
 from gateway.logs import Log, columns
@@ -143,23 +143,23 @@ class Logs:
         owner: str,
         start: str | Mapping[str, int] = log_cursors.EARLIEST,
         take_over: bool = False,
-    ) -> Cursor:
+    ) -> StoredCursor:
         """Own a cursor from now on; the first claim makes it. See :meth:`gateway.ledger.log_cursors.Cursors.claim`."""
-        found: Cursor = await self._ledger.task(
+        found: StoredCursor = await self._ledger.task(
             lambda connection, _: self.cursors.claim(connection, name, log, owner, start, take_over)
         )
         return found
 
-    async def move_cursor(self, name: str, owner: str, epoch: int, position: Mapping[str, int]) -> Cursor:
+    async def move_cursor(self, name: str, owner: str, epoch: int, position: Mapping[str, int]) -> StoredCursor:
         """Say how far its owner is. See :meth:`gateway.ledger.log_cursors.Cursors.move`."""
-        found: Cursor = await self._ledger.task(
+        found: StoredCursor = await self._ledger.task(
             lambda connection, _: self.cursors.move(connection, name, owner, epoch, position)
         )
         return found
 
-    async def release_cursor(self, name: str, owner: str, epoch: int) -> Cursor:
+    async def release_cursor(self, name: str, owner: str, epoch: int) -> StoredCursor:
         """Own it no more. See :meth:`gateway.ledger.log_cursors.Cursors.release`."""
-        found: Cursor = await self._ledger.task(
+        found: StoredCursor = await self._ledger.task(
             lambda connection, _: self.cursors.release(connection, name, owner, epoch)
         )
         return found
@@ -168,22 +168,22 @@ class Logs:
         """Forget it. See :meth:`gateway.ledger.log_cursors.Cursors.delete`."""
         await self._ledger.task(lambda connection, _: self.cursors.delete(connection, name))
 
-    async def get_cursor(self, name: str) -> Cursor:
+    async def get_cursor(self, name: str) -> StoredCursor:
         """One by name. Raises NoSuchCursor."""
         found = await self._read(log_cursors.get, name)
         if found is None:
             raise NoSuchCursor(f"there is no cursor {name!r}")
         return found
 
-    async def list_cursors(self, cursor: str | None = None, limit: int = 100) -> tuple[list[Cursor], str | None]:
+    async def list_cursors(self, cursor: str | None = None, limit: int = 100) -> tuple[list[StoredCursor], str | None]:
         """Cursors by name, and the cursor of the next page (None: that was the last)."""
         return await self._read(log_cursors.page, cursor, limit)
 
-    async def backlog(self, log: Log, position: Mapping[str, int]) -> Backlog:
+    async def backlog(self, log: Log, position: Mapping[str, int]) -> UnreadLog:
         """What is behind a position, and there."""
         return await self._read(log_cursors.backlog, log, position)
 
-    async def held(self) -> Backlog:
+    async def held(self) -> UnreadLog:
         """What of the log of messages is there that not every cursor has passed: what readers have still to read, or
         all of it where nobody reads. Raises LedgerUnavailable."""
         return await self._read(log_cursors.unread, Log.MESSAGES)

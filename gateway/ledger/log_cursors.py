@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from gateway.errors import CursorOwned, LimitExceeded, NoSuchCursor, RangeAhead, StateError
 from gateway.ledger import log_reads
 from gateway.ledger.engine import Database
-from gateway.ledger.logged import Backlog, Cursor
+from gateway.ledger.logged import StoredCursor, UnreadLog
 from gateway.ledger.models import log_cursors
 from gateway.ledger.shards import INSERT
 from gateway.logs import Log
@@ -55,7 +55,7 @@ class Cursors:
         owner: str,
         start: str | Mapping[str, int],
         take_over: bool,
-    ) -> Cursor:
+    ) -> StoredCursor:
         """Own a cursor from now on, which is made if there is none; ``start`` counts for a new one only.
 
         Raises:
@@ -84,7 +84,9 @@ class Cursors:
         connection.execute(sa.update(log_cursors).where(log_cursors.c.name == name).values(values))
         return _with(found, values)
 
-    def move(self, connection: sa.Connection, name: str, owner: str, epoch: int, position: Mapping[str, int]) -> Cursor:
+    def move(
+        self, connection: sa.Connection, name: str, owner: str, epoch: int, position: Mapping[str, int]
+    ) -> StoredCursor:
         """Say how far the owner is; of each shard the greater number counts, so that saying it again, or saying
         something older, changes nothing.
 
@@ -103,7 +105,7 @@ class Cursors:
         connection.execute(sa.update(log_cursors).where(log_cursors.c.name == name).values(values))
         return _with(found, {"position": reached, "heard_at": now})
 
-    def release(self, connection: sa.Connection, name: str, owner: str, epoch: int) -> Cursor:
+    def release(self, connection: sa.Connection, name: str, owner: str, epoch: int) -> StoredCursor:
         """Own it no more; to say so twice is no error.
 
         Raises:
@@ -154,7 +156,7 @@ class Cursors:
         }
         connection.execute(self._insert, row)
 
-    def _own(self, connection: sa.Connection, name: str, owner: str, epoch: int, now: int) -> Cursor:
+    def _own(self, connection: sa.Connection, name: str, owner: str, epoch: int, now: int) -> StoredCursor:
         found = self._lock(connection, name)
         if found is None:
             raise NoSuchCursor(f"there is no cursor {name!r}")
@@ -162,7 +164,7 @@ class Cursors:
             raise CursorOwned(_owned(found, now))
         return found
 
-    def _lock(self, connection: sa.Connection, name: str) -> Cursor | None:
+    def _lock(self, connection: sa.Connection, name: str) -> StoredCursor | None:
         query = sa.select(log_cursors).where(log_cursors.c.name == name).with_for_update()
         row = connection.execute(query).one_or_none()
         return None if row is None else _cursor(row)
@@ -174,13 +176,13 @@ class Cursors:
 # --------------------------------------------------------------------------------------------------- reading
 
 
-def get(connection: sa.Connection, name: str) -> Cursor | None:
+def get(connection: sa.Connection, name: str) -> StoredCursor | None:
     """One by name."""
     row = connection.execute(sa.select(log_cursors).where(log_cursors.c.name == name)).one_or_none()
     return None if row is None else _cursor(row)
 
 
-def page(connection: sa.Connection, cursor: str | None, limit: int) -> tuple[list[Cursor], str | None]:
+def page(connection: sa.Connection, cursor: str | None, limit: int) -> tuple[list[StoredCursor], str | None]:
     """Some by name, and the cursor of the next page: the last name."""
     query = _ORDERED.limit(limit + 1)
     if cursor is not None:
@@ -189,12 +191,12 @@ def page(connection: sa.Connection, cursor: str | None, limit: int) -> tuple[lis
     return found[:limit], found[limit - 1].name if len(found) > limit else None
 
 
-def of_log(connection: sa.Connection, log: Log) -> list[Cursor]:
+def of_log(connection: sa.Connection, log: Log) -> list[StoredCursor]:
     """All cursors of a log."""
     return [_cursor(row) for row in connection.execute(_ORDERED.where(log_cursors.c.log == log.value)).all()]
 
 
-def backlog(connection: sa.Connection, log: Log, position: Mapping[str, int]) -> Backlog:
+def backlog(connection: sa.Connection, log: Log, position: Mapping[str, int]) -> UnreadLog:
     """What of a log is behind a position, and is there."""
     rows = octets = 0
     for each in log_reads.extents(connection, log):
@@ -203,10 +205,10 @@ def backlog(connection: sa.Connection, log: Log, position: Mapping[str, int]) ->
             rows += each.head - begin
             if log is Log.MESSAGES:
                 octets += log_reads.between(connection, each.shard, begin, each.head)
-    return Backlog(rows, octets)
+    return UnreadLog(rows, octets)
 
 
-def unread(connection: sa.Connection, log: Log) -> Backlog:
+def unread(connection: sa.Connection, log: Log) -> UnreadLog:
     """What of a log is there that not every cursor has passed; where there is no cursor, all of it."""
     positions = [cursor.position for cursor in of_log(connection, log)]
     shards = {shard for position in positions for shard in position}
@@ -231,7 +233,7 @@ def _not_ahead(connection: sa.Connection, log: Log, position: Mapping[str, int])
             )
 
 
-def _owned(cursor: Cursor, now: int) -> str:
+def _owned(cursor: StoredCursor, now: int) -> str:
     if not cursor.owner:
         return f"the cursor {cursor.name!r} is nobody's since its epoch {cursor.epoch} was released; claim it again"
     held, quiet = (now - cursor.since) / 1e6, (now - cursor.heard_at) / 1e6
@@ -241,17 +243,17 @@ def _owned(cursor: Cursor, now: int) -> str:
     )
 
 
-def _with(cursor: Cursor, values: Mapping[str, Any]) -> Cursor:
-    fields = {name: getattr(cursor, name) for name in Cursor.__struct_fields__}
-    return Cursor(**{**fields, **values})
+def _with(cursor: StoredCursor, values: Mapping[str, Any]) -> StoredCursor:
+    fields = {name: getattr(cursor, name) for name in StoredCursor.__struct_fields__}
+    return StoredCursor(**{**fields, **values})
 
 
 def _encode(position: Mapping[str, int]) -> bytes:
     return json.dumps(dict(sorted(position.items(), key=lambda each: int(each[0]))), separators=(",", ":")).encode()
 
 
-def _cursor(row: Any) -> Cursor:
-    return Cursor(
+def _cursor(row: Any) -> StoredCursor:
+    return StoredCursor(
         name=row.name,
         log=Log(row.log),
         position=json.loads(row.position),

@@ -58,7 +58,7 @@ class Floor(msgspec.Struct, frozen=True):
     """When it was raised, in microseconds since 1970."""
 
 
-class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+class StoredCursor(msgspec.Struct, frozen=True, kw_only=True):
     """How far somebody has read a log."""
 
     name: str
@@ -75,7 +75,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class UnreadLog(msgspec.Struct, frozen=True):
     """What a cursor has still to read."""
 
     rows: int

@@ -367,7 +367,7 @@ deliveries = _table(
 )
 """What is owed to subscriptions: a message each, of which ``bodies`` has the payload under ``message_id`` and
 ``digest``. ``status``: 0 waits, 1 is out under ``lease`` until ``due_at``, 2 is dead
-(:class:`gateway.ledger.owed.Status`). ``due_at`` is on the database's clock. ``reason`` is JSON, as octets."""
+(:class:`gateway.ledger.owed.BacklogStatus`). ``due_at`` is on the database's clock. ``reason`` is JSON, as octets."""
 
 bodies = _table(
     "bodies",

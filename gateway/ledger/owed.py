@@ -40,7 +40,7 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     reason: dict[str, Any] = {}
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class BacklogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is owed to a subscription."""
 
     id: bytes
@@ -68,7 +68,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the moment of reading until ``due_at``; below 0: that long ago."""
 
 
-class Claimed(list[Delivery]):
+class Claimed(list[BacklogEntry]):
     """Deliveries that were handed out at once."""
 
     is_cut = False
@@ -92,7 +92,7 @@ class Ending(StrEnum):
     """It goes, whatever it is."""
 
 
-class Status(IntEnum):
+class BacklogStatus(IntEnum):
     """What a delivery is."""
 
     WAITING = 0
@@ -105,31 +105,31 @@ class Status(IntEnum):
     """There is no such row."""
 
 
-ENDINGS: dict[Status, dict[Ending, Status]] = {
-    Status.WAITING: {
-        Ending.DONE: Status.GONE,
-        Ending.RETRY: Status.WAITING,
-        Ending.DEAD: Status.DEAD,
-        Ending.PURGE: Status.GONE,
+ENDINGS: dict[BacklogStatus, dict[Ending, BacklogStatus]] = {
+    BacklogStatus.WAITING: {
+        Ending.DONE: BacklogStatus.GONE,
+        Ending.RETRY: BacklogStatus.WAITING,
+        Ending.DEAD: BacklogStatus.DEAD,
+        Ending.PURGE: BacklogStatus.GONE,
     },
-    Status.OUT: {
-        Ending.DONE: Status.GONE,
-        Ending.RETRY: Status.WAITING,
-        Ending.EXTEND: Status.OUT,
-        Ending.DEAD: Status.DEAD,
-        Ending.PURGE: Status.GONE,
+    BacklogStatus.OUT: {
+        Ending.DONE: BacklogStatus.GONE,
+        Ending.RETRY: BacklogStatus.WAITING,
+        Ending.EXTEND: BacklogStatus.OUT,
+        Ending.DEAD: BacklogStatus.DEAD,
+        Ending.PURGE: BacklogStatus.GONE,
     },
-    Status.DEAD: {
-        Ending.DONE: Status.GONE,
-        Ending.REVIVE: Status.WAITING,
-        Ending.PURGE: Status.GONE,
+    BacklogStatus.DEAD: {
+        Ending.DONE: BacklogStatus.GONE,
+        Ending.REVIVE: BacklogStatus.WAITING,
+        Ending.PURGE: BacklogStatus.GONE,
     },
-    Status.GONE: {},
+    BacklogStatus.GONE: {},
 }
 """Status -> ending -> the status after it. An ending that is not there does not take effect."""
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class BacklogSettlement(msgspec.Struct, frozen=True):
     """An ending for one delivery."""
 
     id: bytes
@@ -152,7 +152,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """DONE, PURGE: octets of payload that go with it, as far as that is known. Large ones are not in one commit."""
 
 
-class Backlog(msgspec.Struct, frozen=True):
+class BacklogCounts(msgspec.Struct, frozen=True):
     """What a subscription is owed."""
 
     waiting: int = 0
@@ -184,7 +184,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Not behind this delivery: only what was there when it was the newest."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptBody(msgspec.Struct, frozen=True):
     """A body that is to be kept although the ledger does not owe it."""
 
     message_id: bytes

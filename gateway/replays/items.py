@@ -10,7 +10,7 @@ from gateway.message import Message
 from gateway.replays.places import Place, new_id
 
 if TYPE_CHECKING:
-    from gateway.ledger.owed import Delivery as Row
+    from gateway.ledger.owed import BacklogEntry
     from gateway.upstreams import Delivery
 
 NAMELESS: Final = "sha256:"
@@ -73,7 +73,7 @@ class Item:
         """What the endpoint answered."""
         self.original: NewMessage | None = None
         """The original, where the ledger may not know it."""
-        self.row: Row | None = None
+        self.row: BacklogEntry | None = None
         """What the ledger owes of it."""
         self.delivery: Delivery | None = None
         """What its broker holds of it."""

@@ -22,7 +22,7 @@ from typing import Final
 
 from gateway.core import Gateway
 from gateway.core.consuming import own_id
-from gateway.core.publishing import Outgoing, describe, version_name
+from gateway.core.publishing import Publication, describe, version_name
 from gateway.errors import FrameSyntaxError, GatewayError, LeaseLost, LimitExceeded, StateError
 from gateway.fidelity import annotation
 from gateway.ledger import id_text
@@ -151,7 +151,7 @@ class Queue:
         item.exchange, item.routing_key = delivery.exchange, delivery.routing_key
         item.sha256 = digest
         item.delivery = delivery
-        outgoing = Outgoing(delivery.routing_key, message)
+        outgoing = Publication(delivery.routing_key, message)
         item.original = describe(
             self._upstream.name, version_name(self._upstream), delivery.exchange, outgoing, "", "broker"
         )

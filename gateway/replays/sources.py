@@ -19,7 +19,7 @@ from gateway.core.own_queues import queue_of
 from gateway.core.stored import Stored, open_envelope
 from gateway.errors import EncodeError, GatewayError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
 from gateway.ledger import MessageFilter, State, StoredMessage, id_text, parse_id
-from gateway.ledger.owed import Delivery, DeliveryFilter
+from gateway.ledger.owed import BacklogEntry, DeliveryFilter
 from gateway.replays.items import Item
 from gateway.replays.jobs import Refusal
 from gateway.replays.places import Place
@@ -334,7 +334,7 @@ class Deliveries(LedgerSource):
         _without(chunk, landed)
         return chunk
 
-    async def _next(self, position: str, most: int, chunk: Chunk) -> list[Delivery]:
+    async def _next(self, position: str, most: int, chunk: Chunk) -> list[BacklogEntry]:
         """Those that fit the filter."""
         behind = None if position == BEGIN else position
         rows, cursor = await self._ledger.deliveries.page(self._where, behind, most)
@@ -346,10 +346,10 @@ class Deliveries(LedgerSource):
         rows, _ = await self._ledger.deliveries.page(self._where, behind, fit, payload=True)
         return [row for row in rows if row.id.hex() <= chunk.position]
 
-    async def _named(self, position: str, most: int, chunk: Chunk) -> list[Delivery]:
+    async def _named(self, position: str, most: int, chunk: Chunk) -> list[BacklogEntry]:
         """Those that are named."""
         after = b"" if position == BEGIN else bytes.fromhex(position)
-        rows: list[Delivery] = []
+        rows: list[BacklogEntry] = []
         octets = 0
         chunk.position, chunk.last = position, True
         for delivery_id in self._ids:
@@ -370,7 +370,7 @@ class Deliveries(LedgerSource):
             chunk.position = delivery_id.hex()
         return rows
 
-    async def _item(self, row: Delivery, stored: Stored) -> Item:
+    async def _item(self, row: BacklogEntry, stored: Stored) -> Item:
         place = None
         subscription = await self._subscription(row.subscription)
         if subscription is not None:

@@ -15,8 +15,7 @@ from gateway.bridges.verdicts import Fault, verdict
 from gateway.config import EndpointSettings
 from gateway.core import Gateway
 from gateway.core.consuming import printable
-from gateway.core.publishing import Outgoing as Publishing
-from gateway.core.publishing import describe, version_name
+from gateway.core.publishing import Publication, describe, version_name
 from gateway.errors import (
     BrokerUnavailable,
     EncodeError,
@@ -33,7 +32,7 @@ from gateway.errors import (
     Unsupported,
 )
 from gateway.fidelity.copies import copy_of
-from gateway.ledger import Delivery, Ending, Entry, InboxRow, Kind, Settlement, id_text
+from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, Entry, InboxRow, Kind, id_text
 from gateway.replays.items import Item
 from gateway.replays.jobs import Job
 from gateway.replays.places import Place
@@ -119,7 +118,9 @@ class Recorded:
         if dead:
             await self._gateway.ledger.deliveries.settle(
                 [
-                    Settlement(item.row.id, Ending.DONE, entries=tuple(self._entries(item, at)), octets=item.row.size)
+                    BacklogSettlement(
+                        item.row.id, Ending.DONE, entries=tuple(self._entries(item, at)), octets=item.row.size
+                    )
                     for item in dead
                     if item.row is not None
                 ]
@@ -263,7 +264,7 @@ class Brokers(Recorded):
         place = item.to
         assert place is not None
         broker, version = self._where(item)
-        outgoing = Publishing(place.routing_key, item.message)
+        outgoing = Publication(place.routing_key, item.message)
         message = describe(broker, version, place.exchange, outgoing, self._job.client, "replay")
         detail = {"replay": self._job.id, "of": id_text(item.id)}
         entries = [Entry(item.new, Kind.CONFIRMED, at, broker, version, detail, message)]
@@ -417,7 +418,9 @@ class Subscriptions:
             self._gateway.deliveries_changed(name)
 
 
-async def revivals(gateway: Gateway, rows: Sequence[Delivery], at: int, detail: dict[str, str]) -> list[Settlement]:
+async def revivals(
+    gateway: Gateway, rows: Sequence[BacklogEntry], at: int, detail: dict[str, str]
+) -> list[BacklogSettlement]:
     """What makes dead deliveries ones that are owed again. Their attempts count on: one that is pushed is tried once
     more, and a pulled one may be handed out once more though ``max_deliveries`` are used up."""
     most: dict[str, int] = {}
@@ -432,7 +435,7 @@ async def revivals(gateway: Gateway, rows: Sequence[Delivery], at: int, detail: 
     for row in rows:
         attempt = min(row.attempt, limit - 1) if (limit := most.get(row.subscription, 0)) else None
         entry = Entry(row.message_id, Kind.REVIVED, at, "", "", {"subscription": row.subscription, **detail})
-        settlements.append(Settlement(row.id, Ending.REVIVE, attempt=attempt, entries=(entry,)))
+        settlements.append(BacklogSettlement(row.id, Ending.REVIVE, attempt=attempt, entries=(entry,)))
     return settlements
 
 

@@ -25,8 +25,7 @@ from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Entry, Kind, id_text
-from gateway.ledger.owed import Delivery as Row
-from gateway.ledger.owed import Ending
+from gateway.ledger.owed import BacklogEntry, Ending
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -243,7 +242,7 @@ class Fates:
             await self._journal.settle(ended(item, Ending.DEAD, *entries, reason=reason))
             self._settled()
 
-    async def damaged(self, row: Row, why: str) -> None:
+    async def damaged(self, row: BacklogEntry, why: str) -> None:
         """A row whose body cannot be read: it stays, dead, for whoever can."""
         item = Item()
         item.arrival, item.id, item.message_id, item.attempt = None, row.id, row.message_id, row.attempt

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.core.arrivals import Arrival
 from gateway.core.stored import open_envelope
-from gateway.ledger.owed import Delivery as Row
+from gateway.ledger.owed import BacklogEntry
 from gateway.message import Message
 from gateway.upstreams import Delivery
 
@@ -84,7 +84,7 @@ def arrived(arrival: Arrival, subscription: str) -> Item:
     return item
 
 
-def stored(row: Row) -> Item:
+def stored(row: BacklogEntry) -> Item:
     """What the ledger handed out. Raises :class:`~gateway.core.envelopes.EnvelopeError`: its body is damaged."""
     found = open_envelope(row.payload or b"")
     item = Item()

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import Entry, InboxRow, Ledger
-from gateway.ledger.owed import Ending, Owed, Settlement
+from gateway.ledger.owed import BacklogSettlement, Ending, Owed
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -97,7 +97,7 @@ class Journal:
         self._on_trouble = on_trouble
         self._stuck = 0
         self._records: Line[Sequence[Entry], None] = Line(self._record)
-        self._settlements: Line[Settlement, bool] = Line(self._settle)
+        self._settlements: Line[BacklogSettlement, bool] = Line(self._settle)
         self._gathering: asyncio.Future[None] | None = None
         """Done when those that failed are written."""
 
@@ -111,7 +111,7 @@ class Journal:
         logged, and no error: what they tell of has happened."""
         await self._records.put(entries)
 
-    async def settle(self, settlement: Settlement) -> bool:
+    async def settle(self, settlement: BacklogSettlement) -> bool:
         """Settle a delivery of the ledger; durable when it returns; False: somebody else did. Tries for as long as it
         takes."""
         if settlement.ending is Ending.RETRY:
@@ -161,7 +161,7 @@ class Journal:
             log("push.events_refused", logging.ERROR, reason=str(error)[:500])
         return [None] * len(groups)
 
-    async def _settle(self, settlements: list[Settlement]) -> Sequence[bool]:
+    async def _settle(self, settlements: list[BacklogSettlement]) -> Sequence[bool]:
         try:
             return await self._until_written(lambda: self._ledger.deliveries.settle(settlements))
         except EntriesRefused as error:

@@ -9,7 +9,7 @@ from msgspec import structs
 from gateway.core.arrivals import Arrival, Arrivals, printable
 from gateway.core.dead_letters import Place, died
 from gateway.ledger import Entry, Kind
-from gateway.ledger.owed import Ending, Owed, Settlement
+from gateway.ledger.owed import BacklogSettlement, Ending, Owed
 from gateway.webhooks.items import Item
 from gateway.webhooks.sender import Outcome
 
@@ -98,10 +98,10 @@ def reason_of(item: Item, why: str, at: int, **more: Any) -> dict[str, Any]:
     return {"reason": short(why), "attempt": item.attempt, "at": at, **more}
 
 
-def ended(item: Item, ending: Ending, *entries: Entry, **fields: Any) -> Settlement:
+def ended(item: Item, ending: Ending, *entries: Entry, **fields: Any) -> BacklogSettlement:
     """The settlement of a row that is out with us."""
     goes = item.size if ending is Ending.DONE else 0
-    return Settlement(item.id, ending, item.lease, entries=entries, octets=goes, **fields)
+    return BacklogSettlement(item.id, ending, item.lease, entries=entries, octets=goes, **fields)
 
 
 def short(text: str) -> str:

@@ -34,12 +34,11 @@ from gateway.core.intake import Intake, turn_away
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
-from gateway.core.subscriptions import Subscription, discards_unmatched
+from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.errors import LeaseLost, LedgerUnavailable, NoSuchBroker, StateError
 from gateway.fidelity.deaths import code_of
 from gateway.ledger import Kind, id_text
-from gateway.ledger.owed import Delivery as Row
-from gateway.ledger.owed import Ending
+from gateway.ledger.owed import BacklogEntry, Ending
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -84,7 +83,7 @@ class Pusher:
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionResource,
         parts: Parts,
         targets: Targets,
         journal: Journal,
@@ -289,7 +288,7 @@ class Pusher:
         self._counts.message(self.settings.push, "filtered")
         self._gone(arrival, Settlement.ACCEPT)
 
-    def _stored(self, rows: Sequence[Row]) -> None:
+    def _stored(self, rows: Sequence[BacklogEntry]) -> None:
         """The intake has stored some."""
         self._untried += len(rows)
         for _ in rows:
@@ -438,7 +437,7 @@ class Pusher:
         else:
             self._poke()
 
-    def _claimed(self, row: Row) -> None:
+    def _claimed(self, row: BacklogEntry) -> None:
         if row.attempt == 1 and self._untried:
             self._untried -= 1
             self._blocked = min(self._blocked, self._untried)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.owed import Backlog, Delivery, Ending, Settlement
+from gateway.ledger.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Ending
 from gateway.runtime.clock import clock
 
 AWAY = 1.0
@@ -112,14 +112,14 @@ class Shelf:
         if was and not self.full:
             self._on_due()
 
-    async def claim(self, limit: int, seconds: float, octets: int) -> list[Delivery]:
+    async def claim(self, limit: int, seconds: float, octets: int) -> list[BacklogEntry]:
         """Take what is due, at most ``limit`` rows with ``octets`` of bodies, for so many seconds; what the ledger is
         away for is tried again later.
 
         Empty where nothing is due now; ``is_due`` says whether it is worth asking again."""
         looked = self._doubtful and not self._ordered
         self._due_at = None
-        rows: list[Delivery] = []
+        rows: list[BacklogEntry] = []
         try:
             found = await self._next() if looked else None
             if not looked or (found is not None and found.due_in <= 0):
@@ -137,7 +137,7 @@ class Shelf:
             self.expect(max(found.due_in, 0.0 if rows else SOON), doubtful=found.out)
         return rows
 
-    async def _next(self) -> Delivery | None:
+    async def _next(self) -> BacklogEntry | None:
         """The row that is due next, where no more could be claimed; None: that depends on others.
 
         What is due then, and could not be claimed, has become due just now; or it waits for another one of its order
@@ -189,7 +189,7 @@ class Shelf:
         elif was:
             self._on_due()
 
-    async def _count(self) -> Backlog:
+    async def _count(self) -> BacklogCounts:
         backlog = await self._ledger.deliveries.backlog(self._subscription)
         self.count = backlog.waiting + backlog.out + backlog.dead
         return backlog
@@ -200,6 +200,6 @@ class Shelf:
         place = None
         while rows := await deliveries.due(self._subscription, PAGE, after=place):
             place = rows[-1]
-            out = [Settlement(row.id, Ending.RETRY, lease=row.lease, front=True) for row in rows if row.out]
+            out = [BacklogSettlement(row.id, Ending.RETRY, lease=row.lease, front=True) for row in rows if row.out]
             if out:
                 await deliveries.settle(out)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from gateway.core import Gateway
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import GatewayError, NoSuchSubscription
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import wall_time
@@ -224,7 +224,7 @@ class Pushes:
         """Whether this process pushes it."""
         return name in self._pushers
 
-    async def status(self, subscription: Subscription) -> PushStatus:
+    async def status(self, subscription: SubscriptionResource) -> PushStatus:
         """How things stand with a pushed subscription; what only the process that pushes it knows is left out by
         another one.
 
@@ -262,6 +262,6 @@ class Pushes:
         return await self._endpoints.disable(name, reason)
 
 
-def is_pushed(subscription: Subscription) -> bool:
+def is_pushed(subscription: SubscriptionResource) -> bool:
     """Whether there is anything to do for it."""
     return bool(subscription.settings.push) and not subscription.paused

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.api.app import Api
 from gateway.config import HttpSettings
-from gateway.ledger import Ending, Kind, Settlement, id_text
+from gateway.ledger import BacklogSettlement, Ending, Kind, id_text
 from tests.api.conftest import problem
 from tests.replays.conftest import House
 
@@ -148,7 +148,7 @@ async def test_listed_and_read(client: httpx.AsyncClient, house: House) -> None:
     assert of == [rows[1]]
     await house.ledger.deliveries.claim("billing", 1, 30.0)
     at = {"reason": "500", "attempt": 1, "at": 1_800_000_000_000_000}
-    await house.ledger.deliveries.settle([Settlement(alive[0], Ending.RETRY, reason=at)])
+    await house.ledger.deliveries.settle([BacklogSettlement(alive[0], Ending.RETRY, reason=at)])
     (row,) = (await client.get("/v1/deliveries?state=alive")).json()["deliveries"]
     assert row["reason"] == {"reason": "500", "attempt": 1, "at": "2027-01-15T08:00:00.000000Z"}
     (owed,) = (await client.get(f"/v1/messages/{row['message_id']}")).json()["owed"]

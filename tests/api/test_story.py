@@ -11,7 +11,7 @@ import pytest
 from gateway.api import story
 from gateway.api.story import ADVICE, ENDS, SAYS, WAITS, Holding, Step, Wait
 from gateway.commands import cli
-from gateway.ledger import Delivery, Event, Kind, MessageIds, Promised, State, StoredMessage, id_text
+from gateway.ledger import BacklogEntry, Event, Kind, MessageIds, Promised, State, StoredMessage, id_text
 from gateway.ledger.states import RULES, state_of
 
 new_id = MessageIds()
@@ -31,12 +31,12 @@ def event(kind: Kind, broker: str = "old", version: str = "0-8", **detail: Any) 
     return Event(0, 1, ONE, kind, AT, broker, version, detail)
 
 
-def delivery(**fields: Any) -> Delivery:
+def delivery(**fields: Any) -> BacklogEntry:
     values: dict[str, Any] = {
         "id": OTHER, "message_id": ONE, "subscription": "billing", "order_key": b"", "at": AT, "due_at": AT,
         "attempt": 3, "lease": 3, "dead": False, "reason": {}, "size": 5,
     }  # fmt: skip
-    return Delivery(**(values | fields))
+    return BacklogEntry(**(values | fields))
 
 
 def test_every_kind_has_its_sentence_and_every_state_its_place() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.bridges import BridgeState
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.errors import NoSuchBridge, NotFound
 from gateway.fidelity import RESERVED
 from gateway.message import Message, Properties
@@ -47,7 +47,9 @@ async def test_what_the_ledger_knows(estate: Estate) -> None:
 
 
 async def test_an_id_of_the_gateway_is_kept(estate: Estate) -> None:
-    (published,) = await estate.gateway.publish("old", "", [Outgoing("in", Message(b"x", Properties(message_id="m")))])
+    (published,) = await estate.gateway.publish(
+        "old", "", [Publication("in", Message(b"x", Properties(message_id="m")))]
+    )
     await estate.bridge()
     (delivery,) = await estate.take(1)
     assert entry(delivery)["id"] == published.id

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Entry, Kind, Ledger, Owed
-from gateway.ledger.owed import Ending, Settlement
+from gateway.ledger.owed import BacklogSettlement, Ending
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.ledger.conftest import NOW, intent, message, new_id, published
@@ -125,7 +125,7 @@ class Bench:
         found = await self.ledger.deliveries.claim("s", 1, 30.0)
         if found:
             done = Entry(found[0].message_id, Kind.ACKNOWLEDGED, NOW, "rabbit", "0-9-1")
-            await self.ledger.deliveries.settle([Settlement(found[0].id, Ending.DONE, found[0].lease, (done,))])
+            await self.ledger.deliveries.settle([BacklogSettlement(found[0].id, Ending.DONE, found[0].lease, (done,))])
 
     async def _put_resource(self) -> None:
         self._number += 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.budgets import ALONE
-from gateway.core import Gateway, Subscription, streams
+from gateway.core import Gateway, SubscriptionResource, streams
 from gateway.errors import Overloaded
 from gateway.ledger import Ledger
 from tests.core.fakes import FakeUpstream
@@ -21,7 +21,7 @@ SIZE = 1_000
 
 
 @pytest.fixture(params=["broker", "ledger"])
-async def billing(gateway: Gateway, request: pytest.FixtureRequest) -> Subscription:
+async def billing(gateway: Gateway, request: pytest.FixtureRequest) -> SubscriptionResource:
     return await subscribe(gateway, lease=request.param)
 
 
@@ -31,13 +31,13 @@ async def publish(gateway: Gateway, count: int) -> list[bytes]:
     return sent
 
 
-async def pull(gateway: Gateway, subscription: Subscription, bytes_max: int, wait: float = 0.0) -> Any:
+async def pull(gateway: Gateway, subscription: SubscriptionResource, bytes_max: int, wait: float = 0.0) -> Any:
     return await gateway.consuming.pull(subscription, 100, wait, None, None, ALONE, bytes_max)
 
 
 @pytest.mark.parametrize("wait", [0.0, 1.0])
 async def test_a_pull_ends_at_its_bytes(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, wait: float
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, wait: float
 ) -> None:
     sent = await publish(gateway, 10)
     got: list[bytes] = []
@@ -104,7 +104,7 @@ async def test_pulls_that_waited_while_others_took_all_give_back(gateway: Gatewa
 
 
 async def test_a_stream_has_a_window_in_bytes(
-    gateway: Gateway, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, billing: SubscriptionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "WINDOW_BYTES", 4 * SIZE)
     monkeypatch.setattr(streams, "BATCH_BYTES", 2 * SIZE)
@@ -123,7 +123,7 @@ async def test_a_stream_has_a_window_in_bytes(
 
 
 async def test_a_stream_waits_where_others_hold_all_bytes(
-    gateway: Gateway, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, billing: SubscriptionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "PAUSE", 0.01)
     budget = gateway.budgets["bytes"]

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.budgets import BudgetBounds, Client
 from gateway.config import SubscriptionSettings
-from gateway.core import Gateway, Pulled, Subscription
+from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.consuming import own_id
 from gateway.core.leases import Lease
 from gateway.errors import (
@@ -28,14 +28,16 @@ from tests.core.test_publishing import message
 
 
 @pytest.fixture
-async def billing(gateway: Gateway) -> Subscription:
+async def billing(gateway: Gateway) -> SubscriptionResource:
     settings = SubscriptionSettings(broker="fake", queue="orders")
     subscription, created = await gateway.subscriptions.put("billing", settings, None)
     assert created
     return subscription
 
 
-async def pull(gateway: Gateway, subscription: Subscription, count: int = 10, wait: float = 0.0) -> list[Pulled]:
+async def pull(
+    gateway: Gateway, subscription: SubscriptionResource, count: int = 10, wait: float = 0.0
+) -> list[Pulled]:
     return await gateway.consuming.pull(subscription, count, wait, None)
 
 
@@ -47,7 +49,9 @@ async def statuses(results: Any) -> list[str]:
     return [result.status for result in await results]
 
 
-async def test_publish_pull_acknowledge(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_publish_pull_acknowledge(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     (published,) = await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     assert id_text(item.id) == published.id
@@ -61,7 +65,7 @@ async def test_publish_pull_acknowledge(gateway: Gateway, upstream: FakeUpstream
 
 @pytest.mark.parametrize("end", ["acknowledged", "lost"])
 async def test_a_broker_that_forgets_is_no_reason_to_forget(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, end: str
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, end: str
 ) -> None:
     """A broker that crashed may deliver a message again and not say so."""
     await gateway.publish("fake", "", [message(), message(b"another")])
@@ -84,7 +88,7 @@ async def test_a_broker_that_forgets_is_no_reason_to_forget(
     assert not first.redelivered, "in another queue it would be another message"
 
 
-async def test_a_repeated_acknowledgement_succeeds(gateway: Gateway, billing: Subscription) -> None:
+async def test_a_repeated_acknowledgement_succeeds(gateway: Gateway, billing: SubscriptionResource) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     ids = [item.lease.ack_id, item.lease.ack_id]
@@ -93,7 +97,7 @@ async def test_a_repeated_acknowledgement_succeeds(gateway: Gateway, billing: Su
 
 
 async def test_a_message_of_another_gets_an_id_when_it_is_first_taken(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     for headers in (None, {"x-gateway": {"id": "nonsense"}}, {"x-gateway": {"id": "0" * 32}}):
         upstream.queues["orders"].ready.append((Message(b"x", Properties(headers=headers)), "", "orders", False))
@@ -111,7 +115,7 @@ def test_own_ids_are_ours_and_not_from_the_future() -> None:
     assert own_id(None) is None
 
 
-async def test_release_and_redelivery(gateway: Gateway, billing: Subscription) -> None:
+async def test_release_and_redelivery(gateway: Gateway, billing: SubscriptionResource) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     assert await statuses(gateway.consuming.release(billing, [item.lease.ack_id])) == ["SUCCESS"]
@@ -121,14 +125,16 @@ async def test_release_and_redelivery(gateway: Gateway, billing: Subscription) -
 
 
 async def test_the_broker_s_own_count_is_no_attempt(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     upstream.queues["orders"].ready.append((Message(b"", Properties(headers={"x-delivery-count": 4})), "", "k", True))
     (item,) = await pull(gateway, billing)
     assert (item.attempt, delivery_count(item.delivery.message)) == (None, 4)
 
 
-async def test_properties_that_are_none(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_properties_that_are_none(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     def broken(octets: bytes) -> Properties:
         raise FrameSyntaxError("no property list")
 
@@ -137,7 +143,9 @@ async def test_properties_that_are_none(gateway: Gateway, upstream: FakeUpstream
     assert await events(gateway, item) == ["received", "delivered"]
 
 
-async def test_an_expired_lease_goes_back(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_an_expired_lease_goes_back(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await gateway.consuming.pull(billing, 1, 0, 0.05)
     await asyncio.sleep(0.15)
@@ -148,7 +156,7 @@ async def test_an_expired_lease_goes_back(gateway: Gateway, upstream: FakeUpstre
 
 
 async def test_an_extension_moves_the_deadline_up_to_the_end(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await gateway.consuming.pull(billing, 1, 0, 0.1)
@@ -163,14 +171,18 @@ async def test_an_extension_moves_the_deadline_up_to_the_end(
     assert upstream.settled == [(Settlement.RELEASE, b"hello")]
 
 
-async def test_a_deadline_of_nought_gives_back(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_a_deadline_of_nought_gives_back(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     assert await statuses(gateway.consuming.modify_deadline(billing, [item.lease.ack_id], 0)) == ["SUCCESS"]
     assert upstream.settled == [(Settlement.RELEASE, b"hello")]
 
 
-async def test_a_dead_channel_loses_its_leases(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_a_dead_channel_loses_its_leases(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     await gateway.publish("fake", "", [message(b"1"), message(b"2")])
     first, second = await pull(gateway, billing)
     upstream.out[0].lose()
@@ -181,7 +193,7 @@ async def test_a_dead_channel_loses_its_leases(gateway: Gateway, upstream: FakeU
 
 
 async def test_a_lease_that_is_lost_without_a_word(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
@@ -190,7 +202,7 @@ async def test_a_lease_that_is_lost_without_a_word(
     assert (await events(gateway, item))[-1] == "lease_lost"
 
 
-async def test_forged_and_foreign_ack_ids(gateway: Gateway, billing: Subscription) -> None:
+async def test_forged_and_foreign_ack_ids(gateway: Gateway, billing: SubscriptionResource) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     other, _ = await gateway.subscriptions.put("other", billing.settings, None)
@@ -245,14 +257,16 @@ async def test_a_message_is_dropped_where_that_is_said(gateway: Gateway, upstrea
     assert (timeline.events[-1].kind, timeline.events[-1].detail["reason"]) == ("discarded", "bad")
 
 
-async def test_a_rejection_of_a_lost_lease(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_a_rejection_of_a_lost_lease(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     upstream.out[0].lost = True
     assert await statuses(gateway.consuming.reject(billing, [item.lease.ack_id], "")) == ["LEASE_LOST"]
 
 
-async def test_a_long_poll_gets_what_comes(gateway: Gateway, billing: Subscription) -> None:
+async def test_a_long_poll_gets_what_comes(gateway: Gateway, billing: SubscriptionResource) -> None:
     waiting = asyncio.create_task(pull(gateway, billing, 10, 5.0))
     await asyncio.sleep(0.02)
     await gateway.publish("fake", "", [message()])
@@ -261,7 +275,7 @@ async def test_a_long_poll_gets_what_comes(gateway: Gateway, billing: Subscripti
 
 
 async def test_a_caller_that_is_gone_ends_the_poll(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     gone = asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(gateway.consuming.pull(billing, 1, 30.0, None, gone))
@@ -273,7 +287,7 @@ async def test_a_caller_that_is_gone_ends_the_poll(
     assert len(await pull(gateway, billing)) == 1
 
 
-async def test_draining_ends_polls_and_refuses_new_ones(gateway: Gateway, billing: Subscription) -> None:
+async def test_draining_ends_polls_and_refuses_new_ones(gateway: Gateway, billing: SubscriptionResource) -> None:
     waiting = asyncio.create_task(pull(gateway, billing, 10, 30.0))
     await asyncio.sleep(0.02)
     gateway.drain()
@@ -283,7 +297,9 @@ async def test_draining_ends_polls_and_refuses_new_ones(gateway: Gateway, billin
         await pull(gateway, billing)
 
 
-async def test_closing_gives_everything_back(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_closing_gives_everything_back(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
     await gateway.close(1.0)
@@ -291,7 +307,9 @@ async def test_closing_gives_everything_back(gateway: Gateway, upstream: FakeUps
     assert (await events(gateway, item))[-1] == "released"
 
 
-async def test_what_is_handed_back_is_released(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_what_is_handed_back_is_released(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
+) -> None:
     await gateway.publish("fake", "", [message()])
     pulled = await pull(gateway, billing)
     gateway.consuming.hand_back(pulled, "the caller hung up")
@@ -300,7 +318,7 @@ async def test_what_is_handed_back_is_released(gateway: Gateway, upstream: FakeU
 
 
 async def test_without_a_ledger_nothing_is_handed_over(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await gateway.publish("fake", "", [message()])
 
@@ -319,7 +337,7 @@ async def test_without_a_ledger_nothing_is_handed_over(
 
 
 async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
-    gateway: Gateway, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, billing: SubscriptionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await gateway.publish("fake", "", [message()])
     (item,) = await pull(gateway, billing)
@@ -335,7 +353,7 @@ async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
     assert (await events(gateway, item))[-1] == "acknowledged"
 
 
-async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, billing: Subscription) -> None:
+async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource) -> None:
     gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"leases": 4}))
     alice, bob = Client("alice"), Client("bob")
     await gateway.publish("fake", "", [message() for _ in range(5)])
@@ -354,7 +372,7 @@ async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, bill
 
 
 async def test_pulls_that_fail_or_wait_in_vain_hold_no_share(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"leases": 4}))
     alice = Client("alice")
@@ -379,7 +397,7 @@ async def test_a_queue_that_is_missing(gateway: Gateway) -> None:
 
 
 async def test_a_poll_that_is_cancelled_as_its_messages_come_gives_them_back(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody would know of them otherwise, and the broker would hold them for as long as a lease may last."""
     loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config import SubscriptionFilter, SubscriptionSettings
-from gateway.core import Gateway, Subscription, intake, taking
+from gateway.core import Gateway, SubscriptionResource, intake, taking
 from gateway.core.dead_letters import Letter, Place
 from gateway.core.intake import Intake
 from gateway.core.stored import open_envelope
@@ -17,8 +17,8 @@ from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
 from gateway.ledger.deliveries import Deliveries
-from gateway.ledger.owed import Delivery, Ending
-from gateway.ledger.owed import Settlement as Ends
+from gateway.ledger.owed import BacklogEntry, Ending
+from gateway.ledger.owed import BacklogSettlement as Ends
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from tests.audited import ON_PURPOSE
@@ -30,10 +30,10 @@ class Taken:
     """What an intake stored."""
 
     def __init__(self) -> None:
-        self.rows: list[Delivery] = []
+        self.rows: list[BacklogEntry] = []
         self.room = 1_000
 
-    def stored(self, rows: Sequence[Delivery]) -> None:
+    def stored(self, rows: Sequence[BacklogEntry]) -> None:
         self.rows += rows
         self.room -= len(rows)
 
@@ -59,7 +59,7 @@ async def start(gateway: Gateway, upstream: Any, taken: Taken) -> AsyncIterator[
         given = SubscriptionSettings(**{"broker": "fake", "queue": "orders", "lease": "ledger", **settings})
         found = Intake(
             gateway.parts,
-            Subscription("billing", given, "", read_only=False),
+            SubscriptionResource("billing", given, "", read_only=False),
             upstream,
             on_stored=taken.stored,
             room=lambda: taken.room,
@@ -254,7 +254,7 @@ async def test_room_that_comes_back_while_the_last_ones_are_stored(
     monkeypatch.setattr(taking, "LOOK_EVERY", 0.02)
     store = taken.stored
 
-    def stored(rows: Sequence[Delivery]) -> None:
+    def stored(rows: Sequence[BacklogEntry]) -> None:
         store(rows)
         taken.room = 1_000
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway.config import LedgerSettings
-from gateway.core import Gateway, Outgoing, Published, envelopes, keyed_messages
+from gateway.core import Gateway, Publication, PublishOutcome, envelopes, keyed_messages
 from gateway.core.fingerprints import of_message
 from gateway.core.publishing import describe
 from gateway.errors import (
@@ -40,17 +40,17 @@ from tests.core.test_publishing import message as plain
 from tests.ledgers import sqlite_ledger
 
 
-def message(key: str, body: bytes = b"hello", **fields: Any) -> Outgoing:
+def message(key: str, body: bytes = b"hello", **fields: Any) -> Publication:
     item = plain(body, **fields)
     item.key = key
     return item
 
 
-def numbered(count: int, first: int = 0) -> list[Outgoing]:
+def numbered(count: int, first: int = 0) -> list[Publication]:
     return [message(f"k{number}", b"%d" % number) for number in range(first, first + count)]
 
 
-async def publish(gateway: Gateway, *messages: Outgoing, client: str = "alice", order: str | None = None) -> Any:
+async def publish(gateway: Gateway, *messages: Publication, client: str = "alice", order: str | None = None) -> Any:
     return await gateway.publish("fake", "", messages, client, order)
 
 
@@ -58,7 +58,7 @@ def bodies(upstream: FakeUpstream) -> list[bytes]:
     return [sent.body for _, _, sent in upstream.published]
 
 
-def errors(results: list[Published]) -> list[type[GatewayError]]:
+def errors(results: list[PublishOutcome]) -> list[type[GatewayError]]:
     return [type(result.error) for result in results if result.error is not None]
 
 
@@ -130,7 +130,7 @@ def test_what_tells_messages_apart() -> None:
 
 def test_the_order_of_headers_tells_nothing_apart() -> None:
     def digest(headers: dict[str, Any]) -> bytes:
-        return of_message("fake", "e", Outgoing("k", Message(b"", Properties(headers=headers))))
+        return of_message("fake", "e", Publication("k", Message(b"", Properties(headers=headers))))
 
     assert digest({"a": 1, "b": {"c": [{"x": 1, "y": 2}], "d": 2}}) == digest(
         {"b": {"d": 2, "c": [{"y": 2, "x": 1}]}, "a": 1}
@@ -144,7 +144,7 @@ async def test_a_key_of_an_earlier_release(
 ) -> None:
     """It holds a digest of the envelope, with ``mandatory`` false unless given."""
 
-    def repeat(given: bool | None, body: bytes = b"hello") -> Outgoing:
+    def repeat(given: bool | None, body: bytes = b"hello") -> Publication:
         item = message("k", body)
         item.message.properties.headers = {"b": 1, "a": 2}
         item.is_mandatory_given = given is not None
@@ -431,7 +431,7 @@ async def test_what_a_dead_process_left_is_sent_again_and_told(tmp_path: Any) ->
     await ledger.close()
 
 
-def _intent(item: Outgoing) -> Intent:
+def _intent(item: Publication) -> Intent:
     return Intent(
         message_id=MessageIds()(),
         broker="fake",

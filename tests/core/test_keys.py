@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.config import LedgerSettings
-from gateway.core import Answer, Gateway, KeyedRequest, Outgoing, Published, envelopes
+from gateway.core import Answer, Gateway, KeyedRequest, Publication, PublishOutcome, envelopes
 from gateway.core.keys import finality
 from gateway.errors import (
     BrokerUnavailable,
@@ -32,13 +32,13 @@ from tests.core.test_publishing import kinds, message
 REQUEST = KeyedRequest("alice", "key-1", b"f" * 32)
 
 
-def render(results: list[Published]) -> Answer:
+def render(results: list[PublishOutcome]) -> Answer:
     errors = [type(result.error).__name__ for result in results if result.error is not None]
     resent = any(result.resent for result in results)
     return Answer(504 if errors else 200, f"{[result.id for result in results]} {errors} {resent}".encode())
 
 
-async def publish(gateway: Gateway, request: KeyedRequest = REQUEST, *messages: Outgoing) -> Answer:
+async def publish(gateway: Gateway, request: KeyedRequest = REQUEST, *messages: Publication) -> Answer:
     return await gateway.publish_keyed(request, "fake", "", messages or [message()], render)
 
 
@@ -115,7 +115,12 @@ async def test_an_unknown_outcome_is_sent_again_with_the_same_id(gateway: Gatewa
     identity = first.body.split()[0]
     assert again.body.split()[0] == identity
     assert (again.status, again.body.endswith(b"True")) == (200, True)
-    assert await kinds(gateway, Published(identity.decode()[2:-2])) == ["accepted", "unknown", "resent", "confirmed"]
+    assert await kinds(gateway, PublishOutcome(identity.decode()[2:-2])) == [
+        "accepted",
+        "unknown",
+        "resent",
+        "confirmed",
+    ]
     assert (await publish(gateway)).replayed
     [(_, _, sent)] = upstream.published
     assert annotation(sent.properties, "resent") == "1", "who receives it can tell that it may be a copy"
@@ -176,8 +181,8 @@ async def test_a_repeat_that_cannot_be_sent_leaves_the_first_attempt_unknown(
     third = await publish(gateway)
     assert third.body.split()[0] == identity
     assert (third.status, third.body.endswith(b"True")) == (200, True)
-    assert (await kinds(gateway, Published(identity.decode()[2:-2])))[-1] == "confirmed"
-    assert "not_sent" not in await kinds(gateway, Published(identity.decode()[2:-2]))
+    assert (await kinds(gateway, PublishOutcome(identity.decode()[2:-2])))[-1] == "confirmed"
+    assert "not_sent" not in await kinds(gateway, PublishOutcome(identity.decode()[2:-2]))
 
 
 async def test_a_key_that_was_taken_over_is_let_go(
@@ -227,7 +232,7 @@ async def test_a_repeat_waits_for_a_timeline_that_cannot_be_read(
 async def test_a_fault_after_the_claim_lets_the_key_go(gateway: Gateway, upstream: FakeUpstream) -> None:
     """Otherwise it would be running, and answered with 409, for as long as the process lives."""
 
-    def fail(results: list[Published]) -> Answer:
+    def fail(results: list[PublishOutcome]) -> Answer:
         raise RuntimeError("a fault of ours")
 
     with pytest.raises(RuntimeError):
@@ -249,7 +254,7 @@ async def test_a_fault_while_it_is_sent_leaves_nothing_accepted(
         with pytest.raises(RuntimeError):
             await publish(gateway, REQUEST, *batch)
     for item in batch:
-        assert await kinds(gateway, Published(item.text)) == ["accepted", "unknown"]
+        assert await kinds(gateway, PublishOutcome(item.text)) == ["accepted", "unknown"]
     assert (await publish(gateway, REQUEST, *batch)).status == 200
 
 
@@ -351,7 +356,7 @@ async def test_what_a_dead_process_left_is_sent_again_at_start(tmp_path: Any) ->
             await asyncio.sleep(0.01)
     await gateway.close(1.0)
     assert [sent.body for _, _, sent in upstream.published] == [b"promised"]
-    result = Published("01980000-0000-7000-8000-000000000000")
+    result = PublishOutcome("01980000-0000-7000-8000-000000000000")
     assert await kinds(gateway, result) == ["accepted", "resent", "confirmed"]
     again = await publish(gateway)
     assert b"01980000-0000-7000-8000-000000000000" in again.body
@@ -371,7 +376,7 @@ async def test_what_a_dead_process_left_is_sent_again_at_start(tmp_path: Any) ->
     ],
 )
 def test_finality(errors: list[Any], expected: str) -> None:
-    assert finality([Published("x", error) for error in errors]) == expected
+    assert finality([PublishOutcome("x", error) for error in errors]) == expected
 
 
 async def test_what_is_resolved_waits_for_the_ledger(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +399,7 @@ async def test_what_is_resolved_waits_for_the_ledger(tmp_path: Any, monkeypatch:
     ledger = await Ledger.open(url, LedgerSettings(), owner="next")
     gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
     await gateway.start()
-    result = Published("01980000-0000-7000-8000-000000000000")
+    result = PublishOutcome("01980000-0000-7000-8000-000000000000")
     async with asyncio.timeout(30):
         while await kinds(gateway, result) != ["accepted", "resent", "confirmed"]:
             await asyncio.sleep(0.01)

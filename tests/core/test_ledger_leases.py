@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from gateway.config import LedgerSettings, SubscriptionFilter, SubscriptionSettings
-from gateway.core import Gateway, Pulled, Settled, Subscription, ledger_pulls
+from gateway.core import Gateway, Pulled, Settled, SubscriptionResource, ledger_pulls
 from gateway.core.ack_ids import of_ledger
 from gateway.core.envelopes import EnvelopeError
 from gateway.errors import LedgerUnavailable, NoSuchSubscription, NotFound, Overloaded, StateError
@@ -26,14 +26,18 @@ from tests.core.test_intake import ours, until
 from tests.core.test_publishing import message
 
 
-async def subscribe(gateway: Gateway, name: str = "billing", **settings: Any) -> Subscription:
+async def subscribe(gateway: Gateway, name: str = "billing", **settings: Any) -> SubscriptionResource:
     given = SubscriptionSettings(**{"broker": "fake", "queue": "orders", "lease": "ledger", **settings})
     subscription, _ = await gateway.subscriptions.put(name, given, None)
     return subscription
 
 
 async def pull(
-    gateway: Gateway, subscription: Subscription, count: int = 10, wait: float = 0.0, seconds: float | None = None
+    gateway: Gateway,
+    subscription: SubscriptionResource,
+    count: int = 10,
+    wait: float = 0.0,
+    seconds: float | None = None,
 ) -> list[Pulled]:
     return await gateway.consuming.pull(subscription, count, wait, seconds)
 

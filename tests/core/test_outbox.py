@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from gateway.config import LedgerSettings, RetentionSettings
-from gateway.core import Answer, Gateway, KeyedRequest, Outgoing, Published, envelopes
+from gateway.core import Answer, Gateway, KeyedRequest, Publication, PublishOutcome, envelopes
 from gateway.core import outbox as module
 from gateway.core.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
@@ -24,8 +24,8 @@ from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 
 
-def message(body: bytes = b"hello", *, key: str = "orders", not_before: int | None = None, **more: Any) -> Outgoing:
-    outgoing = Outgoing(key, Message(body, Properties(delivery_mode=2)), **more)
+def message(body: bytes = b"hello", *, key: str = "orders", not_before: int | None = None, **more: Any) -> Publication:
+    outgoing = Publication(key, Message(body, Properties(delivery_mode=2)), **more)
     outgoing.not_before = not_before
     return outgoing
 
@@ -36,11 +36,11 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def kinds(gateway: Gateway, result: Published) -> list[Kind]:
+async def kinds(gateway: Gateway, result: PublishOutcome) -> list[Kind]:
     return [event.kind for event in (await gateway.timeline(result.id)).events]
 
 
-async def settled(gateway: Gateway, results: list[Published]) -> None:
+async def settled(gateway: Gateway, results: list[PublishOutcome]) -> None:
     """Until the ledger holds none of them any more."""
     async with asyncio.timeout(60):
         for result in results:
@@ -48,7 +48,7 @@ async def settled(gateway: Gateway, results: list[Published]) -> None:
                 await asyncio.sleep(0.005)
 
 
-async def row_of(gateway: Gateway, result: Published, condition: Callable[[Any], bool]) -> Any:
+async def row_of(gateway: Gateway, result: PublishOutcome, condition: Callable[[Any], bool]) -> Any:
     async with asyncio.timeout(60):
         while True:
             row = await gateway.ledger.outbox.get(parse_id(result.id))
@@ -213,7 +213,7 @@ async def test_what_an_earlier_release_took_is_kept_too(gateway: Gateway, ledger
     gateway._publisher.give_ids([item])
     (row,), entries = gateway.outbox._rows(gateway.broker("fake"), "", [item], "")
     await ledger.outbox.put([structs.replace(row, payload=envelopes.encode(item.message, False))], entries)
-    found = Published(item.text)
+    found = PublishOutcome(item.text)
     assert (await row_of(gateway, found, lambda row: row.dead)).reason["code"] == "unroutable"
 
 
@@ -361,7 +361,7 @@ async def test_damaged_octets_are_kept_and_cost_nobody_else(gateway: Gateway, up
 # -------------------------------------------------------------------------------------------------- keys
 
 
-def render(results: list[Published]) -> Answer:
+def render(results: list[PublishOutcome]) -> Answer:
     return Answer(202, ",".join(result.id for result in results).encode(), {"content-type": "text/plain"})
 
 
@@ -404,9 +404,9 @@ async def test_bodies_are_kept_as_the_settings_say(tmp_path: Path, upstream: Fak
     gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)  # type: ignore[dict-item]
     await gateway.start()
     plain, refused = await gateway.publish("fake", "", [message(b"plain"), message(b"no", key="no", mandatory=True)])
-    keyed: list[Published] = []
+    keyed: list[PublishOutcome] = []
 
-    def render_keyed(results: list[Published]) -> Answer:
+    def render_keyed(results: list[PublishOutcome]) -> Answer:
         keyed.extend(results)
         return Answer(200, b"")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core import Gateway, Outgoing, Published, publishing
+from gateway.core import Gateway, Publication, PublishOutcome, publishing
 from gateway.core.publishing import OUTCOMES, Publisher, outcome_of
 from gateway.errors import (
     BrokerUnavailable,
@@ -35,11 +35,11 @@ from tests.core.fakes import FakeUpstream
 PERSISTENT = Properties(delivery_mode=2)
 
 
-def message(body: bytes = b"hello", key: str = "orders", **more: Any) -> Outgoing:
-    return Outgoing(key, Message(body, Properties(delivery_mode=2)), **more)
+def message(body: bytes = b"hello", key: str = "orders", **more: Any) -> Publication:
+    return Publication(key, Message(body, Properties(delivery_mode=2)), **more)
 
 
-async def kinds(gateway: Gateway, result: Published) -> list[str]:
+async def kinds(gateway: Gateway, result: PublishOutcome) -> list[str]:
     return [event.kind.value for event in (await gateway.timeline(result.id)).events]
 
 
@@ -113,7 +113,7 @@ async def test_a_broker_that_is_away(gateway: Gateway, upstream: FakeUpstream) -
 
 
 async def test_durable_needs_mode_queue_and_broker(gateway: Gateway, upstream: FakeUpstream) -> None:
-    transient = Outgoing("orders", Message(b"", Properties(delivery_mode=1)))
+    transient = Publication("orders", Message(b"", Properties(delivery_mode=1)))
     assert [result.durable for result in await gateway.publish("fake", "", [transient, message()])] == [False, True]
     await gateway.topology.declare_queue("fake", "passing", durable=False, auto_delete=False, arguments={}, spec={})
     assert not (await gateway.publish("fake", "", [message(key="passing")]))[0].durable
@@ -164,7 +164,7 @@ async def test_with_intent_always_the_ledger_is_first(ledger: Ledger, upstream: 
 def test_every_error_of_a_publish_has_an_event() -> None:
     for kind in OUTCOMES:
         error = kind.__new__(kind)
-        assert outcome_of(Published("x", error))[0] is OUTCOMES[kind]
+        assert outcome_of(PublishOutcome("x", error))[0] is OUTCOMES[kind]
 
 
 # ---------------------------------------------------------------------------------------------- long calls

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core import Gateway, Pulled, Subscription, streams
+from gateway.core import Gateway, Pulled, SubscriptionResource, streams
 from gateway.core.streams import Stream
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
@@ -48,7 +48,7 @@ class Reader:
 
 
 @pytest.fixture(params=["broker", "ledger"])
-async def billing(gateway: Gateway, request: pytest.FixtureRequest) -> Subscription:
+async def billing(gateway: Gateway, request: pytest.FixtureRequest) -> SubscriptionResource:
     return await subscribe(gateway, lease=request.param)
 
 
@@ -57,7 +57,7 @@ async def read(gateway: Gateway) -> AsyncIterator[Open]:
     readers: list[Reader] = []
 
     def begin(
-        subscription: Subscription, window: int = 100, seconds: float | None = None, shared: bool = False
+        subscription: SubscriptionResource, window: int = 100, seconds: float | None = None, shared: bool = False
     ) -> Reader:
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream = Stream(
@@ -75,7 +75,7 @@ async def publish(gateway: Gateway, count: int, start: int = 0) -> None:
     await gateway.publish("fake", "", [message(b"%d" % number) for number in range(start, start + count)])
 
 
-async def test_messages_as_they_come(gateway: Gateway, billing: Subscription, read: Open) -> None:
+async def test_messages_as_they_come(gateway: Gateway, billing: SubscriptionResource, read: Open) -> None:
     reader = read(billing)
     await publish(gateway, 3)
     await until(lambda: len(reader.got) == 3)
@@ -86,7 +86,7 @@ async def test_messages_as_they_come(gateway: Gateway, billing: Subscription, re
     assert reader.stream.outstanding == 0
 
 
-async def test_the_window(gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open) -> None:
+async def test_the_window(gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, read: Open) -> None:
     await publish(gateway, 10)
     reader = read(billing, window=4)
     await until(lambda: len(reader.got) == 4)
@@ -102,7 +102,7 @@ async def test_the_window(gateway: Gateway, upstream: FakeUpstream, billing: Sub
 
 
 async def test_a_slow_reader_is_not_pulled_for(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, read: Open
 ) -> None:
     reader = read(billing, window=1_000)
     reader.may_read.clear()
@@ -116,7 +116,7 @@ async def test_a_slow_reader_is_not_pulled_for(
 
 
 async def test_all_that_is_not_settled_goes_back(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, read: Open
 ) -> None:
     await publish(gateway, 3)
     reader = read(billing)
@@ -134,7 +134,9 @@ async def test_all_that_is_not_settled_goes_back(
     assert late.status == "LEASE_LOST"
 
 
-async def test_heartbeats(gateway: Gateway, billing: Subscription, read: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats(
+    gateway: Gateway, billing: SubscriptionResource, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
     reader = read(billing, window=1)
     await until(lambda: reader.heartbeats >= 2)
@@ -145,7 +147,7 @@ async def test_heartbeats(gateway: Gateway, billing: Subscription, read: Open, m
     assert len(reader.got) == 1, "also while the window is full"
 
 
-async def test_draining_ends_it(gateway: Gateway, billing: Subscription, read: Open) -> None:
+async def test_draining_ends_it(gateway: Gateway, billing: SubscriptionResource, read: Open) -> None:
     reader = read(billing)
     await asyncio.sleep(0.02)
     gateway.drain()
@@ -155,7 +157,7 @@ async def test_draining_ends_it(gateway: Gateway, billing: Subscription, read: O
 
 
 async def test_a_pause_ends_it(
-    gateway: Gateway, billing: Subscription, read: Open, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, billing: SubscriptionResource, read: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
     reader = read(billing)
@@ -167,7 +169,7 @@ async def test_a_pause_ends_it(
 
 
 async def test_a_lease_that_runs_out_makes_room_and_comes_again(
-    gateway: Gateway, billing: Subscription, read: Open
+    gateway: Gateway, billing: SubscriptionResource, read: Open
 ) -> None:
     await publish(gateway, 1)
     reader = read(billing, window=1, seconds=0.05)
@@ -211,7 +213,7 @@ async def test_what_another_process_settles_makes_room(
 
 
 async def test_a_broker_that_is_away_is_waited_for(
-    gateway: Gateway, upstream: FakeUpstream, billing: Subscription, read: Open, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, read: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "PAUSE", 0.02)
     upstream.state = UpstreamState.DOWN

@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 
 from gateway.core import turns
-from gateway.core.publishing import GROUP, GROUP_BYTES, HEADER_BYTES, Outgoing, groups_of
+from gateway.core.publishing import GROUP, GROUP_BYTES, HEADER_BYTES, Publication, groups_of
 from gateway.core.turns import ASIDE_MIN, Turns, aside
 from gateway.message import Message, Properties
 
@@ -69,8 +69,8 @@ async def test_the_loop_goes_on_meanwhile() -> None:
     assert count > 5
 
 
-def outgoing(size: int, headers: int = 0) -> Outgoing:
-    return Outgoing("q", Message(bytes(size), Properties(headers={str(index): index for index in range(headers)})))
+def outgoing(size: int, headers: int = 0) -> Publication:
+    return Publication("q", Message(bytes(size), Properties(headers={str(index): index for index in range(headers)})))
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def outgoing(size: int, headers: int = 0) -> Outgoing:
         ([outgoing(0, 64)] * 100, [GROUP_BYTES // HEADER_BYTES // 64, 100 - GROUP_BYTES // HEADER_BYTES // 64]),
     ],
 )
-def test_groups_of_a_batch(messages: list[Outgoing], groups: list[int]) -> None:
+def test_groups_of_a_batch(messages: list[Publication], groups: list[int]) -> None:
     assert [len(group) for group in groups_of(messages)] == groups

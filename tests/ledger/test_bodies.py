@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.errors import EntriesRefused
-from gateway.ledger import Ending, Kept, Kind, Ledger, Settlement
+from gateway.ledger import BacklogSettlement, Ending, KeptBody, Kind, Ledger
 from tests.ledger.conftest import NOW, Clock, entry, new_id
 from tests.ledger.test_deliveries import owed
 
@@ -24,8 +24,8 @@ async def open_with(url: str, clock: Clock, **retention: Any) -> Ledger:
     )
 
 
-def kept(message_id: bytes, payload: bytes = b"hello", size: int = 5) -> Kept:
-    return Kept(message_id, payload, size)
+def kept(message_id: bytes, payload: bytes = b"hello", size: int = 5) -> KeptBody:
+    return KeptBody(message_id, payload, size)
 
 
 async def forget(ledger: Ledger) -> int:
@@ -45,7 +45,7 @@ async def test_never(url: str, sql: Sql) -> None:
     one = owed()
     await ledger.deliveries.store([one])
     assert await ledger.deliveries.body(one.message_id) == b"hello"
-    await ledger.deliveries.settle([Settlement(one.id, Ending.DONE)])
+    await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.DONE)])
     assert await ledger.deliveries.body(one.message_id) is None
     await ledger.close()
 
@@ -57,7 +57,7 @@ async def test_for_days(url: str, sql: Sql) -> None:
     plain, too_large = new_id(), new_id()
     await ledger.deliveries.store([one, large])
     await ledger.deliveries.keep_bodies([kept(plain), kept(too_large, size=6)])
-    settled = [Settlement(each.id, Ending.DONE) for each in (one, large)]
+    settled = [BacklogSettlement(each.id, Ending.DONE) for each in (one, large)]
     assert await ledger.deliveries.settle(settled) == [True, True]
     ids = (one.message_id, large.message_id, plain, too_large)
     assert [await ledger.deliveries.body(each) for each in ids] == [b"hello", None, b"hello", None]
@@ -94,14 +94,14 @@ async def test_what_is_owed_stays_whole(url: str, sql: Sql, policy: str) -> None
     await ledger.deliveries.keep_bodies([kept(one.message_id)])
     await ledger.deliveries.store([one, two])
     assert sql("SELECT owed FROM bodies") == [(2,)]
-    done = Settlement(one.id, Ending.DONE, entries=(entry(one.message_id, Kind.ACKNOWLEDGED),))
+    done = BacklogSettlement(one.id, Ending.DONE, entries=(entry(one.message_id, Kind.ACKNOWLEDGED),))
     assert await ledger.deliveries.settle([done]) == [True]
     clock.now += 10 * DAY
     await forget(ledger)
     assert sql("SELECT owed, kept_until FROM bodies") == [(1, 0)]
     (found,) = await ledger.deliveries.claim("b", 1, 60)
     assert found.payload == b"hello"
-    assert await ledger.deliveries.settle([Settlement(two.id, Ending.DONE)]) == [True]
+    assert await ledger.deliveries.settle([BacklogSettlement(two.id, Ending.DONE)]) == [True]
     # It is kept from when it was stored, which is long ago.
     assert sql("SELECT count(*) FROM bodies") == [(0,)]
     await ledger.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused
-from gateway.ledger import Delivery, DeliveryFilter, Ending, Entry, InboxRow, Kind, Ledger, Owed, Settlement
+from gateway.ledger import BacklogEntry, BacklogSettlement, DeliveryFilter, Ending, Entry, InboxRow, Kind, Ledger, Owed
 from gateway.ledger.calls import GROUP_OCTETS, Call
 from gateway.ledger.group import Group
 from tests.ledger.conftest import NOW, SHA, Clock, Open, message, new_id
@@ -28,16 +28,16 @@ def stored(one: Owed) -> Entry:
     return Entry(one.message_id, Kind.STORED, NOW, "rabbit", "0-9-1", {"subscription": one.subscription}, message())
 
 
-def delivered(found: list[Delivery]) -> list[Entry]:
+def delivered(found: list[BacklogEntry]) -> list[Entry]:
     return [Entry(each.message_id, Kind.DELIVERED, NOW, "rabbit", "0-9-1") for each in found]
 
 
-def acknowledged(one: Delivery | Owed) -> Entry:
+def acknowledged(one: BacklogEntry | Owed) -> Entry:
     return Entry(one.message_id, Kind.ACKNOWLEDGED, NOW, "rabbit", "0-9-1")
 
 
-def done(one: Delivery, **fields: Any) -> Settlement:
-    return Settlement(one.id, Ending.DONE, one.lease, **fields)
+def done(one: BacklogEntry, **fields: Any) -> BacklogSettlement:
+    return BacklogSettlement(one.id, Ending.DONE, one.lease, **fields)
 
 
 async def put(ledger: Ledger, number: int, subscription: str = BILLING, **fields: Any) -> list[Owed]:
@@ -69,7 +69,7 @@ async def test_what_is_stored_is_handed_out_as_it_came(ledger: Ledger) -> None:
     one = owed("bil\udcffling\x00", order_key=b"\x00\xff", payload=b"\x00\xff" * 500, size=1_000, reason={"why": "x"})
     await ledger.deliveries.store([one], [stored(one)])
     (found,) = await ledger.deliveries.claim("bil\udcffling\x00", 10, 30, entries=delivered)
-    assert found == Delivery(
+    assert found == BacklogEntry(
         id=one.id,
         message_id=one.message_id,
         subscription=one.subscription,
@@ -129,7 +129,7 @@ async def test_large_ones_do_not_share_one_commit(ledger: Ledger, monkeypatch: p
     large = bytes(3 << 20)
     rows = [owed(payload=large, size=len(large), at=NOW + index) for index in range(8)]
     await asyncio.gather(*(ledger.deliveries.store([row], [stored(row)]) for row in rows))
-    await ledger.deliveries.settle([Settlement(row.id, Ending.DONE, octets=len(large)) for row in rows])
+    await ledger.deliveries.settle([BacklogSettlement(row.id, Ending.DONE, octets=len(large)) for row in rows])
     assert sum(sizes) == 2 * 8 * len(large)
     assert max(sizes) < GROUP_OCTETS + len(large)
 
@@ -144,8 +144,8 @@ async def test_stored_as_handed_out(ledger: Ledger, clock: Clock) -> None:
     clock.now += 20
     (found,) = await ledger.deliveries.claim(BILLING, 1, 30)
     assert (found.attempt, found.lease, found.expired) == (2, 2, True)
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.DONE, 1)]) == [False]
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.DONE, 2)]) == [True]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.DONE, 1)]) == [False]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.DONE, 2)]) == [True]
 
 
 async def test_stored_with_a_schedule(ledger: Ledger, clock: Clock) -> None:
@@ -217,7 +217,7 @@ async def test_in_order_one_of_each_key_is_out(ledger: Ledger, clock: Clock) -> 
         await put(ledger, 1, "other", order_key=b"a"),
     )
 
-    async def claim() -> list[Delivery]:
+    async def claim() -> list[BacklogEntry]:
         return await ledger.deliveries.claim(BILLING, 100, 30, ordered=True)
 
     first = await claim()
@@ -225,10 +225,10 @@ async def test_in_order_one_of_each_key_is_out(ledger: Ledger, clock: Clock) -> 
     assert await claim() == []
     by_id = {each.id: each for each in first}
     await ledger.deliveries.settle([done(by_id[a[0].id])])
-    await ledger.deliveries.settle([Settlement(b[0].id, Ending.RETRY, 1, due_in=10)])
+    await ledger.deliveries.settle([BacklogSettlement(b[0].id, Ending.RETRY, 1, due_in=10)])
     (second,) = await claim()
     assert second.id == a[1].id
-    await ledger.deliveries.settle([Settlement(a[1].id, Ending.DEAD, 1)])  # the dead do not block
+    await ledger.deliveries.settle([BacklogSettlement(a[1].id, Ending.DEAD, 1)])  # the dead do not block
     assert [each.id for each in await claim()] == [a[2].id]
     clock.now += 10
     assert [each.id for each in await claim()] == [b[0].id]  # b[1] waits for it all the time
@@ -247,8 +247,8 @@ async def test_in_order_behind_a_long_line(ledger: Ledger, monkeypatch: pytest.M
     assert set(ids) == {line[0].id, *(pair[0].id for pair in others), *(one.id for one in free)}
     assert found[10] == []
     # Each time somebody is done the next of that key may go.
-    await ledger.deliveries.settle([Settlement(others[0][0].id, Ending.DONE)])
-    await ledger.deliveries.settle([Settlement(others[5][0].id, Ending.DONE)])
+    await ledger.deliveries.settle([BacklogSettlement(others[0][0].id, Ending.DONE)])
+    await ledger.deliveries.settle([BacklogSettlement(others[5][0].id, Ending.DONE)])
     found = [await ledger.deliveries.claim(BILLING, 1, 30, ordered=True) for _ in range(3)]
     assert {each.id for claimed in found for each in claimed} == {others[0][1].id, others[5][1].id}
 
@@ -276,8 +276,8 @@ async def test_released_goes_to_the_end_or_to_its_old_place(ledger: Ledger, cloc
     one, two = await ledger.deliveries.claim(BILLING, 2, 30)
     clock.now += 1
     released = [
-        Settlement(one.id, Ending.RETRY, 1, reason={"why": "busy"}),
-        Settlement(two.id, Ending.RETRY, 1, front=True),
+        BacklogSettlement(one.id, Ending.RETRY, 1, reason={"why": "busy"}),
+        BacklogSettlement(two.id, Ending.RETRY, 1, front=True),
     ]
     assert await ledger.deliveries.settle(released) == [True, True]
     found = await ledger.deliveries.claim(BILLING, 4, 30)
@@ -296,23 +296,27 @@ async def test_a_lease_that_is_over_counts_no_more(ledger: Ledger, clock: Clock)
     (one,) = await ledger.deliveries.claim(BILLING, 1, 30)
     event = acknowledged(one)
     clock.now += 31
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.EXTEND, 1, due_in=30)]) == [True]  # nobody has it
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.EXTEND, 1, due_in=30)]) == [
+        True
+    ]  # nobody has it
     clock.now += 31
     (again,) = await ledger.deliveries.claim(BILLING, 1, 30)
     for ending in Ending:
-        assert await ledger.deliveries.settle([Settlement(one.id, ending, 1, entries=(event,))]) == [False]
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.RETRY, again.lease)]) == [True]
+        assert await ledger.deliveries.settle([BacklogSettlement(one.id, ending, 1, entries=(event,))]) == [False]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.RETRY, again.lease)]) == [True]
     for ending in Ending:
-        assert await ledger.deliveries.settle([Settlement(one.id, ending, again.lease, entries=(event,))]) == [False]
+        assert await ledger.deliveries.settle([BacklogSettlement(one.id, ending, again.lease, entries=(event,))]) == [
+            False
+        ]
     assert await kinds(ledger, one.message_id) == ["stored"]
-    assert await ledger.deliveries.settle([Settlement(new_id(), Ending.DONE, entries=(event,))]) == [False]
+    assert await ledger.deliveries.settle([BacklogSettlement(new_id(), Ending.DONE, entries=(event,))]) == [False]
 
 
 async def test_extended(ledger: Ledger, clock: Clock) -> None:
     await put(ledger, 1)
     (one,) = await ledger.deliveries.claim(BILLING, 1, 30)
     clock.now += 29
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.EXTEND, 1, due_in=7_200)]) == [True]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.EXTEND, 1, due_in=7_200)]) == [True]
     clock.now += 7_199
     assert await ledger.deliveries.claim(BILLING, 1, 30) == []
     clock.now += 1
@@ -323,15 +327,17 @@ async def test_extended(ledger: Ledger, clock: Clock) -> None:
 async def test_dead_and_revived(ledger: Ledger) -> None:
     rows = await put(ledger, 2)
     (one,) = await ledger.deliveries.claim(BILLING, 1, 30)
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.DEAD, 1, reason={"why": "5 times"})]) == [True]
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.RETRY)]) == [False]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.DEAD, 1, reason={"why": "5 times"})]) == [
+        True
+    ]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.RETRY)]) == [False]
     dead, _ = await ledger.deliveries.page(DeliveryFilter(subscription=BILLING, dead=True), payload=True)
     assert [(each.id, each.reason, each.payload) for each in dead] == [(one.id, {"why": "5 times"}, b"hello")]
-    assert await ledger.deliveries.settle([Settlement(one.id, Ending.REVIVE, attempt=0, front=True)]) == [True]
+    assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.REVIVE, attempt=0, front=True)]) == [True]
     found = await ledger.deliveries.claim(BILLING, 2, 30)
     assert [(each.id, each.attempt, each.lease) for each in found] == [(rows[0].id, 1, 2), (rows[1].id, 1, 1)]
     assert found[0].reason == {"why": "5 times"}
-    purged = [Settlement(each.id, Ending.PURGE) for each in found]
+    purged = [BacklogSettlement(each.id, Ending.PURGE) for each in found]
     assert await ledger.deliveries.settle(purged) == [True, True]
     assert await ledger.deliveries.settle(purged) == [False, False]
 
@@ -341,7 +347,7 @@ async def test_settlements_of_one_delivery_in_one_call(ledger: Ledger) -> None:
     (one,) = await ledger.deliveries.claim(BILLING, 1, 30)
     took = await ledger.deliveries.settle(
         [
-            Settlement(one.id, Ending.EXTEND, 1, due_in=60),
+            BacklogSettlement(one.id, Ending.EXTEND, 1, due_in=60),
             done(one, entries=(acknowledged(one),)),
             done(one, entries=(acknowledged(one),)),
         ]
@@ -361,7 +367,7 @@ async def test_a_body_is_stored_once_and_goes_with_its_last_delivery(ledger: Led
     assert sql("SELECT owed FROM bodies") == [(3,)]
     assert await ledger.deliveries.body(shared) == b"hello"
     for one, left in zip(rows[:2], (2, 1), strict=True):
-        assert await ledger.deliveries.settle([Settlement(one.id, Ending.DONE)]) == [True]
+        assert await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.DONE)]) == [True]
         assert sql("SELECT owed FROM bodies") == [(left,)]
     (last,) = await ledger.deliveries.claim("c", 1, 30)
     assert last.payload == b"hello"
@@ -376,7 +382,7 @@ async def test_a_message_that_says_it_is_another_does_not_change_it(ledger: Ledg
     await ledger.deliveries.store([two])
     assert [each.payload for each in await ledger.deliveries.claim("a", 1, 30)] == [b"one"]
     assert [each.payload for each in await ledger.deliveries.claim("b", 1, 30)] == [b"two"]
-    await ledger.deliveries.settle([Settlement(one.id, Ending.DONE)])
+    await ledger.deliveries.settle([BacklogSettlement(one.id, Ending.DONE)])
     assert sql("SELECT count(*) FROM bodies") == [(1,)]
     assert await ledger.deliveries.body(shared) == b"two"
 
@@ -483,8 +489,8 @@ async def test_a_bad_settlement_fails_alone(ledger: Ledger) -> None:
     await put(ledger, 6)
     found = await ledger.deliveries.claim(BILLING, 6, 30)
     settlements = [done(each, entries=(acknowledged(each),)) for each in found]
-    settlements[1] = Settlement(found[1].id, Ending.RETRY, 1, attempt=2**70)
-    settlements[2] = Settlement(found[2].id, Ending.DONE, 7)
+    settlements[1] = BacklogSettlement(found[1].id, Ending.RETRY, 1, attempt=2**70)
+    settlements[2] = BacklogSettlement(found[2].id, Ending.DONE, 7)
     settlements[4] = done(found[4], entries=(Entry(b"short", Kind.ACKNOWLEDGED, NOW),))
     with pytest.raises(EntriesRefused) as caught:
         await ledger.deliveries.settle(settlements)

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Delivery, Ending, Entry, Kind, Ledger, Owed, Settlement
+from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, Entry, Kind, Ledger, Owed
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, message, new_id
 from tests.ledger.test_deliveries import BILLING, acknowledged, delivered, done, kinds, owed, put, stored
@@ -42,7 +42,7 @@ async def test_processes_that_claim_at_once_never_get_the_same(open_ledger: Open
     ledgers = [await open_ledger(f"process-{number}") for number in range(3)]
     rows = await put(ledgers[0], 300)
     keyed = await put(ledgers[0], 60, order_key=b"k")
-    found: list[Delivery] = []
+    found: list[BacklogEntry] = []
 
     async def consume(ledger: Ledger, most: int) -> None:
         idle = 0
@@ -307,10 +307,10 @@ async def test_sequence_numbers_have_no_gaps_whatever_takes_effect(ledger: Ledge
     rows = await put(ledger, 4)
     event = Entry(rows[0].message_id, Kind.RELEASED, NOW)
     calls: list[Awaitable[Any]] = [
-        ledger.deliveries.settle([Settlement(new_id(), Ending.DONE, entries=(event, event))]),
+        ledger.deliveries.settle([BacklogSettlement(new_id(), Ending.DONE, entries=(event, event))]),
         ledger.deliveries.claim(BILLING, 2, 60, entries=delivered),
         ledger.record([Entry(new_id(), Kind.RECEIVED, NOW, message=message())]),
-        ledger.deliveries.settle([Settlement(rows[3].id, Ending.DONE, entries=(event,))]),
+        ledger.deliveries.settle([BacklogSettlement(rows[3].id, Ending.DONE, entries=(event,))]),
         ledger.deliveries.claim(BILLING, 9, 60),
     ]
     await asyncio.gather(*calls)

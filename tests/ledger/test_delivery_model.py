@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import LedgerSettings
-from gateway.ledger import Backlog, DeliveryFilter, Ending, Ledger, MessageIds, Owed, Settlement
+from gateway.ledger import BacklogCounts, BacklogSettlement, DeliveryFilter, Ending, Ledger, MessageIds, Owed
 from tests.ledger.conftest import NOW, Clock
 
 SUBSCRIPTIONS = ("a", "b")
@@ -90,7 +90,7 @@ class Model:
         row.attempt, row.lease = row.attempt + 1, row.lease + 1
         return (row.id, row.attempt, row.lease, row.due_at, row.payload, expired, row.why)
 
-    def settle(self, settlement: Settlement) -> bool:
+    def settle(self, settlement: BacklogSettlement) -> bool:
         row = self.rows.get(settlement.id)
         if row is None:
             return False
@@ -117,11 +117,11 @@ class Model:
         row.why = settlement.reason.get("why", row.why)
         return True
 
-    def backlog(self, subscription: str) -> Backlog:
+    def backlog(self, subscription: str) -> BacklogCounts:
         mine = [row for row in self.rows.values() if row.subscription == subscription]
         alive = [row for row in mine if row.state != "dead"]
         out = sum(row.state == "out" and row.due_at > self.now for row in alive)
-        return Backlog(
+        return BacklogCounts(
             waiting=len(alive) - out,
             out=out,
             dead=len(mine) - len(alive),
@@ -243,7 +243,7 @@ class Both:
             lease = {"own": row.lease if row else 1, "none": None, "other": 9}[values["lease"]]
             reason = {"why": values["why"]} if values["why"] else {}
             settlements.append(
-                Settlement(
+                BacklogSettlement(
                     owed.id, values["ending"], lease, values["due_in"], values["front"], values["attempt"], reason
                 )
             )
@@ -282,7 +282,7 @@ class Both:
 
     async def clear(self) -> None:
         """Nothing is left, not even a body."""
-        await self.ledger.deliveries.settle([Settlement(row, Ending.PURGE) for row in self.model.rows])
+        await self.ledger.deliveries.settle([BacklogSettlement(row, Ending.PURGE) for row in self.model.rows])
         self.model.rows.clear()
         await self.compare()
 

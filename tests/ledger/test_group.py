@@ -7,24 +7,24 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.ledger import Entry, Kind, Ledger, New
-from gateway.ledger.group import Rows
+from gateway.ledger.group import GroupRows
 from tests.ledger.conftest import NOW, accepted, entry, intent, new_id, published
 
 Sql = Callable[[str], list[Any]]
 
 
-def counts(rows: Rows) -> dict[str, int]:
+def counts(rows: GroupRows) -> dict[str, int]:
     return {name: len(getattr(rows, name)) for name in rows.__slots__ if len(getattr(rows, name))}
 
 
 def test_what_is_opened_and_settled_in_one_call_owes_nothing() -> None:
-    rows = Rows()
+    rows = GroupRows()
     rows.add(published(new_id()))
     assert counts(rows) == {"events": 2, "messages": 1}
 
 
 def test_each_call_settles_for_itself() -> None:
-    rows = Rows()
+    rows = GroupRows()
     one, two = new_id(), new_id()
     rows.add([accepted(one)])
     rows.add([entry(one, Kind.CONFIRMED), entry(two, Kind.UNKNOWN), entry(two, Kind.DELIVERED)])
@@ -32,7 +32,7 @@ def test_each_call_settles_for_itself() -> None:
 
 
 def test_an_unknown_outcome_in_the_same_call_is_one() -> None:
-    rows = Rows()
+    rows = GroupRows()
     one = new_id()
     rows.add([accepted(one), entry(one, Kind.UNKNOWN)])
     assert counts(rows) == {"events": 2, "messages": 1}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger import Ending, Entry, Kind, Ledger, Owed, Settlement
+from gateway.ledger import BacklogSettlement, Ending, Entry, Kind, Ledger, Owed
 from gateway.ledger.promises import Kept, Missing, broken
 from tests.audited import missing
 from tests.ledger.conftest import NOW, Open, accepted, entry, intent, message, new_id, published
@@ -25,9 +25,9 @@ async def ledger(open_ledger: Open) -> Ledger:
     return await open_ledger()
 
 
-def settled(one: Owed, ending: Ending, kind: Kind, **detail: Any) -> Settlement:
+def settled(one: Owed, ending: Ending, kind: Kind, **detail: Any) -> BacklogSettlement:
     told = {"subscription": one.subscription, **detail}
-    return Settlement(one.id, ending, entries=(Entry(one.message_id, kind, NOW, "rabbit", "0-9-1", told),))
+    return BacklogSettlement(one.id, ending, entries=(Entry(one.message_id, kind, NOW, "rabbit", "0-9-1", told),))
 
 
 async def everything(ledger: Ledger) -> dict[str, Any]:

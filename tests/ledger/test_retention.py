@@ -13,17 +13,17 @@ import sqlalchemy as sa
 
 from gateway.config import RetentionSettings
 from gateway.ledger import (
+    BacklogSettlement,
     Ending,
     Entry,
     HourFilter,
-    Kept,
+    KeptBody,
     Kind,
     Ledger,
     MessageFilter,
     MessageIds,
     Owed,
     Promised,
-    Settlement,
     retention,
     schema,
 )
@@ -148,7 +148,7 @@ async def test_what_is_owed_stays_with_its_timeline(history: History) -> None:
         ],
         [entry(later, Kind.SCHEDULED, history.now)],
     )  # fmt: skip
-    await ledger.deliveries.keep_bodies([Kept(kept, b"payload", 7)])
+    await ledger.deliveries.keep_bodies([KeptBody(kept, b"payload", 7)])
     await history.go(7)
     for _ in range(2):
         await history.retain()
@@ -367,7 +367,7 @@ async def test_a_day_of_which_too_much_is_owed_stays_whole(
     await history.retain()
     assert min(partitions()) == 0
     assert await history.known() == ids
-    settled = Settlement(rows[0].id, Ending.PURGE)
+    settled = BacklogSettlement(rows[0].id, Ending.PURGE)
     assert await history.ledger.deliveries.settle([settled]) == [True]
     await history.retain()
     assert min(partitions()) == 3

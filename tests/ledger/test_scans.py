@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ledger import Entry, Kept, Kind, Ledger, MessageFilter, State
+from gateway.ledger import Entry, KeptBody, Kind, Ledger, MessageFilter, State
 from gateway.ledger import scans as module
 from tests.ledger.conftest import NOW, Open, message, new_id
 
@@ -58,7 +58,7 @@ async def test_by_id_and_payloads(open_ledger: Open) -> None:
 
     ledger = await open_ledger(retention=RetentionSettings(bodies="days"))
     first, second, third = await add(ledger, 3)
-    await ledger.deliveries.keep_bodies([Kept(first, b"1", 1), Kept(third, b"3", 1)])
+    await ledger.deliveries.keep_bodies([KeptBody(first, b"1", 1), KeptBody(third, b"3", 1)])
     assert await ledger.scans.payloads([first, second, third, new_id()]) == {first: b"1", third: b"3"}
     assert await ledger.scans.payloads([]) == {}
     found = await ledger.scans.by_id([first, second, new_id()])

@@ -15,7 +15,7 @@ from gateway.config import ClusterSettings, LedgerSettings, RetentionSettings, S
 from gateway.core import Gateway
 from gateway.core.peers import Peers
 from gateway.core.stored import Stored, envelope
-from gateway.ledger import Entry, Kept, Kind, Ledger, NewMessage, Owed
+from gateway.ledger import Entry, KeptBody, Kind, Ledger, NewMessage, Owed
 from gateway.message import Message, Properties
 from gateway.replays import Job, JobState, Replays
 from gateway.telemetry import Metrics
@@ -106,7 +106,7 @@ class House:
         await self.ledger.record(entries)
         if kept:
             rows = [
-                Kept(message_id, payload(b"message %d" % number), len(b"message %d" % number))
+                KeptBody(message_id, payload(b"message %d" % number), len(b"message %d" % number))
                 for number, message_id in enumerate(ids)
             ]
             await self.ledger.deliveries.keep_bodies(rows)

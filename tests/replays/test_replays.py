@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, StateError
-from gateway.ledger import Kept, Kind, id_text
+from gateway.ledger import KeptBody, Kind, id_text
 from gateway.message import Message, Properties
 from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
 from gateway.replays import queues as queues_module
@@ -809,7 +809,7 @@ async def test_nothing_sent_is_failed_and_can_be_asked_for_again(house: House) -
     job = await house.ended("r1")
     assert (job.state, job.sent, job.refused) == (JobState.FAILED, 0, {"no_body": 2})
     assert job.reason.startswith("none of the 2 messages was sent: no_body 2. retention.bodies")
-    rows = [Kept(each, payload(b"message %d" % number), 9) for number, each in enumerate(without)]
+    rows = [KeptBody(each, payload(b"message %d" % number), 9) for number, each in enumerate(without)]
     await house.ledger.deliveries.keep_bodies(rows)
     await house.replays.ask(request(messages=ALL), "")
     job = await house.until("r1", lambda job: job.runs == 2 and job.state is JobState.DONE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import Outgoing
+from gateway.core import Publication
 from gateway.ledger import Kind, parse_id
 from gateway.message import Message, Properties
 from gateway.replays import JobState
@@ -81,7 +81,7 @@ async def test_steered_through_the_one_that_does_not_do_it(houses: list[House]) 
 
 async def test_another_sends_what_is_due_and_marks_what_is_in_doubt(houses: list[House]) -> None:
     houses[0].fake.held = []
-    messages = [Outgoing("orders", Message(body, Properties(delivery_mode=2))) for body in (b"1", b"2")]
+    messages = [Publication("orders", Message(body, Properties(delivery_mode=2))) for body in (b"1", b"2")]
     gateway = houses[0].gateway
     results = await gateway.outbox.put(gateway.broker("fake"), "", messages, "")
     async with asyncio.timeout(30):

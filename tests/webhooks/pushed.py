@@ -12,7 +12,7 @@ import msgspec
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, EndpointSettings, LedgerSettings, SubscriptionSettings
 from gateway.core import Gateway
-from gateway.core.publishing import Outgoing as Publish
+from gateway.core.publishing import Publication as Publish
 from gateway.errors import NoSuchEndpoint
 from gateway.ledger import Kind, Ledger, MessageFilter, Timeline
 from gateway.ledger.states import LATE_KINDS

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout, Overloaded
 from gateway.ledger import Kind
-from gateway.ledger.owed import Ending, Settlement, Status
+from gateway.ledger.owed import BacklogSettlement, BacklogStatus, Ending
 from gateway.webhooks.endpoint import EndpointState
 from gateway.webhooks.forms import Outgoing
 from gateway.webhooks.schedule import DELAYS, JITTER
@@ -73,7 +73,7 @@ def test_attempts_follow_the_schedule_within_its_jitter(seed: int) -> None:
         assert [item.attempt for item in items] == list(range(1, 11))
         assert len({item.id for item in items}) == 1
         (row,) = world.ledger.rows.values()
-        assert (row.status, row.attempt) == (Status.DEAD, 10)
+        assert (row.status, row.attempt) == (BacklogStatus.DEAD, 10)
         assert row.reason["reason"].startswith("500")
         assert world.broker.accepted == [b"x"]
         assert kinds(world)[-1] is Kind.DEAD
@@ -123,20 +123,20 @@ async def test_a_manual_retry_does_not_restart_the_schedule(world: World) -> Non
     world.broker.put("s", b"x")
     await asyncio.sleep(1)
     (row,) = world.ledger.rows.values()
-    assert await world.ledger.settle([Settlement(row.owed.id, Ending.RETRY)]) == [True]
+    assert await world.ledger.settle([BacklogSettlement(row.owed.id, Ending.RETRY)]) == [True]
     world.pushers["s"].wake()
     await asyncio.sleep(1)
     assert [attempt for _, attempt in world.receivers.attempts()] == [1, 2]
     await asyncio.sleep(1_100)
     assert [attempt for _, attempt in world.receivers.attempts()] == [1, 2, 3]
-    assert row.status is Status.DEAD
-    await world.ledger.settle([Settlement(row.owed.id, Ending.REVIVE)])
+    assert row.status is BacklogStatus.DEAD
+    await world.ledger.settle([BacklogSettlement(row.owed.id, Ending.REVIVE)])
     world.pushers["s"].wake()
     await asyncio.sleep(10_000)
     assert [attempt for _, attempt in world.receivers.attempts()] == [1, 2, 3, 4]
-    assert row.status is Status.DEAD
+    assert row.status is BacklogStatus.DEAD
     world.receivers.answers["e"] = OK
-    await world.ledger.settle([Settlement(row.owed.id, Ending.REVIVE)])
+    await world.ledger.settle([BacklogSettlement(row.owed.id, Ending.REVIVE)])
     world.pushers["s"].wake()
     await asyncio.sleep(10)
     assert world.receivers.bodies() == [b"x"]
@@ -291,7 +291,7 @@ async def test_a_message_that_spoils_its_batch_goes_alone_in_the_end(world: Worl
     await asyncio.sleep(100)
     assert sorted(world.receivers.bodies()) == [b"%d" % number for number in range(9)]
     (row,) = world.ledger.rows.values()
-    assert (row.status, row.attempt) == (Status.DEAD, 4)
+    assert (row.status, row.attempt) == (BacklogStatus.DEAD, 4)
 
 
 @in_a_world
@@ -302,7 +302,7 @@ async def test_a_message_that_cannot_be_written_is_dead_at_once_and_takes_no_oth
         world.broker.put("s", body)
     await asyncio.sleep(10)
     (row,) = world.ledger.rows.values()
-    assert (row.status, row.reason["reason"]) == (Status.DEAD, "it has no form")
+    assert (row.status, row.reason["reason"]) == (BacklogStatus.DEAD, "it has no form")
     assert kinds(world).count(Kind.ACKNOWLEDGED) == 2
     assert world.broker.accepted.count(b"b") == 1
 
@@ -559,7 +559,7 @@ async def test_what_the_dead_letter_place_does_not_take_waits_for_it(world: Worl
     world.broker.put("s", b"x")
     await asyncio.sleep(200)
     (row,) = world.ledger.rows.values()
-    assert (row.status, row.attempt) == (Status.WAITING, 1)
+    assert (row.status, row.attempt) == (BacklogStatus.WAITING, 1)
     assert len(times(world)) == 1
     assert world.broker.accepted == [b"x"]
     assert kinds(world).count(Kind.ATTEMPT_FAILED) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.owed import Delivery, Ending, Owed, Settlement
+from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending, Owed
 from gateway.webhooks.shelf import FEW, SOON, Shelf
 from tests.webhooks.virtual import FakeLedger, now, run
 
@@ -21,11 +21,11 @@ class Counting(FakeLedger):
         super().__init__()
         self.claims = self.reads = 0
 
-    async def claim(self, *args: Any, **options: Any) -> list[Delivery]:
+    async def claim(self, *args: Any, **options: Any) -> list[BacklogEntry]:
         self.claims += 1
         return await super().claim(*args, **options)
 
-    async def due(self, *args: Any, **options: Any) -> list[Delivery]:
+    async def due(self, *args: Any, **options: Any) -> list[BacklogEntry]:
         self.reads += 1
         return await super().due(*args, **options)
 
@@ -114,7 +114,7 @@ def test_the_ledger_away_after_a_claim_loses_no_row() -> None:
     async def main() -> None:
         ledger, shelf = await shelf_with(owed(1, 0), owed(2, SOON))
 
-        async def away(*_: Any, **__: Any) -> list[Delivery]:
+        async def away(*_: Any, **__: Any) -> list[BacklogEntry]:
             raise LedgerUnavailable("away")
 
         ledger.due = away  # type: ignore[method-assign]
@@ -133,7 +133,7 @@ def test_the_end_of_a_claim_whose_row_was_settled_costs_a_read_and_no_claim() ->
     async def main() -> None:
         ledger, shelf = await shelf_with(owed(1, 0))
         (row,) = await shelf.claim(1, 60.0, 1 << 20)
-        await ledger.settle([Settlement(row.id, Ending.RETRY, lease=row.lease, due_in=300.0)])
+        await ledger.settle([BacklogSettlement(row.id, Ending.RETRY, lease=row.lease, due_in=300.0)])
         shelf.expect(300.0)
         ledger.claims = ledger.reads = 0
         await asyncio.sleep(61.0)
@@ -168,7 +168,7 @@ def test_what_is_due_before_the_end_of_a_claim_is_claimed_without_a_look() -> No
     async def main() -> None:
         ledger, shelf = await shelf_with(owed(1, 0))
         (row,) = await shelf.claim(1, 60.0, 1 << 20)
-        await ledger.settle([Settlement(row.id, Ending.RETRY, lease=row.lease, due_in=5.0)])
+        await ledger.settle([BacklogSettlement(row.id, Ending.RETRY, lease=row.lease, due_in=5.0)])
         shelf.expect(5.0)
         ledger.claims = ledger.reads = 0
         await asyncio.sleep(5.1)

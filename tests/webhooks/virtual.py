@@ -22,11 +22,11 @@ from gateway.config import BrokerSettings, SubscriptionSettings, parse_broker_ur
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.dead_letters import DeadLetters
 from gateway.core.parts import Parts
-from gateway.core.subscriptions import Subscription
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import LeaseLost, LedgerUnavailable, StateError
 from gateway.ledger import Entry, InboxRow, MessageIds
 from gateway.ledger.disk import Disk
-from gateway.ledger.owed import ENDINGS, Backlog, Delivery, Ending, Owed, Settlement, Status
+from gateway.ledger.owed import ENDINGS, BacklogCounts, BacklogEntry, BacklogSettlement, BacklogStatus, Ending, Owed
 from gateway.message import Message, Properties
 from gateway.operations import Settlement as Settle
 from gateway.runtime import replaced
@@ -101,7 +101,7 @@ class Row:
     due_at: float
     attempt: int
     lease: int = 0
-    status: Status = Status.WAITING
+    status: BacklogStatus = BacklogStatus.WAITING
     reason: dict[str, Any] = field(default_factory=dict)
 
 
@@ -142,7 +142,7 @@ class FakeLedger:
         await self._commit()
         for each in owed:
             wait = max(0.0, (each.due_at - each.at) / 1e6) if each.due_at else 0.0
-            status = Status.DEAD if each.dead else Status.WAITING
+            status = BacklogStatus.DEAD if each.dead else BacklogStatus.WAITING
             row = self.rows.setdefault(each.id, Row(each, now() + wait, each.attempt, 0, status, each.reason))
             self.of.setdefault(each.subscription, {})[each.id] = row
         self.entries += entries
@@ -154,7 +154,7 @@ class FakeLedger:
 
     async def claim(
         self, subscription: str, limit: int, seconds: float, *, ordered: bool = False, octets_max: int = 0
-    ) -> list[Delivery]:
+    ) -> list[BacklogEntry]:
         await self._commit()
         heads: dict[bytes, Row] = {}
         for row in sorted(self._open(subscription), key=lambda row: row.owed.id):
@@ -165,23 +165,23 @@ class FakeLedger:
             if row.due_at <= now() and (not ordered or not row.owed.order_key or heads[row.owed.order_key] is row)
         ][:limit]
         for row in found:
-            row.status, row.due_at = Status.OUT, now() + seconds
+            row.status, row.due_at = BacklogStatus.OUT, now() + seconds
             row.attempt, row.lease = row.attempt + 1, row.lease + 1
         return [self._delivery(row) for row in found]
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+    async def settle(self, settlements: Sequence[BacklogSettlement]) -> list[bool]:
         await self._commit()
         return [self._settle(each) for each in settlements]
 
-    def _settle(self, each: Settlement) -> bool:
+    def _settle(self, each: BacklogSettlement) -> bool:
         row = self.rows.get(each.id)
-        if row is None or (each.lease is not None and (row.status is not Status.OUT or row.lease != each.lease)):
+        if row is None or (each.lease is not None and (row.status is not BacklogStatus.OUT or row.lease != each.lease)):
             return False
         after = ENDINGS[row.status].get(each.ending)
         if after is None:
             return False
         row.status = after
-        if after is Status.GONE:
+        if after is BacklogStatus.GONE:
             del self.rows[each.id]
             del self.of[row.owed.subscription][each.id]
         if each.ending in (Ending.RETRY, Ending.REVIVE):
@@ -196,31 +196,31 @@ class FakeLedger:
         subscription: str,
         limit: int,
         *,
-        after: Delivery | tuple[int, bytes] | None = None,
+        after: BacklogEntry | tuple[int, bytes] | None = None,
         payload: bool = False,
-    ) -> list[Delivery]:
+    ) -> list[BacklogEntry]:
         await self._commit()
-        after = (after.due_at, after.id) if isinstance(after, Delivery) else after
+        after = (after.due_at, after.id) if isinstance(after, BacklogEntry) else after
         found = [self._delivery(row) for row in self._open(subscription)]
         return [each for each in found if after is None or (each.due_at, each.id) > after][:limit]
 
-    async def get(self, delivery_id: bytes) -> Delivery | None:
+    async def get(self, delivery_id: bytes) -> BacklogEntry | None:
         await self._commit()
         row = self.rows.get(delivery_id)
         return None if row is None else self._delivery(row)
 
-    async def backlog(self, subscription: str) -> Backlog:
+    async def backlog(self, subscription: str) -> BacklogCounts:
         rows = self.of.get(subscription, {}).values()
-        waiting = [row for row in rows if row.status is Status.WAITING]
-        return Backlog(
+        waiting = [row for row in rows if row.status is BacklogStatus.WAITING]
+        return BacklogCounts(
             waiting=len(waiting),
-            out=sum(row.status is Status.OUT for row in rows),
-            dead=sum(row.status is Status.DEAD for row in rows),
+            out=sum(row.status is BacklogStatus.OUT for row in rows),
+            dead=sum(row.status is BacklogStatus.DEAD for row in rows),
             tried=sum(row.attempt > 0 for row in waiting),
         )
 
-    def _delivery(self, row: Row) -> Delivery:
-        return Delivery(
+    def _delivery(self, row: Row) -> BacklogEntry:
+        return BacklogEntry(
             id=row.owed.id,
             message_id=row.owed.message_id,
             subscription=row.owed.subscription,
@@ -229,8 +229,8 @@ class FakeLedger:
             due_at=int(row.due_at * 1e6),
             attempt=row.attempt,
             lease=row.lease,
-            dead=row.status is Status.DEAD,
-            out=row.status is Status.OUT,
+            dead=row.status is BacklogStatus.DEAD,
+            out=row.status is BacklogStatus.OUT,
             reason=row.reason,
             size=row.owed.size,
             payload=row.owed.payload,
@@ -411,7 +411,7 @@ class World:
     async def push(self, name: str, endpoint: str = "", **settings: Any) -> Pusher:
         """A subscription to the queue of its name."""
         values = {"broker": "b", "queue": name, "push": endpoint or name, **settings}
-        subscription = Subscription(name, msgspec.convert(values, SubscriptionSettings), "e", read_only=False)
+        subscription = SubscriptionResource(name, msgspec.convert(values, SubscriptionSettings), "e", read_only=False)
         pusher = self.pushers[name] = Pusher(
             subscription, self.parts, self.targets, self.journal, Replies(self.parts.ids), self._counts
         )

@@ -17,7 +17,7 @@ import uvloop
 from gateway import __version__
 from gateway.app import COLLECTOR
 from gateway.config import BrokerSettings, LedgerSettings
-from gateway.core import Gateway, Outgoing
+from gateway.core import Gateway, Publication
 from gateway.ledger import Entry, InboxRow, Ledger
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
@@ -91,7 +91,7 @@ async def through_core(job: dict[str, Any]) -> Stopwatch:
 
     async def send() -> None:
         messages = [
-            Outgoing(
+            Publication(
                 job["queue"], Message(body, Properties(content_type="text/plain", delivery_mode=2)), mandatory=True
             )
             for _ in range(job["batch"])
