@@ -26,7 +26,7 @@ import msgspec
 from gateway.config import AuditSettings
 from gateway.errors import ConfigurationError, LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.audit import Head
+from gateway.ledger.audit import AuditHead
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
@@ -59,7 +59,7 @@ def head_path(settings: AuditSettings, data_dir: Path) -> Path:
     return Path(settings.head_file) if settings.head_file else data_dir / FILE
 
 
-def read_head(path: Path) -> Head | None:
+def read_head(path: Path) -> AuditHead | None:
     """What the file says; None: it is not there.
 
     Raises:
@@ -68,13 +68,13 @@ def read_head(path: Path) -> Head | None:
     try:
         with path.open("rb") as file:
             kept = msgspec.json.decode(file.read(SIZE_MAX), type=_Kept)
-        head = Head(kept.sequence, bytes.fromhex(kept.hash), bytes.fromhex(kept.mac))
+        head = AuditHead(kept.sequence, bytes.fromhex(kept.hash), bytes.fromhex(kept.mac))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigurationError(f"audit.head_file: {path}: {error.strerror}") from None
     except (ValueError, msgspec.DecodeError):
-        head = Head(0, b"")
+        head = AuditHead(0, b"")
     if head.sequence < 1 or len(head.hash) != HASH or len(head.mac) not in (0, HASH):
         raise ConfigurationError(
             f"audit.head_file: {path}: not a head of the audit log. Put its copy back, or remove it: then a cut of "
@@ -83,7 +83,7 @@ def read_head(path: Path) -> Head | None:
     return head
 
 
-def write_head(path: Path, head: Head, at: float) -> None:
+def write_head(path: Path, head: AuditHead, at: float) -> None:
     """Replace the file as a whole, and sync it. A head of a later row is left as it is.
 
     Raises:
@@ -125,7 +125,7 @@ class Heads:
         self._metrics = metrics
         self._tell = tell if settings.send_endpoint else None
         self._clock = clock
-        self._written: Head | None = None
+        self._written: AuditHead | None = None
         self._trouble = ""
         """Why the file was not written; empty: it was."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -203,7 +203,7 @@ class Heads:
         if head != self._written:
             await self._write_this(head)
 
-    async def _write_this(self, head: Head) -> None:
+    async def _write_this(self, head: AuditHead) -> None:
         try:
             await threads.run(write_head, self._path, head, self._clock())
         except (OSError, ConfigurationError) as error:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.fidelity.deaths import Death, code_of
-from gateway.ledger import BacklogEntry, Event, Kind, State, StoredMessage
+from gateway.ledger import BacklogEntry, EventKind, MessageState, RecordedEvent, StoredMessage
 from gateway.notation.dead_letters import DeadLetter, dead_letter_json
 
 ORIGIN: Final = "from"
 """Member of the detail of an event and of the reason of a row: where the dead letter came from."""
-_KINDS: Final = frozenset({Kind.DEAD, Kind.DEAD_LETTERED, Kind.REJECTED})
-_STATES: Final = frozenset({State.DEAD, State.DEAD_LETTERED, State.REJECTED})
+_KINDS: Final = frozenset({EventKind.DEAD, EventKind.DEAD_LETTERED, EventKind.REJECTED})
+_STATES: Final = frozenset({MessageState.DEAD, MessageState.DEAD_LETTERED, MessageState.REJECTED})
 
 
 def of_delivery(row: BacklogEntry) -> DeadLetter | None:
@@ -21,7 +21,7 @@ def of_delivery(row: BacklogEntry) -> DeadLetter | None:
 
 
 def of_message(
-    message: StoredMessage, events: Sequence[Event], deliveries: Sequence[BacklogEntry]
+    message: StoredMessage, events: Sequence[RecordedEvent], deliveries: Sequence[BacklogEntry]
 ) -> DeadLetter | None:
     """Return why a message is a dead letter; None: it is no dead letter now."""
     for delivery in deliveries:
@@ -35,11 +35,11 @@ def of_message(
         origin = {"queue": told.get("queue") or _queue_before(events, event)}
         if event.broker == message.broker:
             origin |= {"exchange": message.exchange, "routing_key": message.routing_key}
-        told = {"code": "rejected" if event.kind is Kind.REJECTED else "", **told, ORIGIN: origin}
+        told = {"code": "rejected" if event.kind is EventKind.REJECTED else "", **told, ORIGIN: origin}
     return _told(told, event.at)
 
 
-def _queue_before(events: Sequence[Event], event: Event) -> Any:
+def _queue_before(events: Sequence[RecordedEvent], event: RecordedEvent) -> Any:
     """The queue that the subscription of an event had it from."""
     name = event.detail.get("subscription")
     found = [each.detail.get("queue") for each in events if each.detail.get("subscription") == name and name]

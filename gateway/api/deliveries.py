@@ -27,9 +27,9 @@ from gateway.ledger import (
     BacklogSettlement,
     DeliveryFilter,
     Ending,
-    Entry,
-    Kind,
+    EventKind,
     Ledger,
+    LogEntry,
     id_text,
     parse_id,
 )
@@ -234,7 +234,7 @@ async def purge_delivery(call: Call) -> Response:
 
 
 def _purge(row: BacklogEntry, at: int, by: dict[str, str]) -> BacklogSettlement:
-    entry = Entry(row.message_id, Kind.PURGED, at, "", "", {"subscription": row.subscription, **by})
+    entry = LogEntry(row.message_id, EventKind.PURGED, at, "", "", {"subscription": row.subscription, **by})
     return BacklogSettlement(row.id, Ending.PURGE, entries=(entry,), octets=row.size)
 
 

@@ -24,7 +24,7 @@ from gateway.api.routing import Route, Scope
 from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of, why_refused
 from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable, Overloaded
-from gateway.ledger import Event, EventFilter, Kind, id_text, parse_id
+from gateway.ledger import EventFilter, EventKind, RecordedEvent, id_text, parse_id
 from gateway.telemetry import log
 from gateway.validation import one_of, shown
 
@@ -41,7 +41,7 @@ POSITION_MAX: Final = 8_000
 PAGE: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _position = msgspec.json.Decoder(dict[str, int]).decode
-_KINDS: Final = tuple(Kind)
+_KINDS: Final = tuple(EventKind)
 
 
 async def stream_events(call: Call) -> Response:
@@ -111,7 +111,7 @@ class EventStream:
         except LedgerUnavailable as error:  # the client comes back to where it was
             log("events.cut_off", reason=str(error))
 
-    async def _pages(self) -> AsyncGenerator[tuple[list[Event], dict[str, int]], None]:
+    async def _pages(self) -> AsyncGenerator[tuple[list[RecordedEvent], dict[str, int]], None]:
         history = self._gateway.ledger.history
         if self._follow:
             async with aclosing(history.follow(self._position, self._where, IDLE)) as pages:
@@ -145,7 +145,7 @@ class EventStream:
             self._reason = await self._refused()
         return bool(self._reason)
 
-    def _octets(self, found: list[Event], reached: Mapping[str, int]) -> bytes:
+    def _octets(self, found: list[RecordedEvent], reached: Mapping[str, int]) -> bytes:
         position = self._position
         parts = []
         for event in found:
@@ -169,13 +169,13 @@ class EventStream:
         return encode({"position": self._position}) + b"\n" if self._form is NDJSON else b":\nid: %b\n\n" % position
 
 
-def kinds_of(text: str) -> frozenset[Kind] | None:
+def kinds_of(text: str) -> frozenset[EventKind] | None:
     """Kinds of event, with commas between them; None for none of them. Raises ApiProblem (invalid_parameter)."""
     names = [each.strip() for each in text.split(",")] if text else []
     for name in names:
         if name not in _KINDS:
             raise wrong_parameter("kind", one_of(name, _KINDS), _KINDS)
-    return frozenset(Kind(name) for name in names) or None
+    return frozenset(EventKind(name) for name in names) or None
 
 
 def position_of(text: str, wrong: Callable[[str], ApiProblem]) -> dict[str, int]:
@@ -208,7 +208,7 @@ def _message(text: str) -> bytes | None:
         raise wrong_parameter("message", f"{shown(text)} is not the gateway's id of a message, a UUID") from None
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def _fields(event: RecordedEvent) -> dict[str, Any]:
     return {
         "id": id_text(event.message_id),
         "shard": event.shard,

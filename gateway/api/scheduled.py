@@ -14,7 +14,7 @@ from gateway.api.routing import Route, Scope
 from gateway.api.schemas import ScheduledMessage, ScheduledMessages, ScheduledQuery
 from gateway.core.outbox import Scheduled, moment
 from gateway.errors import NoSuchMessage
-from gateway.ledger import Kind, OutboxFilter, Promised, State, Timeline, id_text, parse_id
+from gateway.ledger import EventKind, MessageState, OutboxFilter, Promised, Timeline, id_text, parse_id
 from gateway.notation.values import text_to_json
 
 
@@ -98,7 +98,7 @@ def _describe(found: Scheduled) -> ScheduledMessage:
 def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
     return ScheduledMessage(
         id=id or id_text(row.message_id),
-        state=State.REFUSED.value if row.dead else State.SCHEDULED.value,
+        state=MessageState.REFUSED.value if row.dead else MessageState.SCHEDULED.value,
         broker=row.broker,
         exchange=text_to_json(row.exchange),
         routing_key=text_to_json(row.routing_key),
@@ -111,10 +111,10 @@ def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
     )
 
 
-def _ended(timeline: Timeline) -> tuple[State, str, str | None]:
+def _ended(timeline: Timeline) -> tuple[MessageState, str, str | None]:
     """The outcome of the publish, whatever consumers did since; why, where it was not delivered; and the time that was
     asked for."""
-    state, reason, not_before = State.SCHEDULED, "", None
+    state, reason, not_before = MessageState.SCHEDULED, "", None
     for event in timeline.events:
         found = OUTCOMES.get(event.kind)
         if found is not None:
@@ -124,12 +124,12 @@ def _ended(timeline: Timeline) -> tuple[State, str, str | None]:
 
 
 OUTCOMES = {
-    Kind.CONFIRMED: State.CONFIRMED,
-    Kind.UNROUTABLE: State.UNROUTABLE,
-    Kind.REFUSED: State.REFUSED,
-    Kind.NOT_SENT: State.NOT_SENT,
-    Kind.CANCELLED: State.CANCELLED,
-    Kind.SCHEDULED: State.SCHEDULED,
+    EventKind.CONFIRMED: MessageState.CONFIRMED,
+    EventKind.UNROUTABLE: MessageState.UNROUTABLE,
+    EventKind.REFUSED: MessageState.REFUSED,
+    EventKind.NOT_SENT: MessageState.NOT_SENT,
+    EventKind.CANCELLED: MessageState.CANCELLED,
+    EventKind.SCHEDULED: MessageState.SCHEDULED,
 }
 """Event of a publish that was to be sent later -> what it is after that."""
 

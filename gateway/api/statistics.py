@@ -10,7 +10,7 @@ from gateway.api.events import kinds_of, microseconds
 from gateway.api.history_schemas import HourCount, HourCounts, StatisticsQuery
 from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
-from gateway.ledger import Hour, HourFilter
+from gateway.ledger import HourFilter, HourlyEvents
 from gateway.ledger.statistics import BY, HOUR_US
 from gateway.validation import one_of
 
@@ -42,7 +42,7 @@ async def read_statistics(call: Call) -> Response:
     return answer(HourCounts(hours=[_count(each) for each in page]), headers=headers)
 
 
-def _count(hour: Hour) -> HourCount:
+def _count(hour: HourlyEvents) -> HourCount:
     return HourCount(
         hour=moment(hour.hour * 3600),
         kind="" if hour.kind is None else hour.kind.value,

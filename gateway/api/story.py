@@ -16,7 +16,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.ledger import BacklogEntry, Event, Kind, Promised, State, StoredMessage, id_text, parse_id
+from gateway.ledger import (
+    BacklogEntry,
+    EventKind,
+    MessageState,
+    Promised,
+    RecordedEvent,
+    StoredMessage,
+    id_text,
+    parse_id,
+)
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -54,40 +63,40 @@ class Step(NamedTuple):
     command: str = ""
 
 
-SAYS: Final[Mapping[Kind, str]] = {
-    Kind.ACCEPTED: "The gateway took it, to publish it{to}.",
-    Kind.RESENT: "It was sent to the broker again, since the outcome was unknown: it may be there twice{marked}.",
-    Kind.CONFIRMED: "The broker {broker} confirmed it: it is safe there.",
-    Kind.UNROUTABLE: "No queue of the broker {broker} took it, and the broker kept nothing.",
-    Kind.REFUSED: "The broker {broker} refused it.",
-    Kind.NOT_SENT: "It was not sent to the broker {broker}.",
-    Kind.UNKNOWN: "It was sent to the broker {broker}, and no outcome came: it may or may not be there.",
-    Kind.RECEIVED: "The gateway first met it at the broker {broker}; it did not come in here.",
-    Kind.DELIVERED: "It was handed to a consumer{attempt}.",
-    Kind.EXTENDED: "The consumer asked for more time{seconds}.",
-    Kind.ACKNOWLEDGED: "The consumer was done with it{attempt}.",
-    Kind.RELEASED: "It was given back, to be delivered again.",
-    Kind.REJECTED: "The consumer rejected it, and the broker dead-lettered it.",
-    Kind.DISCARDED: "The consumer had it dropped.",
-    Kind.DEAD_LETTERED: "It was published to the dead-letter destination{place} and confirmed there.",
-    Kind.LEASE_EXPIRED: "The consumer said nothing in time, and it was given back.",
-    Kind.LEASE_LOST: "The channel that held it died; the broker delivers it again.",
-    Kind.PREPARED: "The bridge has it prepared at its target{place}, to be committed there.",
-    Kind.FORWARDED: "The bridge published it{place}, where it was confirmed.",
-    Kind.REDUCED: "What the version there cannot carry was left out: {losses}.",
-    Kind.DUPLICATE_DROPPED: "It was delivered once more after it had been taken over, and was dropped.",
-    Kind.FILTERED: "It was discarded, since the filter does not want it.",
-    Kind.LOOPED: "The bridge discarded it, so that it does not go round in circles.",
-    Kind.STORED: "The ledger took it over from the broker {broker}, which is done with it: it is owed from here.",
-    Kind.SPOOLED: "A tap took it from the broker {broker}, which is done with it, into the message log.",
-    Kind.ATTEMPT_FAILED: "An attempt to push it failed{attempt}{status}.",
-    Kind.DEAD: "It was given up{attempt}{status}; the ledger keeps it.",
-    Kind.REVIVED: "Somebody had it tried again.",
-    Kind.PURGED: "Somebody deleted what the ledger had of it.",
-    Kind.REPLIED: "The endpoint's answer was published to its reply-to{place}.",
-    Kind.REPLAYED: "A replay sent it once more{place}.",
-    Kind.SCHEDULED: "The ledger took it, to publish it later{to}{not_before}.",
-    Kind.CANCELLED: "Somebody took it back before it was published.",
+SAYS: Final[Mapping[EventKind, str]] = {
+    EventKind.ACCEPTED: "The gateway took it, to publish it{to}.",
+    EventKind.RESENT: "It was sent to the broker again, since the outcome was unknown: it may be there twice{marked}.",
+    EventKind.CONFIRMED: "The broker {broker} confirmed it: it is safe there.",
+    EventKind.UNROUTABLE: "No queue of the broker {broker} took it, and the broker kept nothing.",
+    EventKind.REFUSED: "The broker {broker} refused it.",
+    EventKind.NOT_SENT: "It was not sent to the broker {broker}.",
+    EventKind.UNKNOWN: "It was sent to the broker {broker}, and no outcome came: it may or may not be there.",
+    EventKind.RECEIVED: "The gateway first met it at the broker {broker}; it did not come in here.",
+    EventKind.DELIVERED: "It was handed to a consumer{attempt}.",
+    EventKind.EXTENDED: "The consumer asked for more time{seconds}.",
+    EventKind.ACKNOWLEDGED: "The consumer was done with it{attempt}.",
+    EventKind.RELEASED: "It was given back, to be delivered again.",
+    EventKind.REJECTED: "The consumer rejected it, and the broker dead-lettered it.",
+    EventKind.DISCARDED: "The consumer had it dropped.",
+    EventKind.DEAD_LETTERED: "It was published to the dead-letter destination{place} and confirmed there.",
+    EventKind.LEASE_EXPIRED: "The consumer said nothing in time, and it was given back.",
+    EventKind.LEASE_LOST: "The channel that held it died; the broker delivers it again.",
+    EventKind.PREPARED: "The bridge has it prepared at its target{place}, to be committed there.",
+    EventKind.FORWARDED: "The bridge published it{place}, where it was confirmed.",
+    EventKind.REDUCED: "What the version there cannot carry was left out: {losses}.",
+    EventKind.DUPLICATE_DROPPED: "It was delivered once more after it had been taken over, and was dropped.",
+    EventKind.FILTERED: "It was discarded, since the filter does not want it.",
+    EventKind.LOOPED: "The bridge discarded it, so that it does not go round in circles.",
+    EventKind.STORED: "The ledger took it over from the broker {broker}, which is done with it: it is owed from here.",
+    EventKind.SPOOLED: "A tap took it from the broker {broker}, which is done with it, into the message log.",
+    EventKind.ATTEMPT_FAILED: "An attempt to push it failed{attempt}{status}.",
+    EventKind.DEAD: "It was given up{attempt}{status}; the ledger keeps it.",
+    EventKind.REVIVED: "Somebody had it tried again.",
+    EventKind.PURGED: "Somebody deleted what the ledger had of it.",
+    EventKind.REPLIED: "The endpoint's answer was published to its reply-to{place}.",
+    EventKind.REPLAYED: "A replay sent it once more{place}.",
+    EventKind.SCHEDULED: "The ledger took it, to publish it later{to}{not_before}.",
+    EventKind.CANCELLED: "Somebody took it back before it was published.",
 }
 """Kind -> a sentence; what is in braces comes from the event and its message, and may be nothing."""
 
@@ -110,47 +119,53 @@ ADDS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Member of a detail -> how it is told behind the sentence."""
 
-ENDS: Final[Mapping[State, str]] = {
-    State.ACCEPTED: "It is on its way to the broker {broker}; the outcome is not there yet.",
-    State.CONFIRMED: "It is at the broker {broker}; nobody took it through the gateway yet.",
-    State.UNROUTABLE: "It is nowhere: no queue of the broker {broker} is bound for it.",
-    State.REFUSED: "It is nowhere: the broker {broker} would not have it.",
-    State.NOT_SENT: "It is nowhere: it never left the gateway.",
-    State.UNKNOWN: "It may be at the broker {broker}, or lost on the way there; nobody can tell from here.",
-    State.RECEIVED: "It is at the broker {broker}.",
-    State.DELIVERED: "A consumer of {subscription} has it, and has not settled it yet.",
-    State.ACKNOWLEDGED: "It is done: the consumer of {subscription} acknowledged it.",
-    State.RELEASED: "It is at the broker {broker}, waiting for its next delivery.",
-    State.REJECTED: "The consumer of {subscription} rejected it, and its queue dead-lettered it.",
-    State.DEAD_LETTERED: "A copy is confirmed at the dead-letter destination{place}.",
-    State.PREPARED: "A bridge has it prepared at the broker {broker}, and commits it as soon as that is there.",
-    State.FORWARDED: "A bridge took it to the broker {broker}; nobody took it there through the gateway yet.",
-    State.DISCARDED: "It is gone: it was discarded.",
-    State.STORED: "The ledger holds it.",
-    State.SPOOLED: "It is in the message log, until retention takes it.",
-    State.RETRYING: "The push to {endpoint} is tried again.",
-    State.DEAD: "It is dead: given up, and kept by the ledger.",
-    State.REPLAYED: "It was sent once more by a replay.",
-    State.SCHEDULED: "The ledger holds it, to publish it later.",
-    State.CANCELLED: "It is nowhere: it was taken back before it was published.",
+ENDS: Final[Mapping[MessageState, str]] = {
+    MessageState.ACCEPTED: "It is on its way to the broker {broker}; the outcome is not there yet.",
+    MessageState.CONFIRMED: "It is at the broker {broker}; nobody took it through the gateway yet.",
+    MessageState.UNROUTABLE: "It is nowhere: no queue of the broker {broker} is bound for it.",
+    MessageState.REFUSED: "It is nowhere: the broker {broker} would not have it.",
+    MessageState.NOT_SENT: "It is nowhere: it never left the gateway.",
+    MessageState.UNKNOWN: "It may be at the broker {broker}, or lost on the way there; nobody can tell from here.",
+    MessageState.RECEIVED: "It is at the broker {broker}.",
+    MessageState.DELIVERED: "A consumer of {subscription} has it, and has not settled it yet.",
+    MessageState.ACKNOWLEDGED: "It is done: the consumer of {subscription} acknowledged it.",
+    MessageState.RELEASED: "It is at the broker {broker}, waiting for its next delivery.",
+    MessageState.REJECTED: "The consumer of {subscription} rejected it, and its queue dead-lettered it.",
+    MessageState.DEAD_LETTERED: "A copy is confirmed at the dead-letter destination{place}.",
+    MessageState.PREPARED: "A bridge has it prepared at the broker {broker}, and commits it as soon as that is there.",
+    MessageState.FORWARDED: "A bridge took it to the broker {broker}; nobody took it there through the gateway yet.",
+    MessageState.DISCARDED: "It is gone: it was discarded.",
+    MessageState.STORED: "The ledger holds it.",
+    MessageState.SPOOLED: "It is in the message log, until retention takes it.",
+    MessageState.RETRYING: "The push to {endpoint} is tried again.",
+    MessageState.DEAD: "It is dead: given up, and kept by the ledger.",
+    MessageState.REPLAYED: "It was sent once more by a replay.",
+    MessageState.SCHEDULED: "The ledger holds it, to publish it later.",
+    MessageState.CANCELLED: "It is nowhere: it was taken back before it was published.",
 }
 """State -> where the message is, if nothing of it is owed."""
 
 SHOW_QUEUE: Final = "gateway queues show {broker} {queue}"
-ADVICE: Final[Mapping[State, tuple[Step, ...]]] = {
-    State.CONFIRMED: (Step("See how many messages its queue holds, and who consumes it.", SHOW_QUEUE),),
-    State.UNROUTABLE: (
+ADVICE: Final[Mapping[MessageState, tuple[Step, ...]]] = {
+    MessageState.CONFIRMED: (Step("See how many messages its queue holds, and who consumes it.", SHOW_QUEUE),),
+    MessageState.UNROUTABLE: (
         Step("Declare its queue if it is missing, and publish it again.", "gateway queues declare {broker} {queue}"),
         Step("Leave `mandatory` true, as it is unless given, to get 422 in such a case."),
     ),
-    State.REFUSED: (Step("See what the broker said above; publish it again when that is mended."),),
-    State.NOT_SENT: (Step("See whether the broker is there, and publish it again.", "gateway brokers {broker}"),),
-    State.UNKNOWN: (Step("Publish it again with the same Idempotency-Key: it gets the same id, and is marked."),),
-    State.DELIVERED: (Step("Wait for the consumer, or for the end of its lease.", "gateway tail --message {id}"),),
-    State.RELEASED: (Step("Take it.", "gateway pull {subscription}"),),
-    State.PREPARED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
-    State.FORWARDED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
-    State.DEAD_LETTERED: (
+    MessageState.REFUSED: (Step("See what the broker said above; publish it again when that is mended."),),
+    MessageState.NOT_SENT: (
+        Step("See whether the broker is there, and publish it again.", "gateway brokers {broker}"),
+    ),
+    MessageState.UNKNOWN: (
+        Step("Publish it again with the same Idempotency-Key: it gets the same id, and is marked."),
+    ),
+    MessageState.DELIVERED: (
+        Step("Wait for the consumer, or for the end of its lease.", "gateway tail --message {id}"),
+    ),
+    MessageState.RELEASED: (Step("Take it.", "gateway pull {subscription}"),),
+    MessageState.PREPARED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
+    MessageState.FORWARDED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
+    MessageState.DEAD_LETTERED: (
         Step("See how many dead letters its queue holds.", "gateway queues show {dead_broker} {dead_queue}"),
         Step(
             "Send them back, after a look.", "gateway dlq redrive --broker {dead_broker} --queue {dead_queue} --dry-run"
@@ -226,12 +241,12 @@ COPIES: Final = ("reply_id", "id", "origin_id")
 """Members of a detail that name another message."""
 
 
-def story(message: StoredMessage, events: Sequence[Event]) -> list[str]:
+def story(message: StoredMessage, events: Sequence[RecordedEvent]) -> list[str]:
     """A sentence for each event."""
     return [sentence(message, event) for event in events]
 
 
-def sentence(message: StoredMessage, event: Event) -> str:
+def sentence(message: StoredMessage, event: RecordedEvent) -> str:
     """What an event says."""
     detail = event.detail
     version = event.version or message.version
@@ -248,13 +263,13 @@ def sentence(message: StoredMessage, event: Event) -> str:
         "marked": " (marked)",
     }
     said = SAYS[event.kind].format_map(words)
-    if event.kind is Kind.REJECTED and (place := _copied_to(event)):
+    if event.kind is EventKind.REJECTED and (place := _copied_to(event)):
         said = f"The consumer rejected it, and a copy was confirmed at the dead-letter destination{place}."
     more = [how.format(printable(detail[name])) for name, how in ADDS if detail.get(name) not in (None, "")]
     return f"{said} [{'; '.join(more)}]" if more else said
 
 
-def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> str:
+def now(message: StoredMessage, events: Sequence[RecordedEvent], holding: Holding) -> str:
     """Where it is, and why."""
     if holding.outbox is not None:
         row = holding.outbox
@@ -267,8 +282,10 @@ def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> st
     if message.state is None:
         return "Nothing is known of what happened to it."
     said = ENDS[message.state].format_map(_words(message, events))
-    last = next((event for event in reversed(events) if event.kind in (Kind.REJECTED, Kind.DEAD_LETTERED)), None)
-    if last is not None and message.state in (State.REJECTED, State.DEAD_LETTERED):
+    last = next(
+        (event for event in reversed(events) if event.kind in (EventKind.REJECTED, EventKind.DEAD_LETTERED)), None
+    )
+    if last is not None and message.state in (MessageState.REJECTED, MessageState.DEAD_LETTERED):
         if place := _copied_to(last):
             said = f"A copy is confirmed at the dead-letter destination{place}."
         if reason := printable(last.detail.get("reason") or ""):
@@ -280,7 +297,7 @@ def now(message: StoredMessage, events: Sequence[Event], holding: Holding) -> st
     return said
 
 
-def advice(message: StoredMessage, events: Sequence[Event], holding: Holding) -> list[Step]:
+def advice(message: StoredMessage, events: Sequence[RecordedEvent], holding: Holding) -> list[Step]:
     """What can be done about it."""
     words = _words(message, events)
     steps: list[Step] = []
@@ -319,13 +336,13 @@ def _wait_words(wait: Wait, write: Callable[[Any], str]) -> dict[str, str]:
     }
 
 
-def queue_of_message(message: StoredMessage, events: Sequence[Event]) -> tuple[str, str, str, str]:
+def queue_of_message(message: StoredMessage, events: Sequence[RecordedEvent]) -> tuple[str, str, str, str]:
     """Return the broker, exchange and routing key that a message was published with last, and the queue that it is in;
     an empty queue: that is not known."""
     broker, exchange, routing_key, queue = message.broker, message.exchange, message.routing_key, ""
     for event in events:
         detail = event.detail
-        if event.kind is Kind.FORWARDED:
+        if event.kind is EventKind.FORWARDED:
             broker, queue = event.broker, ""
             exchange, routing_key = str(detail.get("exchange", "")), str(detail.get("routing_key", ""))
         elif event.broker == broker and isinstance(detail.get("queue"), str):
@@ -334,7 +351,7 @@ def queue_of_message(message: StoredMessage, events: Sequence[Event]) -> tuple[s
     return broker, exchange, routing_key, queue or (routing_key if not exchange else "")
 
 
-def related(message: StoredMessage, events: Sequence[Event]) -> list[str]:
+def related(message: StoredMessage, events: Sequence[RecordedEvent]) -> list[str]:
     """Ids of other messages that the events name, each once."""
     found: dict[str, None] = {}
     for event in events:
@@ -364,13 +381,13 @@ def printable(value: Any) -> str:
 # ---------------------------------------------------------------------------------------------------- pieces
 
 
-def _words(message: StoredMessage, events: Sequence[Event]) -> dict[str, str]:
+def _words(message: StoredMessage, events: Sequence[RecordedEvent]) -> dict[str, str]:
     """What the last events say of where it is."""
     words = dict.fromkeys(("subscription", "endpoint", "bridge", "queue", "dead_broker", "dead_queue"), "?")
     words |= {"id": id_text(message.id), "broker": message.broker, "place": ""}
     words["queue"] = quoted(queue_of_message(message, events)[3])
     for event in events:
-        if event.kind is Kind.DEAD_LETTERED:
+        if event.kind is EventKind.DEAD_LETTERED:
             place = event.detail.get("place", event.detail)
             words["place"] = _target(event)
             words["dead_broker"] = quoted(place.get("broker") or place.get("to") or event.broker)
@@ -389,13 +406,13 @@ def quoted(word: Any) -> str:
     return shlex.quote(printable(word)) if word else "?"
 
 
-def _copied_to(event: Event) -> str:
+def _copied_to(event: RecordedEvent) -> str:
     """Where the copy of a rejected message was confirmed; empty: the event names no such place. The broker itself may
     have dead-lettered it, although the subscription has a destination."""
     detail = event.detail
     names = ("dead_letter_exchange", "dead_letter_routing_key")
     copied = detail.get("dead_letter_broker") or detail.get("reason")  # the latter: as earlier versions recorded it
-    if event.kind is not Kind.REJECTED or not copied or not any(detail.get(name) for name in names):
+    if event.kind is not EventKind.REJECTED or not copied or not any(detail.get(name) for name in names):
         return ""
     exchange, routing_key = (detail.get(name, "") for name in names)
     return f" at {_place(detail.get('dead_letter_broker') or event.broker, exchange, routing_key)}"
@@ -427,7 +444,7 @@ def _delivery_steps(delivery: BacklogEntry) -> list[Step]:
     ]
 
 
-def _target(event: Event) -> str:
+def _target(event: RecordedEvent) -> str:
     """Where something was published to."""
     detail = event.detail
     place = detail.get("place")

@@ -20,7 +20,15 @@ from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import MessageEvent, Messages, MessageSummary
 from gateway.api.waiting import waits
-from gateway.ledger import BacklogEntry, DeliveryFilter, Event, MessageFilter, State, StoredMessage, id_text
+from gateway.ledger import (
+    BacklogEntry,
+    DeliveryFilter,
+    MessageFilter,
+    MessageState,
+    RecordedEvent,
+    StoredMessage,
+    id_text,
+)
 from gateway.notation.values import text_to_json
 from gateway.validation import one_of, shown
 
@@ -69,7 +77,7 @@ def _filter(query: MessagesQuery, kept: Sequence[str]) -> MessageFilter:
         routing_key=query.routing_key,
         client=query.client or None,
         origin=query.origin or None,
-        state=State(query.state) if query.state else None,
+        state=MessageState(query.state) if query.state else None,
         since=None if query.since is None else microseconds(query.since),
         until=None if query.until is None else microseconds(query.until),
         subscription=query.subscription or None,
@@ -140,7 +148,7 @@ def _summary(call: Call, message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def _event(event: Event) -> MessageEvent:
+def _event(event: RecordedEvent) -> MessageEvent:
     return MessageEvent(
         shard=event.shard,
         sequence=event.sequence,
@@ -152,7 +160,7 @@ def _event(event: Event) -> MessageEvent:
     )
 
 
-_STATES = frozenset(state.value for state in State)
+_STATES = frozenset(state.value for state in MessageState)
 
 ROUTES = (
     Route(

@@ -17,7 +17,7 @@ from gateway.api.story import Holding, Wait, delivery_state, queue_of_message
 from gateway.core.filters import matches
 from gateway.core.own_queues import queue_of
 from gateway.errors import GatewayError, NoSuchEndpoint, NoSuchSubscription
-from gateway.ledger import Event, State, StoredMessage
+from gateway.ledger import MessageState, RecordedEvent, StoredMessage
 from gateway.webhooks.endpoint import EndpointState
 from gateway.webhooks.supervisor import PUSH_KIND
 
@@ -31,7 +31,9 @@ WAITS_MAX: Final = 20
 """Most subscriptions that an answer names."""
 ASK_WITHIN: Final = 2.0
 """How long the process that pushes a subscription is waited for, in seconds."""
-IN_QUEUE: Final = frozenset({State.CONFIRMED, State.RECEIVED, State.RELEASED, State.FORWARDED})
+IN_QUEUE: Final = frozenset(
+    {MessageState.CONFIRMED, MessageState.RECEIVED, MessageState.RELEASED, MessageState.FORWARDED}
+)
 """States of a message that is in a queue of a broker, as far as is known."""
 
 
@@ -46,7 +48,7 @@ class _Status(msgspec.Struct):
     reason: str = ""
 
 
-async def waits(call: Call, message: StoredMessage, events: Sequence[Event], holding: Holding) -> list[Wait]:
+async def waits(call: Call, message: StoredMessage, events: Sequence[RecordedEvent], holding: Holding) -> list[Wait]:
     """Return what the message waits for. Empty: it does not wait, or nothing is known to hold it."""
     names = [each.subscription for each in holding.deliveries if delivery_state(each) == "waiting"]
     if names:

@@ -31,7 +31,7 @@ from gateway.core.fetching import settle
 from gateway.core.outbox import moment
 from gateway.errors import BrokerUnavailable, EncodeError, FrameSyntaxError, Overloaded
 from gateway.fidelity import digest, forward, raw_annotations
-from gateway.ledger import Happened, Kind, id_text
+from gateway.ledger import EventKind, Happened, id_text
 from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -50,7 +50,14 @@ KEPT_WITHIN: Final = 5.0
 """Seconds for messages that have used up their queue's delivery limit to become safe."""
 WITHIN: Final = 60.0
 """How long a queue is looked into, in seconds."""
-KINDS: Final = (Kind.FORWARDED, Kind.REDUCED, Kind.DEAD_LETTERED, Kind.FILTERED, Kind.LOOPED, Kind.DUPLICATE_DROPPED)
+KINDS: Final = (
+    EventKind.FORWARDED,
+    EventKind.REDUCED,
+    EventKind.DEAD_LETTERED,
+    EventKind.FILTERED,
+    EventKind.LOOPED,
+    EventKind.DUPLICATE_DROPPED,
+)
 _MODULUS: Final = 1 << 256
 _EMPTY: Final = Message(b"")
 
@@ -197,9 +204,9 @@ class Window:
     def __init__(self, bridge: str) -> None:
         self.taken = Pile(LEDGER_MAX)
         self.forwarded = Pile(LEDGER_MAX)
-        self.counts: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self.counts: dict[EventKind, int] = dict.fromkeys(KINDS, 0)
         self._bridge = bridge
-        self._seen: set[tuple[Kind, bytes]] = set()
+        self._seen: set[tuple[EventKind, bytes]] = set()
         self._dead: dict[bytes, Known] = {}
 
     def add(self, events: list[Happened]) -> None:
@@ -208,13 +215,13 @@ class Window:
             kind = event.kind
             if event.detail.get("bridge") != self._bridge:
                 continue
-            if kind is not Kind.DUPLICATE_DROPPED and (kind, event.message_id) in self._seen:
+            if kind is not EventKind.DUPLICATE_DROPPED and (kind, event.message_id) in self._seen:
                 continue
             self.counts[kind] += 1
-            if kind is Kind.FORWARDED:
+            if kind is EventKind.FORWARDED:
                 self.forwarded.add(id_text(event.message_id), event.sha256, event.octets)
                 self.taken.add(id_text(event.message_id), event.sha256, event.octets)
-            elif kind is Kind.DEAD_LETTERED:
+            elif kind is EventKind.DEAD_LETTERED:
                 self._dead[event.message_id] = Known(event.sha256, event.octets)
             if len(self._seen) < LEDGER_MAX:
                 self._seen.add((kind, event.message_id))
@@ -222,7 +229,7 @@ class Window:
     def end(self) -> None:
         """There are no more events: what was dead-lettered and not forwarded later was taken, too."""
         for message_id, known in self._dead.items():
-            if (Kind.FORWARDED, message_id) not in self._seen:
+            if (EventKind.FORWARDED, message_id) not in self._seen:
                 self.taken.add(id_text(message_id), *known)
 
 
@@ -305,11 +312,11 @@ class Comparer:
             at=moment(now),
             at_microseconds=now,
             ledger=ledger,
-            reduced=counts[Kind.REDUCED],
-            dead_lettered=counts[Kind.DEAD_LETTERED],
-            filtered=counts[Kind.FILTERED],
-            looped=counts[Kind.LOOPED],
-            duplicates_dropped=counts[Kind.DUPLICATE_DROPPED],
+            reduced=counts[EventKind.REDUCED],
+            dead_lettered=counts[EventKind.DEAD_LETTERED],
+            filtered=counts[EventKind.FILTERED],
+            looped=counts[EventKind.LOOPED],
+            duplicates_dropped=counts[EventKind.DUPLICATE_DROPPED],
             queues=queues,
             equal=ledger.equal and (queues is None or queues.equal),
         )

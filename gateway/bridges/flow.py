@@ -41,7 +41,7 @@ from gateway.bridges.two_phase import TwoPhase
 from gateway.bridges.verdicts import Fault, verdict
 from gateway.core.byte_budget import Part
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
-from gateway.ledger import Kind, MessageIds, id_text
+from gateway.ledger import EventKind, MessageIds, id_text
 from gateway.message import Message
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -377,9 +377,9 @@ class Flow:
         if looped:
             self._counts.add("looped", len(looped))
         for items, kind, discards in (
-            (filtered, Kind.FILTERED, self._route.discards_unmatched),
-            (looped, Kind.LOOPED, self._route.own_queue),
-            (dropped.get(Fate.POISON, []), Kind.DEAD_LETTERED, False),
+            (filtered, EventKind.FILTERED, self._route.discards_unmatched),
+            (looped, EventKind.LOOPED, self._route.own_queue),
+            (dropped.get(Fate.POISON, []), EventKind.DEAD_LETTERED, False),
         ):
             if items and discards:
                 self._run(self._discard(items, kind))
@@ -394,7 +394,7 @@ class Flow:
             self._gone(item.size)
         if found.duplicates:
             self._counts.add("duplicates_dropped", len(found.duplicates))
-            self._run(self._discard(found.duplicates, Kind.DUPLICATE_DROPPED))
+            self._run(self._discard(found.duplicates, EventKind.DUPLICATE_DROPPED))
         dropped = {*found.joined, *found.duplicates}
         return [item for item in items if item not in dropped] if dropped else items
 
@@ -648,7 +648,7 @@ class Flow:
 
     # ------------------------------------------------------------------------------------ the end of an item
 
-    async def _discard(self, items: list[Item], kind: Kind) -> None:
+    async def _discard(self, items: list[Item], kind: EventKind) -> None:
         """Record that they are not forwarded, and take them off the source."""
         if not self.redeliveries.browses:  # what is only shown is shown again at each start
             await self._journal.record(self._journal.dropped(items, kind))

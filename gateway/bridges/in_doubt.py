@@ -27,7 +27,7 @@ from gateway.bridges.journal import Journal
 from gateway.bridges.two_phase import FORMAT, branch_id, doubt_of, told_of, undone_of, xid_of
 from gateway.core.gateway import Gateway
 from gateway.errors import EntriesRefused, NoSuchBroker, RemoteError
-from gateway.ledger import Branch, BranchStatus
+from gateway.ledger import BranchRecord, BranchStatus
 from gateway.telemetry import log
 from gateway.upstreams import Fate, Upstream
 
@@ -82,7 +82,7 @@ async def settle(bridge: str, token: str, gateway: Gateway, journal: Journal, ta
     return Settled(committed, rolled_back, left, lost)
 
 
-async def _commit(token: str, upstream: Upstream, gateway: Gateway, journal: Journal, branch: Branch) -> bool:
+async def _commit(token: str, upstream: Upstream, gateway: Gateway, journal: Journal, branch: BranchRecord) -> bool:
     register = gateway.ledger.branches
     found = await register.of(branch.bridge)  # its detail may be newer than what was read of it
     detail = next((each.detail for each in found if each.id == branch.id), branch.detail)

@@ -18,7 +18,7 @@ from gateway.core.consuming import printable
 from gateway.core.dead_letters import died
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, InboxRow, Kind, Ledger, NewMessage, Seen
+from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, NewMessage, Seen
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -73,7 +73,7 @@ class Journal:
             self._faults.set(WHERE, reason)
         return ready
 
-    async def record(self, entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> None:
+    async def record(self, entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()) -> None:
         """Write; when it returns, it is durable. Tries for as long as it takes."""
         if not entries and not inbox:
             return
@@ -135,7 +135,7 @@ class Journal:
 
     # --------------------------------------------------------------------------------------------- entries
 
-    def forwarded(self, items: Iterable[Item]) -> tuple[list[Entry], list[InboxRow]]:
+    def forwarded(self, items: Iterable[Item]) -> tuple[list[LogEntry], list[InboxRow]]:
         """The target has them."""
         at = clock.now_ns() // 1000
         broker, version = self._target.name, version_name(self._target)
@@ -152,12 +152,16 @@ class Journal:
             if item.resent:
                 detail = {**detail, "resent": True}
             entries.append(
-                Entry(message_id, Kind.FORWARDED, at, broker, version, detail, self._message(item, source, spoken))
+                LogEntry(
+                    message_id, EventKind.FORWARDED, at, broker, version, detail, self._message(item, source, spoken)
+                )
             )
             if item.losses:
                 lost = [{"name": loss.name, "field": printable(loss.field)} for loss in item.losses]
                 entries.append(
-                    Entry(message_id, Kind.REDUCED, at, broker, version, {"bridge": self.bridge, "losses": lost})
+                    LogEntry(
+                        message_id, EventKind.REDUCED, at, broker, version, {"bridge": self.bridge, "losses": lost}
+                    )
                 )
             if item.key and self._remember_us:
                 inbox.append(InboxRow(self.scope, item.key, item.sha256, message_id, expires_at))
@@ -168,12 +172,12 @@ class Journal:
         expires_at = clock.now_ns() // 1000 + self._remember_us
         return [InboxRow(scope, key, IN_DOUBT, id, expires_at) for key in keys]
 
-    def dropped(self, items: Iterable[Item], kind: Kind) -> list[Entry]:
+    def dropped(self, items: Iterable[Item], kind: EventKind) -> list[LogEntry]:
         """They are not forwarded, and taken off the source."""
         at = clock.now_ns() // 1000
         source, spoken = self._source.name, version_name(self._source)
         return [
-            Entry(
+            LogEntry(
                 item.id or b"",
                 kind,
                 at,
@@ -185,15 +189,15 @@ class Journal:
             for item in items
         ]
 
-    def dead_lettered(self, items: Iterable[Item], place: Upstream, exchange: str, routing_key: str) -> list[Entry]:
+    def dead_lettered(self, items: Iterable[Item], place: Upstream, exchange: str, routing_key: str) -> list[LogEntry]:
         """The dead-letter place has them."""
         at = clock.now_ns() // 1000
         version = version_name(place)
         source, spoken = self._source.name, version_name(self._source)
         return [
-            Entry(
+            LogEntry(
                 item.id or b"",
-                Kind.DEAD_LETTERED,
+                EventKind.DEAD_LETTERED,
                 at,
                 place.name,
                 version,

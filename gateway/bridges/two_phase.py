@@ -27,7 +27,7 @@ from gateway.bridges.faults import Faults
 from gateway.bridges.items import Item
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
 from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
-from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds
+from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, MessageIds
 from gateway.message import Message
 from gateway.operations import Xid
 from gateway.runtime.backoff import Backoff
@@ -233,13 +233,13 @@ class TwoPhase:
         return Ended(good, refused, [])
 
     async def _decide(
-        self, id: bytes, detail: Mapping[str, Any], entries: Sequence[Entry], inbox: Sequence[InboxRow]
+        self, id: bytes, detail: Mapping[str, Any], entries: Sequence[LogEntry], inbox: Sequence[InboxRow]
     ) -> bool:
         """Whether the ledger says from now on that it is to be committed."""
         prepared = [
-            Entry(each.message_id, Kind.PREPARED, each.at, each.broker, each.version, each.detail, each.message)
+            LogEntry(each.message_id, EventKind.PREPARED, each.at, each.broker, each.version, each.detail, each.message)
             for each in entries
-            if each.kind is Kind.FORWARDED
+            if each.kind is EventKind.FORWARDED
         ]
         try:
             return await self._journal.patiently(lambda: self._register.decide(id, detail, prepared, inbox))
@@ -267,7 +267,7 @@ class TwoPhase:
         return fate
 
 
-def detail_of(entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> dict[str, Any]:
+def detail_of(entries: Sequence[LogEntry], inbox: Sequence[InboxRow]) -> dict[str, Any]:
     """What the ledger keeps of a branch that is decided: what to tell when it is committed, what to forget if not."""
     return {
         "version": entries[0].version,
@@ -277,22 +277,23 @@ def detail_of(entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> dict[str, 
     }
 
 
-def told_of(detail: Mapping[str, Any], broker: str) -> list[Entry]:
+def told_of(detail: Mapping[str, Any], broker: str) -> list[LogEntry]:
     """The events of a branch that is committed."""
     at = clock.now_ns() // 1000
     return [
-        Entry(bytes.fromhex(id), Kind(kind), at, broker, detail["version"], told) for id, kind, told in detail["told"]
+        LogEntry(bytes.fromhex(id), EventKind(kind), at, broker, detail["version"], told)
+        for id, kind, told in detail["told"]
     ]
 
 
-def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -> list[Entry]:
+def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -> list[LogEntry]:
     """The events of a branch that was to be committed, and that its broker has undone."""
     at = clock.now_ns() // 1000
     why = {"bridge": bridge, "reason": f"the branch that {broker} had prepared was {fate.value} there"}
     return [
-        Entry(bytes.fromhex(id), Kind.RELEASED, at, broker, detail["version"], why)
+        LogEntry(bytes.fromhex(id), EventKind.RELEASED, at, broker, detail["version"], why)
         for id, kind, _ in detail["told"]
-        if kind == Kind.FORWARDED
+        if kind == EventKind.FORWARDED
     ]
 
 

@@ -117,15 +117,15 @@ def verify_audit(
 
     from gateway.access.heads import head_path, read_head
     from gateway.app import audit_keys
-    from gateway.ledger.audit import AuditKeys, Head
-    from gateway.ledger.audit_check import Rules, verify
+    from gateway.ledger.audit import AuditHead, AuditKeys
+    from gateway.ledger.audit_check import AuditRules, verify
 
     settings = _load(config, data_dir)
     path = head_path(settings.audit, Path(settings.data_dir))
     kept = read_head(path)  # before the log is read: what the file knows is there
-    heads = [Head(*head)] if head else []
+    heads = [AuditHead(*head)] if head else []
     heads += [kept] if kept is not None else []
-    rules = Rules(
+    rules = AuditRules(
         AuditKeys(audit_keys(settings, make=False)),
         int(clock.now() * 1e6),
         settings.retention.audit_days,
@@ -167,9 +167,9 @@ def verify_audit(
 @data_dir_option
 def export_audit(after: int, config: str | None, data_dir: str | None) -> None:
     """Print the rows as NDJSON, oldest first. `text` is the entry exactly as the hash is over it."""
-    from gateway.ledger.audit import Row, rows
+    from gateway.ledger.audit import AuditRow, rows
 
-    def line(row: Row) -> str:
+    def line(row: AuditRow) -> str:
         try:
             entry: Any = row.document()
         except ValueError:

@@ -31,7 +31,7 @@ from gateway.core.turns import Turns
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import raw_annotations
 from gateway.fidelity.deaths import UNKNOWN
-from gateway.ledger import Entry, InboxRow, Kind, Ledger, MessageIds, NewMessage, parse_id
+from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, MessageIds, NewMessage, parse_id
 from gateway.ledger.owed import Owed
 from gateway.message import Message
 from gateway.runtime.clock import clock
@@ -276,9 +276,11 @@ class Origins:
             return None
         return InboxRow(self.scope, arrival.key, arrival.sha256, arrival.id, at + self._remember_us)
 
-    def entry(self, arrival: Arrival, kind: Kind, at: int, **detail: Any) -> Entry:
+    def entry(self, arrival: Arrival, kind: EventKind, at: int, **detail: Any) -> LogEntry:
         """An event, and with it the message."""
-        return Entry(arrival.id, kind, at, self.broker, self.version, {**self._detail, **detail}, self.message(arrival))
+        return LogEntry(
+            arrival.id, kind, at, self.broker, self.version, {**self._detail, **detail}, self.message(arrival)
+        )
 
     def letter(self, arrival: Arrival, reason: str, code: str) -> Letter:
         """It, on its way to a dead-letter place."""
@@ -292,7 +294,7 @@ class Origins:
         delivery = arrival.delivery
         return died(code, self.broker, self.queue, delivery.exchange, delivery.routing_key)
 
-    def buried(self, arrival: Arrival, at: int, place: Place, reason: str, code: str) -> Entry:
+    def buried(self, arrival: Arrival, at: int, place: Place, reason: str, code: str) -> LogEntry:
         """The event that the dead-letter place has it."""
         where = {
             "broker": place.broker,
@@ -300,7 +302,7 @@ class Origins:
             "routing_key": printable(place.routing_key),
         }
         told = {"reason": printable(reason)[:500], **self.died(arrival, code)}
-        return self.entry(arrival, Kind.DEAD_LETTERED, at, place=where, **told)
+        return self.entry(arrival, EventKind.DEAD_LETTERED, at, place=where, **told)
 
     def message(self, arrival: Arrival) -> NewMessage:
         """What the ledger remembers of it."""
@@ -382,11 +384,11 @@ class Arrivals(Origins):
             reason={"reason": printable(dead)[:500], "at": at, **self.died(arrival, code)} if dead else {},
         )
 
-    def stored(self, arrival: Arrival, at: int, *, leased: bool) -> Entry:
+    def stored(self, arrival: Arrival, at: int, *, leased: bool) -> LogEntry:
         """The event that it is the ledger's now; ``leased``: and handed out in the same moment."""
         if leased:
-            return self.entry(arrival, Kind.DELIVERED, at, attempt=1, lease=1, redelivered=arrival.redelivered)
-        return self.entry(arrival, Kind.STORED, at, redelivered=arrival.redelivered)
+            return self.entry(arrival, EventKind.DELIVERED, at, attempt=1, lease=1, redelivered=arrival.redelivered)
+        return self.entry(arrival, EventKind.STORED, at, redelivered=arrival.redelivered)
 
 
 class Readers:

@@ -21,7 +21,7 @@ from typing import Final
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger, id_text
-from gateway.ledger.promises import Missing, Page
+from gateway.ledger.promises import Missing, ObligationPage
 from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
 
@@ -159,7 +159,7 @@ class Auditor:
                 number = page.end
         return True
 
-    async def _page(self, look: Callable[[], Awaitable[Page]]) -> Page:
+    async def _page(self, look: Callable[[], Awaitable[ObligationPage]]) -> ObligationPage:
         """A page, and the pause after it."""
         began = clock.monotonic()
         page = await look()

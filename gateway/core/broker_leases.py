@@ -22,7 +22,7 @@ from gateway.core.publishing import version_name
 from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.errors import BudgetExceeded, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
-from gateway.ledger import Entry, Kind
+from gateway.ledger import EventKind, LogEntry
 from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -168,19 +168,23 @@ class BrokerLeases:
             self.lost(lease)
         return Pulled(lease, arrival.id, None, delivery, arrival.first, arrival.resent, redelivered)
 
-    def _delivered(self, arrivals: Arrivals, found: Sequence[Arrival], pulled: Sequence[Pulled]) -> list[Entry]:
+    def _delivered(self, arrivals: Arrivals, found: Sequence[Arrival], pulled: Sequence[Pulled]) -> list[LogEntry]:
         at = now_us()
         entries = []
         for arrival, item in zip(found, pulled, strict=True):
             message = arrivals.message(arrival)
             if arrival.first:
-                entries.append(Entry(arrival.id, Kind.RECEIVED, at, arrivals.broker, arrivals.version, None, message))
+                entries.append(
+                    LogEntry(arrival.id, EventKind.RECEIVED, at, arrivals.broker, arrivals.version, None, message)
+                )
             detail = {
                 "subscription": arrivals.name,
                 "queue": arrivals.queue,
                 "redelivered": item.redelivered,
             }
-            entries.append(Entry(arrival.id, Kind.DELIVERED, at, arrivals.broker, arrivals.version, detail, message))
+            entries.append(
+                LogEntry(arrival.id, EventKind.DELIVERED, at, arrivals.broker, arrivals.version, detail, message)
+            )
         return entries
 
     def hand_back(self, pulled: Sequence[Pulled], reason: str, *, record: bool = True) -> None:
@@ -193,14 +197,14 @@ class BrokerLeases:
             and self._leases.settle(lease, Settlement.RELEASE, End.RELEASED)
         ]
         if released and record:
-            self._parts.recorder.add(_entries(released, Kind.RELEASED, {"reason": reason}))
+            self._parts.recorder.add(_entries(released, EventKind.RELEASED, {"reason": reason}))
             self._count(released[0].broker, "released", len(released))
 
     # ------------------------------------------------------------------------------------------- settle
 
     async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
         """Accept messages; they are gone from their queue. A repeated acknowledgement succeeds."""
-        return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.ACKNOWLEDGED, Kind.ACKNOWLEDGED)
+        return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.ACKNOWLEDGED, EventKind.ACKNOWLEDGED)
 
     async def release(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
@@ -210,7 +214,7 @@ class BrokerLeases:
             return self._cannot(
                 subscription, ack_ids, "a release with a delay needs a ledger to hold the message meanwhile"
             )
-        return await self._settle(subscription, ack_ids, Settlement.RELEASE, End.RELEASED, Kind.RELEASED)
+        return await self._settle(subscription, ack_ids, Settlement.RELEASE, End.RELEASED, EventKind.RELEASED)
 
     def _cannot(self, subscription: SubscriptionResource, ack_ids: Sequence[str], why: str) -> list[Settled]:
         """A broker's leases cannot do that."""
@@ -230,7 +234,7 @@ class BrokerLeases:
         ack_ids: Sequence[str],
         settlement: Settlement,
         end: End,
-        kind: Kind,
+        kind: EventKind,
         detail: dict[str, Any] | None = None,
     ) -> list[Settled]:
         results, done, lost = [], [], []
@@ -244,7 +248,7 @@ class BrokerLeases:
             else:
                 lost.append(found)
                 results.append(Settled(ack_id, LOST))
-        await self._record([*_entries(done, kind, detail), *_entries(lost, Kind.LEASE_LOST)])
+        await self._record([*_entries(done, kind, detail), *_entries(lost, EventKind.LEASE_LOST)])
         self._count(subscription.settings.broker, kind.value, len(done))
         self._count(subscription.settings.broker, "lease_lost", len(lost))
         return results
@@ -262,7 +266,7 @@ class BrokerLeases:
                 results.append(_without_lease(ack_id, found, None))
                 continue
             left = self._leases.extend(found, seconds)
-            extended.extend(_entries([found], Kind.EXTENDED, {"seconds": round(left, 3)}))
+            extended.extend(_entries([found], EventKind.EXTENDED, {"seconds": round(left, 3)}))
             results.append(Settled(ack_id, SUCCESS))
         await self._record(extended)
         return results
@@ -276,7 +280,9 @@ class BrokerLeases:
         ``discard``: drop them instead."""
         detail: dict[str, Any] = {"reason": printable(reason)} if reason else {}
         if discard:
-            return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.DISCARDED, Kind.DISCARDED, detail)
+            return await self._settle(
+                subscription, ack_ids, Settlement.ACCEPT, End.DISCARDED, EventKind.DISCARDED, detail
+            )
         native = subscription.settings.dead_letter_native
         place = place_of(subscription.settings)
         if place is not None:
@@ -309,7 +315,7 @@ class BrokerLeases:
                 results.append(Settled(ack_id, LOST))
             else:
                 results.append(Settled(ack_id, FAILED, error))
-        await self._record([*_entries(done, Kind.REJECTED, detail), *_entries(lost, Kind.LEASE_LOST)])
+        await self._record([*_entries(done, EventKind.REJECTED, detail), *_entries(lost, EventKind.LEASE_LOST)])
         self._count(subscription.settings.broker, "rejected", len(done))
         self._count(subscription.settings.broker, "lease_lost", len(lost))
         return results
@@ -340,7 +346,7 @@ class BrokerLeases:
             return error
         return None
 
-    async def _record(self, entries: list[Entry]) -> None:
+    async def _record(self, entries: list[LogEntry]) -> None:
         """Record what the broker was told already; if the ledger is away, as soon as it is back."""
         if entries:
             try:
@@ -352,13 +358,13 @@ class BrokerLeases:
 
     def expired(self, leases: list[Lease]) -> None:
         """Deadlines passed, and the messages went back."""
-        self._parts.recorder.add(_entries(leases, Kind.LEASE_EXPIRED))
+        self._parts.recorder.add(_entries(leases, EventKind.LEASE_EXPIRED))
         for lease in leases:
             self._count(lease.broker, "lease_expired", 1)
 
     def lost(self, lease: Lease) -> None:
         """A channel died with a lease on it."""
-        self._parts.recorder.add(_entries([lease], Kind.LEASE_LOST))
+        self._parts.recorder.add(_entries([lease], EventKind.LEASE_LOST))
         self._count(lease.broker, "lease_lost", 1)
 
     def release_all(self) -> None:
@@ -366,7 +372,7 @@ class BrokerLeases:
         released = [
             lease for lease in self._leases.all() if self._leases.settle(lease, Settlement.RELEASE, End.RELEASED)
         ]
-        self._parts.recorder.add(_entries(released, Kind.RELEASED, {"reason": "the gateway shut down"}))
+        self._parts.recorder.add(_entries(released, EventKind.RELEASED, {"reason": "the gateway shut down"}))
         self._leases.close()
 
     def _count(self, broker: str, event: str, count: int) -> None:
@@ -409,14 +415,14 @@ async def turn_away(
         GatewayError: the dead-letter place took none of them, or the ledger cannot be written.
     """
     at = now_us()
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     errors: list[GatewayError] = []
     done = [arrival for arrival, _ in unwanted]
     try:
         if not parts.ledger.healthy:  # before there is a copy that nobody knows of
             raise LedgerUnavailable(parts.ledger.ready()[1])
         if discards_unmatched(subscription.settings):
-            entries = [arrivals.entry(arrival, Kind.FILTERED, at, reason=reason) for arrival, reason in unwanted]
+            entries = [arrivals.entry(arrival, EventKind.FILTERED, at, reason=reason) for arrival, reason in unwanted]
         else:
             place = place_of(subscription.settings)
             assert place is not None  # the settings are checked
@@ -439,10 +445,10 @@ async def turn_away(
         raise errors[0]
 
 
-def _entries(leases: Sequence[Lease], kind: Kind, detail: dict[str, Any] | None = None) -> list[Entry]:
+def _entries(leases: Sequence[Lease], kind: EventKind, detail: dict[str, Any] | None = None) -> list[LogEntry]:
     at = now_us()
     return [
-        Entry(
+        LogEntry(
             lease.message_id,
             kind,
             at,

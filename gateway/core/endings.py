@@ -14,7 +14,7 @@ from typing import Final
 from gateway.core import envelopes
 from gateway.core.publishing import Publication, PublishOutcome
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable, OutcomeUnknown, error_of
-from gateway.ledger import Ended, Intent, KeyLost, Kind, Ledger, Timeline, id_text
+from gateway.ledger import EndedKey, EventKind, Intent, KeyLost, Ledger, Timeline, id_text
 from gateway.runtime.backoff import Backoff
 from gateway.telemetry import log
 
@@ -23,7 +23,7 @@ LATE_CONFIRM: Final = 10.0
 PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
 """Pause before the ledger is tried again, in seconds; doubled each time. Each pause is a line for debugging only: the
 ledger itself says once that it cannot be written, and hundreds of answers may wait for it."""
-_RECORDED_ERRORS = frozenset({Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN})
+_RECORDED_ERRORS = frozenset({EventKind.UNROUTABLE, EventKind.REFUSED, EventKind.NOT_SENT, EventKind.UNKNOWN})
 
 
 def finality(results: Sequence[PublishOutcome]) -> str:
@@ -59,11 +59,11 @@ async def known(ledger: Ledger, message_id: bytes) -> PublishOutcome:
     result = PublishOutcome(id_text(message_id))
     timeline = await _timeline(ledger, message_id)
     for event in timeline.events if timeline is not None else ():
-        if event.kind is Kind.RESENT:
+        if event.kind is EventKind.RESENT:
             result.resent = True
-        elif event.kind is Kind.CONFIRMED:
+        elif event.kind is EventKind.CONFIRMED:
             result.routed, result.error = True, None
-        elif event.kind is Kind.UNROUTABLE and event.detail.get("mandatory") is False:
+        elif event.kind is EventKind.UNROUTABLE and event.detail.get("mandatory") is False:
             result.routed, result.error = False, None
         elif event.kind in _RECORDED_ERRORS:
             result.routed = False
@@ -82,7 +82,7 @@ async def _timeline(ledger: Ledger, message_id: bytes) -> Timeline | None:
             await backoff.wait()
 
 
-async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
+async def insist(ledger: Ledger, client: str, ended: Sequence[EndedKey]) -> None:
     """Tell the ledger how keys end, again until it is written, or a key is found to be another's. Where events cannot
     be stored, a key ends without them."""
     backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
@@ -98,10 +98,10 @@ async def insist(ledger: Ledger, client: str, ended: Sequence[Ended]) -> None:
 
 
 def _left(
-    ended: Sequence[Ended], errors: Sequence[GatewayError | None]
-) -> tuple[list[Ended], LedgerUnavailable | None]:
+    ended: Sequence[EndedKey], errors: Sequence[GatewayError | None]
+) -> tuple[list[EndedKey], LedgerUnavailable | None]:
     """What is to be tried again; and why it must wait, if it must."""
-    left: list[Ended] = []
+    left: list[EndedKey] = []
     away: LedgerUnavailable | None = None
     for each, error in zip(ended, errors, strict=True):
         if isinstance(error, KeyLost):

@@ -38,7 +38,7 @@ from gateway.core.retired import Retired
 from gateway.core.subscriptions import SubscriptionRegistry
 from gateway.core.topology import Topology
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchMessage
-from gateway.ledger import Kind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
+from gateway.ledger import EventKind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Oversized, Upstream, UpstreamState
@@ -211,7 +211,9 @@ class Gateway:
         upstream.on_state.append(self._broker_changed)
         self._delivery_limits.attend(upstream)
         upstream.on_oversized.append(partial(self._oversized, upstream.name))
-        self.metrics.publishes.labels(upstream.name, Kind.UNKNOWN.value)  # from 0 on, or its first would be no rise
+        self.metrics.publishes.labels(
+            upstream.name, EventKind.UNKNOWN.value
+        )  # from 0 on, or its first would be no rise
         upstream.on_answered.append(self.metrics.confirm_seconds.labels(upstream.name).observe)
 
     def change_brokers(self, made: Mapping[str, Upstream], gone: Collection[str]) -> None:

@@ -16,7 +16,7 @@ from gateway.core.endings import LATE_CONFIRM, PAUSE_MAX, insist, outgoing_of, s
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.publishing import Publication, Publisher
 from gateway.errors import LedgerUnavailable, OutcomeUnknown
-from gateway.ledger import Ended, Entry, Intent, Kind, Ledger
+from gateway.ledger import EndedKey, EventKind, Intent, Ledger, LogEntry
 from gateway.ledger.keys import UNKNOWN
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -71,10 +71,10 @@ class InDoubt:
         if count:
             log("ledger.in_doubt_resolved", count=count)
 
-    async def _entries(self, broker: str, exchange: str, intents: Sequence[Intent], waited: set[str]) -> list[Entry]:
+    async def _entries(self, broker: str, exchange: str, intents: Sequence[Intent], waited: set[str]) -> list[LogEntry]:
         """Send messages of one exchange again: the events of what became of them."""
         upstream = self._find(broker)
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         messages: list[Publication] = []
         for intent in intents:
             try:
@@ -85,7 +85,7 @@ class InDoubt:
                 if upstream is not None:
                     messages.append(item)
                     continue
-            entries.append(Entry(intent.message_id, Kind.UNKNOWN, clock.now_ns() // 1000, broker, "", GONE))
+            entries.append(LogEntry(intent.message_id, EventKind.UNKNOWN, clock.now_ns() // 1000, broker, "", GONE))
         if upstream is None or not messages:
             return entries
         patience = upstream.settings.connect_timeout
@@ -101,13 +101,13 @@ class InDoubt:
             log("ledger.resolving_failed", logging.ERROR, error, broker=broker)
         return entries
 
-    async def _end(self, intents: Sequence[Intent], entries: Sequence[Entry]) -> None:
+    async def _end(self, intents: Sequence[Intent], entries: Sequence[LogEntry]) -> None:
         """Let go of the keys of these messages."""
-        of: dict[bytes, list[Entry]] = {intent.message_id: [] for intent in intents}
+        of: dict[bytes, list[LogEntry]] = {intent.message_id: [] for intent in intents}
         for entry in entries:
             of[entry.message_id].append(entry)
-        clients: dict[str, dict[str, list[Entry]]] = {}
+        clients: dict[str, dict[str, list[LogEntry]]] = {}
         for intent in intents:
             clients.setdefault(intent.client, {}).setdefault(intent.key, []).extend(of[intent.message_id])
         for client, keys in clients.items():
-            await insist(self._ledger, client, [Ended(key, UNKNOWN, found) for key, found in keys.items()])
+            await insist(self._ledger, client, [EndedKey(key, UNKNOWN, found) for key, found in keys.items()])

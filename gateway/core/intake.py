@@ -26,7 +26,7 @@ from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.core.taking import BURY_WITHIN, PAUSE_MIN, Taker
 from gateway.core.turns import Turns
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, InboxRow, Kind
+from gateway.ledger import EventKind, InboxRow, LogEntry
 from gateway.ledger.owed import BacklogEntry, Owed
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -131,7 +131,7 @@ class Batch:
         self._at = now_us()
         self.new: list[Arrival] = []
         self.owed: list[Owed] = []
-        self._entries: list[Entry] = []
+        self._entries: list[LogEntry] = []
         self._inbox: list[InboxRow | None] = []
         for arrival in new:
             self._add(arrival)
@@ -212,9 +212,9 @@ async def turn_away(
         await clock.sleep(PAUSE_MIN)
     at = now_us()
     dead: list[tuple[Arrival, str]] = []
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     if discards:
-        entries = [arrivals.entry(arrival, Kind.FILTERED, at, reason=reason) for arrival, reason in unwanted]
+        entries = [arrivals.entry(arrival, EventKind.FILTERED, at, reason=reason) for arrival, reason in unwanted]
     elif place is None:
         dead = list(unwanted)
     else:
@@ -227,7 +227,7 @@ async def turn_away(
                 dead.append((arrival, f"{reason}; the dead-letter place did not take it: {error}"))
     owed = [arrivals.owed(arrival, at, dead=reason, code=code) for arrival, reason in dead]
     entries += [
-        arrivals.entry(arrival, Kind.DEAD, at, reason=printable(reason)[:500], **arrivals.died(arrival, code))
+        arrivals.entry(arrival, EventKind.DEAD, at, reason=printable(reason)[:500], **arrivals.died(arrival, code))
         for arrival, reason in dead
     ]
     while True:

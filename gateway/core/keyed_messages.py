@@ -53,15 +53,15 @@ from gateway.errors import (
     error_of,
 )
 from gateway.ledger import (
-    Ended,
-    Entry,
+    EndedKey,
     Intent,
     KeyClaim,
     Ledger,
+    LogEntry,
     Mismatch,
     New,
-    Replay,
-    Running,
+    RunningRequest,
+    StoredAnswer,
     Unknown,
     Wanted,
     id_text,
@@ -361,11 +361,11 @@ class _Work:
                         to_send.add(line)
                     else:
                         known_before.append(line)
-                case Replay(body=body):
+                case StoredAnswer(body=body):
                     result = _of_kept(_decode(body))
                 case Mismatch():
                     result = _refused(item, KeyReused("the key was used for another message"))
-                case Running():
+                case RunningRequest():
                     result = _refused(item, KeyRunning("the message with this key is being worked on elsewhere"))
                 case _:
                     result = _refused(item, claim)
@@ -408,7 +408,7 @@ class _Work:
         items = [line.item for line in lines]
         results = await self.publisher.outcomes(self.upstream, self.exchange, items, [future for _, future in sent])
         stay_unknown([result for line, result in zip(lines, results, strict=True) if line.again])
-        entries: dict[bytes, list[Entry]] = {}
+        entries: dict[bytes, list[LogEntry]] = {}
         for entry in self.publisher.events(self.upstream, items, results):
             entries.setdefault(entry.message_id, []).append(entry)
         await self._keep(lines, results, DONE, entries)
@@ -422,7 +422,7 @@ class _Work:
         await self._keep(lines, results, REPEATED, {})
 
     async def _keep(
-        self, lines: Sequence[_Line], results: Sequence[PublishOutcome], how: str, entries: dict[bytes, list[Entry]]
+        self, lines: Sequence[_Line], results: Sequence[PublishOutcome], how: str, entries: dict[bytes, list[LogEntry]]
     ) -> None:
         """End the keys of lines, and tell their outcomes."""
         ended = []
@@ -431,7 +431,7 @@ class _Work:
             final = ending == ANSWERED
             body = _encode(_to_keep(result)) if final else b""
             result.key = how if final else ""
-            ended.append(Ended(line.item.key, ending, entries.get(line.item.id, ()), _MESSAGE if final else 0, body))
+            ended.append(EndedKey(line.item.key, ending, entries.get(line.item.id, ()), _MESSAGE if final else 0, body))
         await insist(self.ledger, self.client, ended)
         for line, result in zip(lines, results, strict=True):
             self.held.pop(line.item.key, None)
@@ -442,7 +442,7 @@ class _Work:
         error = OutcomeUnknown("the gateway failed")
         items = [line.item for line in self.held.values()]
         entries = self.publisher.events(self.upstream, items, [_refused(item, error) for item in items])
-        ended = [Ended(item.key, UNKNOWN, [entry]) for item, entry in zip(items, entries, strict=True)]
+        ended = [EndedKey(item.key, UNKNOWN, [entry]) for item, entry in zip(items, entries, strict=True)]
         await insist(self.ledger, self.client, ended)
         for line in self.lines:
             if not line.outcome.done():

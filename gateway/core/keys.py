@@ -41,13 +41,13 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.ledger import (
-    Entry,
     Intent,
     KeyLost,
     Ledger,
+    LogEntry,
     Mismatch,
-    Replay,
-    Running,
+    RunningRequest,
+    StoredAnswer,
     Unknown,
     id_text,
 )
@@ -203,14 +203,14 @@ class KeyedPublisher:
         ]
         claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents, request.older)
         match claim:
-            case Replay(status, headers, body):
+            case StoredAnswer(status, headers, body):
                 return Answer(status, body, headers, replayed=True)
             case Mismatch():
                 raise KeyReused("the Idempotency-Key was used for another request")
-            case Running():
+            case RunningRequest():
                 raise KeyRunning("the first request with this Idempotency-Key has no answer yet")
         self._pending[request.client, request.key].claimed = True
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         sending: Sequence[Publication] = ()
         try:
             if isinstance(claim, Unknown):
@@ -253,9 +253,9 @@ class KeyedPublisher:
         ]
 
     async def _keep(
-        self, request: KeyedRequest, answer: Answer, results: Sequence[PublishOutcome], entries: Sequence[Entry]
+        self, request: KeyedRequest, answer: Answer, results: Sequence[PublishOutcome], entries: Sequence[LogEntry]
     ) -> None:
-        end: Callable[[Sequence[Entry]], Awaitable[None]]
+        end: Callable[[Sequence[LogEntry]], Awaitable[None]]
         match finality(results):
             case "unknown":
                 end = partial(self._ledger.unknown_key, request.client, request.key)
@@ -272,7 +272,7 @@ class KeyedPublisher:
                 )
         await self._insist(end, entries)
 
-    async def _insist(self, end: Callable[[Sequence[Entry]], Awaitable[None]], entries: Sequence[Entry]) -> None:
+    async def _insist(self, end: Callable[[Sequence[LogEntry]], Awaitable[None]], entries: Sequence[LogEntry]) -> None:
         """Tell the ledger how a key ends, again until it is written, or the key is found to be another's. Where
         events cannot be stored, the key ends without them."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)

@@ -40,7 +40,7 @@ from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.core.turns import Turns
 from gateway.errors import GatewayError, Overloaded
-from gateway.ledger import Entry, Kind, id_text
+from gateway.ledger import EventKind, LogEntry, id_text
 from gateway.ledger.owed import BacklogEntry
 from gateway.limits import PULL_MAX
 from gateway.operations import Settlement
@@ -397,16 +397,20 @@ def _size_of(pulled: Sequence[Pulled]) -> int:
     return sum(len(item.delivery.message.body) for item in pulled)
 
 
-def _delivered(broker: str, subscription: str, most: int, rows: list[BacklogEntry]) -> list[Entry]:
+def _delivered(broker: str, subscription: str, most: int, rows: list[BacklogEntry]) -> list[LogEntry]:
     """The events of rows that are being handed out; ``most``: beyond so many attempts they are not. Runs on the
     writer's thread."""
     at = now_us()
     entries = []
     for row in rows:
         if row.expired:
-            entries.append(entry_of(row.message_id, Kind.LEASE_EXPIRED, at, broker, subscription, lease=row.lease - 1))
+            entries.append(
+                entry_of(row.message_id, EventKind.LEASE_EXPIRED, at, broker, subscription, lease=row.lease - 1)
+            )
         if not 0 < most < row.attempt:
             entries.append(
-                entry_of(row.message_id, Kind.DELIVERED, at, broker, subscription, lease=row.lease, attempt=row.attempt)
+                entry_of(
+                    row.message_id, EventKind.DELIVERED, at, broker, subscription, lease=row.lease, attempt=row.attempt
+                )
             )
     return entries

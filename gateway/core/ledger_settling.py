@@ -27,7 +27,7 @@ from gateway.core.shelves import Shelves
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import EntriesRefused, GatewayError
-from gateway.ledger import Entry, Kind
+from gateway.ledger import EventKind, LogEntry
 from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending
 from gateway.telemetry import log
 
@@ -87,7 +87,7 @@ class LedgerSettling:
 
     async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
         """The consumer is done with the messages: they go. A repeated acknowledgement succeeds."""
-        return await self._settle(subscription, ack_ids, Ending.DONE, Kind.ACKNOWLEDGED)
+        return await self._settle(subscription, ack_ids, Ending.DONE, EventKind.ACKNOWLEDGED)
 
     async def release(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
@@ -114,7 +114,7 @@ class LedgerSettling:
         """:meth:`release`, whatever ``max_deliveries`` says."""
         detail: dict[str, Any] = {"delay": delay} if delay else {}
         results = await self._settle(
-            subscription, ack_ids, Ending.RETRY, Kind.RELEASED, due_in=delay, front=not delay, **detail
+            subscription, ack_ids, Ending.RETRY, EventKind.RELEASED, due_in=delay, front=not delay, **detail
         )
         if any(item.status == SUCCESS for item in results):
             self._shelves[subscription.name].due_in(delay)
@@ -123,7 +123,7 @@ class LedgerSettling:
     async def extend(self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
         """Let leases end ``seconds`` from now."""
         results = await self._settle(
-            subscription, ack_ids, Ending.EXTEND, Kind.EXTENDED, due_in=float(seconds), seconds=seconds
+            subscription, ack_ids, Ending.EXTEND, EventKind.EXTENDED, due_in=float(seconds), seconds=seconds
         )
         if any(item.status == SUCCESS for item in results):
             self._shelves[subscription.name].due_in(float(seconds))
@@ -136,7 +136,7 @@ class LedgerSettling:
         nothing, they stay dead in the ledger. ``discard``: drop them instead."""
         if discard:
             detail: dict[str, Any] = {"reason": printable(reason)[:500]} if reason else {}
-            return await self._settle(subscription, ack_ids, Ending.DONE, Kind.DISCARDED, **detail)
+            return await self._settle(subscription, ack_ids, Ending.DONE, EventKind.DISCARDED, **detail)
         return await self._reject(subscription, ack_ids, reason or "rejected", Ending.DEAD)
 
     def _read(self, subscription: SubscriptionResource, ack_id: str) -> LedgerAckId | None:
@@ -150,7 +150,7 @@ class LedgerSettling:
         subscription: SubscriptionResource,
         ack_ids: Sequence[str],
         ending: Ending,
-        kind: Kind,
+        kind: EventKind,
         *,
         due_in: float = 0.0,
         front: bool = False,
@@ -236,7 +236,7 @@ class LedgerSettling:
             return False
         timeline = await self._parts.ledger.timeline(lease.message_id)
         return timeline is not None and any(
-            event.kind is Kind.ACKNOWLEDGED
+            event.kind is EventKind.ACKNOWLEDGED
             and event.detail.get("subscription") == subscription.name
             and event.detail.get("lease") == lease.lease
             for event in timeline.events
@@ -307,12 +307,12 @@ class LedgerSettling:
                     "exchange": printable(place.exchange),
                     "routing_key": printable(place.routing_key),
                 }
-                entry = entry_of(row.message_id, Kind.DEAD_LETTERED, at, broker, name, lease=row.lease, **told)
+                entry = entry_of(row.message_id, EventKind.DEAD_LETTERED, at, broker, name, lease=row.lease, **told)
                 settlements.append(BacklogSettlement(row.id, Ending.DONE, row.lease, entries=(entry,)))
                 continue
             if why is not None and place is not None:
                 told["dead_letter_place"] = printable(str(why))[:500]
-            entry = entry_of(row.message_id, Kind.DEAD, at, broker, name, lease=row.lease, **told)
+            entry = entry_of(row.message_id, EventKind.DEAD, at, broker, name, lease=row.lease, **told)
             settlements.append(
                 BacklogSettlement(row.id, Ending.DEAD, row.lease, reason={**told, "at": at}, entries=(entry,))
             )
@@ -327,15 +327,15 @@ class LedgerSettling:
             self._parts.metrics.deliveries.labels(broker, event).inc(count)
 
 
-def _handed_back(lease: LedgerLease, at: int, reason: str) -> Entry:
+def _handed_back(lease: LedgerLease, at: int, reason: str) -> LogEntry:
     return entry_of(
-        lease.message_id, Kind.RELEASED, at, lease.broker, lease.subscription, lease=lease.number, reason=reason
+        lease.message_id, EventKind.RELEASED, at, lease.broker, lease.subscription, lease=lease.number, reason=reason
     )
 
 
-def entry_of(message_id: bytes, kind: Kind, at: int, broker: str, subscription: str, **detail: Any) -> Entry:
+def entry_of(message_id: bytes, kind: EventKind, at: int, broker: str, subscription: str, **detail: Any) -> LogEntry:
     """An event of a message that the ledger knows."""
-    return Entry(message_id, kind, at, broker, "", {"subscription": subscription, **detail})
+    return LogEntry(message_id, kind, at, broker, "", {"subscription": subscription, **detail})
 
 
 def used_up(most: int) -> str:

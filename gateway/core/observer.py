@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import BacklogCounts, Ledger
-from gateway.ledger.promises import Standing
+from gateway.ledger.promises import PendingCounts
 from gateway.runtime.clock import clock
 from gateway.series import OTHER
 from gateway.telemetry import Metrics, log
@@ -78,7 +78,7 @@ class Observer:
         self._show(await self._ledger.deliveries.backlogs())
         self._stand(await self._ledger.promises.standing())
 
-    def _stand(self, found: Standing) -> None:
+    def _stand(self, found: PendingCounts) -> None:
         metrics = self._metrics
         for state, number in (("due", found.due), ("later", found.later), ("refused", found.dead)):
             metrics.outbox_messages.labels(state).set(number)

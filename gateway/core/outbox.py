@@ -53,14 +53,14 @@ from gateway.errors import (
     StateError,
 )
 from gateway.ledger import (
-    Entry,
-    Kind,
+    EventKind,
     Ledger,
+    LogEntry,
     Mismatch,
     New,
     OutboxFilter,
     Promised,
-    Replay,
+    StoredAnswer,
     Timeline,
     id_text,
 )
@@ -109,7 +109,7 @@ class Scheduled:
     @property
     def is_cancelled(self) -> bool:
         """It was taken back."""
-        return self.timeline is not None and any(event.kind is Kind.CANCELLED for event in self.timeline.events)
+        return self.timeline is not None and any(event.kind is EventKind.CANCELLED for event in self.timeline.events)
 
     @property
     def client(self) -> str:
@@ -123,9 +123,9 @@ class Scheduled:
 class Work:
     """What became of a batch: what goes, what is tried again, what is kept; as ``ledger.outbox.settle`` takes it."""
 
-    done: list[tuple[bytes, Sequence[Entry]]] = field(default_factory=list)
+    done: list[tuple[bytes, Sequence[LogEntry]]] = field(default_factory=list)
     retry: list[tuple[bytes, float, dict[str, Any]]] = field(default_factory=list)
-    kept: list[tuple[bytes, Sequence[Entry], dict[str, Any]]] = field(default_factory=list)
+    kept: list[tuple[bytes, Sequence[LogEntry], dict[str, Any]]] = field(default_factory=list)
 
 
 class _Lane:
@@ -234,7 +234,7 @@ class Outbox:
             older=request.older,
         )
         match claim:
-            case Replay(status, headers, body):
+            case StoredAnswer(status, headers, body):
                 return Answer(status, body, headers, replayed=True)
             case Mismatch():
                 raise KeyReused("the Idempotency-Key was used for another request")
@@ -267,7 +267,7 @@ class Outbox:
 
     def _rows(
         self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str
-    ) -> tuple[list[Promised], list[Entry]]:
+    ) -> tuple[list[Promised], list[LogEntry]]:
         at = clock.now_ns() // 1000
         name, version = upstream.name, version_name(upstream)
         rows, entries = [], []
@@ -289,7 +289,7 @@ class Outbox:
                 )
             )
             message = describe(name, version, exchange, item, client, "http")
-            entries.append(Entry(item.id, Kind.SCHEDULED, at, name, version, detail or None, message))
+            entries.append(LogEntry(item.id, EventKind.SCHEDULED, at, name, version, detail or None, message))
         return rows, entries
 
     # ------------------------------------------------------------------------------------- looking, steering
@@ -302,7 +302,7 @@ class Outbox:
         """
         row = await self._ledger.outbox.get(message_id)
         timeline = await self._ledger.timeline(message_id) if row is None else None
-        if row is None and not (timeline and any(event.kind is Kind.SCHEDULED for event in timeline.events)):
+        if row is None and not (timeline and any(event.kind is EventKind.SCHEDULED for event in timeline.events)):
             raise NoSuchMessage(f"nothing was scheduled under the id {id_text(message_id)}")
         return Scheduled(message_id, row, timeline, "" if row is None else self.waits_for(row))
 
@@ -334,11 +334,11 @@ class Outbox:
         if found.is_cancelled:
             return
         if row is not None:
-            entry = Entry(
-                message_id, Kind.CANCELLED, clock.now_ns() // 1000, row.broker, "", {"client": printable(client)}
+            entry = LogEntry(
+                message_id, EventKind.CANCELLED, clock.now_ns() // 1000, row.broker, "", {"client": printable(client)}
             )
             if await self._ledger.outbox.cancel(message_id, entry):
-                self._metrics.publishes.labels(row.broker, Kind.CANCELLED.value).inc()
+                self._metrics.publishes.labels(row.broker, EventKind.CANCELLED.value).inc()
                 self._count([row], -1)
                 return
             if (await self.get(message_id)).is_cancelled:  # by somebody else meanwhile
@@ -354,7 +354,7 @@ class Outbox:
         """
         row = (await self.get(message_id)).row
         if row is not None:
-            entry = Entry(message_id, Kind.SCHEDULED, clock.now_ns() // 1000, row.broker, "", {"retry": True})
+            entry = LogEntry(message_id, EventKind.SCHEDULED, clock.now_ns() // 1000, row.broker, "", {"retry": True})
             if await self._ledger.outbox.revive(message_id, entry):
                 self._look_for(row.broker)
                 return
@@ -363,7 +363,7 @@ class Outbox:
     def _told(self, broker: str, messages: Sequence[Publication]) -> None:
         if not messages:
             return
-        self._metrics.publishes.labels(broker, Kind.SCHEDULED.value).inc(len(messages))
+        self._metrics.publishes.labels(broker, EventKind.SCHEDULED.value).inc(len(messages))
         now = clock.now_ns() // 1000
         if any((item.not_before or 0) <= now for item in messages):
             self._look_for(broker)
@@ -529,7 +529,7 @@ class Outbox:
                 message, mandatory = envelopes.decode(row.payload)
             except EnvelopeError as error:  # never to be sent, and not to be thrown away either
                 told = {"code": error.code, "text": str(error)}
-                entry = Entry(row.message_id, Kind.NOT_SENT, clock.now_ns() // 1000, broker, "", told)
+                entry = LogEntry(row.message_id, EventKind.NOT_SENT, clock.now_ns() // 1000, broker, "", told)
                 work.kept.append((row.message_id, [entry], row.reason | told))
                 self._metrics.outbox_refused.labels(broker, error.code).inc()
             else:

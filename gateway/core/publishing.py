@@ -36,7 +36,7 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotate
-from gateway.ledger import Entry, KeptBody, Kind, Ledger, MessageIds, NewMessage, id_text
+from gateway.ledger import EventKind, KeptBody, Ledger, LogEntry, MessageIds, NewMessage, id_text
 from gateway.message import Message
 from gateway.runtime.clock import clock
 from gateway.telemetry import Metrics, log
@@ -64,14 +64,14 @@ UNROUTABLE: Final[dict[str, Any]] = {
 }
 """Detail of the event where the caller allows that no queue takes the message."""
 
-OUTCOMES: Mapping[type[GatewayError], Kind] = {
-    Unroutable: Kind.UNROUTABLE,
-    PublishRefused: Kind.REFUSED,
-    RemoteError: Kind.REFUSED,
-    OutcomeUnknown: Kind.UNKNOWN,
-    BrokerUnavailable: Kind.NOT_SENT,
-    LocalError: Kind.NOT_SENT,
-    LimitExceeded: Kind.NOT_SENT,
+OUTCOMES: Mapping[type[GatewayError], EventKind] = {
+    Unroutable: EventKind.UNROUTABLE,
+    PublishRefused: EventKind.REFUSED,
+    RemoteError: EventKind.REFUSED,
+    OutcomeUnknown: EventKind.UNKNOWN,
+    BrokerUnavailable: EventKind.NOT_SENT,
+    LocalError: EventKind.NOT_SENT,
+    LimitExceeded: EventKind.NOT_SENT,
 }
 """Error -> the event it is recorded as. A subclass counts as its nearest ancestor here."""
 
@@ -127,7 +127,7 @@ class Publisher:
         self._metrics = metrics
         self._intent_always = intent_always
         self._orders = 0
-        self._counters: dict[tuple[str, Kind], Counter] = {}
+        self._counters: dict[tuple[str, EventKind], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         self._durable_queues: OrderedDict[tuple[str, str], bool] = OrderedDict()
 
@@ -325,26 +325,32 @@ class Publisher:
 
     def accepted(
         self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str, origin: str = "http"
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """The events that say that we took the messages."""
         at = clock.now_ns() // 1000
         name = upstream.name
         version = version_name(upstream)
         return [
-            Entry(
-                item.id, Kind.ACCEPTED, at, name, version, None, describe(name, version, exchange, item, client, origin)
+            LogEntry(
+                item.id,
+                EventKind.ACCEPTED,
+                at,
+                name,
+                version,
+                None,
+                describe(name, version, exchange, item, client, origin),
             )
             for item in messages
         ]
 
     def events(
         self, upstream: Upstream, messages: Sequence[Publication], results: Sequence[PublishOutcome]
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """The events that say what became of them; one that was sent again has ``resent`` before its outcome."""
         at = clock.now_ns() // 1000
         name = upstream.name
         version = version_name(upstream)
-        counts: dict[Kind, int] = {}
+        counts: dict[EventKind, int] = {}
         resent = 0
         entries = []
         for item, result in zip(messages, results, strict=True):
@@ -352,15 +358,15 @@ class Publisher:
             counts[kind] = counts.get(kind, 0) + 1
             if result.resent:
                 resent += 1
-                entries.append(Entry(item.id, Kind.RESENT, at, name, version))
-            entries.append(Entry(item.id, kind, at, name, version, detail))
+                entries.append(LogEntry(item.id, EventKind.RESENT, at, name, version))
+            entries.append(LogEntry(item.id, kind, at, name, version, detail))
         for kind, count in counts.items():
             self._counter(name, kind).inc(count)
         if resent:
             self._metrics.resent.labels(name).inc(resent)
         return entries
 
-    def _counter(self, broker: str, kind: Kind) -> Counter:
+    def _counter(self, broker: str, kind: EventKind) -> Counter:
         counter = self._counters.get((broker, kind))
         if counter is None:
             counter = self._counters[broker, kind] = self._metrics.publishes.labels(broker, kind.value)
@@ -453,11 +459,11 @@ def headers_of(message: Message) -> Mapping[str, Any] | None:
         return None
 
 
-def outcome_of(result: PublishOutcome) -> tuple[Kind, dict[str, Any] | None]:
+def outcome_of(result: PublishOutcome) -> tuple[EventKind, dict[str, Any] | None]:
     """The event that a result is recorded as."""
     error = result.error
     if error is None:
-        return (Kind.CONFIRMED, None) if result.routed else (Kind.UNROUTABLE, UNROUTABLE)
+        return (EventKind.CONFIRMED, None) if result.routed else (EventKind.UNROUTABLE, UNROUTABLE)
     for kind in type(error).__mro__:
         if kind in OUTCOMES:
             text = str(error).encode("utf-8", "backslashreplace").decode()

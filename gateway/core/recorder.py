@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from gateway.errors import GatewayError, LedgerUnavailable
-from gateway.ledger import Entry, Ledger
+from gateway.ledger import Ledger, LogEntry
 from gateway.runtime.backoff import Backoff
 from gateway.telemetry import Metrics, log
 
@@ -30,11 +30,11 @@ class Recorder:
     def __init__(self, ledger: Ledger, metrics: Metrics) -> None:
         self._ledger = ledger
         self._metrics = metrics
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[LogEntry] = deque()
         self._task: asyncio.Task[None] | None = None
         self._dropping = False
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[LogEntry]) -> None:
         """Write these events some time soon."""
         self._waiting.extend(entries)
         surplus = len(self._waiting) - KEPT_MAX

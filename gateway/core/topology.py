@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.core.publishing import Publisher
 from gateway.errors import GatewayError, NotFound, PreconditionFailed
-from gateway.ledger import Ledger, Resource
+from gateway.ledger import Ledger, ResourceRecord
 from gateway.notation.values import ValueProblem, table_from_json, text_from_json
 from gateway.operations import ExchangeFound
 from gateway.telemetry import log
@@ -242,7 +242,9 @@ class Topology:
 
     # -------------------------------------------------------------------------------------------- known
 
-    async def known(self, kind: str, broker: str, cursor: str | None, limit: int) -> tuple[list[Resource], str | None]:
+    async def known(
+        self, kind: str, broker: str, cursor: str | None, limit: int
+    ) -> tuple[list[ResourceRecord], str | None]:
         """A page of what was declared here of ``kind`` (QUEUE, EXCHANGE, BINDING)."""
         self._find(broker)
         return await self._ledger.list_resources(_kind(kind, broker), cursor, limit)

@@ -44,9 +44,9 @@
     ids.py          UUIDv7
 """
 
-from gateway.ledger.branches import Branch, BranchStatus
+from gateway.ledger.branches import BranchRecord, BranchStatus
 from gateway.ledger.ids import MessageIds, id_text, parse_id
-from gateway.ledger.keyring import Ended, Wanted
+from gateway.ledger.keyring import EndedKey, Wanted
 from gateway.ledger.logged import Extent, Floor, Run, Spooled, StoredCursor
 from gateway.ledger.owed import (
     BacklogCounts,
@@ -60,28 +60,28 @@ from gateway.ledger.owed import (
     Promised,
 )
 from gateway.ledger.records import (
-    Entry,
-    Event,
     EventFilter,
-    Hour,
     HourFilter,
+    HourlyEvents,
     InboxRow,
     Intent,
     KeyClaim,
     KeyLost,
+    LogEntry,
     MessageFilter,
     Mismatch,
     New,
     NewMessage,
-    Replay,
-    Resource,
-    Running,
+    RecordedEvent,
+    ResourceRecord,
+    RunningRequest,
     Seen,
+    StoredAnswer,
     StoredMessage,
     Timeline,
     Unknown,
 )
-from gateway.ledger.states import Kind, State
+from gateway.ledger.states import EventKind, MessageState
 from gateway.ledger.store import Ledger
 from gateway.ledger.windows import Happened
 from gateway.logs import Log
@@ -90,42 +90,42 @@ __all__ = [
     "BacklogCounts",
     "BacklogEntry",
     "BacklogSettlement",
-    "Branch",
+    "BranchRecord",
     "BranchStatus",
     "DeliveryFilter",
-    "Ended",
+    "EndedKey",
     "Ending",
-    "Entry",
-    "Event",
     "EventFilter",
+    "EventKind",
     "Extent",
     "Floor",
     "Happened",
-    "Hour",
     "HourFilter",
+    "HourlyEvents",
     "InboxRow",
     "Intent",
     "KeptBody",
     "KeyClaim",
     "KeyLost",
-    "Kind",
     "Ledger",
     "Log",
+    "LogEntry",
     "MessageFilter",
     "MessageIds",
+    "MessageState",
     "Mismatch",
     "New",
     "NewMessage",
     "OutboxFilter",
     "Owed",
     "Promised",
-    "Replay",
-    "Resource",
+    "RecordedEvent",
+    "ResourceRecord",
     "Run",
-    "Running",
+    "RunningRequest",
     "Seen",
     "Spooled",
-    "State",
+    "StoredAnswer",
     "StoredCursor",
     "StoredMessage",
     "Timeline",

@@ -18,7 +18,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.errors import NoSuchResource, StateError
-from gateway.ledger.audit import Head
+from gateway.ledger.audit import AuditHead
 from gateway.ledger.models import api_keys
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ApiKeys:
             LedgerUnavailable: it is not remembered.
         """
 
-        def run(connection: sa.Connection) -> tuple[None, Head]:
+        def run(connection: sa.Connection) -> tuple[None, AuditHead]:
             _alone(connection)
             _insert(connection, key, now, self.macs)
             return None, self._ledger.audit.chain(connection, [(now, entry)])
@@ -192,7 +192,7 @@ class ApiKeys:
             NoSuchResource: there is none of that id.
         """
 
-        def run(connection: sa.Connection) -> tuple[ApiKey, Head | None]:
+        def run(connection: sa.Connection) -> tuple[ApiKey, AuditHead | None]:
             _alone(connection)
             found = _get(connection, key_id)
             if found.revoked_at:
@@ -211,7 +211,7 @@ class ApiKeys:
             StateError: it is not live, or its client has two already.
         """
 
-        def run(connection: sa.Connection) -> tuple[ApiKey, Head]:
+        def run(connection: sa.Connection) -> tuple[ApiKey, AuditHead]:
             _alone(connection)
             old = _get(connection, key_id)
             if not old.live(now):
@@ -231,7 +231,7 @@ class ApiKeys:
         """Give the live rows that have no MAC one, and return those: a release before MACs wrote them. What they were
         until now nobody can say, so the audit log names them."""
 
-        def run(connection: sa.Connection) -> tuple[list[ApiKey], Head | None]:
+        def run(connection: sa.Connection) -> tuple[list[ApiKey], AuditHead | None]:
             _alone(connection)
             rows = connection.execute(sa.select(api_keys).where(_live(now) & api_keys.c.mac.is_(None))).all()
             found = [self.macs.sealed(_key(row)) for row in rows]
@@ -280,9 +280,9 @@ class ApiKeys:
             ]
             connection.execute(this.values(values), rows)
 
-    async def _recorded(self, run: Callable[[sa.Connection], tuple[T, Head | None]]) -> T:
+    async def _recorded(self, run: Callable[[sa.Connection], tuple[T, AuditHead | None]]) -> T:
         """Run a change with its row of the audit log, in one transaction."""
-        found: tuple[T, Head | None] = await self._ledger.task(lambda connection, _: run(connection))
+        found: tuple[T, AuditHead | None] = await self._ledger.task(lambda connection, _: run(connection))
         value, head = found
         if head is not None:
             self._ledger.audit.note(head)

@@ -44,7 +44,7 @@ MODULES: Final = {
 """Dialect -> what it takes."""
 
 
-class Worker:
+class ArrowWorker:
     """A process, asked for one segment at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -102,7 +102,7 @@ class ArrowPool:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._idle: list[Worker] = []
+        self._idle: list[ArrowWorker] = []
         self._turns = asyncio.Semaphore(WORKERS)
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
@@ -165,7 +165,7 @@ class ArrowPool:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(worker.close() for worker in idle))
 
-    async def _start(self) -> Worker:
+    async def _start(self) -> ArrowWorker:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -178,9 +178,9 @@ class ArrowPool:
         hello = Hello(self._database.dialect, self._database.arrow_uri)  # not on the command line, which all may read
         process.stdin.write(msgspec.json.encode(hello) + b"\n")
         telemetry.log("ledger.arrow_worker", logging.DEBUG, pid=process.pid)
-        return Worker(process)
+        return ArrowWorker(process)
 
-    def _keep(self, worker: Worker) -> None:
+    def _keep(self, worker: ArrowWorker) -> None:
         worker.idle_since = clock.monotonic()
         self._idle.append(worker)
         if self._sweeper is None or self._sweeper.done():

@@ -67,7 +67,7 @@ _COLUMNS: Final = tuple(audit_log.c)
 _LAST = sa.select(audit_log).order_by(audit_log.c.sequence.desc()).limit(1)
 
 
-class Row(NamedTuple):
+class AuditRow(NamedTuple):
     """One row, as it is stored."""
 
     sequence: int
@@ -86,7 +86,7 @@ class Row(NamedTuple):
         return parse(self.entry)
 
 
-class Head(NamedTuple):
+class AuditHead(NamedTuple):
     """The end of the chain."""
 
     sequence: int
@@ -112,7 +112,7 @@ class AuditKeys:
         """The MAC of a row. ``before``: that of the row before. Raises KeyError where there is no such key."""
         return hmac.digest(self._keys[name], hashed + before, "sha256")
 
-    def is_right(self, row: Row, before: bytes) -> bool:
+    def is_right(self, row: AuditRow, before: bytes) -> bool:
         """Whether a row has the MAC that its key makes. Raises KeyError where there is no such key."""
         expected = self.mac(row.mac_key or "", row.hash, before)
         return row.mac is not None and hmac.compare_digest(expected, row.mac)
@@ -123,14 +123,14 @@ def hash_of(sequence: int, at: int, entry: bytes, previous: bytes) -> bytes:
     return sha256(sequence.to_bytes(8) + at.to_bytes(8) + previous + entry).digest()
 
 
-def append(connection: sa.Connection, entries: Entries, keys: AuditKeys | None = None) -> Head:
+def append(connection: sa.Connection, entries: Entries, keys: AuditKeys | None = None) -> AuditHead:
     """Chain entries, each with its time in microseconds, to the end; the new end. Within the caller's transaction, so
     that what is recorded and its record are one commit. ``keys`` None: without MACs."""
     _alone(connection)
     return _append(connection, last_row(connection), entries, keys)
 
 
-def _append(connection: sa.Connection, last: Row | None, entries: Entries, keys: AuditKeys | None) -> Head:
+def _append(connection: sa.Connection, last: AuditRow | None, entries: Entries, keys: AuditKeys | None) -> AuditHead:
     sequence, previous, mac, newest = 0, BEGIN, b"", 0
     if last is not None:
         sequence, previous, mac, newest = last.sequence, last.hash, last.mac or b"", last.at
@@ -145,11 +145,11 @@ def _append(connection: sa.Connection, last: Row | None, entries: Entries, keys:
         hashed = hash_of(sequence, newest, octets, previous)
         name = keys.name if keys is not None and keys.name else None
         mac = keys.mac(name, hashed, mac or NO_MAC) if keys is not None and name else b""
-        made.append(Row(sequence, newest, octets, previous, hashed, mac or None, name)._asdict())
+        made.append(AuditRow(sequence, newest, octets, previous, hashed, mac or None, name)._asdict())
         previous = hashed
     if made:
         connection.execute(sa.insert(audit_log), made)
-    return Head(sequence, previous, mac)
+    return AuditHead(sequence, previous, mac)
 
 
 def _alone(connection: sa.Connection) -> None:
@@ -158,25 +158,25 @@ def _alone(connection: sa.Connection) -> None:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
 
 
-def last_row(connection: sa.Connection) -> Row | None:
+def last_row(connection: sa.Connection) -> AuditRow | None:
     """The newest row."""
     row = connection.execute(_LAST).one_or_none()
-    return Row(*row) if row is not None else None
+    return AuditRow(*row) if row is not None else None
 
 
-def row_at(connection: sa.Connection, sequence: int) -> Row | None:
+def row_at(connection: sa.Connection, sequence: int) -> AuditRow | None:
     """The row of that number."""
     row = connection.execute(sa.select(*_COLUMNS).where(audit_log.c.sequence == sequence)).one_or_none()
-    return Row(*row) if row is not None else None
+    return AuditRow(*row) if row is not None else None
 
 
-def read(connection: sa.Connection, after: int = 0, limit: int = PAGE) -> list[Row]:
+def read(connection: sa.Connection, after: int = 0, limit: int = PAGE) -> list[AuditRow]:
     """Rows behind a sequence number, in order."""
     query = sa.select(*_COLUMNS).where(audit_log.c.sequence > after).order_by(audit_log.c.sequence).limit(limit)
-    return [Row(*row) for row in connection.execute(query)]
+    return [AuditRow(*row) for row in connection.execute(query)]
 
 
-def rows(connection: sa.Connection, after: int = 0) -> Iterator[Row]:
+def rows(connection: sa.Connection, after: int = 0) -> Iterator[AuditRow]:
     """All rows behind a sequence number, in order, of which a page is in memory."""
     while page := read(connection, after):
         yield from page
@@ -190,7 +190,7 @@ def keys_used(connection: sa.Connection) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def trim(connection: sa.Connection, now: int, days: int, keys: AuditKeys | None = None) -> tuple[int, Head | None]:
+def trim(connection: sa.Connection, now: int, days: int, keys: AuditKeys | None = None) -> tuple[int, AuditHead | None]:
     """Let rows go that are older than ``days``, at most :data:`CHUNK` of them, and chain a row that says so; how many
     went, and the new end. ``now``: the row's time, in microseconds. Rows go by whole days, so that this says it once a
     day."""
@@ -227,19 +227,19 @@ class Audit:
         self._ledger = ledger
         self._shared = shared
         self.keys = AuditKeys(keys) if keys else None
-        self.head: Head | None = None
+        self.head: AuditHead | None = None
         """The newest row that this process knows of; None: none yet."""
         self.broken = ""
         """What was found wrong with the log since the start; empty: nothing."""
-        self.missed: Head | None = None
+        self.missed: AuditHead | None = None
         """The row that was known then: the head that shows what is wrong."""
 
-    async def append(self, entries: Entries) -> Head:
+    async def append(self, entries: Entries) -> AuditHead:
         """Chain entries to the end. Durable when it returns. Raises LedgerUnavailable."""
-        head: Head = await self._ledger.task(lambda connection, _: self.chain(connection, entries))
+        head: AuditHead = await self._ledger.task(lambda connection, _: self.chain(connection, entries))
         return self.note(head)
 
-    def chain(self, connection: sa.Connection, entries: Entries) -> Head:
+    def chain(self, connection: sa.Connection, entries: Entries) -> AuditHead:
         """:func:`append` within the caller's transaction, which passes the end to :meth:`note` once that is durable."""
         _alone(connection)
         last = last_row(connection)
@@ -247,7 +247,7 @@ class Audit:
             entries = [(entries[0][0], self._tell(why)), *entries]
         return _append(connection, last, entries, self.keys)
 
-    def note(self, head: Head) -> Head:
+    def note(self, head: AuditHead) -> AuditHead:
         """Remember the end of the log."""
         if self.head is None or head.sequence > self.head.sequence:
             self.head = head
@@ -256,7 +256,7 @@ class Audit:
     async def trim(self, now: int, days: int) -> int:
         """:func:`trim` in a transaction of its own; how many rows went. Raises LedgerUnavailable."""
 
-        def run(connection: sa.Connection, _: Any) -> tuple[int, Head | None]:
+        def run(connection: sa.Connection, _: Any) -> tuple[int, AuditHead | None]:
             self._check(connection, now)
             return trim(connection, now, days, self.keys)
 
@@ -275,7 +275,7 @@ class Audit:
         """
         known = self.head
 
-        def run(connection: sa.Connection) -> tuple[Row | None, bool]:
+        def run(connection: sa.Connection) -> tuple[AuditRow | None, bool]:
             last = last_row(connection)
             sound = not self._trouble(connection, last, known) and not self._forged(connection, last)
             return last, sound and not (last is not None and last.mac is None and self.keys is not None)
@@ -284,9 +284,9 @@ class Audit:
         if not sound:
             self.note(await self._ledger.task(lambda connection, _: self._check(connection, now)))
         elif last is not None:
-            self.note(Head(last.sequence, last.hash, last.mac or b""))
+            self.note(AuditHead(last.sequence, last.hash, last.mac or b""))
 
-    def _check(self, connection: sa.Connection, now: int) -> Head:
+    def _check(self, connection: sa.Connection, now: int) -> AuditHead:
         """Write the row that :meth:`look` says, if one is needed; the end of the log."""
         _alone(connection)
         last = last_row(connection)
@@ -305,7 +305,7 @@ class Audit:
         head = f"{known.sequence}:{known.hash.hex()}" if known is not None else ""
         return {"action": BROKEN, "detail": why, "head": head}
 
-    def _trouble(self, connection: sa.Connection, last: Row | None, known: Head | None) -> str:
+    def _trouble(self, connection: sa.Connection, last: AuditRow | None, known: AuditHead | None) -> str:
         """Why the log is not one that goes on from the row that is known; empty: it is."""
         if known is None:
             return ""
@@ -322,7 +322,7 @@ class Audit:
             return f"row {known.sequence} is not the one that this gateway knows"
         return ""
 
-    def _forged(self, connection: sa.Connection, last: Row | None) -> str:
+    def _forged(self, connection: sa.Connection, last: AuditRow | None) -> str:
         """Why no gateway can have written the newest row; empty: one may have."""
         if last is None or self.keys is None:
             return ""
@@ -338,7 +338,7 @@ class Audit:
             return ""  # of another gateway's key, which the whole check names
         return f"row {last.sequence} has a MAC that its key does not make"
 
-    async def read(self, after: int = 0, limit: int = PAGE) -> list[Row]:
+    async def read(self, after: int = 0, limit: int = PAGE) -> list[AuditRow]:
         """Rows behind a sequence number, in order. Raises LedgerUnavailable."""
-        found: list[Row] = await self._ledger.read(lambda connection: read(connection, after, limit))
+        found: list[AuditRow] = await self._ledger.read(lambda connection: read(connection, after, limit))
         return found

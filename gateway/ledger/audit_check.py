@@ -23,9 +23,9 @@ from gateway.ledger.audit import (
     ENTRY_MAX,
     NO_MAC,
     TRIMMED,
+    AuditHead,
     AuditKeys,
-    Head,
-    Row,
+    AuditRow,
     hash_of,
 )
 from gateway.ledger.models import audit_log
@@ -40,7 +40,7 @@ SKEW: Final = 300_000_000
 """How far the clock of a gateway may be ahead of that of whoever checks, in microseconds."""
 
 
-class Rules(NamedTuple):
+class AuditRules(NamedTuple):
     """What a log is checked against."""
 
     keys: AuditKeys | None = None
@@ -60,11 +60,11 @@ class Rules(NamedTuple):
         return any(sequence in each for each in self.accepted)
 
 
-class Checked(NamedTuple):
+class AuditResult(NamedTuple):
     """What :func:`verify` found."""
 
     rows: int
-    head: Head
+    head: AuditHead
     """Of what is sound."""
     broken: int = 0
     """The first sequence number that is wrong; 0: none is."""
@@ -77,14 +77,16 @@ class Checked(NamedTuple):
     """How many rows behind that have none."""
 
 
-ANY: Final = Rules()
+ANY: Final = AuditRules()
 """The chain alone."""
 
 
-def verify(connection: sa.Connection, known: Head | Sequence[Head] | None = None, rules: Rules = ANY) -> Checked:
+def verify(
+    connection: sa.Connection, known: AuditHead | Sequence[AuditHead] | None = None, rules: AuditRules = ANY
+) -> AuditResult:
     """Walk the whole chain, within one snapshot. ``known``: heads that were kept elsewhere, which must still be on
     it."""
-    heads = [] if known is None else [known] if isinstance(known, Head) else list(known)
+    heads = [] if known is None else [known] if isinstance(known, AuditHead) else list(known)
     check = _Check(rules, heads)
     for row in _rows(connection):
         if (at := check.add(row)) is not None:
@@ -92,7 +94,7 @@ def verify(connection: sa.Connection, known: Head | Sequence[Head] | None = None
     return check.found(*(check.end() or (0, "")))
 
 
-def _rows(connection: sa.Connection) -> Iterator[Row]:
+def _rows(connection: sa.Connection) -> Iterator[AuditRow]:
     """All rows in order, of which a page is in memory. Of a value that is longer than any that a gateway writes only so
     much is read that it is not sound."""
     columns = audit_log.c
@@ -105,7 +107,7 @@ def _rows(connection: sa.Connection) -> Iterator[Row]:
     )
     query = sa.select(columns.sequence, columns.at, *cut).order_by(columns.sequence).limit(PAGE)
     after = 0
-    while page := [Row(*row) for row in connection.execute(query.where(columns.sequence > after))]:
+    while page := [AuditRow(*row) for row in connection.execute(query.where(columns.sequence > after))]:
         yield from page
         after = page[-1].sequence
 
@@ -119,36 +121,36 @@ def _cut(column: sa.Column[Any], most: int, empty: bytes | str) -> sa.ColumnElem
 class _Check:
     """The state of a walk."""
 
-    def __init__(self, rules: Rules, known: Sequence[Head]) -> None:
+    def __init__(self, rules: AuditRules, known: Sequence[AuditHead]) -> None:
         self._rules = rules
         self._known = {head.sequence: head for head in known if head.sequence}
         self._ahead = max(self._known, default=0)
-        self._head, self._count = Head(0, BEGIN), 0
-        self._begin: Row | None = None
-        self._before: Row | None = None
-        self._keyed: Row | None = None
+        self._head, self._count = AuditHead(0, BEGIN), 0
+        self._begin: AuditRow | None = None
+        self._before: AuditRow | None = None
+        self._keyed: AuditRow | None = None
         self._rollout = 0
         """Until when rows without a MAC may come."""
-        self._bare: Row | None = None
+        self._bare: AuditRow | None = None
         """The first row without a MAC that none has covered yet."""
         self._without = 0
-        self._trimmed: tuple[Row, dict[str, Any]] | None = None
+        self._trimmed: tuple[AuditRow, dict[str, Any]] | None = None
         """The last row that says what went."""
 
-    def found(self, broken: int, why: str) -> Checked:
+    def found(self, broken: int, why: str) -> AuditResult:
         """The result."""
         first = self._begin.sequence if self._begin is not None else 1
         keyed = self._keyed.sequence if self._keyed is not None else 0
         if broken and broken < first:
-            return Checked(0, Head(0, BEGIN), broken, why, first, keyed, self._without)
-        return Checked(self._count, self._head, broken, why, first, keyed, self._without)
+            return AuditResult(0, AuditHead(0, BEGIN), broken, why, first, keyed, self._without)
+        return AuditResult(self._count, self._head, broken, why, first, keyed, self._without)
 
-    def add(self, row: Row) -> tuple[int, str] | None:
+    def add(self, row: AuditRow) -> tuple[int, str] | None:
         """The next row; what is wrong, and with which."""
         if self._begin is None:
             self._begin = row
             if row.sequence > 1:  # whether it may begin here is said at the end
-                self._head = Head(row.sequence - 1, row.previous)
+                self._head = AuditHead(row.sequence - 1, row.previous)
         if why := self._chained(row) or self._timed(row) or self._same(row):
             return self._head.sequence + 1, why
         at = self._bare_row(row) if row.mac is None and row.mac_key is None else self._keyed_row(row)
@@ -156,10 +158,10 @@ class _Check:
             at = self._say(row)
         if at is None:
             self._before = row
-            self._head, self._count = Head(row.sequence, row.hash, row.mac or b""), self._count + 1
+            self._head, self._count = AuditHead(row.sequence, row.hash, row.mac or b""), self._count + 1
         return at
 
-    def _chained(self, row: Row) -> str:
+    def _chained(self, row: AuditRow) -> str:
         if row.sequence != self._head.sequence + 1:
             return f"row {self._head.sequence + 1} is missing"
         if row.previous != self._head.hash:
@@ -168,13 +170,13 @@ class _Check:
             return "it was changed: its hash is another"
         return ""
 
-    def _timed(self, row: Row) -> str:
+    def _timed(self, row: AuditRow) -> str:
         now = self._rules.now
         if now is not None and row.at > now + SKEW:
             return f"its time is {(row.at - now) // 1_000_000} seconds in the future"
         return ""
 
-    def _same(self, row: Row) -> str:
+    def _same(self, row: AuditRow) -> str:
         known = self._known.get(row.sequence)
         if known is None or (row.hash == known.hash and (not known.mac or row.mac == known.mac)):
             return ""
@@ -182,7 +184,7 @@ class _Check:
             return "it has another MAC than the row that was kept elsewhere"
         return "it is not the row that was kept elsewhere: rows were cut off, or the chain was made anew"
 
-    def _bare_row(self, row: Row) -> tuple[int, str] | None:
+    def _bare_row(self, row: AuditRow) -> tuple[int, str] | None:
         if self._keyed is None or self._rules.keys is None:
             return None
         self._without += 1
@@ -195,7 +197,7 @@ class _Check:
             self._bare = row
         return None
 
-    def _keyed_row(self, row: Row) -> tuple[int, str] | None:
+    def _keyed_row(self, row: AuditRow) -> tuple[int, str] | None:
         keys = self._rules.keys
         if self._keyed is None:
             self._keyed = row
@@ -218,7 +220,7 @@ class _Check:
         self._bare = None
         return None
 
-    def _say(self, row: Row) -> tuple[int, str] | None:
+    def _say(self, row: AuditRow) -> tuple[int, str] | None:
         """What a row says of the log itself."""
         if b'"audit.' not in row.entry:
             return None
@@ -231,7 +233,7 @@ class _Check:
             self._trimmed = row, said
         return None
 
-    def _trim(self, row: Row, said: dict[str, Any]) -> str:
+    def _trim(self, row: AuditRow, said: dict[str, Any]) -> str:
         """Why a row with a MAC may not have let rows go as it says; empty: it may."""
         first, last, newest = (said.get(name) for name in ("first", "last", "newest"))
         if not isinstance(first, int) or not isinstance(last, int) or not isinstance(newest, int):
@@ -242,7 +244,7 @@ class _Check:
             return "rows went besides those that are on record"
         return self._too_few_days(row, said) or _too_soon(row, said, newest)
 
-    def _too_few_days(self, row: Row, said: dict[str, Any]) -> str:
+    def _too_few_days(self, row: AuditRow, said: dict[str, Any]) -> str:
         days, configured = said.get("days"), self._rules.days
         if configured is None or not isinstance(days, int) or days >= configured or self._rules.accepts(row.sequence):
             return ""
@@ -282,7 +284,7 @@ class _Check:
             return begin.sequence, why
         return None
 
-    def _anchored(self, begin: Row, said: dict[str, Any]) -> str:
+    def _anchored(self, begin: AuditRow, said: dict[str, Any]) -> str:
         """Why the first row is not the one that is on record; empty: it is."""
         keys = self._rules.keys
         assert keys is not None
@@ -306,14 +308,14 @@ class _Check:
         return None
 
 
-def _said(row: Row) -> dict[str, Any]:
+def _said(row: AuditRow) -> dict[str, Any]:
     try:
         return row.document()
     except ValueError:
         return {}
 
 
-def _too_soon(row: Row, said: dict[str, Any], at: int) -> str:
+def _too_soon(row: AuditRow, said: dict[str, Any], at: int) -> str:
     """Why a row of that time may not have gone when this row says so; empty: it may."""
     days = said.get("days")
     if not isinstance(days, int) or days < DAYS_MIN:

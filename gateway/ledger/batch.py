@@ -24,7 +24,7 @@ from gateway.ledger.models import UInt64
 _encode = msgspec.json.Encoder().encode
 
 
-class Batch:
+class RowBatch:
     """Rows on their way to a statement built by :func:`select_rows` for the same columns in the same order."""
 
     __slots__ = ("_end", "_octets", "_rows")

@@ -20,19 +20,19 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from gateway.config import RetentionSettings
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.calls import Keep
 from gateway.ledger.engine import Database
 from gateway.ledger.ids import DAY_MS
 from gateway.ledger.models import bodies
-from gateway.ledger.prepared import Prepared, once
+from gateway.ledger.prepared import PreparedStatement, once
 from gateway.ledger.shards import INSERT
-from gateway.ledger.states import Kind
+from gateway.ledger.states import EventKind
 
 DEFAULTS = RetentionSettings()
-SETTLED = frozenset({Kind.ACKNOWLEDGED, Kind.REJECTED, Kind.DISCARDED, Kind.DEAD_LETTERED})
+SETTLED = frozenset({EventKind.ACKNOWLEDGED, EventKind.REJECTED, EventKind.DISCARDED, EventKind.DEAD_LETTERED})
 """How a consumer is done with a message."""
-NONE: frozenset[Kind] = frozenset()
+NONE: frozenset[EventKind] = frozenset()
 CHUNK = 1_000
 """Most payloads that are forgotten in one transaction."""
 PART = 4 << 20
@@ -65,7 +65,7 @@ class Bodies:
         later = sa.case(
             (bodies.c.kept_until > insert.excluded.kept_until, bodies.c.kept_until), else_=insert.excluded.kept_until
         )
-        self._add = Prepared(
+        self._add = PreparedStatement(
             database,
             insert.on_conflict_do_update(
                 index_elements=[bodies.c.message_id, bodies.c.digest],
@@ -77,23 +77,23 @@ class Bodies:
         counted, _ = select_rows(dialect, (bodies.c.owed, bodies.c.message_id, bodies.c.digest))
         given = counted.subquery("given")
         now = sa.bindparam("now", type_=sa.BigInteger)
-        self._remove = Prepared(
+        self._remove = PreparedStatement(
             database,
             matching(dialect, bodies, named, bodies.c.owed == 1, bodies.c.kept_until <= now).returning(
                 bodies.c.message_id, bodies.c.digest
             ),
         )
-        self._give = Prepared(
+        self._give = PreparedStatement(
             database,
             sa.update(bodies)
             .where(bodies.c.message_id == given.c.message_id, bodies.c.digest == given.c.digest)
             .values(owed=bodies.c.owed - given.c.owed),
         )
-        self._clear = Prepared(
+        self._clear = PreparedStatement(
             database, matching(dialect, bodies, named, bodies.c.owed <= 0, bodies.c.kept_until <= now)
         )
         these = sa.tuple_(bodies.c.message_id, bodies.c.digest)
-        self._payloads = Prepared(
+        self._payloads = PreparedStatement(
             database, sa.select(bodies.c.message_id, bodies.c.digest, bodies.c.payload).where(these.in_(named))
         )
         expired = (
@@ -103,16 +103,16 @@ class Bodies:
             .limit(sa.bindparam("most", type_=sa.BigInteger))
             .with_for_update(skip_locked=True)
         )
-        self._expired = Prepared(database, expired)
+        self._expired = PreparedStatement(database, expired)
         messages, _ = select_rows(dialect, (bodies.c.message_id,))
-        self._let_go = Prepared(
+        self._let_go = PreparedStatement(
             database,
             sa.update(bodies).where(bodies.c.message_id.in_(messages), bodies.c.kept_until > 0).values(kept_until=0),
         )
-        self._clear_all = Prepared(
+        self._clear_all = PreparedStatement(
             database, matching(dialect, bodies, messages, bodies.c.owed <= 0, bodies.c.kept_until <= now)
         )
-        self._unkeep = Prepared(database, sa.update(bodies).where(these.in_(named)).values(kept_until=0))
+        self._unkeep = PreparedStatement(database, sa.update(bodies).where(these.in_(named)).values(kept_until=0))
 
     @property
     def body_max(self) -> int:
@@ -120,7 +120,7 @@ class Bodies:
         return self.retention.body_max
 
     @property
-    def until_consumed(self) -> frozenset[Kind]:
+    def until_consumed(self) -> frozenset[EventKind]:
         """Kinds of event after which a body is not kept any more."""
         return SETTLED if self.retention.bodies == "until-settled" else NONE
 
@@ -144,7 +144,7 @@ class Bodies:
 
     def let_go(self, connection: sa.Connection, message_ids: Iterable[bytes], now: int) -> None:
         """Keep bodies of these messages no longer than they are owed."""
-        batch = Batch()
+        batch = RowBatch()
         for message_id in sorted(message_ids):
             batch.add((), message_id)
         self._let_go.run(connection, batch.parameters())
@@ -152,14 +152,14 @@ class Bodies:
 
     def add(self, connection: sa.Connection, rows: Mapping[Key, tuple[bytes, int, int]]) -> None:
         """Add payloads: what they are, how many more deliveries need them, and until when they are kept (0: not)."""
-        batch, size = Batch(), 0
+        batch, size = RowBatch(), 0
         for key in sorted(rows):  # the same order in every process: they may share messages
             payload, owed, kept_until = rows[key]
             batch.add((owed, kept_until), *key, payload)
             size += len(payload)
             if size >= PART:
                 self._add.run(connection, batch.parameters())
-                batch, size = Batch(), 0
+                batch, size = RowBatch(), 0
         if batch:
             self._add.run(connection, batch.parameters())
 
@@ -187,7 +187,7 @@ class Bodies:
             gone.update(self._remove.run(connection, keys(single).parameters(now=now)))
         if len(gone) == len(ordered):
             return
-        rest = Batch()
+        rest = RowBatch()
         left = [key for key in ordered if key not in gone]
         for key in left:
             rest.add((released[key],), *key)
@@ -221,9 +221,9 @@ def matching(dialect: str, table: sa.Table, named: sa.Select[Any], *conditions: 
     return sa.delete(table).where(*(column == rows.c[column.name] for column in columns), *conditions)
 
 
-def keys(wanted: Iterable[Key]) -> Batch:
+def keys(wanted: Iterable[Key]) -> RowBatch:
     """The batch of these keys."""
-    batch = Batch()
+    batch = RowBatch()
     for key in wanted:
         batch.add((), *key)
     return batch

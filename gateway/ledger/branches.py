@@ -28,8 +28,8 @@ from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database
 from gateway.ledger.inbox import Inbox, digests
 from gateway.ledger.models import branches
-from gateway.ledger.records import Entry, InboxRow
-from gateway.ledger.shards import INSERT, Lease
+from gateway.ledger.records import InboxRow, LogEntry
+from gateway.ledger.shards import INSERT, ShardLease
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -49,7 +49,7 @@ class BranchStatus(StrEnum):
     """It is to be rolled back."""
 
 
-class Branch(msgspec.Struct, frozen=True):
+class BranchRecord(msgspec.Struct, frozen=True):
     """A branch that is not known to be finished."""
 
     id: bytes
@@ -79,7 +79,7 @@ _OF = (
 _BRIDGES = sa.select(branches.c.bridge).distinct().order_by(branches.c.bridge)
 
 
-class Branches:
+class BranchStore:
     """``ledger.branches``. All verbs raise LedgerUnavailable; what they were to write may be written all the same, and
     they may be repeated."""
 
@@ -88,7 +88,7 @@ class Branches:
         ledger: Ledger,
         database: Database,
         inbox: Inbox,
-        append: Callable[[sa.Connection, Lease, Iterable[Entry]], None],
+        append: Callable[[sa.Connection, ShardLease, Iterable[LogEntry]], None],
         now: Callable[[], int],
     ) -> None:
         self._ledger = ledger
@@ -102,7 +102,7 @@ class Branches:
         await self._ledger.task(lambda connection, _: self._begin(connection, id, bridge, broker))
 
     async def decide(
-        self, id: bytes, detail: Mapping[str, Any], entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()
+        self, id: bytes, detail: Mapping[str, Any], entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()
     ) -> bool:
         """A branch that is prepared is to be committed: in one transaction with the events and the rows of the inbox.
         False: nothing was written, for it was aborted, or is not known.
@@ -111,7 +111,7 @@ class Branches:
             EntriesRefused: some events cannot be stored; nothing was written.
         """
 
-        def run(connection: sa.Connection, lease: Lease) -> bool:
+        def run(connection: sa.Connection, lease: ShardLease) -> bool:
             found = connection.execute(_FIND, {"this": id}).scalar()
             if found != BranchStatus.BEGUN:
                 return found == BranchStatus.DECIDED
@@ -130,7 +130,7 @@ class Branches:
     async def abort(self, id: bytes) -> BranchStatus:
         """A branch is to be rolled back, unless it was decided: what stands. One that is not known is aborted."""
 
-        def run(connection: sa.Connection, _: Lease) -> BranchStatus:
+        def run(connection: sa.Connection, _: ShardLease) -> BranchStatus:
             found = connection.execute(_FIND, {"this": id}).scalar()
             if found == BranchStatus.BEGUN:
                 self._change(connection, id, BranchStatus.ABORTED, {})
@@ -142,7 +142,7 @@ class Branches:
     async def finish(
         self,
         id: bytes,
-        entries: Sequence[Entry] = (),
+        entries: Sequence[LogEntry] = (),
         *,
         forget: Mapping[str, Sequence[str]] | None = None,
         doubt: Sequence[InboxRow] = (),
@@ -159,7 +159,7 @@ class Branches:
             EntriesRefused: some events cannot be stored; nothing was written.
         """
 
-        def run(connection: sa.Connection, lease: Lease) -> None:
+        def run(connection: sa.Connection, lease: ShardLease) -> None:
             if connection.execute(_DELETE, {"this": id}).rowcount:
                 self._append(connection, lease, entries)
                 for scope, keys in (forget or {}).items():
@@ -172,16 +172,16 @@ class Branches:
 
         await self._ledger.task(run)
 
-    async def of(self, bridge: str) -> list[Branch]:
+    async def of(self, bridge: str) -> list[BranchRecord]:
         """Those of a bridge, the oldest first, at most :data:`MOST`."""
 
-        def read(connection: sa.Connection) -> list[Branch]:
+        def read(connection: sa.Connection) -> list[BranchRecord]:
             return [
-                Branch(row.id, text(row.bridge), row.broker, BranchStatus(row.status), parse(row.detail))
+                BranchRecord(row.id, text(row.bridge), row.broker, BranchStatus(row.status), parse(row.detail))
                 for row in connection.execute(_OF, {"of": octets(bridge)})
             ]
 
-        found: list[Branch] = await self._ledger.read(read)
+        found: list[BranchRecord] = await self._ledger.read(read)
         return found
 
     async def bridges(self) -> list[str]:

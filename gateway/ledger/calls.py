@@ -12,18 +12,18 @@ import sqlalchemy as sa
 from gateway.budgets import ALONE
 from gateway.ledger.logged import Spooled
 from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending, KeptBody, Owed, Promised
-from gateway.ledger.records import Entry, InboxRow, Intent
-from gateway.ledger.shards import Lease
-from gateway.ledger.states import Kind
+from gateway.ledger.records import InboxRow, Intent, LogEntry
+from gateway.ledger.shards import ShardLease
+from gateway.ledger.states import EventKind
 
-T = TypeVar("T", Entry, InboxRow)
+T = TypeVar("T", LogEntry, InboxRow)
 ROW_OCTETS = 16 << 10
 """So many octets of payload count as a row of a group."""
 GROUP_OCTETS = 8 << 20
 """A group with this many octets of payload takes no more calls, because other callers wait for its transaction."""
 
 
-class Call:
+class WriterCall:
     """A call on its way through the writer. ``future`` belongs to the event loop; the writer sets ``result`` or
     ``error``, and the loop passes them on. A ``result`` counts once the call is ``settled``: its transaction is
     committed, or will never be."""
@@ -35,7 +35,7 @@ class Call:
         self.result: Any = None
         self.error: BaseException | None = None
         self.settled = False
-        self.lease: Lease | None = None
+        self.lease: ShardLease | None = None
         """That under which it was submitted; it is written under no other. None: under any."""
         self.holder = ALONE
         """In whose share of the queue its rows are."""
@@ -55,17 +55,17 @@ class Call:
         """Into how many calls it can be divided."""
         return 1
 
-    def parts(self, size: int) -> Sequence[Call]:
+    def parts(self, size: int) -> Sequence[WriterCall]:
         """The same in several calls, of at most ``size`` units each and in their order."""
         return [self]
 
 
-class Record(Call):
+class Record(WriterCall):
     """``record``: append entries, and what of them is to be remembered in the inbox."""
 
     __slots__ = ("entries", "inbox")
 
-    def __init__(self, future: Future[Any], entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> None:
+    def __init__(self, future: Future[Any], entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()) -> None:
         super().__init__(future)
         self.entries = entries
         self.inbox = inbox
@@ -80,8 +80,8 @@ class Record(Call):
         return len(self.entries)
 
     def parts(self, size: int) -> list[Record]:
-        """See :class:`Call`. A row of the inbox goes with the last entry of its message; where there is none, with the
-        first part."""
+        """See :class:`WriterCall`. A row of the inbox goes with the last entry of its message; where there is none,
+        with the first part."""
         rows = _divide(self.inbox, self.entries, size)
         return [
             Record(self.future, self.entries[begin : begin + size], rows.get(begin // size, ()))
@@ -89,7 +89,7 @@ class Record(Call):
         ]
 
 
-class Claim(Call):
+class Claim(WriterCall):
     """``claim_key``."""
 
     __slots__ = ("client", "fingerprint", "intents", "key", "key_id", "older")
@@ -117,7 +117,7 @@ class Claim(Call):
         return len(self.intents) + 1
 
 
-class Settle(Call):
+class SettleKey(WriterCall):
     """The end of a claim: ``finish_key`` (``done``), ``free_key`` (``free``) or ``unknown_key`` (``unknown``)."""
 
     __slots__ = ("body", "ending", "entries", "headers", "key_id", "status")
@@ -128,7 +128,7 @@ class Settle(Call):
         client: str,
         key: str,
         ending: str,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         status: int = 0,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
@@ -146,7 +146,7 @@ class Settle(Call):
         return len(self.entries) + 1
 
 
-class Store(Call):
+class Store(WriterCall):
     """``deliveries.store``: what is owed from now on, with events and rows of the inbox."""
 
     __slots__ = ("entries", "fresh", "inbox", "owed")
@@ -155,7 +155,7 @@ class Store(Call):
         self,
         future: Future[Any],
         owed: Sequence[Owed],
-        entries: Sequence[Entry] = (),
+        entries: Sequence[LogEntry] = (),
         inbox: Sequence[InboxRow] = (),
     ) -> None:
         super().__init__(future)
@@ -186,8 +186,8 @@ class Store(Call):
         return len(self.owed)
 
     def parts(self, size: int) -> list[Store]:
-        """See :class:`Call`. Entries and rows of the inbox go with the last delivery of their message; where there is
-        none, with the first part."""
+        """See :class:`WriterCall`. Entries and rows of the inbox go with the last delivery of their message; where
+        there is none, with the first part."""
         entries = _divide(self.entries, self.owed, size)
         inbox = _divide(self.inbox, self.owed, size)
         return [
@@ -201,7 +201,7 @@ class Store(Call):
         ]
 
 
-class Spool(Call):
+class SpoolCall(WriterCall):
     """``log.spool``: rows of the log of messages, with events and rows of the inbox. Its result are their sequence
     numbers."""
 
@@ -211,7 +211,7 @@ class Spool(Call):
         self,
         future: Future[Any],
         messages: Sequence[Spooled],
-        entries: Sequence[Entry] = (),
+        entries: Sequence[LogEntry] = (),
         inbox: Sequence[InboxRow] = (),
     ) -> None:
         super().__init__(future)
@@ -233,13 +233,13 @@ class Spool(Call):
         """Its messages."""
         return len(self.messages)
 
-    def parts(self, size: int) -> list[Spool]:
-        """See :class:`Call`. Entries and rows of the inbox go with the last row of their message; where there is none,
-        with the first part."""
+    def parts(self, size: int) -> list[SpoolCall]:
+        """See :class:`WriterCall`. Entries and rows of the inbox go with the last row of their message; where there is
+        none, with the first part."""
         entries = _divide(self.entries, self.messages, size)
         inbox = _divide(self.inbox, self.messages, size)
         return [
-            Spool(
+            SpoolCall(
                 self.future,
                 self.messages[begin : begin + size],
                 entries.get(begin // size, ()),
@@ -249,7 +249,7 @@ class Spool(Call):
         ]
 
 
-class Hand(Call):
+class Hand(WriterCall):
     """``deliveries.claim``: hand out what is due. ``entries`` makes the events of what was handed out."""
 
     __slots__ = ("entries", "limit", "octets_max", "ordered", "seconds", "subscription")
@@ -262,7 +262,7 @@ class Hand(Call):
         seconds: float,
         ordered: bool,
         octets_max: int,
-        entries: Callable[[list[BacklogEntry]], list[Entry]],
+        entries: Callable[[list[BacklogEntry]], list[LogEntry]],
     ) -> None:
         super().__init__(future)
         self.subscription = subscription
@@ -290,14 +290,14 @@ class Hand(Call):
                     each.lease,
                     front=True,
                     attempt=each.attempt - 1,
-                    entries=(Entry(each.message_id, Kind.RELEASED, now, detail=released),),
+                    entries=(LogEntry(each.message_id, EventKind.RELEASED, now, detail=released),),
                 )
                 for each in delivered
             ],
         )
 
 
-class SettleOwed(Call):
+class SettleOwed(WriterCall):
     """``deliveries.settle``: endings, each with the events that go with it."""
 
     __slots__ = ("settlements",)
@@ -321,14 +321,14 @@ class SettleOwed(Call):
         return len(self.settlements)
 
     def parts(self, size: int) -> list[SettleOwed]:
-        """See :class:`Call`."""
+        """See :class:`WriterCall`."""
         return [
             SettleOwed(self.future, self.settlements[begin : begin + size])
             for begin in range(0, len(self.settlements), size)
         ]
 
 
-class Keep(Call):
+class Keep(WriterCall):
     """``deliveries.keep_bodies``: bodies that are kept although nobody is owed them."""
 
     __slots__ = ("kept",)
@@ -352,16 +352,16 @@ class Keep(Call):
         return len(self.kept)
 
     def parts(self, size: int) -> list[Keep]:
-        """See :class:`Call`."""
+        """See :class:`WriterCall`."""
         return [Keep(self.future, self.kept[begin : begin + size]) for begin in range(0, len(self.kept), size)]
 
 
-class Put(Call):
+class Put(WriterCall):
     """``outbox.put``: publishes that are owed from now on, with events."""
 
     __slots__ = ("entries", "promised")
 
-    def __init__(self, future: Future[Any], promised: Sequence[Promised], entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, future: Future[Any], promised: Sequence[Promised], entries: Sequence[LogEntry] = ()) -> None:
         super().__init__(future)
         self.promised = promised
         self.entries = entries
@@ -381,7 +381,8 @@ class Put(Call):
         return len(self.promised)
 
     def parts(self, size: int) -> list[Put]:
-        """See :class:`Call`. Entries go with the publish of their message; where there is none, with the first part."""
+        """See :class:`WriterCall`. Entries go with the publish of their message; where there is none, with the first
+        part."""
         entries = _divide(self.entries, self.promised, size)
         return [
             Put(self.future, self.promised[begin : begin + size], entries.get(begin // size, ()))
@@ -389,7 +390,7 @@ class Put(Call):
         ]
 
 
-class SettleOutbox(Call):
+class SettleOutbox(WriterCall):
     """``outbox.settle``: what was sent, with events; what is to be sent later; what is kept, with events."""
 
     __slots__ = ("done", "kept", "retry")
@@ -397,9 +398,9 @@ class SettleOutbox(Call):
     def __init__(
         self,
         future: Future[Any],
-        done: Sequence[tuple[bytes, Sequence[Entry]]],
+        done: Sequence[tuple[bytes, Sequence[LogEntry]]],
         retry: Sequence[tuple[bytes, float, dict[str, Any]]] = (),
-        kept: Sequence[tuple[bytes, Sequence[Entry], dict[str, Any]]] = (),
+        kept: Sequence[tuple[bytes, Sequence[LogEntry], dict[str, Any]]] = (),
     ) -> None:
         super().__init__(future)
         self.done = done
@@ -416,7 +417,7 @@ class SettleOutbox(Call):
         return len(self.done) + len(self.retry) + len(self.kept)
 
     def parts(self, size: int) -> list[SettleOutbox]:
-        """See :class:`Call`."""
+        """See :class:`WriterCall`."""
         before, both = len(self.done), len(self.done) + len(self.retry)
         return [
             SettleOutbox(
@@ -429,13 +430,15 @@ class SettleOutbox(Call):
         ]
 
 
-class Task(Call):
+class Task(WriterCall):
     """Anything else: a function that gets a transaction of its own. ``proves``: where it succeeds, so would the others
     that write."""
 
     __slots__ = ("proves", "run")
 
-    def __init__(self, future: Future[Any], run: Callable[[sa.Connection, Lease], Any], proves: bool = False) -> None:
+    def __init__(
+        self, future: Future[Any], run: Callable[[sa.Connection, ShardLease], Any], proves: bool = False
+    ) -> None:
         super().__init__(future)
         self.run = run
         self.proves = proves

@@ -15,31 +15,31 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from gateway.ledger import delivery_reads
-from gateway.ledger.calls import Call, Hand, Keep, SettleOwed, Store
+from gateway.ledger.calls import Hand, Keep, SettleOwed, Store, WriterCall
 from gateway.ledger.delivery_reads import DeliveryReads
 from gateway.ledger.dividing import divided, future
 from gateway.ledger.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Claimed, DeliveryFilter, KeptBody, Owed
-from gateway.ledger.records import Entry, InboxRow
+from gateway.ledger.records import InboxRow, LogEntry
 
 OCTETS_MAX = 64 << 20
 """Most octets of bodies that are claimed at once, unless it is only one."""
 
 
-class Access(Protocol):
+class DeliveryAccess(Protocol):
     """The ledger, as its parts see it."""
 
-    async def submit(self, call: Call) -> Any: ...
+    async def submit(self, call: WriterCall) -> Any: ...
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
 
 
-def _no_entries(_: list[BacklogEntry]) -> list[Entry]:
+def _no_entries(_: list[BacklogEntry]) -> list[LogEntry]:
     return []
 
 
-class Deliveries:
+class DeliveryStore:
     """The verbs."""
 
-    def __init__(self, ledger: Access, reads: DeliveryReads, group_max: int, keeps_bodies: bool) -> None:
+    def __init__(self, ledger: DeliveryAccess, reads: DeliveryReads, group_max: int, keeps_bodies: bool) -> None:
         self.keeps_bodies = keeps_bodies
         """Whether :meth:`keep_bodies` keeps any (``retention.bodies``): where not, nobody needs to encode them."""
         self._ledger = ledger
@@ -48,7 +48,9 @@ class Deliveries:
 
     # ------------------------------------------------------------------------------------------------- write
 
-    async def store(self, owed: Sequence[Owed], entries: Sequence[Entry] = (), inbox: Sequence[InboxRow] = ()) -> None:
+    async def store(
+        self, owed: Sequence[Owed], entries: Sequence[LogEntry] = (), inbox: Sequence[InboxRow] = ()
+    ) -> None:
         """Owe messages from now on; with their events and rows of the inbox in one commit, unless there are more than
         ``group_max`` or one is bad. A delivery whose id is there already is left alone, and its events are
         not written again. Durable when it returns.
@@ -70,7 +72,7 @@ class Deliveries:
         *,
         ordered: bool = False,
         octets_max: int = OCTETS_MAX,
-        entries: Callable[[list[BacklogEntry]], list[Entry]] = _no_entries,
+        entries: Callable[[list[BacklogEntry]], list[LogEntry]] = _no_entries,
     ) -> Claimed:
         """Hand out what is due and not dead: the first ``limit`` in line, by ``due_at`` and then by id. Each is out for
         ``seconds``, with ``attempt`` and ``lease`` one higher, and comes with its payload. Any number of processes at

@@ -19,16 +19,16 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.bodies import Bodies, Key, digest_of, matching
-from gateway.ledger.calls import Call, Hand, SettleOwed, Store
+from gateway.ledger.calls import Hand, SettleOwed, Store, WriterCall
 from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database, Row
 from gateway.ledger.inserts import Insert, insert
 from gateway.ledger.models import deliveries
 from gateway.ledger.owed import ENDINGS, BacklogEntry, BacklogSettlement, BacklogStatus, Claimed, Ending
-from gateway.ledger.prepared import Prepared, once
-from gateway.ledger.records import Entry
+from gateway.ledger.prepared import PreparedStatement, once
+from gateway.ledger.records import LogEntry
 
 WINDOW: Final = 4
 """In order: how many rows are looked at for each that is wanted, before it goes from key to key."""
@@ -66,7 +66,7 @@ class DeliveryRows:
         dialect = database.dialect
         self._insert: Insert = insert(database, deliveries, (deliveries.c.id,), returning=(deliveries.c.id,))
         named, _ = select_rows(dialect, (deliveries.c.id,))
-        self._find = Prepared(
+        self._find = PreparedStatement(
             database,
             sa.select(*COLUMNS).where(deliveries.c.id.in_(named)).order_by(deliveries.c.id).with_for_update(),
         )
@@ -75,17 +75,17 @@ class DeliveryRows:
         ended = sa.select(held.c.id).where(held.c.id == under.c.id, held.c.lease == under.c.lease, held.c.status == OUT)
         if dialect != "sqlite":  # locked in this order, and only while they are as they were found
             ended = ended.order_by(held.c.id).with_for_update(of=held)
-        self._finish = Prepared(
+        self._finish = PreparedStatement(
             database,
             sa.delete(deliveries)
             .where(deliveries.c.id.in_(ended))
             .returning(deliveries.c.id, deliveries.c.message_id, deliveries.c.digest),
         )
         """Done, under a lease: see :func:`_simple`."""
-        self._delete = Prepared(database, matching(dialect, deliveries, named))
+        self._delete = PreparedStatement(database, matching(dialect, deliveries, named))
         changing = (deliveries.c.due_at, deliveries.c.attempt, deliveries.c.lease, deliveries.c.status)
         changed = select_rows(dialect, (*changing, deliveries.c.id, deliveries.c.reason))[0].subquery("changed")
-        self._change = Prepared(
+        self._change = PreparedStatement(
             database,
             sa.update(deliveries)
             .where(deliveries.c.id == changed.c.id)
@@ -99,7 +99,7 @@ class DeliveryRows:
         mine = deliveries.c.subscription == sa.bindparam("of", type_=sa.LargeBinary)
         due = sa.and_(mine, OPEN, deliveries.c.due_at <= now)
         in_line = (deliveries.c.due_at, deliveries.c.id)
-        self._claim = Prepared(
+        self._claim = PreparedStatement(
             database,
             sa.select(*COLUMNS).where(due).order_by(*in_line).limit(most).with_for_update(skip_locked=True),
         )
@@ -119,7 +119,7 @@ class DeliveryRows:
             .correlate(deliveries)
             .scalar_subquery()
         )
-        self._window = Prepared(
+        self._window = PreparedStatement(
             database,
             sa.select(deliveries.c.id, blocked.label("blocked")).where(due).order_by(*in_line).limit(most),
         )
@@ -155,14 +155,14 @@ class DeliveryRows:
             .correlate(steps)
             .scalar_subquery()
         )
-        self._by_key = Prepared(
+        self._by_key = PreparedStatement(
             database,
             sa.select(steps.c.key, deliveries.c.id, deliveries.c.due_at <= now)
             .select_from(steps.join(deliveries, deliveries.c.id == oldest))
             .where(steps.c.key.is_not(None))
             .order_by(steps.c.step),
         )
-        self._without_key = Prepared(
+        self._without_key = PreparedStatement(
             database,
             sa.select(deliveries.c.id)
             .where(due, sa.text("length(deliveries.order_key) = 0"))
@@ -170,7 +170,7 @@ class DeliveryRows:
             .limit(most),
         )
         named, _ = select_rows(dialect, (deliveries.c.id,))
-        self._lock = Prepared(
+        self._lock = PreparedStatement(
             database,
             sa.select(*COLUMNS)
             .where(deliveries.c.id.in_(named), OPEN, deliveries.c.due_at <= now)
@@ -178,7 +178,7 @@ class DeliveryRows:
             .with_for_update(skip_locked=True),
         )
         handed = select_rows(dialect, (deliveries.c.due_at, deliveries.c.id))[0].subquery("handed")
-        self._hand_out = Prepared(
+        self._hand_out = PreparedStatement(
             database,
             sa.update(deliveries)
             .where(deliveries.c.id == handed.c.id)
@@ -199,11 +199,11 @@ class DeliveryRows:
         settles: Sequence[SettleOwed],
         now: int,
         there: int,
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """Store what is new of it, settle, set the calls' results, and return the entries of the settlements that took
         effect. ``now`` is the ledger's clock, ``there`` the database's, in microseconds."""
         needed = self._store(connection, stores, now, there) if stores else {}
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         released: dict[Key, int] = {}
         if settles:
             entries, released = self._settle(connection, settles, there)
@@ -255,23 +255,23 @@ class DeliveryRows:
 
     def _settle(
         self, connection: sa.Connection, calls: Sequence[SettleOwed], there: int
-    ) -> tuple[list[Entry], dict[Key, int]]:
+    ) -> tuple[list[LogEntry], dict[Key, int]]:
         """Settle; the entries of what took effect, and how many deliveries of each payload went."""
         simple = _simple(calls)
         released: dict[Key, int] = {}
         finished: set[bytes] = set()
         if simple:
-            batch = Batch()
+            batch = RowBatch()
             for delivery_id in sorted(simple):
                 batch.add((simple[delivery_id],), delivery_id)
             for delivery_id, *key in self._finish.run(connection, batch.parameters()):
                 finished.add(delivery_id)
                 _count(released, tuple(key))
-        batch = Batch()
+        batch = RowBatch()
         for delivery_id in sorted({each.id for call in calls for each in call.settlements if each.id not in simple}):
             batch.add((), delivery_id)
         found = {row[0]: _State(row) for row in self._find.run(connection, batch.parameters())} if batch else {}
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         for call in calls:
             call.result = results = []
             for settlement in call.settlements:
@@ -283,7 +283,7 @@ class DeliveryRows:
                 results.append(took)
                 if took:
                     entries += settlement.entries
-        gone, changed = Batch(), Batch()
+        gone, changed = RowBatch(), RowBatch()
         for delivery_id, state in found.items():
             if state.status == GONE:
                 gone.add((), delivery_id)
@@ -298,7 +298,9 @@ class DeliveryRows:
 
     # ------------------------------------------------------------------------------------------------- claim
 
-    def claim(self, connection: sa.Connection, calls: Sequence[Hand], there: int) -> tuple[list[Entry], list[Call]]:
+    def claim(
+        self, connection: sa.Connection, calls: Sequence[Hand], there: int
+    ) -> tuple[list[LogEntry], list[WriterCall]]:
         """Hand out, set the calls' results, and return the entries and the calls that have to wait for the next
         transaction, since this one has enough octets. Calls for the same subscription are asked for together, and get
         theirs in their order."""
@@ -306,7 +308,7 @@ class DeliveryRows:
         for call in calls:
             lines.setdefault((octets(call.subscription), call.ordered), []).append(call)
         shares: list[tuple[Hand, list[Row], bool]] = []
-        deferred: list[Call] = []
+        deferred: list[WriterCall] = []
         octets_left = OCTETS_MAX
         for (subscription, ordered), line in lines.items():
             if octets_left <= 0:
@@ -325,7 +327,7 @@ class DeliveryRows:
                     octets_left -= row[_SIZE]
                     row = next(rows, None)
                 shares.append((call, share, row is not None and len(share) < call.limit))
-        handed = Batch()
+        handed = RowBatch()
         for call, share, _ in shares:
             due_at = there + _microseconds(call.seconds)
             for row in share:
@@ -334,7 +336,7 @@ class DeliveryRows:
         if handed:
             self._hand_out.run(connection, handed.parameters())
             payloads = self._bodies.payloads(connection, {(row[1], row[2]) for _, share, _ in shares for row in share})
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         for call, share, is_cut in shares:
             due_at = there + _microseconds(call.seconds)
             call.result = Claimed(
@@ -356,7 +358,7 @@ class DeliveryRows:
         if len(ids) < most and len(seen) == window:
             ids |= {delivery_id: None for (delivery_id,) in self._without_key.run(connection, {**where, "most": most})}
             ids |= dict.fromkeys(self._by_keys(connection, subscription, most, there))
-        batch = Batch()
+        batch = RowBatch()
         for delivery_id in list(ids)[:most]:
             batch.add((), delivery_id)
         return self._lock.run(connection, batch.parameters(now=there)) if batch else []

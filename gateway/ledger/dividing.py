@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import GROUP_OCTETS, Call
+from gateway.ledger.calls import GROUP_OCTETS, WriterCall
 
 
 class Submits(Protocol):
     """The ledger, as its parts see it."""
 
-    async def submit(self, call: Call) -> Any:
+    async def submit(self, call: WriterCall) -> Any:
         """Have a call written with whatever else waits."""
 
 
@@ -22,7 +22,7 @@ def future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-async def divided(ledger: Submits, call: Call, size: int) -> Any:
+async def divided(ledger: Submits, call: WriterCall, size: int) -> Any:
     """Have a call written; in groups of about ``size`` rows, or of :data:`GROUP_OCTETS`, where it has more.
 
     Raises:

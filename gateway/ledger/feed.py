@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import reads
-from gateway.ledger.records import Event, EventFilter
+from gateway.ledger.records import EventFilter, RecordedEvent
 from gateway.runtime.clock import clock
 
 POLL: Final = 0.2
@@ -41,7 +41,7 @@ class Feed:
         self._read = read
         self._followers = 0
         self._task: asyncio.Task[None] | None = None
-        self._kept: deque[Event] = deque()
+        self._kept: deque[RecordedEvent] = deque()
         self._first = 0
         """Number of the first event that is kept; they are counted from the first that was read."""
         self._start: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Feed:
 
     async def follow(
         self, position: Mapping[str, int], where: EventFilter, idle: float
-    ) -> AsyncGenerator[tuple[list[Event], dict[str, int]], None]:
+    ) -> AsyncGenerator[tuple[list[RecordedEvent], dict[str, int]], None]:
         """Events behind ``position``, by pages, each with the position behind it. A page is empty where none is
         wanted, and where nothing came for ``idle`` seconds.
 
@@ -81,7 +81,7 @@ class Feed:
                 number = self._first
                 while number >= self._first:
                     news = self._news
-                    page: list[Event] = []
+                    page: list[RecordedEvent] = []
                     for event in islice(self._kept, number - self._first, None):
                         shard = str(event.shard)
                         if event.sequence > reached.get(shard, 0):

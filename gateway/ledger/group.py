@@ -15,29 +15,41 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.bodies import Bodies
-from gateway.ledger.calls import Call, Claim, Hand, Keep, Put, Record, Settle, SettleOutbox, SettleOwed, Spool, Store
+from gateway.ledger.calls import (
+    Claim,
+    Hand,
+    Keep,
+    Put,
+    Record,
+    SettleKey,
+    SettleOutbox,
+    SettleOwed,
+    SpoolCall,
+    Store,
+    WriterCall,
+)
 from gateway.ledger.delivery_rows import DeliveryRows
 from gateway.ledger.encoding import document, header_texts, octets
 from gateway.ledger.engine import Database
 from gateway.ledger.inbox import Inbox, digests
 from gateway.ledger.inserts import Insert, PendingRows, insert
-from gateway.ledger.keys import PARKED, PENDING, Keys
+from gateway.ledger.keys import PARKED, PENDING, KeyStatements
 from gateway.ledger.log_rows import LogRows
 from gateway.ledger.models import events, messages, obligations, uint64_in_json
 from gateway.ledger.outbox import OutboxRows
-from gateway.ledger.prepared import Prepared, once
-from gateway.ledger.records import Entry, InboxRow, NewMessage
-from gateway.ledger.shards import INSERT, Lease, Shards
-from gateway.ledger.states import RULES, Effect, Kind
+from gateway.ledger.prepared import PreparedStatement, once
+from gateway.ledger.records import InboxRow, LogEntry, NewMessage
+from gateway.ledger.shards import INSERT, ShardLease, Shards
+from gateway.ledger.states import RULES, Effect, EventKind
 
 _RULES = {kind: (kind.value, rule.effect) for kind, rule in RULES.items()}
 """Kind -> its plain text, which a driver binds without looking for an adapter, and its effect."""
 
 _scope = attrgetter("scope")
 
-KINDS = (Claim, Settle, Store, SettleOwed, Hand, Put, SettleOutbox, Keep, Spool)
+KINDS = (Claim, SettleKey, Store, SettleOwed, Hand, Put, SettleOutbox, Keep, SpoolCall)
 """The kinds of call beside :class:`Record`."""
 NOTHING = 0
 """In place of a count of commits: there is nothing to commit. Those who ask for deliveries that are not there yet would
@@ -46,12 +58,12 @@ PROBED = 32
 """Rows that are written to find out whether rows can be written."""
 
 
-class Written(NamedTuple):
+class GroupResult(NamedTuple):
     """What a transaction brought, provided that it commits."""
 
     commits: int
     """The shard's count of transactions, this one included; :data:`NOTHING`: it has written nothing."""
-    deferred: list[Call]
+    deferred: list[WriterCall]
     """Claims that have to be tried again after the commit."""
 
 
@@ -64,24 +76,24 @@ class GroupRows:
         self,
         events: PendingRows | None = None,
         messages: PendingRows | None = None,
-        watched: frozenset[Kind] = frozenset(),
+        watched: frozenset[EventKind] = frozenset(),
         headers: Sequence[str] = (),
     ) -> None:
         """``watched``: kinds of event of which the messages are to be in ``consumed``; ``headers``: names of headers
         that are kept."""
-        self.events = Batch() if events is None else events
-        self.messages = Batch() if messages is None else messages
-        self.opened = Batch()
-        self.settled = Batch()
-        self.parked = Batch()
+        self.events = RowBatch() if events is None else events
+        self.messages = RowBatch() if messages is None else messages
+        self.opened = RowBatch()
+        self.settled = RowBatch()
+        self.parked = RowBatch()
         self.inbox: dict[bytes, InboxRow] = {}
         self.consumed: set[bytes] = set()
         self._watched = watched
         self._headers = headers
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[LogEntry]) -> None:
         """The rows of one call. An obligation that is opened and settled in the same call is none."""
-        opened: dict[bytes, Entry] = {}
+        opened: dict[bytes, LogEntry] = {}
         last: dict[str, Any] | None = None
         encoded = b""
         watched = self._watched
@@ -117,7 +129,7 @@ class GroupRows:
             message_id, broker, message = intent.message_id, intent.broker, intent.message
             if message is None:
                 raise ValueError(f"intent {item} comes without its message")
-            self.events.add((Kind.ACCEPTED.value, intent.at, broker, message.version), message_id, b"")
+            self.events.add((EventKind.ACCEPTED.value, intent.at, broker, message.version), message_id, b"")
             self._add_message(message_id, intent.at, message)
             exchange, routing_key = octets(intent.exchange), octets(intent.routing_key)
             self.opened.add((item, broker, intent.at), message_id, claim.key_id, exchange, routing_key, intent.payload)
@@ -139,14 +151,14 @@ class GroupRows:
         )
 
 
-class Group:
+class GroupCommit:
     """The statements of a group commit."""
 
     def __init__(
         self,
         database: Database,
         shards: Shards,
-        keys: Keys,
+        keys: KeyStatements,
         inbox: Inbox,
         bodies: Bodies,
         deliveries: DeliveryRows,
@@ -186,15 +198,15 @@ class Group:
             fence=fence,
         )
         opened = INSERT[dialect](obligations).from_select(list(rows.selected_columns.keys()), rows)
-        self._open = Prepared(database, opened)
+        self._open = PreparedStatement(database, opened)
 
         named = obligations.c.message_id.in_(select_rows(dialect, (obligations.c.message_id,))[0])
         plain = obligations.c.key_id == sa.literal(b"", sa.LargeBinary)
-        self._settle = Prepared(database, sa.delete(obligations).where(named))
-        self._settle_plain = Prepared(database, sa.delete(obligations).where(named, plain))
-        self._park = Prepared(database, sa.update(obligations).where(named).values(status=PARKED))
+        self._settle = PreparedStatement(database, sa.delete(obligations).where(named))
+        self._settle_plain = PreparedStatement(database, sa.delete(obligations).where(named, plain))
+        self._park = PreparedStatement(database, sa.update(obligations).where(named).values(status=PARKED))
 
-    def write(self, connection: sa.Connection, lease: Lease, calls: Sequence[Call], now: int) -> Written:
+    def write(self, connection: sa.Connection, lease: ShardLease, calls: Sequence[WriterCall], now: int) -> GroupResult:
         """Write the calls, inside a transaction of the caller's, and set their results. ``now`` is the ledger's
         clock in microseconds.
 
@@ -203,21 +215,21 @@ class Group:
             Exception: the database's, or that of a row that cannot be encoded.
         """
         rows = GroupRows(self._events.rows(), self._messages.rows(), self._bodies.until_consumed, self.headers)
-        by_kind: dict[type[Call], list[Any]] = {kind: [] for kind in KINDS}
+        by_kind: dict[type[WriterCall], list[Any]] = {kind: [] for kind in KINDS}
         records: list[tuple[Record, int]] = []
         for call in calls:
             if isinstance(call, Record):
                 records.append((call, len(rows.events)))
             else:
                 by_kind[type(call)].append(call)
-            if isinstance(call, Record | Settle | Put | Spool):
+            if isinstance(call, Record | SettleKey | Put | SpoolCall):
                 rows.add(call.entries)
             elif isinstance(call, SettleOutbox):
                 for _, entries in call.done:
                     rows.add(entries)
                 for _, entries, _ in call.kept:
                     rows.add(entries)
-            if isinstance(call, Record | Store | Spool) and call.inbox:
+            if isinstance(call, Record | Store | SpoolCall) and call.inbox:
                 rows.add_inbox(call.inbox)
         claims, settles, stores, endings, hands, puts, sent, kept, spooled = by_kind.values()
         # What most likely comes of what is owed is taken at once; the rest, either way, when it is known.
@@ -226,7 +238,7 @@ class Group:
         first, commits = self._shards.enter(connection, lease, taken)
         for call, offset in records:
             call.result = list(range(first + offset, first + offset + len(call.entries)))
-        deferred: list[Call] = []
+        deferred: list[WriterCall] = []
         if claims:
             new, deferred = self._keys.claim(connection, lease, claims, now)
             for claim in new:
@@ -246,7 +258,7 @@ class Group:
             rows.add(entries)
             deferred += later
             if len(hands) == len(calls) and not any(call.result for call in hands):
-                return Written(NOTHING, deferred)
+                return GroupResult(NOTHING, deferred)
         if len(rows.events) != taken:
             self._shards.extend(connection, lease, len(rows.events) - taken)
         self._insert(connection, lease, rows, first)
@@ -260,9 +272,9 @@ class Group:
             self._bodies.keep(connection, kept, now)
         if rows.consumed:
             self._bodies.let_go(connection, rows.consumed, now)
-        return Written(commits, deferred)
+        return GroupResult(commits, deferred)
 
-    def append(self, connection: sa.Connection, lease: Lease, entries: Iterable[Entry]) -> None:
+    def append(self, connection: sa.Connection, lease: ShardLease, entries: Iterable[LogEntry]) -> None:
         """Write entries inside a transaction that has not entered its shard yet.
 
         Raises:
@@ -273,7 +285,7 @@ class Group:
         first, _ = self._shards.enter(connection, lease, len(rows.events))
         self._insert(connection, lease, rows, first)
 
-    def probe(self, connection: sa.Connection, lease: Lease, first: int, now: int) -> None:
+    def probe(self, connection: sa.Connection, lease: ShardLease, first: int, now: int) -> None:
         """Find out whether events and messages can be written, inside a transaction that has entered its shard; nothing
         of it stays."""
         rows = GroupRows(self._events.rows(), self._messages.rows(), headers=self.headers)
@@ -281,12 +293,12 @@ class Group:
         milliseconds = (now // 1000).to_bytes(6, "big")  # ids are dates to the ledger
         for number in range(PROBED):
             message_id = milliseconds + bytes((0x70, 0, 0x80, 0)) + number.to_bytes(6, "big")
-            rows.add([Entry(message_id, Kind.RECEIVED, now, "", "", None, message)])
+            rows.add([LogEntry(message_id, EventKind.RECEIVED, now, "", "", None, message)])
         with connection.begin_nested() as attempt:
             self._insert(connection, lease, rows, first)
             attempt.rollback()
 
-    def _insert(self, connection: sa.Connection, lease: Lease, rows: GroupRows, first: int) -> None:
+    def _insert(self, connection: sa.Connection, lease: ShardLease, rows: GroupRows, first: int) -> None:
         mine: dict[str, Any] = {"my_shard": lease.shard, "my_fence": lease.fence}
         if rows.messages:
             self._messages.run(connection, rows.messages, lease.shard, first)

@@ -10,9 +10,9 @@ from gateway.ledger import reads, statistics
 from gateway.ledger.bodies import Bodies
 from gateway.ledger.engine import Database
 from gateway.ledger.feed import Feed
-from gateway.ledger.keeper import Keeper
+from gateway.ledger.keeper import LedgerKeeper
 from gateway.ledger.log_cursors import Cursors
-from gateway.ledger.records import Event, EventFilter, Hour, HourFilter
+from gateway.ledger.records import EventFilter, HourFilter, HourlyEvents, RecordedEvent
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -32,7 +32,7 @@ class History:
     ) -> None:
         """``clock`` is the ledger's, in microseconds since 1970."""
         self._ledger = ledger
-        self.keeper = Keeper(ledger, database, clock, settings, bodies, cursors)
+        self.keeper = LedgerKeeper(ledger, database, clock, settings, bodies, cursors)
         """Counts events and lets go of old ones, once :meth:`start` was called."""
         self._feed = Feed(self._read)
 
@@ -71,15 +71,15 @@ class History:
 
     async def events_after(
         self, position: Mapping[str, int], limit: int = 1_000, where: EventFilter | None = None
-    ) -> tuple[list[Event], dict[str, int]]:
+    ) -> tuple[list[RecordedEvent], dict[str, int]]:
         """Some of the events behind a position, in order within each shard, and the position behind them and behind
         those that are not wanted. The same position: there are no more."""
-        found: tuple[list[Event], dict[str, int]] = await self._read(reads.events_after, position, limit, where)
+        found: tuple[list[RecordedEvent], dict[str, int]] = await self._read(reads.events_after, position, limit, where)
         return found
 
     def follow(
         self, position: Mapping[str, int], where: EventFilter | None = None, idle: float = 15.0
-    ) -> AsyncGenerator[tuple[list[Event], dict[str, int]], None]:
+    ) -> AsyncGenerator[tuple[list[RecordedEvent], dict[str, int]], None]:
         """All events behind a position, and those that come, by pages, each with the position behind it. A page is
         empty where nothing is wanted of it, and where nothing came for ``idle`` seconds. Following a position misses no
         event and sees none twice; what retention took is not there. Close the generator.
@@ -97,14 +97,14 @@ class History:
         cursor: str | None = None,
         limit: int = 100,
         by: Collection[str] = statistics.BY,
-    ) -> tuple[list[Hour], str | None]:
+    ) -> tuple[list[HourlyEvents], str | None]:
         """Counts per hour, newest first, told apart ``by`` these names, and the cursor of the next page (None: that was
         the last). They may be some seconds old.
 
         Raises:
             ValueError: the cursor is none of ours.
         """
-        found: tuple[list[Hour], str | None] = await self._read(
+        found: tuple[list[HourlyEvents], str | None] = await self._read(
             statistics.page, where or HourFilter(), cursor, limit, by
         )
         return found

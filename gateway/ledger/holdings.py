@@ -18,18 +18,18 @@ UNKNOWN = ""
 """In place of a client: it is not known who created it."""
 
 
-class Scheduled(NamedTuple):
+class ScheduledUse(NamedTuple):
     """Publishes that the ledger holds for a client."""
 
     messages: int
     payload_bytes: int
 
 
-def scheduled(connection: sa.Connection) -> Mapping[str, Scheduled]:
+def scheduled(connection: sa.Connection) -> Mapping[str, ScheduledUse]:
     """Return what the outbox holds of each client."""
     size = sa.func.coalesce(sa.func.sum(sa.func.length(outbox.c.payload)), 0)
     query = sa.select(outbox.c.client, sa.func.count(), size).group_by(outbox.c.client)
-    return {text(client): Scheduled(int(count), int(size)) for client, count, size in connection.execute(query)}
+    return {text(client): ScheduledUse(int(count), int(size)) for client, count, size in connection.execute(query)}
 
 
 def idempotency_keys(connection: sa.Connection) -> Mapping[str, int]:

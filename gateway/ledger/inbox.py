@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.engine import Database
 from gateway.ledger.inserts import insert
 from gateway.ledger.models import inbox
-from gateway.ledger.prepared import Prepared, once
+from gateway.ledger.prepared import PreparedStatement, once
 from gateway.ledger.records import InboxRow, Seen
 
 RUN = {"sqlite": 4_096, "postgresql": 131_072}
@@ -47,7 +47,7 @@ class Inbox:
     @once
     def _prepare(self, database: Database) -> None:
         self._insert = insert(database, inbox, (inbox.c.run, inbox.c.id), replace=True)
-        self._newest = Prepared(database, sa.select(sa.func.coalesce(sa.func.max(inbox.c.run), 0)))
+        self._newest = PreparedStatement(database, sa.select(sa.func.coalesce(sa.func.max(inbox.c.run), 0)))
         now = sa.bindparam("now", type_=sa.BigInteger)
         # The numbers of the runs, each by a step along the tree.
         steps = sa.select(sa.func.min(inbox.c.run).label("run")).cte("runs", recursive=True)
@@ -88,7 +88,7 @@ class Inbox:
     def seen(self, connection: sa.Connection, scope: str, keys: Sequence[str], now: int) -> dict[str, Seen]:
         """Which of the keys there are, and have not expired. Runs in a reader's thread."""
         by_id = dict(zip(digests(scope, keys), keys, strict=True))
-        batch = Batch()
+        batch = RowBatch()
         for row_id in by_id:
             batch.add((), row_id)
         found = connection.execute(self._find, batch.parameters(now=now))
@@ -96,7 +96,7 @@ class Inbox:
 
     def drop(self, connection: sa.Connection, ids: Sequence[bytes]) -> None:
         """Forget rows by their digests: what they tell of was undone."""
-        batch = Batch()
+        batch = RowBatch()
         for row_id in ids:
             batch.add((), row_id)
         if batch:

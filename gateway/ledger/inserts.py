@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.engine import Database, Row, run
-from gateway.ledger.prepared import Prepared
+from gateway.ledger.prepared import PreparedStatement
 from gateway.ledger.shards import INSERT
 
 MOST = 512
@@ -182,13 +182,13 @@ class JsonInsert:
             insert = insert.on_conflict_do_nothing(index_elements=keys)
         if returning:
             insert = insert.returning(*returning)
-        self._statement = Prepared(database, insert)
+        self._statement = PreparedStatement(database, insert)
 
-    def rows(self) -> Batch:
+    def rows(self) -> RowBatch:
         """See :class:`Insert`."""
-        return Batch()
+        return RowBatch()
 
-    def run(self, connection: sa.Connection, rows: Batch, shard: int, first: int) -> list[Row]:
+    def run(self, connection: sa.Connection, rows: RowBatch, shard: int, first: int) -> list[Row]:
         """See :class:`Insert`."""
         return self._statement.run(connection, rows.parameters(my_shard=shard, first=first))
 

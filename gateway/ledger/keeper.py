@@ -25,9 +25,9 @@ from gateway.ledger.engine import Database, unavailable
 from gateway.ledger.ids import DAY_MS, first_id
 from gateway.ledger.log_cursors import Cursors
 from gateway.ledger.log_retention import LogRetention, Raise
-from gateway.ledger.retention import Dropped, Sweep
-from gateway.ledger.shards import Lease
-from gateway.ledger.statistics import Page, Statistics
+from gateway.ledger.retention import DropOutcome, Sweep
+from gateway.ledger.shards import ShardLease
+from gateway.ledger.statistics import Statistics, StatisticsPage
 from gateway.logs import Log
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
@@ -54,7 +54,7 @@ ADVISORY_LOCK: Final = 0x6B656570
 R = TypeVar("R")
 
 
-class Keeper:
+class LedgerKeeper:
     """See the module."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Keeper:
                     await self.trim()
                 if clock.monotonic() < due:
                     await self.count()
-                elif await self.retain() is Dropped.BUSY:
+                elif await self.retain() is DropOutcome.BUSY:
                     due = clock.monotonic() + RETAIN_AGAIN
                 else:
                     due = clock.monotonic() + RETAIN_EVERY
@@ -128,28 +128,28 @@ class Keeper:
         while (page := await self._ledger.read(partial(self._next_page, end))) is not None:
             await self._ledger.task(partial(self._add, page))
 
-    def _next_page(self, end: dict[str, int], connection: sa.Connection) -> Page | None:
+    def _next_page(self, end: dict[str, int], connection: sa.Connection) -> StatisticsPage | None:
         return self._statistics.next_page(connection, end)
 
-    def _add(self, page: Page, connection: sa.Connection, _: Lease) -> bool:
+    def _add(self, page: StatisticsPage, connection: sa.Connection, _: ShardLease) -> bool:
         return self._statistics.add(connection, page)
 
     # ----------------------------------------------------------------------------------------------- letting go
 
-    async def retain(self) -> Dropped | None:
+    async def retain(self) -> DropOutcome | None:
         """Let go of what is too old. BUSY: some of it could not be let go now. None: another process does that now.
 
         Raises:
             LedgerUnavailable: the ledger cannot be read or written; some of it went perhaps.
         """
-        found: list[Dropped] = []
+        found: list[DropOutcome] = []
 
         async def retain() -> None:
             found.append(await self._retain())
 
         return found[0] if await self._alone(retain) else None
 
-    async def _retain(self) -> Dropped:
+    async def _retain(self) -> DropOutcome:
         now = self._clock()
         today = now // (DAY_MS * 1000)
         begin = today - self._settings.history_days
@@ -164,10 +164,10 @@ class Keeper:
             pass
         run = now - self._settings.statistics_days * DAY_MS * 1000
         await self._forget(lambda connection: pipeline_runs.forget(connection, run), pipeline_runs.CHUNK)
-        found = Dropped.GONE
+        found = DropOutcome.GONE
         if self._database.shared:
             for day in await self._ledger.read(retention.days):
-                if day < begin and found is not Dropped.BUSY:
+                if day < begin and found is not DropOutcome.BUSY:
                     found = await self._drop(day, read)
         await self._clean(first_id(begin * DAY_MS), begin * DAY_MS * 1000, read)
         return found
@@ -188,14 +188,14 @@ class Keeper:
         while await self._ledger.task(lambda connection, _: forget(connection)) == chunk:
             pass
 
-    async def _drop(self, day: int, read: dict[str, int]) -> Dropped:
-        found = Dropped.BUSY
+    async def _drop(self, day: int, read: dict[str, int]) -> DropOutcome:
+        found = DropOutcome.BUSY
         for _ in range(TRIES):
             found = await self._aside(lambda connection: retention.drop_day(connection, day, read))
-            if found is not Dropped.BUSY:
+            if found is not DropOutcome.BUSY:
                 break
             await clock.sleep(TRY_PAUSE)
-        log("ledger.day", logging.WARNING if found is Dropped.BUSY else logging.INFO, day=day, became=found.value)
+        log("ledger.day", logging.WARNING if found is DropOutcome.BUSY else logging.INFO, day=day, became=found.value)
         return found
 
     async def _clean(self, before: bytes, recent: int, read: dict[str, int]) -> None:
@@ -239,7 +239,7 @@ class Keeper:
             for day in await self._ledger.read(log_retention.days):
                 if day < today:
                     found = await self._aside(partial(log_retention.drop_day, day=day))
-                    if found is Dropped.BUSY:
+                    if found is DropOutcome.BUSY:
                         break  # it is tried again in the next round
         floors = await self._ledger.read(lambda connection: log_reads.floors(connection, Log.MESSAGES))
         for shard, low in floors.items():

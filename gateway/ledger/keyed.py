@@ -12,18 +12,18 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from gateway.errors import KeyRunning
-from gateway.ledger.calls import Claim, Put, Settle
-from gateway.ledger.keys import ANSWERED, Keys
+from gateway.ledger.calls import Claim, Put, SettleKey
+from gateway.ledger.keys import ANSWERED, KeyStatements
 from gateway.ledger.outbox import OutboxRows
 from gateway.ledger.owed import Promised
-from gateway.ledger.records import Entry, KeyClaim, New, Unknown
-from gateway.ledger.shards import Lease, Shards
+from gateway.ledger.records import KeyClaim, LogEntry, New, Unknown
+from gateway.ledger.shards import ShardLease, Shards
 
 
-class Access(Protocol):
+class KeyedAccess(Protocol):
     """The ledger, as this part sees it."""
 
-    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any: ...
+    async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any: ...
 
 
 class KeyedOutbox:
@@ -31,15 +31,15 @@ class KeyedOutbox:
 
     def __init__(
         self,
-        ledger: Access,
-        keys: Keys,
+        ledger: KeyedAccess,
+        keys: KeyStatements,
         rows: OutboxRows,
         shards: Shards,
-        append: Callable[[sa.Connection, Lease, list[Entry]], None],
+        append: Callable[[sa.Connection, ShardLease, list[LogEntry]], None],
         now: Callable[[], int],
         clock: Callable[[], int] | None,
     ) -> None:
-        """As :class:`gateway.ledger.outbox.Outbox`; ``now`` is this process's clock, in microseconds."""
+        """As :class:`gateway.ledger.outbox.OutboxStore`; ``now`` is this process's clock, in microseconds."""
         self._ledger = ledger
         self._keys = keys
         self._rows = rows
@@ -54,7 +54,7 @@ class KeyedOutbox:
         key: str,
         fingerprint: bytes,
         rows: Sequence[Promised],
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         *,
         status: int,
         headers: Mapping[str, str],
@@ -69,7 +69,7 @@ class KeyedOutbox:
             LedgerUnavailable, EntriesRefused: nothing was written.
         """
 
-        def run(connection: sa.Connection, lease: Lease) -> KeyClaim:
+        def run(connection: sa.Connection, lease: ShardLease) -> KeyClaim:
             now = self._now()
             while True:
                 claim = Claim(_future(), client, key, fingerprint, (), older)
@@ -84,7 +84,7 @@ class KeyedOutbox:
             self._append(connection, lease, list(entries))
             there = self._shards.now if self._clock is None else self._clock()
             self._rows.put(connection, [Put(_future(), rows)], now, there)
-            end = Settle(_future(), client, key, ANSWERED, (), status, headers, body)
+            end = SettleKey(_future(), client, key, ANSWERED, (), status, headers, body)
             self._keys.settle(connection, lease, [end], now)
             if end.error is not None:
                 raise end.error

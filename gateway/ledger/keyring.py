@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import GatewayError
-from gateway.ledger.calls import Claim, Settle
+from gateway.ledger.calls import Claim, SettleKey
 from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN
-from gateway.ledger.records import Entry, Intent, KeyClaim, New
+from gateway.ledger.records import Intent, KeyClaim, LogEntry, New
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -35,13 +35,13 @@ class Wanted(NamedTuple):
     """Makes other digests that stand for the same."""
 
 
-class Ended(NamedTuple):
+class EndedKey(NamedTuple):
     """A key of this process that has come to its end."""
 
     key: str
     ending: str
     """One of :data:`ENDINGS`."""
-    entries: Sequence[Entry]
+    entries: Sequence[LogEntry]
     """What became of its messages; of those without an outcome the intents stay, where the key does."""
     status: int = 0
     body: bytes = b""
@@ -72,7 +72,7 @@ class Keyring:
             self._ledger.on_keys(client, count)
         return found
 
-    async def end(self, client: str, ended: Sequence[Ended]) -> list[GatewayError | None]:
+    async def end(self, client: str, ended: Sequence[EndedKey]) -> list[GatewayError | None]:
         """End claims: what ``finish_key``, ``free_key`` or ``unknown_key`` would have raised for each, in order.
 
         Raises:
@@ -81,7 +81,9 @@ class Keyring:
         loop = get_running_loop()
         found = await self._ledger.submit_all(
             [
-                Settle(loop.create_future(), client, each.key, each.ending, each.entries, each.status, None, each.body)
+                SettleKey(
+                    loop.create_future(), client, each.key, each.ending, each.entries, each.status, None, each.body
+                )
                 for each in ended
             ]
         )

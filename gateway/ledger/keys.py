@@ -16,15 +16,25 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
-from gateway.ledger.calls import Call, Claim, Settle
+from gateway.ledger.batch import RowBatch, select_rows
+from gateway.ledger.calls import Claim, SettleKey, WriterCall
 from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database
 from gateway.ledger.models import keys, obligations
 from gateway.ledger.prepared import once
-from gateway.ledger.records import Entry, Intent, KeyClaim, KeyLost, Mismatch, New, Replay, Running, Unknown
-from gateway.ledger.shards import INSERT, Lease, alive
-from gateway.ledger.states import Kind
+from gateway.ledger.records import (
+    Intent,
+    KeyClaim,
+    KeyLost,
+    LogEntry,
+    Mismatch,
+    New,
+    RunningRequest,
+    StoredAnswer,
+    Unknown,
+)
+from gateway.ledger.shards import INSERT, ShardLease, alive
+from gateway.ledger.states import EventKind
 
 RUNNING, ANSWERED, UNKNOWN = "running", "done", "unknown"
 """Status of a key."""
@@ -45,7 +55,7 @@ _NOW, _EXPIRES = sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("expires
 _NOTHING = sa.literal(b"", sa.LargeBinary)
 
 
-class Keys:
+class KeyStatements:
     """The statements on ``idempotency_keys`` and ``obligations``."""
 
     def __init__(self, database: Database, retention: float) -> None:
@@ -155,18 +165,18 @@ class Keys:
     # ------------------------------------------------------------------------------------------ claim, settle
 
     def claim(
-        self, connection: sa.Connection, lease: Lease, claims: Iterable[Claim], now: int
-    ) -> tuple[list[Claim], list[Call]]:
+        self, connection: sa.Connection, lease: ShardLease, claims: Iterable[Claim], now: int
+    ) -> tuple[list[Claim], list[WriterCall]]:
         """Claim keys. Sets the result of every claim but those that are to be tried again after this
         transaction, which it returns behind the new ones."""
         first: dict[bytes, Claim] = {}
-        deferred: list[Call] = []
+        deferred: list[WriterCall] = []
         for claim in claims:
             if claim.key_id in first:
                 deferred.append(claim)
             else:
                 first[claim.key_id] = claim
-        batch = Batch()
+        batch = RowBatch()
         for key_id in sorted(first):
             claim = first[key_id]
             ids = b"".join(intent.message_id for intent in claim.intents)
@@ -227,9 +237,9 @@ class Keys:
             )
         return taken
 
-    def settle(self, connection: sa.Connection, lease: Lease, settles: Sequence[Settle], now: int) -> None:
+    def settle(self, connection: sa.Connection, lease: ShardLease, settles: Sequence[SettleKey], now: int) -> None:
         """End claims. Those whose key is not this lease's any more get an error."""
-        endings = {ANSWERED: Batch(), FREE: Batch(), UNKNOWN: Batch()}
+        endings = {ANSWERED: RowBatch(), FREE: RowBatch(), UNKNOWN: RowBatch()}
         for call in sorted(settles, key=lambda call: call.key_id):
             if call.ending == ANSWERED:
                 endings[ANSWERED].add((call.status,), call.key_id, document(call.headers), call.body)
@@ -255,13 +265,15 @@ class Keys:
 
     # ------------------------------------------------------------------------------------------------ doubt
 
-    def plain_in_doubt(self, connection: sa.Connection, limit: int, now: int) -> list[Entry]:
+    def plain_in_doubt(self, connection: sa.Connection, limit: int, now: int) -> list[LogEntry]:
         """Accepted messages whose process died, promised to nobody: the ``unknown`` that ends each, never before
         its ``accepted``, whatever the clocks of the two processes say."""
         found = connection.execute(self._plain_in_doubt, {"most": limit})
-        return [Entry(row.message_id, Kind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found]
+        return [
+            LogEntry(row.message_id, EventKind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found
+        ]
 
-    def take_in_doubt(self, connection: sa.Connection, lease: Lease, limit: int, now: int) -> list[Intent]:
+    def take_in_doubt(self, connection: sa.Connection, lease: ShardLease, limit: int, now: int) -> list[Intent]:
         """Take over keys whose process died, until there are about ``limit`` intents or no more keys. The intents of
         one key stay together."""
         hold = {"my_shard": lease.shard, "my_fence": lease.fence, "expires": now + self.retention}
@@ -282,14 +294,14 @@ class Keys:
         return Counter(text(row.client) for row in gone)
 
 
-def _settled(lease: Lease, claim: Claim, row: Any) -> KeyClaim | None:
+def _settled(lease: ShardLease, claim: Claim, row: Any) -> KeyClaim | None:
     """What is to be said of a key that is there; None: it has no outcome, and nobody works on it."""
     if row.fingerprint != claim.fingerprint and row.fingerprint not in claim.older():
         return Mismatch()
     if row.status == ANSWERED:
-        return Replay(row.answer_status, parse(row.answer_headers), row.answer_body)
+        return StoredAnswer(row.answer_status, parse(row.answer_headers), row.answer_body)
     if row.status == RUNNING and row.alive:
-        return Running((row.shard, row.fence) == lease, _message_ids(row))
+        return RunningRequest((row.shard, row.fence) == lease, _message_ids(row))
     return None
 
 
@@ -297,8 +309,8 @@ def _message_ids(row: Any) -> tuple[bytes, ...]:
     return tuple(row.message_ids[begin : begin + ID] for begin in range(0, len(row.message_ids), ID))
 
 
-def _ids(digests: Iterable[bytes]) -> Batch:
-    batch = Batch()
+def _ids(digests: Iterable[bytes]) -> RowBatch:
+    batch = RowBatch()
     for digest in digests:
         batch.add((), digest)
     return batch

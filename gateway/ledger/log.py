@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from gateway.errors import NoSuchCursor, NoSuchRun
 from gateway.ledger import log_cursors, log_reads, pipeline_runs
 from gateway.ledger.arrow_pool import ArrowPool
-from gateway.ledger.calls import Call, Spool
+from gateway.ledger.calls import SpoolCall, WriterCall
 from gateway.ledger.dividing import divided, future
 from gateway.ledger.engine import Database
 from gateway.ledger.log_cursors import Cursors
 from gateway.ledger.logged import Extent, Floor, Run, Spooled, StoredCursor, UnreadLog
-from gateway.ledger.records import Entry, InboxRow
-from gateway.ledger.shards import Lease
+from gateway.ledger.records import InboxRow, LogEntry
+from gateway.ledger.shards import ShardLease
 from gateway.logs import Log, columns
 from gateway.logs.columns import Field
 
@@ -38,11 +38,11 @@ HEAVY: Final = frozenset({"body", "properties"})
 """Columns that may be large: a range without them is bounded by its rows alone."""
 
 
-class Access(Protocol):
+class LogAccess(Protocol):
     """The ledger, as its parts see it."""
 
-    async def submit(self, call: Call) -> Any: ...
-    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any: ...
+    async def submit(self, call: WriterCall) -> Any: ...
+    async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any: ...
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
 
 
@@ -51,7 +51,7 @@ class Logs:
 
     def __init__(
         self,
-        ledger: Access,
+        ledger: LogAccess,
         database: Database,
         group_max: int,
         clock: Callable[[], int],
@@ -77,7 +77,7 @@ class Logs:
     # ------------------------------------------------------------------------------------------------- write
 
     async def spool(
-        self, messages: Sequence[Spooled], entries: Sequence[Entry] = (), inbox: Sequence[InboxRow] = ()
+        self, messages: Sequence[Spooled], entries: Sequence[LogEntry] = (), inbox: Sequence[InboxRow] = ()
     ) -> list[int]:
         """Append messages to the log, in their order; with their events and rows of the inbox in one commit, unless
         there are more than ``group_max`` or one is bad. Durable when it returns: then, and only then, acknowledge them.
@@ -92,7 +92,7 @@ class Logs:
         """
         if not messages and not entries and not inbox:
             return []
-        found: list[int] = await divided(self._ledger, Spool(future(), messages, entries, inbox), self._group_max)
+        found: list[int] = await divided(self._ledger, SpoolCall(future(), messages, entries, inbox), self._group_max)
         return found
 
     # -------------------------------------------------------------------------------------------------- read

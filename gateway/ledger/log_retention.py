@@ -28,7 +28,7 @@ from gateway.ledger.engine import Database
 from gateway.ledger.log_cursors import Cursors
 from gateway.ledger.logged import Extent
 from gateway.ledger.models import log_floors, message_log
-from gateway.ledger.retention import LOCK_TIMEOUT, Dropped, attached, is_busy
+from gateway.ledger.retention import LOCK_TIMEOUT, DropOutcome, attached, is_busy
 from gateway.ledger.schema import partition_name
 from gateway.ledger.shards import INSERT
 from gateway.logs import Log
@@ -173,7 +173,7 @@ def days(connection: sa.Connection) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def drop_day(connection: sa.Connection, day: int, between: Callable[[], None] = lambda: None) -> Dropped:
+def drop_day(connection: sa.Connection, day: int, between: Callable[[], None] = lambda: None) -> DropOutcome:
     """Drop the partition of a day if all of it is below the floors; ``connection`` is one that may wait, and is not in
     a transaction. ``between`` is called between looking and doing (tests)."""
     name = partition_name(message_log.name, day)
@@ -181,7 +181,7 @@ def drop_day(connection: sa.Connection, day: int, between: Callable[[], None] = 
         with connection.begin():
             _patience(connection)
             if (there := attached(connection, {message_log.name: name})) and _is_needed(connection, name):
-                return Dropped.WHOLE
+                return DropOutcome.WHOLE
         between()
         if there:
             with connection.begin() as transaction:
@@ -189,14 +189,14 @@ def drop_day(connection: sa.Connection, day: int, between: Callable[[], None] = 
                 connection.exec_driver_sql(f"ALTER TABLE {message_log.name} DETACH PARTITION {name}")
                 if _is_needed(connection, name):  # since it was looked at
                     transaction.rollback()
-                    return Dropped.WHOLE
+                    return DropOutcome.WHOLE
         with connection.begin():
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
     except sa.exc.DBAPIError as error:
         if is_busy(error):
-            return Dropped.BUSY
+            return DropOutcome.BUSY
         raise
-    return Dropped.GONE
+    return DropOutcome.GONE
 
 
 def _is_needed(connection: sa.Connection, name: str) -> bool:

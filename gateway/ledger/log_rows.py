@@ -11,13 +11,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from gateway.ledger.calls import Spool
+from gateway.ledger.calls import SpoolCall
 from gateway.ledger.encoding import octets
 from gateway.ledger.engine import Database
 from gateway.ledger.inserts import insert
 from gateway.ledger.logged import Spooled
 from gateway.ledger.models import message_log
-from gateway.ledger.shards import Lease, Shards
+from gateway.ledger.shards import ShardLease, Shards
 
 ROW: Final = 128
 """Octets that a row counts for beside its body, its names and its properties: numbers, digest, index, header."""
@@ -30,7 +30,7 @@ class LogRows:
         self._insert = insert(database, message_log)
         self._shards = shards
 
-    def write(self, connection: sa.Connection, lease: Lease, calls: Sequence[Spool]) -> None:
+    def write(self, connection: sa.Connection, lease: ShardLease, calls: Sequence[SpoolCall]) -> None:
         """Write the messages of these calls, inside a transaction that has entered its shard, and set their results.
 
         Raises:

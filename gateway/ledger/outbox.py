@@ -12,18 +12,18 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.bodies import matching
-from gateway.ledger.calls import Call, Put, SettleOutbox
+from gateway.ledger.calls import Put, SettleOutbox, WriterCall
 from gateway.ledger.delivery_rows import when
 from gateway.ledger.dividing import divided, future, place_of
 from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.engine import Database
 from gateway.ledger.models import outbox
 from gateway.ledger.owed import OutboxFilter, Promised
-from gateway.ledger.prepared import Prepared, once
-from gateway.ledger.records import Entry
-from gateway.ledger.shards import INSERT, Lease, Shards, alive
+from gateway.ledger.prepared import PreparedStatement, once
+from gateway.ledger.records import LogEntry
+from gateway.ledger.shards import INSERT, ShardLease, Shards, alive
 
 NOBODY = -1
 """``shard`` of a row that nobody holds."""
@@ -48,7 +48,7 @@ class OutboxRows:
         rows, _ = select_rows(
             dialect, columns, shard=sa.literal(NOBODY, sa.BigInteger), fence=sa.literal(0, sa.BigInteger)
         )
-        self._put = Prepared(
+        self._put = PreparedStatement(
             database,
             INSERT[dialect](outbox)
             .from_select(list(rows.selected_columns.keys()), rows)
@@ -56,9 +56,9 @@ class OutboxRows:
         )
         named, _ = select_rows(dialect, (outbox.c.message_id,))
         mine = (outbox.c.shard == _SHARD) & (outbox.c.fence == _FENCE)
-        self._done = Prepared(database, matching(dialect, outbox, named, mine).returning(outbox.c.message_id))
+        self._done = PreparedStatement(database, matching(dialect, outbox, named, mine).returning(outbox.c.message_id))
         later = select_rows(dialect, (outbox.c.due_at, outbox.c.message_id, outbox.c.reason))[0].subquery("later")
-        self._retry = Prepared(
+        self._retry = PreparedStatement(
             database,
             sa.update(outbox)
             .where(outbox.c.message_id == later.c.message_id, mine)
@@ -103,7 +103,7 @@ class OutboxRows:
 
     def put(self, connection: sa.Connection, calls: Sequence[Put], now: int, there: int) -> None:
         """Promise. Clocks as in :meth:`gateway.ledger.delivery_rows.DeliveryRows.store`."""
-        batch = Batch()
+        batch = RowBatch()
         for call in calls:
             for row in call.promised:
                 due_at = when(row.due_at, row.at, now, there)
@@ -119,10 +119,10 @@ class OutboxRows:
         if batch:
             self._put.run(connection, batch.parameters())
 
-    def settle(self, connection: sa.Connection, lease: Lease, calls: Sequence[SettleOutbox], there: int) -> None:
+    def settle(self, connection: sa.Connection, lease: ShardLease, calls: Sequence[SettleOutbox], there: int) -> None:
         """End or postpone what this process holds, and set the calls' results."""
         mine = {"my_shard": lease.shard, "my_fence": lease.fence}
-        done, later = Batch(), Batch()
+        done, later = RowBatch(), RowBatch()
         for call in calls:
             for message_id, _ in call.done:
                 done.add((), message_id)
@@ -140,11 +140,11 @@ class OutboxRows:
             call.result = [each[0] in took for each in (*call.done, *call.retry, *call.kept)]
 
     def claim(
-        self, connection: sa.Connection, lease: Lease, limit: int, brokers: Collection[str], there: int
+        self, connection: sa.Connection, lease: ShardLease, limit: int, brokers: Collection[str], there: int
     ) -> list[Promised]:
         """Take what is due and nobody's."""
         due = connection.execute(self._due, {"now": there, "brokers": list(brokers), "most": limit}).all()
-        batch = Batch()
+        batch = RowBatch()
         octets = 0
         for row in due:
             octets += row.octets
@@ -158,7 +158,7 @@ class OutboxRows:
         found = [_promised(row, doubtful=row.message_id in doubtful) for row in rows]
         return sorted(found, key=lambda row: (row.due_at, row.message_id))
 
-    def release(self, connection: sa.Connection, lease: Lease) -> int:
+    def release(self, connection: sa.Connection, lease: ShardLease) -> int:
         """Let go of what this process holds; how many."""
         return connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence}).rowcount
 
@@ -171,23 +171,23 @@ class OutboxRows:
         return connection.execute(self._revive, {"this": message_id}).first() is not None
 
 
-class Access(Protocol):
+class OutboxAccess(Protocol):
     """The ledger, as this part sees it."""
 
-    async def submit(self, call: Call) -> Any: ...
-    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any: ...
+    async def submit(self, call: WriterCall) -> Any: ...
+    async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any: ...
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
 
 
-class Outbox:
+class OutboxStore:
     """The verbs."""
 
     def __init__(
         self,
-        ledger: Access,
+        ledger: OutboxAccess,
         rows: OutboxRows,
         shards: Shards,
-        append: Callable[[sa.Connection, Lease, list[Entry]], None],
+        append: Callable[[sa.Connection, ShardLease, list[LogEntry]], None],
         group_max: int,
         clock: Callable[[], int] | None,
     ) -> None:
@@ -200,7 +200,7 @@ class Outbox:
         self._group_max = group_max
         self._clock = clock
 
-    async def put(self, rows: Sequence[Promised], entries: Sequence[Entry] = ()) -> None:
+    async def put(self, rows: Sequence[Promised], entries: Sequence[LogEntry] = ()) -> None:
         """Owe publishes from now on, with their events in one commit, unless there are more than ``group_max`` or one
         is bad. A message whose id is there already is left alone. Durable when it returns.
 
@@ -215,7 +215,7 @@ class Outbox:
         """What is due at these brokers and held by nobody that lives: this process's from now on, with ``attempt`` one
         higher. ``doubtful``: another process held it and died, so that it may have been sent."""
 
-        def claim(connection: sa.Connection, lease: Lease) -> list[Promised]:
+        def claim(connection: sa.Connection, lease: ShardLease) -> list[Promised]:
             there = self._shards.now if self._clock is None else self._clock()
             return self._rows.claim(connection, lease, limit, brokers, there)
 
@@ -224,9 +224,9 @@ class Outbox:
 
     async def settle(
         self,
-        done: Sequence[tuple[bytes, Sequence[Entry]]],
+        done: Sequence[tuple[bytes, Sequence[LogEntry]]],
         retry: Sequence[tuple[bytes, float, dict[str, Any]]] = (),
-        kept: Sequence[tuple[bytes, Sequence[Entry], dict[str, Any]]] = (),
+        kept: Sequence[tuple[bytes, Sequence[LogEntry], dict[str, Any]]] = (),
     ) -> list[bool]:
         """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due
         again so many seconds from now (below 0: in its old place), for whoever claims it, with a reason; ``kept`` is
@@ -251,11 +251,11 @@ class Outbox:
         found: int = await self._ledger.task(self._rows.release)
         return found
 
-    async def cancel(self, message_id: bytes, entry: Entry) -> bool:
+    async def cancel(self, message_id: bytes, entry: LogEntry) -> bool:
         """Take a publish back, unless a process that lives is about to send it. True: it is gone, and ``entry`` is
         written. False: there is none, or it is too late."""
 
-        def cancel(connection: sa.Connection, lease: Lease) -> bool:
+        def cancel(connection: sa.Connection, lease: ShardLease) -> bool:
             if not self._rows.cancel(connection, message_id):
                 return False
             self._append(connection, lease, [entry])
@@ -264,10 +264,10 @@ class Outbox:
         found: bool = await self._ledger.task(cancel)
         return found
 
-    async def revive(self, message_id: bytes, entry: Entry) -> bool:
+    async def revive(self, message_id: bytes, entry: LogEntry) -> bool:
         """Send what was refused for good once more. True: it is due, and ``entry`` is written. False: there is none."""
 
-        def revive(connection: sa.Connection, lease: Lease) -> bool:
+        def revive(connection: sa.Connection, lease: ShardLease) -> bool:
             if not self._rows.revive(connection, message_id):
                 return False
             self._append(connection, lease, [entry])

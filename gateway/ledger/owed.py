@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.ledger.records import Entry
+from gateway.ledger.records import LogEntry
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class BacklogSettlement(msgspec.Struct, frozen=True):
     """RETRY, REVIVE: its attempts so far; None: as they are."""
     reason: dict[str, Any] = {}
     """Kept with the delivery; empty: the one that it has."""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     """Events that are written in the same commit if it takes effect, and not otherwise."""
     octets: int = 0
     """DONE, PURGE: octets of payload that go with it, as far as that is known. Large ones are not in one commit."""

@@ -34,7 +34,7 @@ def once(prepare: Callable[[T, Database], None]) -> Callable[[T, Database], None
     return prepared
 
 
-class Prepared:
+class PreparedStatement:
     """A statement in the words of one database. Parameters and results are the driver's: numbers, text, octets."""
 
     __slots__ = ("_fixed", "_positions", "_text")

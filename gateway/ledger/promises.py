@@ -43,7 +43,7 @@ from gateway.ledger.keys import PENDING
 from gateway.ledger.logged import Extent
 from gateway.ledger.models import bodies, branches, deliveries, events, obligations, outbox, shards
 from gateway.ledger.outbox import NEVER
-from gateway.ledger.states import RULES, Kind, Phase
+from gateway.ledger.states import RULES, EventKind, MessagePhase
 from gateway.logs import Log
 
 SPAN: Final = 2_000
@@ -51,21 +51,23 @@ SPAN: Final = 2_000
 NAMED: Final = 500
 """Messages of one statement."""
 
-ENDS_PUBLISH: Final = frozenset(str(kind) for kind, rule in RULES.items() if rule.phase is Phase.PUBLISH) - {
-    Kind.ACCEPTED,
-    Kind.RESENT,
-    Kind.SCHEDULED,
-    Kind.DUPLICATE_DROPPED,
+ENDS_PUBLISH: Final = frozenset(str(kind) for kind, rule in RULES.items() if rule.phase is MessagePhase.PUBLISH) - {
+    EventKind.ACCEPTED,
+    EventKind.RESENT,
+    EventKind.SCHEDULED,
+    EventKind.DUPLICATE_DROPPED,
 }
 """What a publish comes to."""
 ENDS_DELIVERY: Final = frozenset(
-    {Kind.ACKNOWLEDGED, Kind.DEAD_LETTERED, Kind.DISCARDED, Kind.PURGED, Kind.REPLAYED}
+    {EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED, EventKind.DISCARDED, EventKind.PURGED, EventKind.REPLAYED}
 )  # fmt: skip
-HOLDS: Final = frozenset({Kind.DEAD, Kind.REVIVED})
+HOLDS: Final = frozenset({EventKind.DEAD, EventKind.REVIVED})
 """What only a row of ``deliveries`` can be."""
-ENDS_BRANCH: Final = frozenset({Kind.FORWARDED, Kind.REDUCED, Kind.RELEASED, Kind.LEASE_LOST, Kind.DEAD_LETTERED})
+ENDS_BRANCH: Final = frozenset(
+    {EventKind.FORWARDED, EventKind.REDUCED, EventKind.RELEASED, EventKind.LEASE_LOST, EventKind.DEAD_LETTERED}
+)
 KINDS: Final = frozenset(
-    {Kind.ACCEPTED, Kind.SCHEDULED, Kind.STORED, Kind.DELIVERED, Kind.PREPARED}
+    {EventKind.ACCEPTED, EventKind.SCHEDULED, EventKind.STORED, EventKind.DELIVERED, EventKind.PREPARED}
 ) | HOLDS | ENDS_PUBLISH | ENDS_DELIVERY | ENDS_BRANCH  # fmt: skip
 _KINDS: Final = sorted(str(kind) for kind in KINDS)
 """The kinds of event that are read."""
@@ -84,7 +86,7 @@ class Missing(NamedTuple):
     """How many."""
 
 
-class Page(NamedTuple):
+class ObligationPage(NamedTuple):
     """What was looked at."""
 
     events: int
@@ -93,7 +95,7 @@ class Page(NamedTuple):
     missing: list[Missing]
 
 
-class Standing(NamedTuple):
+class PendingCounts(NamedTuple):
     """What is owed beside deliveries: how many rows of each."""
 
     due: int
@@ -114,7 +116,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Kept:
+class MessageObligations:
     """What is owed of one message."""
 
     obligation: bool = False
@@ -124,7 +126,7 @@ class Kept:
     """Bridges that have a branch under way; of whatever message."""
 
 
-class Access(Protocol):
+class ObligationAccess(Protocol):
     """The ledger, as this part sees it."""
 
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
@@ -133,7 +135,7 @@ class Access(Protocol):
 class Promises:
     """The verbs. All of them only read."""
 
-    def __init__(self, ledger: Access, database: Database) -> None:
+    def __init__(self, ledger: ObligationAccess, database: Database) -> None:
         self._ledger = ledger
         self._clock = database.clock
 
@@ -142,24 +144,24 @@ class Promises:
         found: tuple[int, list[Extent]] = await self._ledger.read(_survey)
         return found
 
-    async def page(self, shard: int, after: int, end: int) -> Page:
+    async def page(self, shard: int, after: int, end: int) -> ObligationPage:
         """Look at the events of a shard behind one number, up to another; not more than :data:`SPAN`."""
-        found: Page = await self._ledger.read(lambda connection: _page(connection, shard, after, end))
+        found: ObligationPage = await self._ledger.read(lambda connection: _page(connection, shard, after, end))
         return found
 
-    async def bodies(self, after: bytes) -> Page:
+    async def bodies(self, after: bytes) -> ObligationPage:
         """Look at deliveries behind this one, whether their bodies are there."""
-        found: Page = await self._ledger.read(lambda connection: _bodies(connection, after))
+        found: ObligationPage = await self._ledger.read(lambda connection: _bodies(connection, after))
         return found
 
-    async def spooled(self, shard: int, after: int) -> Page:
+    async def spooled(self, shard: int, after: int) -> ObligationPage:
         """Look at the log of messages of a shard, behind this number."""
-        found: Page = await self._ledger.read(lambda connection: _spooled(connection, shard, after))
+        found: ObligationPage = await self._ledger.read(lambda connection: _spooled(connection, shard, after))
         return found
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> PendingCounts:
         """How much is owed beside deliveries."""
-        found: Standing = await self._ledger.read(lambda connection: _standing(connection, self._clock))
+        found: PendingCounts = await self._ledger.read(lambda connection: _standing(connection, self._clock))
         return found
 
 
@@ -171,23 +173,23 @@ def _survey(connection: sa.Connection) -> tuple[int, list[Extent]]:
     return -1 if owner is None else owner, log_reads.extents(connection, Log.EVENTS)
 
 
-def _page(connection: sa.Connection, shard: int, after: int, end: int) -> Page:
+def _page(connection: sa.Connection, shard: int, after: int, end: int) -> ObligationPage:
     end = min(end, after + SPAN)
     span = _range(events, shard, after, end)
     there = connection.execute(sa.select(sa.func.count()).select_from(events).where(*span)).scalar_one()
     missing = _gap(connection, Log.EVENTS, "event", shard, after, end, there)
     wanted = sa.select(events.c.message_id, events.c.kind, events.c.detail).where(*span, events.c.kind.in_(_KINDS))
     found = _by_message(connection.execute(wanted))
-    nothing = Kept()
+    nothing = MessageObligations()
     doubtful = [message_id for message_id, each in found.items() if any(broken(message_id, each, nothing))]
     for begin in range(0, len(doubtful), NAMED):
         missing += _look(connection, doubtful[begin : begin + NAMED])
-    return Page(end - after, end, missing)
+    return ObligationPage(end - after, end, missing)
 
 
 def _look(connection: sa.Connection, messages: Sequence[bytes]) -> Iterator[Missing]:
     """What is broken of these messages, by all that is known of them. First what is owed, then what happened."""
-    kept: dict[bytes, Kept] = {each: Kept() for each in messages}
+    kept: dict[bytes, MessageObligations] = {each: MessageObligations() for each in messages}
     owed = (
         sa.select(deliveries.c.message_id, deliveries.c.subscription, sa.func.count())
         .where(deliveries.c.message_id.in_(messages))
@@ -210,16 +212,18 @@ def _look(connection: sa.Connection, messages: Sequence[bytes]) -> Iterator[Miss
         yield from broken(message_id, each, kept[message_id])
 
 
-def broken(message_id: bytes, told: Sequence[tuple[str, bytes]], kept: Kept) -> Iterator[Missing]:
+def broken(message_id: bytes, told: Sequence[tuple[str, bytes]], kept: MessageObligations) -> Iterator[Missing]:
     """The promises of one message that are neither kept nor ended, by its events (kind and detail)."""
     kinds = {kind for kind, _ in told}
     if kinds.isdisjoint(ENDS_PUBLISH) and not kept.outbox:
-        if Kind.SCHEDULED in kinds:
+        if EventKind.SCHEDULED in kinds:
             yield Missing("later", message_id, "")
-        elif Kind.ACCEPTED in kinds and not kept.obligation:
+        elif EventKind.ACCEPTED in kinds and not kept.obligation:
             yield Missing("publish", message_id, "")
-    if Kind.PREPARED in kinds and kinds.isdisjoint(ENDS_BRANCH):
-        for bridge in sorted({_told(detail).bridge for kind, detail in told if kind == Kind.PREPARED} - kept.branches):
+    if EventKind.PREPARED in kinds and kinds.isdisjoint(ENDS_BRANCH):
+        for bridge in sorted(
+            {_told(detail).bridge for kind, detail in told if kind == EventKind.PREPARED} - kept.branches
+        ):
             yield Missing("branch", message_id, bridge)
     yield from _deliveries(message_id, told, kept.deliveries)
 
@@ -229,13 +233,13 @@ def _deliveries(message_id: bytes, told: Sequence[tuple[str, bytes]], rows: Mapp
     ended: Counter[str] = Counter()
     held: set[str] = set()
     for kind, detail in told:
-        if kind == Kind.STORED:
+        if kind == EventKind.STORED:
             opened[_told(detail).subscription] += 1
         elif kind in ENDS_DELIVERY:
             ended[_told(detail).subscription] += 1
         elif kind in HOLDS:
             held.add(_told(detail).subscription)
-        elif kind == Kind.DELIVERED:
+        elif kind == EventKind.DELIVERED:
             said = _told(detail)
             if said.lease is not None:
                 held.add(said.subscription)
@@ -288,19 +292,19 @@ def _gap(
     return [Missing(promise, b"", f"shard {shard}, {after + 1} to {end}", end - after - there)]
 
 
-def _spooled(connection: sa.Connection, shard: int, after: int) -> Page:
+def _spooled(connection: sa.Connection, shard: int, after: int) -> ObligationPage:
     extent, _ = log_reads.extent(connection, Log.MESSAGES, shard)
     after = max(after, extent.floor - 1)
     end = min(extent.head, after + SPAN)
     if end <= after:
-        return Page(0, None, [])
+        return ObligationPage(0, None, [])
     table = log_reads.TABLES[Log.MESSAGES]
     query = sa.select(sa.func.count()).select_from(table).where(*_range(table, shard, after, end))
     there = connection.execute(query).scalar_one()
-    return Page(end - after, end, _gap(connection, Log.MESSAGES, "spooled", shard, after, end, there))
+    return ObligationPage(end - after, end, _gap(connection, Log.MESSAGES, "spooled", shard, after, end, there))
 
 
-def _bodies(connection: sa.Connection, after: bytes) -> Page:
+def _bodies(connection: sa.Connection, after: bytes) -> ObligationPage:
     query = (
         sa.select(deliveries.c.id, deliveries.c.message_id, deliveries.c.subscription, bodies.c.message_id.is_(None))
         .select_from(
@@ -314,10 +318,10 @@ def _bodies(connection: sa.Connection, after: bytes) -> Page:
     )
     rows = connection.execute(query).all()
     missing = [Missing("body", row[1], text(row[2])) for row in rows if row[3]]
-    return Page(len(rows), rows[-1][0] if len(rows) == SPAN else None, missing)
+    return ObligationPage(len(rows), rows[-1][0] if len(rows) == SPAN else None, missing)
 
 
-def _standing(connection: sa.Connection, clock: sa.ColumnElement[int]) -> Standing:
+def _standing(connection: sa.Connection, clock: sa.ColumnElement[int]) -> PendingCounts:
     dead = outbox.c.due_at == NEVER
     due = outbox.c.due_at <= clock
     counted = sa.select(
@@ -330,4 +334,4 @@ def _standing(connection: sa.Connection, clock: sa.ColumnElement[int]) -> Standi
     pending = obligations.c.status == PENDING
     publishes = sa.select(sa.func.count().filter(pending), sa.func.count().filter(~pending)).select_from(obligations)
     busy, parked = connection.execute(publishes).one()
-    return Standing(number, later, refused, max(0.0, float(overdue or 0) / 1_000_000), busy, parked)
+    return PendingCounts(number, later, refused, max(0.0, float(overdue or 0) / 1_000_000), busy, parked)

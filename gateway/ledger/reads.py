@@ -11,9 +11,9 @@ from gateway.ledger import windows
 from gateway.ledger.encoding import parse
 from gateway.ledger.engine import run
 from gateway.ledger.models import bodies, events, messages, obligations, shards
-from gateway.ledger.records import Event, EventFilter, Timeline
+from gateway.ledger.records import EventFilter, RecordedEvent, Timeline
 from gateway.ledger.searches import message_of
-from gateway.ledger.states import Kind, state_of
+from gateway.ledger.states import EventKind, state_of
 
 _TIMELINE = (
     sa.select(events)
@@ -32,7 +32,7 @@ _FEED = (
 )
 _FEEDS = {"sqlite": _FEED.format("?"), "postgresql": _FEED.format("%s")}
 """Dialect -> the feed's statement, in the driver's words: rows of SQLAlchemy cost four times as much."""
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in EventKind}
 
 
 def timeline(connection: sa.Connection, message_id: bytes) -> Timeline | None:
@@ -52,12 +52,12 @@ def keeps(connection: sa.Connection, message_id: bytes) -> tuple[bool, bool]:
 
 def events_after(
     connection: sa.Connection, position: Mapping[str, int], limit: int, where: EventFilter | None = None
-) -> tuple[list[Event], dict[str, int]]:
+) -> tuple[list[RecordedEvent], dict[str, int]]:
     """The feed. Each shard gets an equal part of the limit, so that a busy one does not keep the others out. What
     ``where`` does not want counts towards the limit, and is passed."""
     ends = end(connection)
     behind = [shard for shard, last in ends.items() if position.get(shard, 0) < last]
-    found: list[Event] = []
+    found: list[RecordedEvent] = []
     reached = dict(position)
     read = 0
     for place, shard in enumerate(behind):
@@ -66,7 +66,7 @@ def events_after(
         rows = run(connection, _FEEDS[connection.dialect.name], (int(shard), after, share))
         read += len(rows)
         events_of = [
-            Event(number, sequence, message_id, _KINDS[kind], at, broker, version, parse(detail))
+            RecordedEvent(number, sequence, message_id, _KINDS[kind], at, broker, version, parse(detail))
             for number, sequence, message_id, kind, at, broker, version, detail in rows
         ]
         found += events_of if where is None else [event for event in events_of if wanted(event, where)]
@@ -87,7 +87,7 @@ def position_at(connection: sa.Connection, at: int) -> dict[str, int]:
     return {str(shard): windows.find(connection, shard, following, at) - 1 for shard, following in found}
 
 
-def wanted(event: Event, where: EventFilter) -> bool:
+def wanted(event: RecordedEvent, where: EventFilter) -> bool:
     """Whether an event is one of these."""
     if where.kinds is not None and event.kind not in where.kinds:
         return False
@@ -99,12 +99,12 @@ def wanted(event: Event, where: EventFilter) -> bool:
     return all(value is None or event.detail.get(name) == value for name, value in names)
 
 
-def _event(row: Any) -> Event:
-    return Event(
+def _event(row: Any) -> RecordedEvent:
+    return RecordedEvent(
         row.shard,
         row.sequence,
         row.message_id,
-        Kind(row.kind),
+        EventKind(row.kind),
         row.at,
         row.broker,
         row.version,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger.states import Kind, State
+from gateway.ledger.states import EventKind, MessageState
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +38,11 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The AMQP headers, of which the ledger keeps those that ``ledger.headers`` names, as text."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """One event, and with the first event of a message the message itself."""
 
     message_id: bytes
-    kind: Kind
+    kind: EventKind
     at: int
     """When it happened, microseconds since 1970."""
     broker: str = ""
@@ -53,13 +53,13 @@ class Entry(msgspec.Struct, frozen=True):
     """The message, where the ledger may not know it yet. One that it knows is left as it is."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class RecordedEvent(msgspec.Struct, frozen=True):
     """An event as the ledger holds it. ``sequence`` has no gaps within ``shard`` and starts at 1."""
 
     shard: int
     sequence: int
     message_id: bytes
-    kind: Kind
+    kind: EventKind
     at: int
     broker: str
     version: str
@@ -81,7 +81,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     client: str
     properties: dict[str, Any]
-    state: State | None
+    state: MessageState | None
     """None: no event yet, which only a damaged ledger has."""
 
 
@@ -89,7 +89,7 @@ class Timeline(msgspec.Struct, frozen=True):
     """Everything that is known of a message, oldest event first."""
 
     message: StoredMessage
-    events: list[Event]
+    events: list[RecordedEvent]
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     routing_key: str | None = None
     client: str | None = None
     origin: str | None = None
-    state: State | None = None
+    state: MessageState | None = None
     since: int | None = None
     """Made at or after this time, in microseconds since 1970, by the clock in the id."""
     until: int | None = None
@@ -120,7 +120,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which events; None is any."""
 
-    kinds: frozenset[Kind] | None = None
+    kinds: frozenset[EventKind] | None = None
     broker: str | None = None
     message_id: bytes | None = None
     subscription: str | None = None
@@ -135,19 +135,19 @@ class HourFilter(msgspec.Struct, frozen=True, kw_only=True):
     """From this hour on."""
     until: int | None = None
     """Before this hour."""
-    kinds: frozenset[Kind] | None = None
+    kinds: frozenset[EventKind] | None = None
     broker: str | None = None
     subscription: str | None = None
     endpoint: str | None = None
     bridge: str | None = None
 
 
-class Hour(msgspec.Struct, frozen=True):
+class HourlyEvents(msgspec.Struct, frozen=True):
     """How many events there were in an hour; empty names: of no subscription, endpoint or bridge."""
 
     hour: int
     """Since 1970."""
-    kind: Kind | None
+    kind: EventKind | None
     """None: of any kind, where kinds are summed up."""
     broker: str
     subscription: str
@@ -182,7 +182,7 @@ class New(msgspec.Struct, frozen=True):
     ``unknown_key``."""
 
 
-class Replay(msgspec.Struct, frozen=True):
+class StoredAnswer(msgspec.Struct, frozen=True):
     """Answered before; answer the same again."""
 
     status: int
@@ -199,7 +199,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     """The key was used for another request (422)."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningRequest(msgspec.Struct, frozen=True):
     """The first request with this key is still under way (409, or join it)."""
 
     here: bool
@@ -216,10 +216,10 @@ class Unknown(msgspec.Struct, frozen=True):
     intents: tuple[Intent, ...]
 
 
-KeyClaim: TypeAlias = New | Replay | Mismatch | Running | Unknown
+KeyClaim: TypeAlias = New | StoredAnswer | Mismatch | RunningRequest | Unknown
 
 
-class Resource(msgspec.Struct, frozen=True):
+class ResourceRecord(msgspec.Struct, frozen=True):
     """A thing that the API keeps here, such as a subscription."""
 
     kind: str

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from gateway.errors import EtagMismatch
 from gateway.ledger.encoding import document, octets, parse, text
 from gateway.ledger.models import resources
-from gateway.ledger.records import Resource
+from gateway.ledger.records import ResourceRecord
 from gateway.ledger.shards import INSERT
 
 _KIND = resources.c.kind == sa.bindparam("of", type_=sa.Text)
@@ -65,13 +65,15 @@ def put(
     return etag, False
 
 
-def get(connection: sa.Connection, kind: str, name: str) -> Resource | None:
+def get(connection: sa.Connection, kind: str, name: str) -> ResourceRecord | None:
     """One by name."""
     row = connection.execute(_GET, {"of": kind, "this": octets(name)}).one_or_none()
     return None if row is None else _resource(row)
 
 
-def page(connection: sa.Connection, kind: str, cursor: str | None, limit: int) -> tuple[list[Resource], str | None]:
+def page(
+    connection: sa.Connection, kind: str, cursor: str | None, limit: int
+) -> tuple[list[ResourceRecord], str | None]:
     """Some by name, and the cursor behind them: the last name."""
     query = _LIST.limit(limit + 1)
     if cursor is not None:
@@ -106,5 +108,5 @@ def _check(kind: str, name: str, found: Any, if_match: str | None) -> None:
         raise EtagMismatch(f"{kind} {name!r} {now}, which is not what If-Match asks for")
 
 
-def _resource(row: Any) -> Resource:
-    return Resource(row.kind, text(row.name), parse(row.spec), row.etag, row.created_at, row.updated_at)
+def _resource(row: Any) -> ResourceRecord:
+    return ResourceRecord(row.kind, text(row.name), parse(row.spec), row.etag, row.created_at, row.updated_at)

@@ -55,7 +55,7 @@ HISTORY: Final = (messages, events)
 _DAY = re.compile(r"(messages|events)_d(\d+)")
 
 
-class Dropped(StrEnum):
+class DropOutcome(StrEnum):
     """What became of a day."""
 
     GONE = "gone"
@@ -74,7 +74,7 @@ def days(connection: sa.Connection) -> list[int]:
     return sorted({int(match[2]) for match in found if match})
 
 
-def drop_day(connection: sa.Connection, day: int, read: Mapping[str, int]) -> Dropped:
+def drop_day(connection: sa.Connection, day: int, read: Mapping[str, int]) -> DropOutcome:
     """Drop the partitions of a day; ``connection`` is one that may wait, and is not in a transaction.
 
     Args:
@@ -86,7 +86,7 @@ def drop_day(connection: sa.Connection, day: int, read: Mapping[str, int]) -> Dr
             _patience(connection)
             there = attached(connection, names)
             if there and _kept(connection, day, read) is None:
-                return Dropped.WHOLE
+                return DropOutcome.WHOLE
         if there:
             with connection.begin() as transaction:
                 _patience(connection)
@@ -94,15 +94,15 @@ def drop_day(connection: sa.Connection, day: int, read: Mapping[str, int]) -> Dr
                     connection.exec_driver_sql(f"ALTER TABLE {table} DETACH PARTITION {names[table]}")
                 if not _move(connection, day, read, names):
                     transaction.rollback()
-                    return Dropped.WHOLE
+                    return DropOutcome.WHOLE
         with connection.begin():
             for name in names.values():
                 connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
     except sa.exc.DBAPIError as error:
         if is_busy(error):
-            return Dropped.BUSY
+            return DropOutcome.BUSY
         raise
-    return Dropped.GONE
+    return DropOutcome.GONE
 
 
 def is_busy(error: sa.exc.DBAPIError) -> bool:

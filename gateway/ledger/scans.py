@@ -13,17 +13,17 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from gateway.ledger import searches
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.ids import first_id
 from gateway.ledger.models import bodies, messages
 from gateway.ledger.records import MessageFilter, StoredMessage
-from gateway.ledger.states import RULES, Kind
+from gateway.ledger.states import RULES, EventKind
 
 STEP = 2_000
 """Most messages that are looked at in a step."""
 
 
-class Access(Protocol):
+class ScanAccess(Protocol):
     """The ledger, as its parts see it."""
 
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
@@ -32,7 +32,7 @@ class Access(Protocol):
 class Scans:
     """``ledger.scans``: the questions, on the event loop."""
 
-    def __init__(self, ledger: Access) -> None:
+    def __init__(self, ledger: ScanAccess) -> None:
         self._ledger = ledger
 
     async def step(
@@ -83,7 +83,9 @@ def scan(
     conditions = searches._conditions(connection.dialect.name, where)
     query = sa.select(messages, searches._LAST_KIND.label("kind")).where(*bounds, *conditions)
     rows = connection.execute(query.order_by(messages.c.id).limit(limit + 1)).all()
-    each = [searches.message_of(row, None if row.kind is None else RULES[Kind(row.kind)].state) for row in rows[:limit]]
+    each = [
+        searches.message_of(row, None if row.kind is None else RULES[EventKind(row.kind)].state) for row in rows[:limit]
+    ]
     found = [message for message in each if searches._fits(message, where)]
     return found, rows[limit - 1].id if len(rows) > limit else edge
 
@@ -93,7 +95,7 @@ def by_id(connection: sa.Connection, ids: Sequence[bytes]) -> dict[bytes, Stored
     named, _ = select_rows(connection.dialect.name, (messages.c.id,))
     query = sa.select(messages, searches._LAST_KIND.label("kind")).where(messages.c.id.in_(named))
     return {
-        row.id: searches.message_of(row, None if row.kind is None else RULES[Kind(row.kind)].state)
+        row.id: searches.message_of(row, None if row.kind is None else RULES[EventKind(row.kind)].state)
         for row in connection.execute(query, _batch(ids).parameters())
     }
 
@@ -112,8 +114,8 @@ def with_payload(connection: sa.Connection, ids: Sequence[bytes]) -> set[bytes]:
     return {row.message_id for row in connection.execute(query, _batch(ids).parameters())}
 
 
-def _batch(ids: Sequence[bytes]) -> Batch:
-    batch = Batch()
+def _batch(ids: Sequence[bytes]) -> RowBatch:
+    batch = RowBatch()
     for message_id in ids:
         batch.add((), message_id)
     return batch

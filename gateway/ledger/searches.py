@@ -23,7 +23,7 @@ from gateway.ledger.encoding import octets, parse, text
 from gateway.ledger.ids import first_id
 from gateway.ledger.models import events, messages
 from gateway.ledger.records import MessageFilter, StoredMessage
-from gateway.ledger.states import LATE_KINDS, RULES, Kind, State, kinds_of
+from gateway.ledger.states import LATE_KINDS, RULES, EventKind, MessageState, kinds_of
 from gateway.runtime.clock import monotonic_time
 
 CHUNK_MIN, CHUNK_MAX = 500, 2_000
@@ -77,7 +77,7 @@ def list_messages(
         rows = connection.execute(
             query.where(messages.c.id >= (edge or since), messages.c.id < below).limit(wanted)
         ).all()
-        each = (message_of(row, None if row.kind is None else RULES[Kind(row.kind)].state) for row in rows)
+        each = (message_of(row, None if row.kind is None else RULES[EventKind(row.kind)].state) for row in rows)
         found += [message for message in each if _fits(message, where)]
         if len(found) > limit:
             return found[:limit], found[limit - 1].id.hex()
@@ -162,7 +162,7 @@ def _cursor(cursor: str) -> bytes:
     return found
 
 
-def message_of(row: Any, state: State | None) -> StoredMessage:
+def message_of(row: Any, state: MessageState | None) -> StoredMessage:
     """A row of ``messages``."""
     return StoredMessage(
         id=row.id,

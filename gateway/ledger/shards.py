@@ -19,13 +19,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.ledger.engine import Database
 from gateway.ledger.models import shards
-from gateway.ledger.prepared import Prepared
+from gateway.ledger.prepared import PreparedStatement
 
 INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 """Dialect -> INSERT with ON CONFLICT, which both have in the same words."""
 
 
-class Lease(NamedTuple):
+class ShardLease(NamedTuple):
     """The right to write to a shard."""
 
     shard: int
@@ -77,7 +77,7 @@ class Shards:
             .on_conflict_do_nothing(index_elements=[shards.c.shard])
             .returning(shards.c.shard, shards.c.fence)
         )
-        self._enter = Prepared(
+        self._enter = PreparedStatement(
             database,
             sa.update(shards)
             .where(mine)
@@ -88,11 +88,11 @@ class Shards:
             )
             .returning(shards.c.next_sequence, shards.c.commits, shards.c.expires_at),
         )
-        self._extend = Prepared(
+        self._extend = PreparedStatement(
             database,
             sa.update(shards).where(mine).values(next_sequence=shards.c.next_sequence + sa.bindparam("taken")),
         )
-        self._log = Prepared(
+        self._log = PreparedStatement(
             database,
             sa.update(shards)
             .where(mine)
@@ -105,7 +105,7 @@ class Shards:
         self._commits = sa.select(shards.c.commits).where(mine).with_for_update()
         self._release = sa.update(shards).where(mine).values(owner=None, fence=shards.c.fence + 1)
 
-    def acquire(self, connection: sa.Connection) -> Lease:
+    def acquire(self, connection: sa.Connection) -> ShardLease:
         """Lease a shard: one that nobody has, or a new one."""
         self.fence_lapsed(connection)
         free = connection.execute(self._find_free).scalar()
@@ -114,14 +114,14 @@ class Shards:
             taken = connection.execute(self._take, {"my_shard": free}).one()
         while taken is None:  # somebody else made the same number: it is there now, count on
             taken = connection.execute(self._create).one_or_none()
-        return Lease(taken.shard, taken.fence)
+        return ShardLease(taken.shard, taken.fence)
 
     def fence_lapsed(self, connection: sa.Connection) -> list[int]:
         """Fence the shards whose leases ran out. SQLite, where the file's lock proves that nobody else lives:
         all that have an owner; so only before the own shard is leased."""
         return list(connection.execute(self._fence_lapsed).scalars())
 
-    def enter(self, connection: sa.Connection, lease: Lease, rows: int) -> tuple[int, int]:
+    def enter(self, connection: sa.Connection, lease: ShardLease, rows: int) -> tuple[int, int]:
         """Lock the own shard, renew its lease and take ``rows`` sequence numbers: the first of them, and the
         count of commits that this transaction brings the shard to.
 
@@ -136,11 +136,11 @@ class Shards:
         self.now = expires_at - self._microseconds
         return following - rows, commits
 
-    def extend(self, connection: sa.Connection, lease: Lease, rows: int) -> None:
+    def extend(self, connection: sa.Connection, lease: ShardLease, rows: int) -> None:
         """Take ``rows`` more sequence numbers, behind those of ``enter``; below 0: give back the last."""
         self._extend.run(connection, {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows})
 
-    def log(self, connection: sa.Connection, lease: Lease, rows: int, octets: int) -> tuple[int, int]:
+    def log(self, connection: sa.Connection, lease: ShardLease, rows: int, octets: int) -> tuple[int, int]:
         """Take ``rows`` numbers of the log of messages, for ``octets`` in all, behind ``enter``: the first of them, and
         how much was written to the shard's log before.
 
@@ -154,7 +154,7 @@ class Shards:
         following, reached = found[0]
         return following - rows, reached - octets
 
-    def commits(self, connection: sa.Connection, lease: Lease) -> int | None:
+    def commits(self, connection: sa.Connection, lease: ShardLease) -> int | None:
         """How many transactions of this lease's shard were committed; None: somebody took over. Waits for one
         that is still under way, as the server may not have noticed that its client is gone."""
         found: int | None = connection.execute(
@@ -162,7 +162,7 @@ class Shards:
         ).scalar_one_or_none()
         return found
 
-    def release(self, connection: sa.Connection, lease: Lease) -> None:
+    def release(self, connection: sa.Connection, lease: ShardLease) -> None:
         """Give the shard back."""
         connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence})
 

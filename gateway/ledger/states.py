@@ -1,7 +1,7 @@
 """What can happen to a message, and the state each event leaves it in: one table.
 
 The ledger never updates a message. It appends events, and the state is read off them: an event belongs to a
-:class:`Phase`, and the state is that of the last event of the latest phase that the message has reached. So a
+:class:`MessagePhase`, and the state is that of the last event of the latest phase that the message has reached. So a
 confirm that is written after a fast consumer's acknowledgement does not move the message back, and a release
 followed by another delivery does move it.
 
@@ -17,7 +17,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """The kinds of event."""
 
     ACCEPTED = "accepted"
@@ -91,7 +91,7 @@ class Kind(StrEnum):
     """Was to be published later, and somebody took that back."""
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """The states of a message."""
 
     ACCEPTED = "accepted"
@@ -118,7 +118,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Phase(IntEnum):
+class MessagePhase(IntEnum):
     """Where on its way a message is. Events of an earlier phase that are written late change nothing."""
 
     PUBLISH = 0
@@ -139,74 +139,76 @@ class Effect(StrEnum):
     """With an Idempotency-Key the message is kept, so that a repeat can send it again; without, it settles."""
 
 
-class Rule(NamedTuple):
+class EventRule(NamedTuple):
     """What one kind of event means."""
 
-    phase: Phase
-    state: State
+    phase: MessagePhase
+    state: MessageState
     effect: Effect = Effect.NONE
 
 
-RULES: dict[Kind, Rule] = {
-    Kind.ACCEPTED:          Rule(Phase.PUBLISH, State.ACCEPTED, Effect.OPENS),
-    Kind.RESENT:            Rule(Phase.PUBLISH, State.ACCEPTED),
-    Kind.CONFIRMED:         Rule(Phase.PUBLISH, State.CONFIRMED, Effect.SETTLES),
-    Kind.UNROUTABLE:        Rule(Phase.PUBLISH, State.UNROUTABLE, Effect.SETTLES),
-    Kind.REFUSED:           Rule(Phase.PUBLISH, State.REFUSED, Effect.SETTLES),
-    Kind.NOT_SENT:          Rule(Phase.PUBLISH, State.NOT_SENT, Effect.SETTLES),
-    Kind.UNKNOWN:           Rule(Phase.PUBLISH, State.UNKNOWN, Effect.PARKS),
-    Kind.RECEIVED:          Rule(Phase.CONSUME, State.RECEIVED),
-    Kind.DELIVERED:         Rule(Phase.CONSUME, State.DELIVERED),
-    Kind.EXTENDED:          Rule(Phase.CONSUME, State.DELIVERED),
-    Kind.ACKNOWLEDGED:      Rule(Phase.CONSUME, State.ACKNOWLEDGED),
-    Kind.RELEASED:          Rule(Phase.CONSUME, State.RELEASED),
-    Kind.REJECTED:          Rule(Phase.CONSUME, State.REJECTED),
-    Kind.DISCARDED:         Rule(Phase.CONSUME, State.DISCARDED),
-    Kind.DEAD_LETTERED:     Rule(Phase.CONSUME, State.DEAD_LETTERED),
-    Kind.LEASE_EXPIRED:     Rule(Phase.CONSUME, State.RELEASED),
-    Kind.LEASE_LOST:        Rule(Phase.CONSUME, State.RELEASED),
-    Kind.PREPARED:          Rule(Phase.CONSUME, State.PREPARED),
-    Kind.FORWARDED:         Rule(Phase.CONSUME, State.FORWARDED),
-    Kind.REDUCED:           Rule(Phase.CONSUME, State.FORWARDED),
-    Kind.DUPLICATE_DROPPED: Rule(Phase.PUBLISH, State.FORWARDED),
-    Kind.FILTERED:          Rule(Phase.CONSUME, State.DISCARDED),
-    Kind.LOOPED:            Rule(Phase.CONSUME, State.DISCARDED),
-    Kind.STORED:            Rule(Phase.CONSUME, State.STORED),
-    Kind.SPOOLED:           Rule(Phase.CONSUME, State.SPOOLED),
-    Kind.ATTEMPT_FAILED:    Rule(Phase.CONSUME, State.RETRYING),
-    Kind.DEAD:              Rule(Phase.CONSUME, State.DEAD),
-    Kind.REVIVED:           Rule(Phase.CONSUME, State.STORED),
-    Kind.PURGED:            Rule(Phase.CONSUME, State.DISCARDED),
-    Kind.REPLIED:           Rule(Phase.CONSUME, State.ACKNOWLEDGED),
-    Kind.REPLAYED:          Rule(Phase.CONSUME, State.REPLAYED),
-    Kind.SCHEDULED:         Rule(Phase.PUBLISH, State.SCHEDULED),
-    Kind.CANCELLED:         Rule(Phase.PUBLISH, State.CANCELLED),
+RULES: dict[EventKind, EventRule] = {
+    EventKind.ACCEPTED:          EventRule(MessagePhase.PUBLISH, MessageState.ACCEPTED, Effect.OPENS),
+    EventKind.RESENT:            EventRule(MessagePhase.PUBLISH, MessageState.ACCEPTED),
+    EventKind.CONFIRMED:         EventRule(MessagePhase.PUBLISH, MessageState.CONFIRMED, Effect.SETTLES),
+    EventKind.UNROUTABLE:        EventRule(MessagePhase.PUBLISH, MessageState.UNROUTABLE, Effect.SETTLES),
+    EventKind.REFUSED:           EventRule(MessagePhase.PUBLISH, MessageState.REFUSED, Effect.SETTLES),
+    EventKind.NOT_SENT:          EventRule(MessagePhase.PUBLISH, MessageState.NOT_SENT, Effect.SETTLES),
+    EventKind.UNKNOWN:           EventRule(MessagePhase.PUBLISH, MessageState.UNKNOWN, Effect.PARKS),
+    EventKind.RECEIVED:          EventRule(MessagePhase.CONSUME, MessageState.RECEIVED),
+    EventKind.DELIVERED:         EventRule(MessagePhase.CONSUME, MessageState.DELIVERED),
+    EventKind.EXTENDED:          EventRule(MessagePhase.CONSUME, MessageState.DELIVERED),
+    EventKind.ACKNOWLEDGED:      EventRule(MessagePhase.CONSUME, MessageState.ACKNOWLEDGED),
+    EventKind.RELEASED:          EventRule(MessagePhase.CONSUME, MessageState.RELEASED),
+    EventKind.REJECTED:          EventRule(MessagePhase.CONSUME, MessageState.REJECTED),
+    EventKind.DISCARDED:         EventRule(MessagePhase.CONSUME, MessageState.DISCARDED),
+    EventKind.DEAD_LETTERED:     EventRule(MessagePhase.CONSUME, MessageState.DEAD_LETTERED),
+    EventKind.LEASE_EXPIRED:     EventRule(MessagePhase.CONSUME, MessageState.RELEASED),
+    EventKind.LEASE_LOST:        EventRule(MessagePhase.CONSUME, MessageState.RELEASED),
+    EventKind.PREPARED:          EventRule(MessagePhase.CONSUME, MessageState.PREPARED),
+    EventKind.FORWARDED:         EventRule(MessagePhase.CONSUME, MessageState.FORWARDED),
+    EventKind.REDUCED:           EventRule(MessagePhase.CONSUME, MessageState.FORWARDED),
+    EventKind.DUPLICATE_DROPPED: EventRule(MessagePhase.PUBLISH, MessageState.FORWARDED),
+    EventKind.FILTERED:          EventRule(MessagePhase.CONSUME, MessageState.DISCARDED),
+    EventKind.LOOPED:            EventRule(MessagePhase.CONSUME, MessageState.DISCARDED),
+    EventKind.STORED:            EventRule(MessagePhase.CONSUME, MessageState.STORED),
+    EventKind.SPOOLED:           EventRule(MessagePhase.CONSUME, MessageState.SPOOLED),
+    EventKind.ATTEMPT_FAILED:    EventRule(MessagePhase.CONSUME, MessageState.RETRYING),
+    EventKind.DEAD:              EventRule(MessagePhase.CONSUME, MessageState.DEAD),
+    EventKind.REVIVED:           EventRule(MessagePhase.CONSUME, MessageState.STORED),
+    EventKind.PURGED:            EventRule(MessagePhase.CONSUME, MessageState.DISCARDED),
+    EventKind.REPLIED:           EventRule(MessagePhase.CONSUME, MessageState.ACKNOWLEDGED),
+    EventKind.REPLAYED:          EventRule(MessagePhase.CONSUME, MessageState.REPLAYED),
+    EventKind.SCHEDULED:         EventRule(MessagePhase.PUBLISH, MessageState.SCHEDULED),
+    EventKind.CANCELLED:         EventRule(MessagePhase.PUBLISH, MessageState.CANCELLED),
 }  # fmt: skip
 
-PHASES: dict[State, Phase] = {
-    state: max(rule.phase for rule in RULES.values() if rule.state is state) for state in State
+PHASES: dict[MessageState, MessagePhase] = {
+    state: max(rule.phase for rule in RULES.values() if rule.state is state) for state in MessageState
 }
 
-TRANSITIONS: dict[State | None, dict[Kind, State]] = {
+TRANSITIONS: dict[MessageState | None, dict[EventKind, MessageState]] = {
     before: {
         kind: rule.state if before is None or rule.phase >= PHASES[before] else before for kind, rule in RULES.items()
     }
-    for before in (None, *State)
+    for before in (None, *MessageState)
 }
 """State and event -> next state; None is a message of which nothing is known yet."""
 
-LATE_KINDS: tuple[Kind, ...] = tuple(kind for kind, rule in RULES.items() if rule.phase is not Phase.PUBLISH)
+LATE_KINDS: tuple[EventKind, ...] = tuple(
+    kind for kind, rule in RULES.items() if rule.phase is not MessagePhase.PUBLISH
+)
 """The kinds that outrank every event of the publish phase."""
 
 
-def state_of(kinds: Iterable[Kind]) -> State | None:
+def state_of(kinds: Iterable[EventKind]) -> MessageState | None:
     """The state after these events, oldest first. None: no events."""
-    state: State | None = None
+    state: MessageState | None = None
     for kind in kinds:
         state = TRANSITIONS[state][kind]
     return state
 
 
-def kinds_of(state: State) -> tuple[Kind, ...]:
+def kinds_of(state: MessageState) -> tuple[EventKind, ...]:
     """The kinds of event that lead to ``state``."""
     return tuple(kind for kind, rule in RULES.items() if rule.state is state)

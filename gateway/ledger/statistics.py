@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.encoding import octets, parse, text
 from gateway.ledger.engine import Database
 from gateway.ledger.models import MAX_INT64, counted, events, messages, shards, statistics
-from gateway.ledger.prepared import Prepared, once
-from gateway.ledger.records import Hour, HourFilter
+from gateway.ledger.prepared import PreparedStatement, once
+from gateway.ledger.records import HourFilter, HourlyEvents
 from gateway.ledger.shards import INSERT
-from gateway.ledger.states import Kind
+from gateway.ledger.states import EventKind
 
 HOUR_US: Final = 3_600_000_000
 SPAN: Final = 5_000
@@ -49,7 +49,7 @@ class Names(msgspec.Struct, frozen=True):
     bridge: str = ""
 
 
-class Key(NamedTuple):
+class StatisticsKey(NamedTuple):
     """A row of ``statistics``."""
 
     hour: int
@@ -60,7 +60,7 @@ class Key(NamedTuple):
     bridge: str
 
 
-class Page(NamedTuple):
+class StatisticsPage(NamedTuple):
     """Events of a shard, summed up."""
 
     shard: int
@@ -68,7 +68,7 @@ class Page(NamedTuple):
     """The last sequence number before them."""
     end: int
     """Their last."""
-    counts: dict[Key, tuple[int, int]]
+    counts: dict[StatisticsKey, tuple[int, int]]
     """Events, and octets of their messages' bodies."""
 
 
@@ -107,14 +107,14 @@ class Statistics:
         self._postgresql = database.shared
 
         this, begin, end = (sa.bindparam(name, type_=sa.BigInteger) for name in ("this", "begin", "end"))
-        self._move = Prepared(
+        self._move = PreparedStatement(
             database,
             sa.update(counted)
             .where(counted.c.shard == this, counted.c.sequence == begin)
             .values(sequence=end)
             .returning(counted.c.shard),
         )
-        self._begin = Prepared(
+        self._begin = PreparedStatement(
             database,
             INSERT[database.dialect](counted)
             .values(shard=this, sequence=end)
@@ -130,7 +130,7 @@ class Statistics:
 
     # ----------------------------------------------------------------------------------------------- counting
 
-    def next_page(self, connection: sa.Connection, until: Mapping[str, int]) -> Page | None:
+    def next_page(self, connection: sa.Connection, until: Mapping[str, int]) -> StatisticsPage | None:
         """The next events up to a position that are not counted, summed up. None: all are. Runs in a reader's
         thread."""
         rows = connection.execute(_BEHIND).all()
@@ -141,23 +141,23 @@ class Statistics:
         if self._postgresql:  # the planner would rather read all messages than look up a few thousand
             connection.exec_driver_sql("SET LOCAL enable_hashjoin = off")
             connection.exec_driver_sql("SET LOCAL enable_mergejoin = off")
-        counts: dict[Key, tuple[int, int]] = {}
+        counts: dict[StatisticsKey, tuple[int, int]] = {}
         for found in connection.execute(self._sums, {"this": row.shard, "begin": row.begin, "end": end}):
             names = _names(found.detail)
-            key = Key(found.hour, found.kind, found.broker, names.subscription, names.endpoint, names.bridge)
+            key = StatisticsKey(found.hour, found.kind, found.broker, names.subscription, names.endpoint, names.bridge)
             number, size = counts.get(key, (0, 0))
             counts[key] = number + found.events, size + int(found.octets)
-        return Page(row.shard, row.begin, end, counts)
+        return StatisticsPage(row.shard, row.begin, end, counts)
 
-    def add(self, connection: sa.Connection, page: Page) -> bool:
+    def add(self, connection: sa.Connection, page: StatisticsPage) -> bool:
         """Add a page to the counts, inside a transaction of the writer's. False: somebody else did that."""
         moved = self._begin if page.begin == 0 else self._move
         if not moved.run(connection, {"this": page.shard, "begin": page.begin, "end": page.end}):
             return False
-        sums: dict[Key, tuple[int, int]] = {}
+        sums: dict[StatisticsKey, tuple[int, int]] = {}
         for key, (number, size) in self._bounded(connection, page.counts).items():
             sums[key] = number, min(size, MAX_INT64)
-        rows = Batch()
+        rows = RowBatch()
         for key in sorted(sums):  # the same order for every process
             number, size = sums[key]
             rows.add(
@@ -170,20 +170,20 @@ class Statistics:
         return True
 
     def _bounded(
-        self, connection: sa.Connection, counts: Mapping[Key, tuple[int, int]]
-    ) -> Mapping[Key, tuple[int, int]]:
+        self, connection: sa.Connection, counts: Mapping[StatisticsKey, tuple[int, int]]
+    ) -> Mapping[StatisticsKey, tuple[int, int]]:
         """The same, where an hour that is full gets no new names."""
-        full: dict[int, set[Key]] = {}
+        full: dict[int, set[StatisticsKey]] = {}
         for hour in {key.hour for key in counts}:
             there = connection.execute(
                 sa.select(sa.func.count()).select_from(statistics).where(statistics.c.hour == hour)
             ).scalar_one()
             if there + sum(key.hour == hour for key in counts) > ROWS_MAX:
                 rows = connection.execute(sa.select(*list(statistics.c)[:6]).where(statistics.c.hour == hour))
-                full[hour] = {Key(*row[:3], *map(text, row[3:])) for row in rows}
+                full[hour] = {StatisticsKey(*row[:3], *map(text, row[3:])) for row in rows}
         if not full:
             return counts
-        bounded: dict[Key, tuple[int, int]] = {}
+        bounded: dict[StatisticsKey, tuple[int, int]] = {}
         for key, (number, size) in counts.items():
             room = full.get(key.hour)
             if room is not None and key not in room:
@@ -191,7 +191,7 @@ class Statistics:
                     room.add(key)
                 else:
                     names = (OTHER if name else "" for name in key[3:])
-                    key = Key(*key[:3], *names)
+                    key = StatisticsKey(*key[:3], *names)
             before = bounded.get(key, (0, 0))
             bounded[key] = before[0] + number, before[1] + size
         return bounded
@@ -209,7 +209,7 @@ def forget(connection: sa.Connection, before: int) -> int:
 
 def page(
     connection: sa.Connection, where: HourFilter, cursor: str | None, limit: int, by: Collection[str] = BY
-) -> tuple[list[Hour], str | None]:
+) -> tuple[list[HourlyEvents], str | None]:
     """Counts, the newest hour first, and the cursor of the next page (None: that was the last). What they are not told
     apart ``by`` is summed up, and empty.
 
@@ -254,11 +254,11 @@ def page(
     return found, urlsafe_b64encode(msgspec.json.encode(list(rows[limit - 1])[:-2])).decode()
 
 
-def _hour(row: Mapping[str, Any]) -> Hour:
+def _hour(row: Mapping[str, Any]) -> HourlyEvents:
     names = {name: text(row.get(name, b"")) for name in Names.__struct_fields__}
-    return Hour(
+    return HourlyEvents(
         hour=row["hour"],
-        kind=Kind(row["kind"]) if "kind" in row else None,
+        kind=EventKind(row["kind"]) if "kind" in row else None,
         broker=row.get("broker", ""),
         events=int(row["events"]),
         octets=int(row["octets"]),

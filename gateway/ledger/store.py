@@ -23,41 +23,41 @@ from gateway.ledger import inbox, keys, reads, resources, schema, searches, wind
 from gateway.ledger.api_keys import ApiKeys
 from gateway.ledger.audit import Audit
 from gateway.ledger.bodies import Bodies
-from gateway.ledger.branches import Branches
-from gateway.ledger.calls import Call, Claim, Record, Settle, Task
-from gateway.ledger.deliveries import Deliveries
+from gateway.ledger.branches import BranchStore
+from gateway.ledger.calls import Claim, Record, SettleKey, Task, WriterCall
+from gateway.ledger.deliveries import DeliveryStore
 from gateway.ledger.delivery_reads import DeliveryReads
 from gateway.ledger.delivery_rows import DeliveryRows
 from gateway.ledger.disk import Disk
 from gateway.ledger.engine import READERS, Database, unavailable
-from gateway.ledger.group import Group
+from gateway.ledger.group import GroupCommit
 from gateway.ledger.history import History
 from gateway.ledger.ids import DAY_MS
 from gateway.ledger.inbox import Inbox
 from gateway.ledger.keyed import KeyedOutbox
 from gateway.ledger.keyring import Keyring
-from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN, Keys
+from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN, KeyStatements
 from gateway.ledger.log import Logs
-from gateway.ledger.outbox import Outbox, OutboxRows
+from gateway.ledger.outbox import OutboxRows, OutboxStore
 from gateway.ledger.promises import Promises
 from gateway.ledger.records import (
-    Entry,
-    Event,
     InboxRow,
     Intent,
     KeyClaim,
+    LogEntry,
     MessageFilter,
     New,
-    Resource,
+    RecordedEvent,
+    ResourceRecord,
     Seen,
     StoredMessage,
     Timeline,
 )
 from gateway.ledger.scans import Scans
-from gateway.ledger.shards import Lease, Shards
-from gateway.ledger.states import Kind
+from gateway.ledger.shards import ShardLease, Shards
+from gateway.ledger.states import EventKind
 from gateway.ledger.windows import Happened
-from gateway.ledger.work import Alone, Shared, Work
+from gateway.ledger.work import Alone, LedgerWork, Shared
 from gateway.ledger.writer import CLOSED, Writer
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.threads import threads
@@ -166,13 +166,13 @@ class Ledger:
         """Names of the headers that it keeps of each message."""
         self._loop = asyncio.get_running_loop()
         self._shards = Shards(database, owner, settings.shard_lease)
-        self._keys = Keys(database, settings.key_retention)
+        self._keys = KeyStatements(database, settings.key_retention)
         self._inbox = Inbox(database)
         self._bodies = Bodies(database, retention)
         injected = clock is not wall_time
         rows = DeliveryRows(database, self._bodies)
         publishes = OutboxRows(database)
-        self._group = Group(
+        self._group = GroupCommit(
             database,
             self._shards,
             self._keys,
@@ -185,13 +185,13 @@ class Ledger:
         )
         there = self._now if injected else None
         reads = DeliveryReads(database, there)
-        self.deliveries = Deliveries(self, reads, settings.group_max, retention.bodies != "never")
+        self.deliveries = DeliveryStore(self, reads, settings.group_max, retention.bodies != "never")
         """What is owed to subscriptions."""
-        self.outbox = Outbox(self, publishes, self._shards, self._group.append, settings.group_max, there)
+        self.outbox = OutboxStore(self, publishes, self._shards, self._group.append, settings.group_max, there)
         """Publishes that are owed."""
         self.keyed_outbox = KeyedOutbox(self, self._keys, publishes, self._shards, self._group.append, self._now, there)
         """The same under an Idempotency-Key."""
-        self.branches = Branches(self, database, self._inbox, self._group.append, self._now)
+        self.branches = BranchStore(self, database, self._inbox, self._group.append, self._now)
         """Branches of distributed transactions."""
         self.keyring = Keyring(self)
         """Many Idempotency-Keys at once."""
@@ -224,7 +224,7 @@ class Ledger:
             on_commit=self._committed,
             on_outdated=self._outdated,
         )
-        self.work: Work = Alone()
+        self.work: LedgerWork = Alone()
         """Which process does what."""
         if database.shared:
             self.work = Shared(database, self, self._shards.fence_lapsed, self._taken_over, self._now)
@@ -290,7 +290,7 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------- write
 
-    async def record(self, entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> list[int]:
+    async def record(self, entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()) -> list[int]:
         """Append events, and the messages that come with them; remember ``inbox`` in the same commit. Durable when it
         returns.
 
@@ -374,7 +374,7 @@ class Ledger:
         key: str,
         status: int,
         body: bytes,
-        entries: Sequence[Entry] = (),
+        entries: Sequence[LogEntry] = (),
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -386,27 +386,27 @@ class Ledger:
             LedgerUnavailable: not written.
         """
         await self._writer.submit(
-            Settle(self._loop.create_future(), client, key, ANSWERED, entries, status, headers, body)
+            SettleKey(self._loop.create_future(), client, key, ANSWERED, entries, status, headers, body)
         )
 
-    async def free_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
+    async def free_key(self, client: str, key: str, entries: Sequence[LogEntry] = ()) -> None:
         """Forget a key this process holds, because nothing was sent (503): it may be used again at once. The
         intents go; ``entries`` says what became of them (``not_sent``).
 
         Raises:
             KeyLost, LedgerUnavailable: as in ``finish_key``.
         """
-        await self._writer.submit(Settle(self._loop.create_future(), client, key, FREE, entries))
+        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, FREE, entries))
         self.on_keys(client, -1)
 
-    async def unknown_key(self, client: str, key: str, entries: Sequence[Entry] = ()) -> None:
+    async def unknown_key(self, client: str, key: str, entries: Sequence[LogEntry] = ()) -> None:
         """Remember that a key this process holds ended without an outcome (504). The intents without a final
         outcome in ``entries`` stay, for the repeat to send again.
 
         Raises:
             KeyLost, LedgerUnavailable: as in ``finish_key``.
         """
-        await self._writer.submit(Settle(self._loop.create_future(), client, key, UNKNOWN, entries))
+        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, UNKNOWN, entries))
 
     # ---------------------------------------------------------------------------------------------- in doubt
 
@@ -418,7 +418,7 @@ class Ledger:
         recorded as ``resent`` and settled by ``finish_key`` (or ``unknown_key``, ``settle_intents``).
         """
 
-        def resolve(connection: sa.Connection, lease: Lease) -> list[Intent]:
+        def resolve(connection: sa.Connection, lease: ShardLease) -> list[Intent]:
             now = self._now()
             plain = self._keys.plain_in_doubt(connection, limit, now)
             self._group.append(connection, lease, plain)
@@ -428,7 +428,7 @@ class Ledger:
         intents: list[Intent] = await self._task(resolve)
         return intents
 
-    async def settle_intents(self, entries: Sequence[Entry]) -> None:
+    async def settle_intents(self, entries: Sequence[LogEntry]) -> None:
         """Record outcomes of intents that were handed out by ``resolve_in_doubt``, where the answer of their key
         is not known yet: the next repeat of the key finds them in their timelines.
 
@@ -460,13 +460,13 @@ class Ledger:
         )
         return put
 
-    async def get_resource(self, kind: str, name: str) -> Resource | None:
+    async def get_resource(self, kind: str, name: str) -> ResourceRecord | None:
         """A resource by name."""
         return await self._read(resources.get, kind, name)
 
     async def list_resources(
         self, kind: str, cursor: str | None = None, limit: int = 100
-    ) -> tuple[list[Resource], str | None]:
+    ) -> tuple[list[ResourceRecord], str | None]:
         """Resources by name, and the cursor of the next page (None: that was the last)."""
         return await self._read(resources.page, kind, cursor, limit)
 
@@ -496,7 +496,9 @@ class Ledger:
         """
         return await self._read(searches.list_messages, where or MessageFilter(), cursor, limit)
 
-    async def events_after(self, position: Mapping[str, int], limit: int = 1_000) -> tuple[list[Event], dict[str, int]]:
+    async def events_after(
+        self, position: Mapping[str, int], limit: int = 1_000
+    ) -> tuple[list[RecordedEvent], dict[str, int]]:
         """The events behind a position, in order within each shard, and the position behind them.
 
         A position is the last sequence seen of each shard, ``{"0": 812, "3": 77}``; a shard that is missing is
@@ -505,7 +507,7 @@ class Ledger:
         return await self._read(reads.events_after, position, limit)
 
     async def events_between(
-        self, kinds: Collection[Kind], since: int, until: int
+        self, kinds: Collection[EventKind], since: int, until: int
     ) -> AsyncGenerator[list[Happened], None]:
         """Events of these kinds from ``since`` until before ``until``, in microseconds since 1970: by pages, of which
         some may be empty. Events that were written more than an hour late may be left out.
@@ -520,16 +522,16 @@ class Ledger:
 
     # ---------------------------------------------------------------------------------------------- internals
 
-    async def submit(self, call: Call) -> Any:
+    async def submit(self, call: WriterCall) -> Any:
         """For the ledger's own parts: have a call written with whatever else waits."""
         return await self._writer.submit(call)
 
-    async def submit_all(self, calls: Sequence[Call]) -> list[Any]:
+    async def submit_all(self, calls: Sequence[WriterCall]) -> list[Any]:
         """For the ledger's own parts: have calls written, in one transaction where they fit into one; the result or the
         error of each."""
         return await self._writer.submit_all(calls)
 
-    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any:
+    async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any:
         """For the ledger's own parts: run in a transaction of the writer's, under its lease."""
         return await self._task(run)
 
@@ -552,7 +554,7 @@ class Ledger:
         """
         await self._task(lambda connection, lease: None)
 
-    async def _task(self, run: Callable[[sa.Connection, Lease], Any], proves: bool = False) -> Any:
+    async def _task(self, run: Callable[[sa.Connection, ShardLease], Any], proves: bool = False) -> Any:
         return await self._writer.submit(Task(self._loop.create_future(), run, proves))
 
     async def _read(
@@ -582,7 +584,7 @@ class Ledger:
         if self.on_fenced is not None:
             self.on_fenced()
 
-    def _leased(self, lease: Lease) -> None:
+    def _leased(self, lease: ShardLease) -> None:
         first = not hasattr(self, "shard")
         self.shard, self.fence = lease
         if not first and self.on_takeover is not None:
@@ -615,13 +617,13 @@ class Ledger:
             except Exception:  # a defect of ours, or of on_takeover; the lease must be renewed all the same
                 logger.exception("ledger maintenance failed")
 
-    def _renew(self, connection: sa.Connection, lease: Lease) -> list[int]:
+    def _renew(self, connection: sa.Connection, lease: ShardLease) -> list[int]:
         first, _ = self._shards.enter(connection, lease, 0)
         if self._writer.trouble is not None:
             self._group.probe(connection, lease, first, self._now())
         return self._shards.fence_lapsed(connection) if self._database.shared else []
 
-    def _forget_keys(self, connection: sa.Connection, _: Lease) -> Mapping[str, int]:
+    def _forget_keys(self, connection: sa.Connection, _: ShardLease) -> Mapping[str, int]:
         return self._keys.forget_expired(connection, self._now())
 
     def _forgot(self, clients: Mapping[str, int]) -> int:
@@ -629,7 +631,7 @@ class Ledger:
             self.on_keys(client, -count)
         return sum(clients.values())
 
-    def _forget_inbox(self, connection: sa.Connection, _: Lease) -> int:
+    def _forget_inbox(self, connection: sa.Connection, _: ShardLease) -> int:
         return self._inbox.forget_expired(connection, self._now())
 
     async def _partition(self) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from gateway.ledger.encoding import parse
 from gateway.ledger.models import events, messages, shards
-from gateway.ledger.states import Kind
+from gateway.ledger.states import EventKind
 
 LATE = 3_600_000_000
 """How much later than it happened an event may be written and is still found, in microseconds."""
@@ -46,7 +46,7 @@ _PAGE = (
 class Happened(NamedTuple):
     """An event, with what is known of its message's body."""
 
-    kind: Kind
+    kind: EventKind
     message_id: bytes
     at: int
     detail: dict[str, Any]
@@ -75,7 +75,7 @@ def begin(connection: sa.Connection, since: int, until: int) -> Position:
 
 
 def page(
-    connection: sa.Connection, position: Position, kinds: Collection[Kind], since: int, until: int
+    connection: sa.Connection, position: Position, kinds: Collection[EventKind], since: int, until: int
 ) -> tuple[list[Happened], Position]:
     """The next events of these kinds, in the order of their shard, and where to go on; a page may be empty, and the
     last one leaves nothing."""
@@ -83,7 +83,7 @@ def page(
     end = min(first + SPAN, behind)
     values: Mapping[str, Any] = {"this": shard, "first": first, "behind": end, "kinds": [kind.value for kind in kinds]}
     found = [
-        Happened(Kind(row.kind), row.message_id, row.at, parse(row.detail), row.size or 0, row.sha256 or b"")
+        Happened(EventKind(row.kind), row.message_id, row.at, parse(row.detail), row.size or 0, row.sha256 or b"")
         for row in connection.execute(_PAGE, values)
         if since <= row.at < until
     ]

@@ -22,11 +22,11 @@ import sqlalchemy as sa
 
 from gateway.errors import EtagMismatch, LedgerUnavailable
 from gateway.ledger import resources
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.encoding import octets, text
 from gateway.ledger.engine import Database
 from gateway.ledger.models import peers, shards, work
-from gateway.ledger.shards import INSERT, Lease, alive
+from gateway.ledger.shards import INSERT, ShardLease, alive
 from gateway.runtime.ids import ids
 
 SECRET: Final = 32
@@ -65,17 +65,17 @@ class View(msgspec.Struct):
     """The lease of some shard has run out, and nobody has fenced it yet."""
 
 
-class Tasks(Protocol):
+class WorkAccess(Protocol):
     """What of the ledger this needs."""
 
-    async def task(self, run: Callable[[sa.Connection, Lease], Any]) -> Any:
+    async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any:
         """Run in a transaction of the writer's, under its lease."""
 
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any:
         """Run on a connection of a reader's."""
 
 
-class Work(Protocol):
+class LedgerWork(Protocol):
     """What :class:`Alone` and :class:`Shared` have in common."""
 
     shared: bool
@@ -150,7 +150,7 @@ class Shared:
     def __init__(
         self,
         database: Database,
-        tasks: Tasks,
+        tasks: WorkAccess,
         fence_lapsed: Callable[[sa.Connection], list[int]],
         on_takeover: Callable[[], None],
         now: Callable[[], int],
@@ -215,7 +215,7 @@ class Shared:
             "new_kinds": ",".join(sorted(peer.kinds)),
         }
 
-        def run(connection: sa.Connection, lease: Lease) -> None:
+        def run(connection: sa.Connection, lease: ShardLease) -> None:
             connection.execute(self._announce, {**plain, "new_shard": lease.shard, "new_fence": lease.fence})
 
         await self._tasks.task(run)
@@ -236,7 +236,7 @@ class Shared:
     async def bury(self) -> bool:
         """Fence the shards whose leases ran out, and forget what their processes did; whether there were any."""
 
-        def run(connection: sa.Connection, _: Lease) -> bool:
+        def run(connection: sa.Connection, _: ShardLease) -> bool:
             fenced = self._fence(connection)
             for statement in self._forget if fenced else ():
                 connection.execute(statement)
@@ -252,7 +252,7 @@ class Shared:
         found: set[str] = set()
         for batch in _batches(names):
 
-            def run(connection: sa.Connection, lease: Lease, batch: Batch = batch) -> list[bytes]:
+            def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> list[bytes]:
                 mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
                 return list(connection.execute(self._claim, batch.parameters(**mine)).scalars())
 
@@ -263,7 +263,7 @@ class Shared:
         """Give up what of these is this process's."""
         for batch in _batches(names):
 
-            def run(connection: sa.Connection, lease: Lease, batch: Batch = batch) -> None:
+            def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> None:
                 mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
                 connection.execute(self._release, batch.parameters(**mine))
 
@@ -300,7 +300,7 @@ class Shared:
                     raise LedgerUnavailable(f"the {SECRETS} {name!r} in the ledger is damaged; delete it")
                 return secret
 
-            def put(connection: sa.Connection, _: Lease) -> None:
+            def put(connection: sa.Connection, _: ShardLease) -> None:
                 spec = {"secret": b64encode(ids.random_bytes(SECRET)).decode("ascii")}
                 resources.put(connection, SECRETS, name, spec, resources.NONE, self._now())
 
@@ -315,13 +315,13 @@ def _peer(row: Any) -> Peer:
     return Peer(row.id, row.shard, row.fence, row.name, row.url, row.config, kinds)
 
 
-def _batches(names: Iterable[str]) -> Iterable[Batch]:
+def _batches(names: Iterable[str]) -> Iterable[RowBatch]:
     """In the order of the names, so that two processes that want the same wait for each other and never in a circle."""
-    batch = Batch()
+    batch = RowBatch()
     for name in sorted(names):
         batch.add((), octets(name))
         if len(batch) == CLAIM_MAX:
             yield batch
-            batch = Batch()
+            batch = RowBatch()
     if batch:
         yield batch

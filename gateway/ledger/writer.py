@@ -28,15 +28,15 @@ from sqlalchemy import exc
 
 from gateway.budgets import ON_BEHALF, RESOURCES, Client, Holdings
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import GROUP_OCTETS, Call, Claim, Hand, Settle, Task
+from gateway.ledger.calls import GROUP_OCTETS, Claim, Hand, SettleKey, Task, WriterCall
 from gateway.ledger.dividing import partly
 from gateway.ledger.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
-from gateway.ledger.group import NOTHING, Group
+from gateway.ledger.group import NOTHING, GroupCommit
 from gateway.ledger.keys import FREE, UNKNOWN
 from gateway.ledger.places import Places
-from gateway.ledger.records import Entry, New, Unknown
-from gateway.ledger.shards import Fenced, Lease, Shards
-from gateway.ledger.states import Kind
+from gateway.ledger.records import LogEntry, New, Unknown
+from gateway.ledger.shards import Fenced, ShardLease, Shards
+from gateway.ledger.states import EventKind
 from gateway.runtime.clock import clock, monotonic_time
 from gateway.runtime.threads import threads
 
@@ -71,13 +71,13 @@ class Writer:
         self,
         database: Database,
         shards: Shards,
-        group: Group,
+        group: GroupCommit,
         clock: Callable[[], float],
         *,
         group_max: int,
         queue_max: int,
         lease_seconds: float,
-        on_lease: Callable[[Lease], None],
+        on_lease: Callable[[ShardLease], None],
         on_fenced: Callable[[], None],
         on_commit: Callable[[float], None] = lambda seconds: None,
         on_outdated: Callable[[], None] = lambda: None,
@@ -102,17 +102,17 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._engine = database.writer(keyed=True)
         self._connection: sa.Connection | None = None
-        self._lease: Lease | None = None
-        self._abandoned: Lease | None = None
+        self._lease: ShardLease | None = None
+        self._abandoned: ShardLease | None = None
         """A lease that is not used any more, and still stands."""
-        self._known: Lease | None = None
+        self._known: ShardLease | None = None
         """The lease, as far as the loop knows."""
         self._until = 0.0 if database.shared else float("inf")
         """How long the lease lasts, on the monotonic clock."""
         self._renew_at = 0.0
         self._heard_at = monotonic_time()
         """When the event loop was heard of last."""
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._queue: SimpleQueue[WriterCall | None] = SimpleQueue()
         self.closed = False
         self._locked = False
         """Whether a transaction of this round has waited for SQLite's lock and not got it."""
@@ -136,7 +136,7 @@ class Writer:
         """The event loop turns."""
         self._heard_at = clock.monotonic()
 
-    async def submit(self, call: Call) -> Any:
+    async def submit(self, call: WriterCall) -> Any:
         """Have a call written; returns its result or raises its error. Waits while the queue is full. A caller that is
         cancelled while it waits leaves behind nothing that was claimed."""
         await self._put([call], call.rows)
@@ -150,7 +150,7 @@ class Writer:
             del call.future  # it holds the error, which holds whoever holds the call until the collector comes by
             raise
 
-    async def submit_all(self, calls: Sequence[Call]) -> list[Any]:
+    async def submit_all(self, calls: Sequence[WriterCall]) -> list[Any]:
         """Have many calls written, in one transaction where they fit into one: the result or the error of each, in
         order. A caller that is cancelled while it waits leaves behind nothing that was claimed."""
         await self._put(calls, sum(call.rows for call in calls))
@@ -162,7 +162,7 @@ class Writer:
                     self._give_back(call)
             raise
 
-    async def _put(self, calls: Sequence[Call], rows: int) -> None:
+    async def _put(self, calls: Sequence[WriterCall], rows: int) -> None:
         """Put calls into the queue, as soon as there is room."""
         if self.closed:
             raise LedgerUnavailable(CLOSED)
@@ -185,7 +185,7 @@ class Writer:
         self._queue.put(None)
         await threads.run(self._thread.join)
 
-    def _leased(self, lease: Lease) -> None:
+    def _leased(self, lease: ShardLease) -> None:
         self._known = lease
         self._on_lease(lease)
 
@@ -193,7 +193,7 @@ class Writer:
         self._known = None
         self._on_fenced()
 
-    def _deliver(self, calls: Sequence[Call]) -> None:
+    def _deliver(self, calls: Sequence[WriterCall]) -> None:
         left: dict[Client, int] = {}
         for call in calls:
             left[call.holder] = left.get(call.holder, 0) + call.rows
@@ -209,16 +209,16 @@ class Writer:
                 future.set_result(call.result)
         self.places.leave(left)
 
-    def _give_back(self, call: Call) -> None:
+    def _give_back(self, call: WriterCall) -> None:
         """The caller of a claim went away before it got its answer, so nobody knows of what it claimed."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        end: Call
+        end: WriterCall
         if isinstance(call, Claim) and isinstance(call.result, New | Unknown):
             ending, entries = UNKNOWN, []
             if isinstance(call.result, New):
                 ending = FREE
-                entries = [Entry(each.message_id, Kind.NOT_SENT, each.at, each.broker) for each in call.intents]
-            end = Settle(future, call.client, call.key, ending, entries)
+                entries = [LogEntry(each.message_id, EventKind.NOT_SENT, each.at, each.broker) for each in call.intents]
+            end = SettleKey(future, call.client, call.key, ending, entries)
         elif isinstance(call, Hand) and call.result:
             end = call.given_back(future, int(self._clock() * 1_000_000))
         else:
@@ -254,7 +254,7 @@ class Writer:
                 break
         self._finish()
 
-    def _next(self) -> Call | None:
+    def _next(self) -> WriterCall | None:
         """The next call. Renews the lease until there is one."""
         while self._database.shared:
             now = clock.monotonic()
@@ -280,7 +280,7 @@ class Writer:
         except Exception:  # a defect of ours; the thread must live
             logger.exception("the lease of the ledger's shard could not be renewed")
 
-    def _outdated(self, call: Call) -> bool:
+    def _outdated(self, call: WriterCall) -> bool:
         """Whether it was submitted under a lease that is lost; then it is refused."""
         if call.lease is None or call.lease == self._lease:
             return False
@@ -289,7 +289,7 @@ class Writer:
         self._on_outdated()
         return True
 
-    def _settle(self, calls: Sequence[Call]) -> None:
+    def _settle(self, calls: Sequence[WriterCall]) -> None:
         """Bring every call to its result or error, and hand that over: a task's, or those of a group."""
         if not calls:
             return
@@ -307,13 +307,15 @@ class Writer:
                     call.error = LedgerUnavailable(self.trouble)
         self._loop.call_soon_threadsafe(self._deliver, calls)
 
-    def _write(self, calls: list[Call]) -> list[Call]:
+    def _write(self, calls: list[WriterCall]) -> list[WriterCall]:
         """Write calls in one transaction, or in halves. Returns those to be written again."""
         calls = [call for call in calls if not self._outdated(call)]
         if not calls:
             return []
         try:
-            again: list[Call] = self._transaction(lambda connection, lease: self._write_group(connection, lease, calls))
+            again: list[WriterCall] = self._transaction(
+                lambda connection, lease: self._write_group(connection, lease, calls)
+            )
         except LedgerUnavailable as error:
             again = []
             for call in calls:
@@ -334,11 +336,13 @@ class Writer:
             call.settled = False
         return again
 
-    def _write_group(self, connection: sa.Connection, lease: Lease, calls: list[Call]) -> tuple[int, list[Call]]:
+    def _write_group(
+        self, connection: sa.Connection, lease: ShardLease, calls: list[WriterCall]
+    ) -> tuple[int, list[WriterCall]]:
         written = self._group.write(connection, lease, calls, int(self._clock() * 1_000_000))
         return written.commits, written.deferred
 
-    def _write_halves(self, call: Call) -> None:
+    def _write_halves(self, call: WriterCall) -> None:
         """A call of which some unit is bad, in halves."""
         begin = 0
         call.result = []
@@ -357,7 +361,7 @@ class Writer:
             begin += half.units
         call.error = EntriesRefused(refused, call.result)
 
-    def _write_task(self, call: Task) -> list[Call]:
+    def _write_task(self, call: Task) -> list[WriterCall]:
         """Run a task in a transaction of its own. Nothing is left to be written again."""
         if self._outdated(call):
             return []
@@ -366,7 +370,7 @@ class Writer:
             call.settled = True
             return []
 
-        def work(connection: sa.Connection, lease: Lease) -> tuple[int, Any]:
+        def work(connection: sa.Connection, lease: ShardLease) -> tuple[int, Any]:
             _, commits = self._shards.enter(connection, lease, 0)
             return commits, call.run(connection, lease)
 
@@ -379,7 +383,9 @@ class Writer:
         call.settled = True
         return []
 
-    def _transaction(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]], proves: bool = True) -> Any:
+    def _transaction(
+        self, work: Callable[[sa.Connection, ShardLease], tuple[int | None, Any]], proves: bool = True
+    ) -> Any:
         """Run ``work`` in a transaction under the lease. It returns the count of commits, where it entered the shard
         (:data:`~gateway.ledger.group.NOTHING`: there is nothing to commit), and the result. Tried a second time where
         the first found a dead connection or a deadlock. Where its success ``proves`` that the ledger can be written,
@@ -411,7 +417,7 @@ class Writer:
                 self.trouble = None
             return result
 
-    def _attempt(self, work: Callable[[sa.Connection, Lease], tuple[int | None, Any]]) -> tuple[bool, Any]:
+    def _attempt(self, work: Callable[[sa.Connection, ShardLease], tuple[int | None, Any]]) -> tuple[bool, Any]:
         """One attempt: whether anything was written, and the result."""
         connection, lease = self._connect()
         began = clock.monotonic()
@@ -459,7 +465,7 @@ class Writer:
             self._until = 0.0
         self._loop.call_soon_threadsafe(self._fenced)
 
-    def _happened(self, lease: Lease, commits: int | None) -> bool | None:
+    def _happened(self, lease: ShardLease, commits: int | None) -> bool | None:
         """Whether a transaction whose COMMIT was cut off is in the database. None: that cannot be told."""
         self._drop_connection()
         for _ in range(ASKED if commits is not None else 0):
@@ -473,7 +479,7 @@ class Writer:
             return None if found is None or commits is None else found >= commits
         return None
 
-    def _connect(self) -> tuple[sa.Connection, Lease]:
+    def _connect(self) -> tuple[sa.Connection, ShardLease]:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._engine.connect()

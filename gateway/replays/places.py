@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity.deaths import told_by_broker, told_by_gateway
-from gateway.ledger import Event, Timeline
+from gateway.ledger import RecordedEvent, Timeline
 from gateway.message import Message
 from gateway.replays.requests import ReplayTarget, exchange_name
 
@@ -85,7 +85,7 @@ def told_by_ledger(timeline: Timeline | None) -> Place | None:
     return Place(message.broker, message.exchange, message.routing_key, queue)
 
 
-def _last(events: Iterable[Event], broker: str) -> str:
+def _last(events: Iterable[RecordedEvent], broker: str) -> str:
     queue = ""
     for event in events:
         told = event.detail.get("queue")

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.errors import EncodeError
-from gateway.ledger import State
+from gateway.ledger import MessageState
 from gateway.validation import Moment
 
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -133,7 +133,7 @@ def check(request: ReplayRequest) -> None:
     given = [name for name in source.__struct_fields__ if getattr(source, name) is not None]
     if len(given) != 1:
         raise EncodeError(f"source: exactly one of messages, deliveries and queue must be given, not {len(given)}")
-    if source.messages is not None and source.messages.state and source.messages.state not in set(State):
+    if source.messages is not None and source.messages.state and source.messages.state not in set(MessageState):
         raise EncodeError(f"source.messages.state: {source.messages.state!r:.40} is no state of a message")
     for name in ("messages", "deliveries"):
         part = getattr(source, name)

@@ -18,7 +18,7 @@ from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
 from gateway.core.stored import Stored, open_envelope
 from gateway.errors import EncodeError, GatewayError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
-from gateway.ledger import MessageFilter, State, StoredMessage, id_text, parse_id
+from gateway.ledger import MessageFilter, MessageState, StoredMessage, id_text, parse_id
 from gateway.ledger.owed import BacklogEntry, DeliveryFilter
 from gateway.replays.items import Item
 from gateway.replays.jobs import Refusal
@@ -191,7 +191,7 @@ class Messages(LedgerSource):
             exchange=None if source.exchange is None else exchange_name(source.exchange),
             routing_key=source.routing_key,
             client=source.client,
-            state=State(source.state) if source.state else None,
+            state=MessageState(source.state) if source.state else None,
             since=microseconds(source.since),
             until=until if given is None else min(given, until),
         )

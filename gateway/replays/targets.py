@@ -32,7 +32,7 @@ from gateway.errors import (
     Unsupported,
 )
 from gateway.fidelity.copies import copy_of
-from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, Entry, InboxRow, Kind, id_text
+from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, EventKind, InboxRow, LogEntry, id_text
 from gateway.replays.items import Item
 from gateway.replays.jobs import Job
 from gateway.replays.places import Place
@@ -132,12 +132,12 @@ class Recorded:
                 [InboxRow(self._job.scope, item.key, item.sha256, item.id, at + REMEMBERED) for item in others],
             )
 
-    def _entries(self, item: Item, at: int) -> list[Entry]:
+    def _entries(self, item: Item, at: int) -> list[LogEntry]:
         """The original's event comes last: what is remembered shares its fate."""
         detail: dict[str, Any] = {"replay": self._job.id, "id": item.text, **self._detail(item)}
         if item.resent:
             detail["resent"] = True
-        original = Entry(item.id, Kind.REPLAYED, at, *self._where(item), detail, item.original)
+        original = LogEntry(item.id, EventKind.REPLAYED, at, *self._where(item), detail, item.original)
         return [*self._sent(item, at), original]
 
     def _where(self, item: Item) -> tuple[str, str]:
@@ -148,7 +148,7 @@ class Recorded:
         """The place, for the timeline."""
         return {}
 
-    def _sent(self, item: Item, at: int) -> list[Entry]:
+    def _sent(self, item: Item, at: int) -> list[LogEntry]:
         """The events of what was sent."""
         return []
 
@@ -260,16 +260,16 @@ class Brokers(Recorded):
         assert item.to is not None
         return {"exchange": printable(item.to.exchange), "routing_key": printable(item.to.routing_key)}
 
-    def _sent(self, item: Item, at: int) -> list[Entry]:
+    def _sent(self, item: Item, at: int) -> list[LogEntry]:
         place = item.to
         assert place is not None
         broker, version = self._where(item)
         outgoing = Publication(place.routing_key, item.message)
         message = describe(broker, version, place.exchange, outgoing, self._job.client, "replay")
         detail = {"replay": self._job.id, "of": id_text(item.id)}
-        entries = [Entry(item.new, Kind.CONFIRMED, at, broker, version, detail, message)]
+        entries = [LogEntry(item.new, EventKind.CONFIRMED, at, broker, version, detail, message)]
         if item.resent:
-            entries.insert(0, Entry(item.new, Kind.RESENT, at, broker, version, None, message))
+            entries.insert(0, LogEntry(item.new, EventKind.RESENT, at, broker, version, None, message))
         return entries
 
 
@@ -434,7 +434,7 @@ async def revivals(
     settlements = []
     for row in rows:
         attempt = min(row.attempt, limit - 1) if (limit := most.get(row.subscription, 0)) else None
-        entry = Entry(row.message_id, Kind.REVIVED, at, "", "", {"subscription": row.subscription, **detail})
+        entry = LogEntry(row.message_id, EventKind.REVIVED, at, "", "", {"subscription": row.subscription, **detail})
         settlements.append(BacklogSettlement(row.id, Ending.REVIVE, attempt=attempt, entries=(entry,)))
     return settlements
 

@@ -16,7 +16,7 @@ from gateway.core.dead_letters import Place
 from gateway.core.parts import Parts
 from gateway.core.taking import BURY_WITHIN
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
-from gateway.ledger import Entry
+from gateway.ledger import LogEntry
 from gateway.runtime.backoff import Backoff
 from gateway.taps.rows import TAP_KIND, TapOrigins
 from gateway.telemetry import log
@@ -117,7 +117,7 @@ class Graves:
             await self._parts.find(self.place.broker).declare_queue(self.place.routing_key)
             self._declared = True
 
-    async def _record(self, entries: Sequence[Entry]) -> None:
+    async def _record(self, entries: Sequence[LogEntry]) -> None:
         """The copies are there: from now on it is only a matter of time."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while entries:

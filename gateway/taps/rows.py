@@ -15,7 +15,7 @@ from gateway.core.arrivals import Arrival, Origins, now_us, printable, sound
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.errors import EntriesRefused, FrameSyntaxError, LedgerUnavailable
-from gateway.ledger import InboxRow, Kind, MessageIds
+from gateway.ledger import EventKind, InboxRow, MessageIds
 from gateway.ledger.logged import Spooled
 from gateway.message import Message
 from gateway.notation.logged import to_json
@@ -86,10 +86,13 @@ class Batch:
         """What the ledger cannot hold, and why."""
         self._new = list(new)
         self._rows = [origins.row(arrival, at) for arrival in new]
-        self._entries = [origins.entry(arrival, Kind.SPOOLED, at, redelivered=arrival.redelivered) for arrival in new]
+        self._entries = [
+            origins.entry(arrival, EventKind.SPOOLED, at, redelivered=arrival.redelivered) for arrival in new
+        ]
         self._inbox: list[InboxRow | None] = [origins.inbox(arrival, at) for arrival in new]
         self._dropped = [
-            origins.entry(arrival, Kind.DUPLICATE_DROPPED, at, reason="it is in the log already") for arrival in known
+            origins.entry(arrival, EventKind.DUPLICATE_DROPPED, at, reason="it is in the log already")
+            for arrival in known
         ]
 
     def drop_lost(self) -> None:

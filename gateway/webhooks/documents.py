@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.config import EndpointSettings
 from gateway.errors import GatewayError
-from gateway.ledger import Resource
+from gateway.ledger import ResourceRecord
 from gateway.validation import explain
 from gateway.webhooks import checks, keys
 from gateway.webhooks.endpoint import Endpoint, EndpointState
@@ -83,7 +83,7 @@ class Documents:
         self.refused: dict[str, str] = {}
         """Of an endpoint that is not verified: what it said last."""
 
-    def make(self, name: str, spec: Resource | None, state: Resource | None) -> Held:
+    def make(self, name: str, spec: ResourceRecord | None, state: ResourceRecord | None) -> Held:
         """An endpoint from its documents."""
         trouble = ""
         more = State()

@@ -34,7 +34,7 @@ from gateway.errors import (
     Unsupported,
     public_error,
 )
-from gateway.ledger import Ledger, MessageIds, Resource, id_text
+from gateway.ledger import Ledger, MessageIds, ResourceRecord, id_text
 from gateway.message import Message, Properties
 from gateway.outbound import GuardedTransport
 from gateway.runtime.clock import clock, wall_time
@@ -74,8 +74,8 @@ class Prepared(NamedTuple):
     """Other settings in the configuration file, with what the ledger knows of them."""
 
     configured: Mapping[str, EndpointSettings]
-    states: Mapping[str, Resource | None]
-    specs: Mapping[str, Resource | None]
+    states: Mapping[str, ResourceRecord | None]
+    specs: Mapping[str, ResourceRecord | None]
 
 
 class Endpoints:
@@ -174,7 +174,7 @@ class Endpoints:
                     self._held.pop(name, None)
             elif held is not None:
                 spec = msgspec.to_builtins(held.state)
-                known = Resource(STATE, name, spec, held.state_etag, 0, 0) if held.state_etag else None
+                known = ResourceRecord(STATE, name, spec, held.state_etag, 0, 0) if held.state_etag else None
                 self._held[name] = self._documents.make(name, None, known)
             self._changed(name)
         return changed
@@ -225,8 +225,8 @@ class Endpoints:
             if old is None or new is None or old.endpoint != new.endpoint:
                 self._changed(name)
 
-    async def _all(self, kind: str) -> list[Resource]:
-        found: list[Resource] = []
+    async def _all(self, kind: str) -> list[ResourceRecord]:
+        found: list[ResourceRecord] = []
         cursor: str | None = None
         while True:
             page, cursor = await self._ledger.list_resources(kind, cursor, PAGE)
@@ -318,7 +318,7 @@ class Endpoints:
             await self._look_at(settings)
             spec = msgspec.to_builtins(self._documents.spec(name, settings))
             etag, created = await self._ledger.put_resource(ENDPOINT_RESOURCE, name, spec, if_match)
-            resource = Resource(ENDPOINT_RESOURCE, name, spec, etag, 0, 0)
+            resource = ResourceRecord(ENDPOINT_RESOURCE, name, spec, etag, 0, 0)
             self._held[name] = self._documents.make(name, resource, await self._ledger.get_resource(STATE, name))
             if created:  # what is left of another endpoint that had this name is none of this one
                 new = await self._change_locked(name, lambda _: State(), lambda _: (), anew=True)

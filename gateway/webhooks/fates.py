@@ -24,7 +24,7 @@ from gateway.core.dead_letters import Letter, place_of
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Entry, Kind, id_text
+from gateway.ledger import EventKind, LogEntry, id_text
 from gateway.ledger.owed import BacklogEntry, Ending
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -89,7 +89,7 @@ class Fates:
         """The endpoint took it. ``reply``: what it answered may be a reply."""
         detail = self._notes.detail(item, outcome)
         at = now_us()
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         if reply:
             told = await self._replies.send(self._parts.find(self._settings.broker), item, outcome)
             if told is not None:
@@ -99,13 +99,13 @@ class Fates:
                 else:
                     entries.append(self._notes.entry(item, kind, at, {**detail, **more}))
                     self._counts.message(self._settings.push, "replied")
-        entries = [*entries, *self._notes.entries(item, Kind.ACKNOWLEDGED, at, detail)]
+        entries = [*entries, *self._notes.entries(item, EventKind.ACKNOWLEDGED, at, detail)]
         if item.arrival is not None and item.arrival.first:
-            entries.sort(key=lambda entry: entry.kind is not Kind.RECEIVED)
+            entries.sort(key=lambda entry: entry.kind is not EventKind.RECEIVED)
         self._counts.message(self._settings.push, "delivered")
         await self._done(item, entries)
 
-    async def _done(self, item: Item, entries: Sequence[Entry]) -> None:
+    async def _done(self, item: Item, entries: Sequence[LogEntry]) -> None:
         """Nothing is owed any more."""
         if item.arrival is not None:
             await self._journal.record(entries)
@@ -118,7 +118,7 @@ class Fates:
         """There will be another attempt, ``wait`` seconds from now."""
         at = now_us()
         detail = self._notes.detail(item, outcome, reason=short(why), next_in=round(wait, 3))
-        entry = self._notes.entry(item, Kind.ATTEMPT_FAILED, at, detail)
+        entry = self._notes.entry(item, EventKind.ATTEMPT_FAILED, at, detail)
         reason = reason_of(item, why, at, **more)
         if item.arrival is None:
             if await self._journal.settle(
@@ -127,7 +127,7 @@ class Fates:
                 self._shelf.expect(wait)
         else:
             kept = self._notes.entries(
-                item, Kind.STORED, at, {"subscription": self._subscription, "queue": self._arrivals.queue}
+                item, EventKind.STORED, at, {"subscription": self._subscription, "queue": self._arrivals.queue}
             )
             await self._keep(item, item.arrival, at, [*kept, entry], wait, reason)
         self._counts.message(self._settings.push, "retried")
@@ -137,7 +137,7 @@ class Fates:
         item: Item,
         arrival: Arrival,
         at: int,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         wait: float,
         reason: dict[str, Any],
         *,
@@ -157,7 +157,7 @@ class Fates:
         item: Item,
         arrival: Arrival,
         at: int,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         wait: float,
         reason: dict[str, Any],
         *,
@@ -214,7 +214,7 @@ class Fates:
                 entries = self._notes.dead_lettered(item, at, why, place, code)
                 if outcome is not None:
                     failed = self._notes.detail(item, outcome, reason=short(why))
-                    entries.insert(len(entries) - 1, self._notes.entry(item, Kind.ATTEMPT_FAILED, at, failed))
+                    entries.insert(len(entries) - 1, self._notes.entry(item, EventKind.ATTEMPT_FAILED, at, failed))
                 await self._done(item, entries)
                 return
             self.failed(f"the dead-letter place {place} does not take it: {error}")
@@ -235,7 +235,7 @@ class Fates:
             subscription=self._subscription, message_id=id_text(item.message_id), reason=why[:500],
             trace_id=trace_of(item.message),
         )  # fmt: skip
-        entries = self._notes.entries(item, Kind.DEAD, at, detail)
+        entries = self._notes.entries(item, EventKind.DEAD, at, detail)
         if item.arrival is not None:
             await self._keep(item, item.arrival, at, entries, 0.0, reason, dead=True)
         else:
@@ -249,7 +249,7 @@ class Fates:
         item.lease, item.redelivered = row.lease, False
         at = now_us()
         entry = self._notes.entry(
-            item, Kind.DEAD, at, self._notes.detail(item, None, reason=short(why), code="damaged")
+            item, EventKind.DEAD, at, self._notes.detail(item, None, reason=short(why), code="damaged")
         )
         await self._journal.settle(ended(item, Ending.DEAD, entry, reason=reason_of(item, why, at, code="damaged")))
 

@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import structs
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, InboxRow, Ledger
+from gateway.ledger import InboxRow, Ledger, LogEntry
 from gateway.ledger.owed import BacklogSettlement, Ending, Owed
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
@@ -96,7 +96,7 @@ class Journal:
         self._ledger = ledger
         self._on_trouble = on_trouble
         self._stuck = 0
-        self._records: Line[Sequence[Entry], None] = Line(self._record)
+        self._records: Line[Sequence[LogEntry], None] = Line(self._record)
         self._settlements: Line[BacklogSettlement, bool] = Line(self._settle)
         self._gathering: asyncio.Future[None] | None = None
         """Done when those that failed are written."""
@@ -106,7 +106,7 @@ class Journal:
         """The ledger can be written now, as far as is known, and nothing waits for it to come back."""
         return not self._stuck and self._ledger.ready()[0]
 
-    async def record(self, entries: Sequence[Entry]) -> None:
+    async def record(self, entries: Sequence[LogEntry]) -> None:
         """Append events; durable when it returns. Tries for as long as it takes. Events that the ledger cannot hold are
         logged, and no error: what they tell of has happened."""
         await self._records.put(entries)
@@ -118,7 +118,7 @@ class Journal:
             await self._gather()
         return await self._settlements.put(settlement)
 
-    async def store(self, owed: Owed, entries: Sequence[Entry], inbox: Sequence[InboxRow]) -> bool:
+    async def store(self, owed: Owed, entries: Sequence[LogEntry], inbox: Sequence[InboxRow]) -> bool:
         """Have the ledger hold a message; durable when it returns. False: the ledger cannot hold it. Tries for as long
         as it takes."""
 
@@ -153,7 +153,7 @@ class Journal:
         await self._records.close()
         await self._settlements.close()
 
-    async def _record(self, groups: list[Sequence[Entry]]) -> list[None]:
+    async def _record(self, groups: list[Sequence[LogEntry]]) -> list[None]:
         entries = [entry for group in groups for entry in group]
         try:
             await self._until_written(lambda: self._ledger.record(entries))

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gateway.core.arrivals import Arrival, Arrivals, printable
 from gateway.core.dead_letters import Place, died
-from gateway.ledger import Entry, Kind
+from gateway.ledger import EventKind, LogEntry
 from gateway.ledger.owed import BacklogSettlement, Ending, Owed
 from gateway.webhooks.items import Item
 from gateway.webhooks.sender import Outcome
@@ -41,10 +41,10 @@ class Notes:
             found["redelivered"] = True
         return {**found, **more}
 
-    def entry(self, item: Item, kind: Kind, at: int, detail: dict[str, Any]) -> Entry:
+    def entry(self, item: Item, kind: EventKind, at: int, detail: dict[str, Any]) -> LogEntry:
         """An event. Of what the broker holds the ledger may not know the message yet."""
         arrival, arrivals = item.arrival, self._arrivals
-        return Entry(
+        return LogEntry(
             item.message_id,
             kind,
             at,
@@ -54,19 +54,22 @@ class Notes:
             arrivals.message(arrival) if arrival is not None else None,
         )
 
-    def entries(self, item: Item, kind: Kind, at: int, detail: dict[str, Any]) -> list[Entry]:
+    def entries(self, item: Item, kind: EventKind, at: int, detail: dict[str, Any]) -> list[LogEntry]:
         """The event, and before it that the message came, where nobody told yet."""
         entry = self.entry(item, kind, at, detail)
         if item.arrival is None or not item.arrival.first:
             return [entry]
-        return [Entry(item.message_id, Kind.RECEIVED, at, entry.broker, entry.version, None, entry.message), entry]
+        return [
+            LogEntry(item.message_id, EventKind.RECEIVED, at, entry.broker, entry.version, None, entry.message),
+            entry,
+        ]
 
     def died(self, item: Item, code: str) -> dict[str, Any]:
         """What events and rows say of a message that is given up, beside the reason."""
         arrivals = self._arrivals
         return died(code, arrivals.broker, arrivals.queue, item.exchange, item.routing_key)
 
-    def dead_lettered(self, item: Item, at: int, reason: str, place: Place, code: str) -> list[Entry]:
+    def dead_lettered(self, item: Item, at: int, reason: str, place: Place, code: str) -> list[LogEntry]:
         """The dead-letter place has it."""
         detail = self.detail(
             item,
@@ -77,7 +80,7 @@ class Notes:
             routing_key=printable(place.routing_key),
             **self.died(item, code),
         )
-        return self.entries(item, Kind.DEAD_LETTERED, at, detail)
+        return self.entries(item, EventKind.DEAD_LETTERED, at, detail)
 
     def owed(
         self, item: Item, arrival: Arrival, at: int, wait: float, reason: dict[str, Any], *, dead: bool = False
@@ -98,7 +101,7 @@ def reason_of(item: Item, why: str, at: int, **more: Any) -> dict[str, Any]:
     return {"reason": short(why), "attempt": item.attempt, "at": at, **more}
 
 
-def ended(item: Item, ending: Ending, *entries: Entry, **fields: Any) -> BacklogSettlement:
+def ended(item: Item, ending: Ending, *entries: LogEntry, **fields: Any) -> BacklogSettlement:
     """The settlement of a row that is out with us."""
     goes = item.size if ending is Ending.DONE else 0
     return BacklogSettlement(item.id, ending, item.lease, entries=entries, octets=goes, **fields)

@@ -37,7 +37,7 @@ from gateway.core.publishing import version_name
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.errors import LeaseLost, LedgerUnavailable, NoSuchBroker, StateError
 from gateway.fidelity.deaths import code_of
-from gateway.ledger import Kind, id_text
+from gateway.ledger import EventKind, id_text
 from gateway.ledger.owed import BacklogEntry, Ending
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
@@ -273,7 +273,7 @@ class Pusher:
         self._brings(arrival)  # before anything else is looked up
         if known:
             detail = {"subscription": self.name, "reason": "the ledger has it already"}
-            await self._journal.record([self._arrivals.entry(arrival, Kind.DUPLICATE_DROPPED, now_us(), **detail)])
+            await self._journal.record([self._arrivals.entry(arrival, EventKind.DUPLICATE_DROPPED, now_us(), **detail)])
             self._counts.message(self.settings.push, "duplicate_dropped")
             self._gone(arrival, Settlement.ACCEPT)
         elif arrival.delivery.lost or not self._running:

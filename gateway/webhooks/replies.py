@@ -19,7 +19,7 @@ from gateway.core.arrivals import printable
 from gateway.core.publishing import RESENT
 from gateway.errors import BrokerUnavailable, FrameSyntaxError, GatewayError, Unroutable
 from gateway.fidelity import annotate
-from gateway.ledger import Kind, MessageIds, id_text
+from gateway.ledger import EventKind, MessageIds, id_text
 from gateway.message import Message, Properties, ReplyTo
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -39,7 +39,7 @@ TEXT_MAX: Final = 255
 NO_CONTENT: Final = frozenset({204, 205})
 """Statuses that say that there is no reply."""
 
-Told = tuple[Kind | None, Any]
+Told = tuple[EventKind | None, Any]
 
 
 class Replies:
@@ -72,7 +72,7 @@ class Replies:
                 trace_id=trace_of(item.message),
             )  # fmt: skip
             return None, f"not sent: {printable(str(error))[:300]}"
-        return Kind.REPLIED, {
+        return EventKind.REPLIED, {
             "reply_id": reply_id,
             "exchange": printable(exchange),
             "routing_key": printable(routing_key),

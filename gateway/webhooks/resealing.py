@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.errors import ConfigurationError, EtagMismatch
-from gateway.ledger import Ledger, Resource
+from gateway.ledger import Ledger, ResourceRecord
 from gateway.webhooks.documents import Spec, State, purposes_of
 from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.keys import purpose_of
@@ -58,7 +58,7 @@ async def rotate(ledger: Ledger, seals: Seals) -> tuple[int, list[str]]:
     return done + keys, failed + [f"API key {key_id}: its row does not count" for key_id in wrong]
 
 
-async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: Resource | None) -> int:
+async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: ResourceRecord | None) -> int:
     for _ in range(TRIES):
         if resource is None:
             return 0
@@ -81,7 +81,7 @@ async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: Resource | 
     raise EtagMismatch(f"others changed it {TRIES} times meanwhile; repeat")
 
 
-def _renewed(kind: str, resource: Resource, renew: Renew) -> dict[str, Any]:
+def _renewed(kind: str, resource: ResourceRecord, renew: Renew) -> dict[str, Any]:
     """A document with its secrets sealed anew. Raises ConfigurationError."""
     try:
         if kind == ENDPOINT_RESOURCE:
@@ -101,7 +101,7 @@ def _renewed(kind: str, resource: Resource, renew: Renew) -> dict[str, Any]:
     }
 
 
-async def _all(ledger: Ledger) -> AsyncIterator[tuple[str, Resource]]:
+async def _all(ledger: Ledger) -> AsyncIterator[tuple[str, ResourceRecord]]:
     for kind in (ENDPOINT_RESOURCE, STATE):
         cursor: str | None = None
         while True:

@@ -16,7 +16,7 @@ from gateway.access.trail import Trail
 from gateway.api.app import NOT_RECORDED, ROUTES, is_recorded
 from gateway.errors import LedgerUnavailable, OutcomeUnknown
 from gateway.ledger import Ledger
-from gateway.ledger.audit import Head, Row, append
+from gateway.ledger.audit import AuditHead, AuditRow, append
 from gateway.ledger.audit_check import verify
 
 TRAIL = {"publish", "pull", "acknowledge", "modify_ack_deadline", "release", "reject", "cancel_scheduled",
@@ -43,7 +43,7 @@ async def chain(ledger: Ledger) -> Ledger:
     return ledger
 
 
-async def check(ledger: Ledger, known: Head | None = None) -> Any:
+async def check(ledger: Ledger, known: AuditHead | None = None) -> Any:
     return await ledger.read(lambda connection: verify(connection, known))
 
 
@@ -62,13 +62,13 @@ async def test_a_sound_chain(chain: Ledger) -> None:
 
 
 async def test_nothing_is_sound() -> None:
-    assert Row(1, 1, b"", b"", b"").document() == {}
+    assert AuditRow(1, 1, b"", b"", b"").document() == {}
 
 
 async def test_an_empty_log(ledger: Ledger) -> None:
     found = await check(ledger)
     assert (found.rows, found.broken) == (0, 0)
-    assert "cut off" in (await check(ledger, Head(3, bytes(32)))).why
+    assert "cut off" in (await check(ledger, AuditHead(3, bytes(32)))).why
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_what_cannot_be_written_waits(ledger: Ledger, monkeypatch: pytest.
     trail = Trail(ledger, Clock())
     write = ledger.audit.append
 
-    async def away(entries: Any) -> Head:
+    async def away(entries: Any) -> AuditHead:
         raise LedgerUnavailable("away")
 
     monkeypatch.setattr(ledger.audit, "append", away)
@@ -288,7 +288,7 @@ async def test_what_is_being_written_at_the_end_is_written(ledger: Ledger, monke
     write = ledger.audit.append
     begun = asyncio.Event()
 
-    async def slow(entries: Any) -> Head:
+    async def slow(entries: Any) -> AuditHead:
         begun.set()
         await asyncio.sleep(0.1)
         return await write(entries)

@@ -19,8 +19,8 @@ from gateway.access.heads import Heads, read_head, write_head
 from gateway.config import AuditSettings, LedgerSettings
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
-from gateway.ledger.audit import AuditKeys, Head, append, rows, trim
-from gateway.ledger.audit_check import Rules, verify
+from gateway.ledger.audit import AuditHead, AuditKeys, append, rows, trim
+from gateway.ledger.audit_check import AuditRules, verify
 from gateway.ledger.models import audit_log
 from gateway.telemetry import Metrics
 from tests.ledger.audit_attacks import ATTACKS, CUTS, DAY, SEED, bare, chained, forged, keys, store, stored
@@ -69,8 +69,8 @@ async def tamper(ledger: Ledger, change: Callable[[sa.Connection], Any]) -> None
     await ledger.task(lambda connection, _: change(connection) and None)
 
 
-async def check(ledger: Ledger, known: Head | None = None) -> Any:
-    rules = Rules(AuditKeys(KEYS), NOW, 30)
+async def check(ledger: Ledger, known: AuditHead | None = None) -> Any:
+    rules = AuditRules(AuditKeys(KEYS), NOW, 30)
     return await ledger.read(lambda connection: verify(connection, known, rules))
 
 
@@ -122,7 +122,7 @@ async def test_a_burst_costs_one_write(ledger: Ledger, tmp_path: Path, monkeypat
     written: list[int] = []
     write = module.write_head
 
-    def counted(path: Path, head: Head, at: float) -> None:
+    def counted(path: Path, head: AuditHead, at: float) -> None:
         written.append(head.sequence)
         write(path, head, at)
 
@@ -185,7 +185,7 @@ async def test_once_it_was_looked_into_the_file_begins_again(ledger: Ledger, tmp
     await heads.close()
     head = read_head(tmp_path / "audit.head")
     assert head == ledger.audit.head
-    rules = Rules(AuditKeys(KEYS), NOW, 30, accepted=[range(4, 5)])
+    rules = AuditRules(AuditKeys(KEYS), NOW, 30, accepted=[range(4, 5)])
     assert (await ledger.read(lambda connection: verify(connection, head, rules))).broken == 0
 
 
@@ -220,7 +220,7 @@ async def test_an_empty_log_has_no_head(open_ledger: Open, tmp_path: Path) -> No
 async def test_rows_that_went_are_no_finding(ledger: Ledger, tmp_path: Path) -> None:
     """A process that knew of none of the rows that are left."""
     old = await ledger.read(rows_of)
-    write_head(tmp_path / "audit.head", Head(2, old[1].hash, old[1].mac), 0)
+    write_head(tmp_path / "audit.head", AuditHead(2, old[1].hash, old[1].mac), 0)
     await tamper(ledger, lambda connection: trim(connection, NOW + 40 * DAY, 30, ledger.audit.keys))
     heads = heads_of(ledger, tmp_path)
     await heads.start()
@@ -237,9 +237,9 @@ def rows_of(connection: sa.Connection) -> list[Any]:
 
 def test_a_later_head_stays(tmp_path: Path) -> None:
     path = tmp_path / "audit.head"
-    write_head(path, Head(7, b"h" * 32, b"m" * 32), 1.0)
-    write_head(path, Head(6, b"g" * 32), 2.0)
-    assert read_head(path) == Head(7, b"h" * 32, b"m" * 32)
+    write_head(path, AuditHead(7, b"h" * 32, b"m" * 32), 1.0)
+    write_head(path, AuditHead(6, b"g" * 32), 2.0)
+    assert read_head(path) == AuditHead(7, b"h" * 32, b"m" * 32)
     assert [each.name for each in tmp_path.iterdir()] == ["audit.head"]
 
 
@@ -289,7 +289,7 @@ async def test_it_is_sent_to_all_who_are_to_have_it(
     assert lines == told
     assert [line["head"].split(":")[0] for line in lines] == ["5", "4"]
     assert [bool(line["broken"]) for line in lines] == [False, True]
-    found = await check(ledger, Head(5, bytes.fromhex(lines[0]["head"].split(":")[1])))
+    found = await check(ledger, AuditHead(5, bytes.fromhex(lines[0]["head"].split(":")[1])))
     assert found.broken
     events = [record.message for record in caplog.records]
     assert events == ["audit.head", "audit.broken", "audit.head", "audit.head_not_sent"]
@@ -340,7 +340,7 @@ async def test_processes_at_once_with_keys_that_change(
     for each in heads:
         await each.close()
     known = [read_head(folder / "audit.head") for folder in folders]
-    rules = Rules(AuditKeys(keys(1, 2)), NOW, 30, shared=True)
+    rules = AuditRules(AuditKeys(keys(1, 2)), NOW, 30, shared=True)
     found = await ledgers[0].read(lambda connection: verify(connection, [each for each in known if each], rules))
     assert (found.rows, found.broken, found.keyed) == (150, 0, 1)
     assert all(each is not None for each in known)
@@ -363,7 +363,7 @@ async def test_a_gateway_that_goes_on_covers_no_tampering(ledger: Ledger, tmp_pa
             backups.append(await ledger.read(stored))
     log = await ledger.read(stored)
     path = tmp_path / "audit.head"
-    head = Head(log[-1].sequence, log[-1].hash, log[-1].mac or b"")
+    head = AuditHead(log[-1].sequence, log[-1].hash, log[-1].mac or b"")
     unseen = 0
     assert not (await check(ledger, head)).broken
     for number in range(160):

@@ -22,7 +22,7 @@ from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.core.publishing import Publisher
 from gateway.errors import BrokerUnavailable, KeyRunning, LedgerUnavailable
-from gateway.ledger import Running
+from gateway.ledger import RunningRequest
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
@@ -78,8 +78,8 @@ async def test_errors_that_came_by_a_task_are_gone_too(
         answer = await client.post(PUBLISH, json={"routing_key": "orders"}, headers={"idempotency-key": key})
         problem(answer, status, code)
 
-    async def running(*_: Any) -> Running:
-        return Running(here=True, ids=())
+    async def running(*_: Any) -> RunningRequest:
+        return RunningRequest(here=True, ids=())
 
     def away(*_: Any) -> None:
         raise LedgerUnavailable("away")

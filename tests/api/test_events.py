@@ -16,15 +16,15 @@ from gateway.api.app import Api
 from gateway.api.call import encode
 from gateway.config import HttpSettings
 from gateway.core import Gateway
-from gateway.ledger import Entry, Event, EventFilter, Kind, MessageIds
+from gateway.ledger import EventFilter, EventKind, LogEntry, MessageIds, RecordedEvent
 from tests.api.conftest import problem
 from tests.audited import ON_PURPOSE
 
 new_id = MessageIds()
 
 
-def of_bridge(kind: Kind = Kind.FORWARDED, **detail: Any) -> Entry:
-    return Entry(new_id(), kind, 1_800_000_000_000_000, "fake", "0-9-1", {"bridge": "east", **detail})
+def of_bridge(kind: EventKind = EventKind.FORWARDED, **detail: Any) -> LogEntry:
+    return LogEntry(new_id(), kind, 1_800_000_000_000_000, "fake", "0-9-1", {"bridge": "east", **detail})
 
 
 class Reader:
@@ -108,7 +108,7 @@ async def test_from_now_on_and_back_to_where_it_was(gateway: Gateway, follow: Fo
         assert reader.headers["cache-control"] == "no-store"
         assert "content-length" not in reader.headers
         assert reader.blocks == [{"id": '{"0":1}'}]  # where it begins
-        await gateway.ledger.record([of_bridge(), of_bridge(Kind.REDUCED)])
+        await gateway.ledger.record([of_bridge(), of_bridge(EventKind.REDUCED)])
         await reader.until(lambda reader: len(reader.found) == 2)
         assert reader.found == [({"0": 2}, 2, "forwarded"), ({"0": 3}, 3, "reduced")]
         assert reader.blocks[1]["event"] == "message"
@@ -123,7 +123,7 @@ async def test_where_to_begin(gateway: Gateway, follow: Follow) -> None:
     at = 1_800_000_000_000_000
     for number in range(4):
         entry = of_bridge()
-        await gateway.ledger.record([Entry(entry.message_id, entry.kind, at + number * 1_000_000, "fake", "0-9-1")])
+        await gateway.ledger.record([LogEntry(entry.message_id, entry.kind, at + number * 1_000_000, "fake", "0-9-1")])
     for query, headers, first in (
         ("position={}", {}, 1),
         ('position={"0":2}', {}, 3),
@@ -138,7 +138,7 @@ async def test_where_to_begin(gateway: Gateway, follow: Follow) -> None:
 
 async def test_filters_and_what_is_passed(gateway: Gateway, follow: Follow) -> None:
     """A client that sees none of many events comes back behind them."""
-    entries = [of_bridge(), of_bridge(subscription="s"), of_bridge(Kind.DEAD, endpoint="shop"), of_bridge()]
+    entries = [of_bridge(), of_bridge(subscription="s"), of_bridge(EventKind.DEAD, endpoint="shop"), of_bridge()]
     await gateway.ledger.record(entries)
     message = "-".join(entries[1].message_id.hex()[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
     for query, expected in (
@@ -223,7 +223,7 @@ async def test_only_so_many_streams(client: httpx.AsyncClient, monkeypatch: pyte
 
 
 def test_texts_that_json_cannot_hold_are_escaped() -> None:
-    event = Event(0, 1, new_id(), Kind.DEAD, 0, "b", "v", {"reason": "\udcff"})
+    event = RecordedEvent(0, 1, new_id(), EventKind.DEAD, 0, "b", "v", {"reason": "\udcff"})
     assert json.loads(encode(events.FeedEvent(**events._fields(event))))["detail"] == {"reason": "\udcff"}
 
 
@@ -250,7 +250,7 @@ async def test_events_are_for_admins(client_with_keys: Callable[..., httpx.Async
 
 
 async def test_counts(gateway: Gateway, client: httpx.AsyncClient) -> None:
-    dead = of_bridge(Kind.DEAD, subscription="s")
+    dead = of_bridge(EventKind.DEAD, subscription="s")
     ON_PURPOSE.add(dead.message_id)  # nothing is kept of it
     await gateway.ledger.record([of_bridge(), of_bridge(), dead])
     assert (await client.get("/v1/statistics")).json() == {"hours": []}
@@ -276,8 +276,8 @@ async def test_counts(gateway: Gateway, client: httpx.AsyncClient) -> None:
 
 
 async def test_counts_by_pages(gateway: Gateway, client: httpx.AsyncClient) -> None:
-    entries = [of_bridge(kind) for kind in Kind]
-    ON_PURPOSE.update(each.message_id for each in entries if each.kind in (Kind.PREPARED, Kind.SCHEDULED))
+    entries = [of_bridge(kind) for kind in EventKind]
+    ON_PURPOSE.update(each.message_id for each in entries if each.kind in (EventKind.PREPARED, EventKind.SCHEDULED))
     await gateway.ledger.record(entries)
     await gateway.ledger.history.keeper.count()
     found = []
@@ -286,7 +286,7 @@ async def test_counts_by_pages(gateway: Gateway, client: httpx.AsyncClient) -> N
         response = await client.get(url)
         found += [each["kind"] for each in response.json()["hours"]]
         url = response.links.get("next", {}).get("url")
-    assert found == sorted(Kind)
+    assert found == sorted(EventKind)
     response = await client.get("/v1/statistics?limit=1&by=")
     assert response.links == {}
 

@@ -20,7 +20,7 @@ from gateway.app import _listen, _port, _serving
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Entry, Kind, Log, MessageIds, arrow_pool
+from gateway.ledger import EventKind, Log, LogEntry, MessageIds, arrow_pool
 from gateway.ledger import log as ledger_log
 from tests.api.conftest import problem
 from tests.audited import ON_PURPOSE
@@ -383,7 +383,10 @@ async def test_who_may(client_with_keys: Any) -> None:
 
 
 async def test_the_log_of_events_by_kind(client: httpx.AsyncClient, gateway: Gateway) -> None:
-    entries = [Entry(new_id(), kind, 5, "b", "0-10", {"n": 1}) for kind in (Kind.DELIVERED, Kind.LOOPED, Kind.RELEASED)]
+    entries = [
+        LogEntry(new_id(), kind, 5, "b", "0-10", {"n": 1})
+        for kind in (EventKind.DELIVERED, EventKind.LOOPED, EventKind.RELEASED)
+    ]
     await gateway.ledger.record(entries)
     answer = await client.get(
         "/v1/log?log=events&shard=0&after=0&upto=3&columns=sequence,kind,detail,exchange&kind=looped,released"

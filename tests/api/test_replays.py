@@ -12,7 +12,7 @@ import pytest
 
 from gateway.api.app import Api
 from gateway.config import HttpSettings
-from gateway.ledger import BacklogSettlement, Ending, Kind, id_text
+from gateway.ledger import BacklogSettlement, Ending, EventKind, id_text
 from tests.api.conftest import problem
 from tests.replays.conftest import House
 
@@ -171,7 +171,7 @@ async def test_one_is_retried(client: httpx.AsyncClient, house: House) -> None:
     assert woken == ["billing"]
     found = await house.ledger.deliveries.get(only)
     assert found is not None
-    assert await house.kinds(found.message_id) == [Kind.STORED, Kind.REVIVED]
+    assert await house.kinds(found.message_id) == [EventKind.STORED, EventKind.REVIVED]
     assert (await client.post(f"{path}:retry")).status_code == 200  # one that waits does not wait any more
     await house.ledger.deliveries.claim("billing", 1, 30.0)
     problem(await client.post(f"{path}:retry"), 409, "state")

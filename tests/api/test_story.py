@@ -11,7 +11,16 @@ import pytest
 from gateway.api import story
 from gateway.api.story import ADVICE, ENDS, SAYS, WAITS, Holding, Step, Wait
 from gateway.commands import cli
-from gateway.ledger import BacklogEntry, Event, Kind, MessageIds, Promised, State, StoredMessage, id_text
+from gateway.ledger import (
+    BacklogEntry,
+    EventKind,
+    MessageIds,
+    MessageState,
+    Promised,
+    RecordedEvent,
+    StoredMessage,
+    id_text,
+)
 from gateway.ledger.states import RULES, state_of
 
 new_id = MessageIds()
@@ -19,7 +28,7 @@ ONE, OTHER = new_id(), new_id()
 AT = 1_800_000_000_000_000
 
 
-def message(state: State | None = State.CONFIRMED, **fields: Any) -> StoredMessage:
+def message(state: MessageState | None = MessageState.CONFIRMED, **fields: Any) -> StoredMessage:
     values: dict[str, Any] = {
         "id": ONE, "at": AT, "broker": "old", "version": "0-8", "exchange": "", "routing_key": "orders", "size": 5,
         "sha256": bytes(32), "origin": "http", "client": "shop", "properties": {}, "state": state,
@@ -27,8 +36,8 @@ def message(state: State | None = State.CONFIRMED, **fields: Any) -> StoredMessa
     return StoredMessage(**(values | fields))
 
 
-def event(kind: Kind, broker: str = "old", version: str = "0-8", **detail: Any) -> Event:
-    return Event(0, 1, ONE, kind, AT, broker, version, detail)
+def event(kind: EventKind, broker: str = "old", version: str = "0-8", **detail: Any) -> RecordedEvent:
+    return RecordedEvent(0, 1, ONE, kind, AT, broker, version, detail)
 
 
 def delivery(**fields: Any) -> BacklogEntry:
@@ -40,10 +49,10 @@ def delivery(**fields: Any) -> BacklogEntry:
 
 
 def test_every_kind_has_its_sentence_and_every_state_its_place() -> None:
-    assert set(SAYS) == set(Kind)
-    assert set(ENDS) == set(State)
-    assert set(ADVICE) <= set(State)
-    for kind in Kind:
+    assert set(SAYS) == set(EventKind)
+    assert set(ENDS) == set(MessageState)
+    assert set(ADVICE) <= set(MessageState)
+    for kind in EventKind:
         said = story.sentence(message(), event(kind))
         assert said
         assert "{" not in said, said
@@ -56,44 +65,46 @@ def test_every_kind_has_its_sentence_and_every_state_its_place() -> None:
 @pytest.mark.parametrize(
     ("happened", "said"),
     [
-        (event(Kind.ACCEPTED),
+        (event(EventKind.ACCEPTED),
          "The gateway took it, to publish it to exchange 'amq.default' of old, routing key 'orders', from shop."),
-        (event(Kind.CONFIRMED), "The broker old (0-8) confirmed it: it is safe there."),
-        (event(Kind.REFUSED, text="ACCESS_REFUSED"), "The broker old (0-8) refused it. [ACCESS_REFUSED]"),
-        (event(Kind.DELIVERED, subscription="billing", queue="q", attempt=2, redelivered=True),
+        (event(EventKind.CONFIRMED), "The broker old (0-8) confirmed it: it is safe there."),
+        (event(EventKind.REFUSED, text="ACCESS_REFUSED"), "The broker old (0-8) refused it. [ACCESS_REFUSED]"),
+        (event(EventKind.DELIVERED, subscription="billing", queue="q", attempt=2, redelivered=True),
          "It was handed to a consumer (attempt 2). [subscription billing; queue q]"),
-        (event(Kind.FORWARDED, "new", "0-10", bridge="east", target="new", exchange="x", routing_key="k", resent=True),
+        (event(EventKind.FORWARDED, "new", "0-10", bridge="east", target="new", exchange="x", routing_key="k",
+               resent=True),
          "The bridge published it at exchange 'x' of new, routing key 'k', sent a second time after an unknown outcome,"
          " where it was confirmed. [bridge east]"),
-        (event(Kind.REDUCED, "new", "0-10", bridge="east", losses=[{"name": "dropped", "field": "cluster_id"}]),
+        (event(EventKind.REDUCED, "new", "0-10", bridge="east", losses=[{"name": "dropped", "field": "cluster_id"}]),
          "What the version there cannot carry was left out: dropped (cluster_id). [bridge east]"),
-        (event(Kind.REDUCED), "What the version there cannot carry was left out: ?."),
-        (event(Kind.ATTEMPT_FAILED, subscription="billing", endpoint="shop", attempt=4, status=503, reason="busy"),
+        (event(EventKind.REDUCED), "What the version there cannot carry was left out: ?."),
+        (event(EventKind.ATTEMPT_FAILED, subscription="billing", endpoint="shop", attempt=4, status=503, reason="busy"),
          "An attempt to push it failed (attempt 4) with HTTP status 503. [subscription billing; endpoint shop; "
          "reason: busy]"),
-        (event(Kind.DEAD_LETTERED, place={"broker": "new", "exchange": "", "routing_key": "dead"}, reason="r\x1b[m"),
+        (event(EventKind.DEAD_LETTERED, place={"broker": "new", "exchange": "", "routing_key": "dead"},
+               reason="r\x1b[m"),
          "It was published to the dead-letter destination at exchange 'amq.default' of new, routing key 'dead' and "
          "confirmed there. [reason: r\\x1b[m]"),
-        (event(Kind.REPLAYED, url="https://hooks.example/x", replay="r-1"),
+        (event(EventKind.REPLAYED, url="https://hooks.example/x", replay="r-1"),
          "A replay sent it once more to https://hooks.example/x. [replay r-1]"),
-        (event(Kind.EXTENDED, seconds=30), "The consumer asked for more time, 30 s from then."),
-        (event(Kind.SCHEDULED, not_before="2027-01-15T08:00:00Z"),
+        (event(EventKind.EXTENDED, seconds=30), "The consumer asked for more time, 30 s from then."),
+        (event(EventKind.SCHEDULED, not_before="2027-01-15T08:00:00Z"),
          "The ledger took it, to publish it later to exchange 'amq.default' of old, routing key 'orders', from shop, "
          "not before 2027-01-15T08:00:00Z."),
     ],
 )  # fmt: skip
-def test_sentences(happened: Event, said: str) -> None:
+def test_sentences(happened: RecordedEvent, said: str) -> None:
     assert story.sentence(message(), happened) == said
 
 
 def test_a_way_over_brokers_and_versions() -> None:
     """Each event names the broker and the version that it happened at."""
     way = [
-        event(Kind.ACCEPTED),
-        event(Kind.CONFIRMED),
-        event(Kind.FORWARDED, "new", "0-10", bridge="east", exchange="x", routing_key="k"),
-        event(Kind.DELIVERED, "new", "0-10", subscription="billing", attempt=1),
-        event(Kind.LEASE_EXPIRED, "new", "0-10", subscription="billing"),
+        event(EventKind.ACCEPTED),
+        event(EventKind.CONFIRMED),
+        event(EventKind.FORWARDED, "new", "0-10", bridge="east", exchange="x", routing_key="k"),
+        event(EventKind.DELIVERED, "new", "0-10", subscription="billing", attempt=1),
+        event(EventKind.LEASE_EXPIRED, "new", "0-10", subscription="billing"),
     ]
     found = message(state_of(each.kind for each in way))
     assert len(story.story(found, way)) == 5
@@ -119,9 +130,9 @@ def test_a_way_over_brokers_and_versions() -> None:
 )  # fmt: skip
 def test_what_is_owed_is_told_before_the_state(fields: dict[str, Any], now: str, command: str) -> None:
     holding = Holding([delivery(**fields)])
-    events = [event(Kind.ACKNOWLEDGED, subscription="other")]
-    assert story.now(message(State.ACKNOWLEDGED), events, holding) == now
-    assert story.advice(message(State.ACKNOWLEDGED), events, holding)[0].command == command
+    events = [event(EventKind.ACKNOWLEDGED, subscription="other")]
+    assert story.now(message(MessageState.ACKNOWLEDGED), events, holding) == now
+    assert story.advice(message(MessageState.ACKNOWLEDGED), events, holding)[0].command == command
 
 
 def test_several_subscriptions_are_owed_it() -> None:
@@ -131,27 +142,27 @@ def test_several_subscriptions_are_owed_it() -> None:
 
 def test_publishes_of_later() -> None:
     row = Promised(message_id=ONE, broker="old", exchange="", routing_key="", payload=b"", at=AT, due_at=AT)
-    assert story.now(message(State.SCHEDULED), [], Holding(outbox=row)) == (
+    assert story.now(message(MessageState.SCHEDULED), [], Holding(outbox=row)) == (
         "The ledger holds it, to publish it to old at 2027-01-15T08:00:00Z."
     )
     dead = Promised(
         message_id=ONE, broker="old", exchange="", routing_key="", payload=b"", at=AT, dead=True, reason={"text": "no"}
     )
-    assert story.now(message(State.SCHEDULED), [], Holding(outbox=dead)).endswith("The last attempt failed: no.")
+    assert story.now(message(MessageState.SCHEDULED), [], Holding(outbox=dead)).endswith("The last attempt failed: no.")
     for held, number in ((row, 2), (dead, 2)):
-        steps = story.advice(message(State.SCHEDULED), [], Holding(outbox=held))
+        steps = story.advice(message(MessageState.SCHEDULED), [], Holding(outbox=held))
         assert len(steps) == number
         assert f"DELETE /v1/scheduled/{id_text(ONE)}" in steps[-1].what
 
 
 def test_what_is_in_doubt_and_what_is_not_known() -> None:
-    assert "repeats its Idempotency-Key" in story.now(message(State.UNKNOWN), [], Holding(in_doubt=True))
+    assert "repeats its Idempotency-Key" in story.now(message(MessageState.UNKNOWN), [], Holding(in_doubt=True))
     assert story.now(message(None), [], Holding()).startswith("Nothing is known")
     assert story.advice(message(None), [], Holding()) == []
 
 
 def test_a_body_that_is_kept_can_be_sent_again() -> None:
-    steps = story.advice(message(State.ACKNOWLEDGED), [], Holding(body=True))
+    steps = story.advice(message(MessageState.ACKNOWLEDGED), [], Holding(body=True))
     assert len(steps) == 1
     assert id_text(ONE) in steps[0].command
 
@@ -162,16 +173,16 @@ def waiting_for(code: str) -> Holding:
 
 @pytest.mark.parametrize("code", WAITS)
 def test_why_it_waits_is_told_with_what_can_be_done(code: str) -> None:
-    said = story.now(message(), [event(Kind.CONFIRMED)], waiting_for(code))
+    said = story.now(message(), [event(EventKind.CONFIRMED)], waiting_for(code))
     assert said.startswith("It is at the broker old; nobody took it through the gateway yet. ")
     assert said.endswith(": r\\x1b.")
     assert "{" not in said
-    assert story.advice(message(), [event(Kind.CONFIRMED)], waiting_for(code))
+    assert story.advice(message(), [event(EventKind.CONFIRMED)], waiting_for(code))
 
 
 def test_a_reason_that_says_nothing_more_is_left_out() -> None:
     holding = Holding(waits=[Wait("billing", "endpoint_paused", endpoint="shop", reason="paused: paused")])
-    said = story.now(message(), [event(Kind.CONFIRMED)], holding)
+    said = story.now(message(), [event(EventKind.CONFIRMED)], holding)
     assert said.endswith("The endpoint shop of the subscription billing is paused.")
 
 
@@ -202,17 +213,19 @@ def test_every_command_that_is_told_is_one() -> None:
 
 
 def test_a_command_without_its_name_is_not_told() -> None:
-    assert story.advice(message(State.RELEASED), [event(Kind.RELEASED)], Holding()) == []
+    assert story.advice(message(MessageState.RELEASED), [event(EventKind.RELEASED)], Holding()) == []
 
 
 def test_a_dead_letter_says_where_its_copy_is_and_why() -> None:
     place = {"broker": "new", "exchange": "", "routing_key": "dead letters"}
-    events = [event(Kind.DEAD_LETTERED, subscription="billing", place=place, reason="no such order", code="rejected")]
-    assert story.now(message(State.DEAD_LETTERED), events, Holding()) == (
+    events = [
+        event(EventKind.DEAD_LETTERED, subscription="billing", place=place, reason="no such order", code="rejected")
+    ]
+    assert story.now(message(MessageState.DEAD_LETTERED), events, Holding()) == (
         "A copy is confirmed at the dead-letter destination at exchange 'amq.default' of new, routing key "
         "'dead letters'. Why: no such order."
     )
-    assert [step.command for step in story.advice(message(State.DEAD_LETTERED), events, Holding())] == [
+    assert [step.command for step in story.advice(message(MessageState.DEAD_LETTERED), events, Holding())] == [
         "gateway queues show new 'dead letters'",
         "gateway dlq redrive --broker new --queue 'dead letters' --dry-run",
     ]
@@ -221,26 +234,26 @@ def test_a_dead_letter_says_where_its_copy_is_and_why() -> None:
 def test_a_rejection_that_names_its_destination_says_that_the_copy_is_there() -> None:
     """As it was recorded where the copy was published by the gateway."""
     told = {"subscription": "billing", "dead_letter_exchange": "x", "dead_letter_routing_key": "dead"}
-    rejected = event(Kind.REJECTED, reason="no such order", **told)
+    rejected = event(EventKind.REJECTED, reason="no such order", **told)
     where = "a copy was confirmed at the dead-letter destination at exchange 'x' of old, routing key 'dead'."
     assert where in story.sentence(message(), rejected)
-    assert story.now(message(State.REJECTED), [rejected], Holding()) == (
+    assert story.now(message(MessageState.REJECTED), [rejected], Holding()) == (
         "A copy is confirmed at the dead-letter destination at exchange 'x' of old, routing key 'dead'. "
         "Why: no such order."
     )
-    assert "confirmed" not in story.now(message(State.REJECTED), [event(Kind.REJECTED, **told)], Holding())
+    assert "confirmed" not in story.now(message(MessageState.REJECTED), [event(EventKind.REJECTED, **told)], Holding())
 
 
 def test_advice_shows_the_queue_that_the_message_is_in() -> None:
-    steps = story.advice(message(routing_key="a b"), [event(Kind.CONFIRMED)], Holding())
+    steps = story.advice(message(routing_key="a b"), [event(EventKind.CONFIRMED)], Holding())
     assert [step.command for step in steps] == ["gateway queues show old 'a b'"]
-    assert story.advice(message(exchange="x"), [event(Kind.CONFIRMED)], Holding()) == []
+    assert story.advice(message(exchange="x"), [event(EventKind.CONFIRMED)], Holding()) == []
 
 
 def test_other_messages_are_named_once() -> None:
     events = [
-        event(Kind.REPLIED, reply_id=id_text(OTHER)),
-        event(Kind.REPLAYED, id=id_text(OTHER), replay="r"),
-        event(Kind.REPLAYED, id="no id", origin_id=id_text(ONE)),
+        event(EventKind.REPLIED, reply_id=id_text(OTHER)),
+        event(EventKind.REPLAYED, id=id_text(OTHER), replay="r"),
+        event(EventKind.REPLAYED, id="no id", origin_id=id_text(ONE)),
     ]
     assert story.related(message(), events) == [id_text(OTHER)]

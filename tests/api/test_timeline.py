@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.core import Gateway
-from gateway.ledger import Entry, Kind, MessageFilter, MessageIds, Owed, id_text, parse_id
+from gateway.ledger import EventKind, LogEntry, MessageFilter, MessageIds, Owed, id_text, parse_id
 from tests.api.conftest import problem
 
 new_id = MessageIds()
@@ -87,7 +87,7 @@ async def test_names_that_are_no_utf_8(client: httpx.AsyncClient) -> None:
 async def test_what_a_broker_said_may_be_no_utf_8(client: httpx.AsyncClient, gateway: Gateway) -> None:
     identity = (await client.post(PUBLISH, json={"routing_key": "orders"})).json()["id"]
     message_id = parse_id(identity)
-    await gateway.ledger.record([Entry(message_id, Kind.RELEASED, 1, "fake", "0-9-1", {"text": "\udcff"})])
+    await gateway.ledger.record([LogEntry(message_id, EventKind.RELEASED, 1, "fake", "0-9-1", {"text": "\udcff"})])
     events = (await client.get(f"/v1/messages/{identity}")).json()["events"]
     assert [event["detail"] for event in events if event["kind"] == "released"] == [{"text": "\udcff"}]
 
@@ -130,7 +130,7 @@ async def test_every_filter(client: httpx.AsyncClient, gateway: Gateway) -> None
     await client.post(PUBLISH, json={"routing_key": "orders"})
     (message,), _ = await gateway.messages(MessageFilter(properties={"type": "t"}), None, 10)
     detail = {"subscription": "billing", "endpoint": "shop", "bridge": "east"}
-    await gateway.ledger.record([Entry(message.id, Kind.ATTEMPT_FAILED, message.at, "fake", "0-9-1", detail)])
+    await gateway.ledger.record([LogEntry(message.id, EventKind.ATTEMPT_FAILED, message.at, "fake", "0-9-1", detail)])
 
     async def ids(**query: str) -> list[str]:
         return [item["id"] for item in (await client.get("/v1/messages", params=query)).json()["messages"]]

@@ -21,7 +21,7 @@ import uvloop
 
 from gateway.app import App, running
 from gateway.config import SubscriptionSettings, load
-from gateway.ledger import Entry, Kind, NewMessage, Owed
+from gateway.ledger import EventKind, LogEntry, NewMessage, Owed
 from gateway.series import SERIES_MAX
 from tests.test_series import everything
 
@@ -48,7 +48,7 @@ async def fill(app: App, queues: int) -> None:
             for queue in names
         ]
         entries = [
-            Entry(row.message_id, Kind.STORED, at, name, "0-9-1", {"subscription": row.subscription}, message)
+            LogEntry(row.message_id, EventKind.STORED, at, name, "0-9-1", {"subscription": row.subscription}, message)
             for row in rows
         ]
         await gateway.ledger.deliveries.store(rows, entries)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gateway.ledger import BranchStatus
-from gateway.ledger.branches import Branches as Register
+from gateway.ledger.branches import BranchStore as Register
 from gateway.upstreams.branches import Branch, Worker
 from tests.bridges.conftest import Estate
 

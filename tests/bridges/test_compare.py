@@ -14,7 +14,7 @@ from gateway.bridges.compare import Known, Pile, Report, Window, beside, target_
 from gateway.bridges.routes import Route
 from gateway.core.consuming import own_id
 from gateway.errors import EncodeError, NoSuchBridge, NotFound, Overloaded
-from gateway.ledger import Happened, Kind, MessageIds, id_text
+from gateway.ledger import EventKind, Happened, MessageIds, id_text
 from gateway.message import Message, Properties, RawProperties
 from tests.bridges.conftest import Estate, bridge_settings
 
@@ -106,23 +106,28 @@ async def test_what_a_bridge_leaves_out_is_told(estate: Estate) -> None:
     assert found.ledger.source.messages == 2
 
 
-def happened(kind: Kind, message_id: bytes, bridge: str = "b", body: bytes = b"x") -> Happened:
+def happened(kind: EventKind, message_id: bytes, bridge: str = "b", body: bytes = b"x") -> Happened:
     return Happened(kind, message_id, 0, {"bridge": bridge}, len(body), sha256(body).digest())
 
 
 def test_a_window_counts_each_message_once() -> None:
     one, two, three = new_id(), new_id(), new_id()
     window = Window("b")
-    window.add([happened(Kind.DEAD_LETTERED, one), happened(Kind.FORWARDED, two), happened(Kind.FORWARDED, two)])
-    window.add([happened(Kind.FORWARDED, one), happened(Kind.DEAD_LETTERED, three), happened(Kind.REDUCED, two)])
-    window.add([happened(Kind.DUPLICATE_DROPPED, two), happened(Kind.DUPLICATE_DROPPED, two)])
-    window.add([happened(Kind.FORWARDED, new_id(), bridge="c")])
+    window.add(
+        [happened(EventKind.DEAD_LETTERED, one), happened(EventKind.FORWARDED, two), happened(EventKind.FORWARDED, two)]
+    )
+    window.add(
+        [happened(EventKind.FORWARDED, one), happened(EventKind.DEAD_LETTERED, three), happened(EventKind.REDUCED, two)]
+    )
+    window.add([happened(EventKind.DUPLICATE_DROPPED, two), happened(EventKind.DUPLICATE_DROPPED, two)])
+    window.add([happened(EventKind.FORWARDED, new_id(), bridge="c")])
     window.end()
     assert set(window.forwarded.known) == {id_text(one), id_text(two)}
     assert set(window.taken.known) == {id_text(one), id_text(two), id_text(three)}
     assert (window.forwarded.messages, window.taken.messages) == (2, 3)
     counts = [
-        window.counts[kind] for kind in (Kind.FORWARDED, Kind.DEAD_LETTERED, Kind.REDUCED, Kind.DUPLICATE_DROPPED)
+        window.counts[kind]
+        for kind in (EventKind.FORWARDED, EventKind.DEAD_LETTERED, EventKind.REDUCED, EventKind.DUPLICATE_DROPPED)
     ]
     assert counts == [2, 2, 1, 2]
 
@@ -130,7 +135,7 @@ def test_a_window_counts_each_message_once() -> None:
 def test_a_window_says_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "LEDGER_MAX", 3)
     window = Window("b")
-    window.add([happened(Kind.FORWARDED, new_id()) for _ in range(5)])
+    window.add([happened(EventKind.FORWARDED, new_id()) for _ in range(5)])
     window.end()
     assert (window.forwarded.messages, window.forwarded.complete) == (3, False)
 

@@ -16,8 +16,8 @@ from gateway.bridges.journal import Journal
 from gateway.bridges.two_phase import FORMAT, branch_id, xid_of
 from gateway.config import check_bridge
 from gateway.errors import BrokerUnavailable, EntriesRefused, LedgerUnavailable, NotFound, RemoteError
-from gateway.ledger import BranchStatus, Kind
-from gateway.ledger.branches import Branches as Register
+from gateway.ledger import BranchStatus, EventKind
+from gateway.ledger.branches import BranchStore as Register
 from gateway.message import Message, Properties
 from gateway.upstreams import Fate
 from gateway.upstreams import branches as upstream_branches
@@ -51,7 +51,7 @@ async def settled(
     assert await prepared(estate) == 0
     await until_async(lambda: _nothing_open(estate))
     events = await told(estate)
-    assert events[Kind.FORWARDED] == (len(ids) if forwarded is None else forwarded)
+    assert events[EventKind.FORWARDED] == (len(ids) if forwarded is None else forwarded)
     assert {message.state.value for message in await estate.stored()} == set(states)
 
 
@@ -82,7 +82,7 @@ async def test_messages_are_prepared_then_forwarded(estate: Estate) -> None:
         timeline = await estate.ledger.timeline(message.id)
         assert timeline is not None
         kinds = [event.kind for event in timeline.events]
-        assert kinds == [Kind.PREPARED, Kind.FORWARDED]
+        assert kinds == [EventKind.PREPARED, EventKind.FORWARDED]
         assert timeline.events[0].detail == timeline.events[1].detail
     status = await estate.status()
     assert (status.taken, status.forwarded, status.resent, status.duplicates_dropped) == (30, 30, 0, 0)
@@ -135,7 +135,7 @@ async def test_losses_are_told_with_the_forwarding(estate: Estate) -> None:
     await estate.bridge(acknowledge=DTX, strip=True)
     await estate.wait_for(forwarded=3)
     events = await told(estate)
-    assert events[Kind.PREPARED] == events[Kind.FORWARDED] == 3
+    assert events[EventKind.PREPARED] == events[EventKind.FORWARDED] == 3
     assert await estate.take(3)
 
 
@@ -584,7 +584,7 @@ async def test_a_target_that_undoes_it_while_nobody_looks(estate: Estate, monkey
     monkeypatch.setattr(Branches, "commit", undo)
     await estate.open_gateway(VERSIONS)
     await settled(estate, ids, states=("forwarded", "released"))
-    assert (await told(estate))[Kind.RELEASED] == 6
+    assert (await told(estate))[EventKind.RELEASED] == 6
 
 
 @TO_0_10

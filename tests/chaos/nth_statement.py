@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Entry, Kind, Ledger, Owed
+from gateway.ledger import EventKind, Ledger, LogEntry, Owed
 from gateway.ledger.owed import BacklogSettlement, Ending
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
@@ -117,14 +117,15 @@ class Bench:
             Owed(subscription="s", id=new_id(), message_id=new_id(), at=NOW, payload=b"hello", size=5) for _ in range(3)
         ]
         entries = [
-            Entry(row.message_id, Kind.STORED, NOW, "rabbit", "0-9-1", {"subscription": "s"}, message()) for row in rows
+            LogEntry(row.message_id, EventKind.STORED, NOW, "rabbit", "0-9-1", {"subscription": "s"}, message())
+            for row in rows
         ]
         await self.ledger.deliveries.store(rows, entries)
 
     async def _claim(self) -> None:
         found = await self.ledger.deliveries.claim("s", 1, 30.0)
         if found:
-            done = Entry(found[0].message_id, Kind.ACKNOWLEDGED, NOW, "rabbit", "0-9-1")
+            done = LogEntry(found[0].message_id, EventKind.ACKNOWLEDGED, NOW, "rabbit", "0-9-1")
             await self.ledger.deliveries.settle([BacklogSettlement(found[0].id, Ending.DONE, found[0].lease, (done,))])
 
     async def _put_resource(self) -> None:

@@ -32,7 +32,7 @@ import psycopg
 from gateway.ledger import Ledger
 from gateway.ledger.encoding import parse
 from gateway.ledger.ids import id_text
-from gateway.ledger.states import Kind, state_of
+from gateway.ledger.states import EventKind, state_of
 from tests.cluster import audit
 from tests.faults.bridges import checker
 from tests.faults.bridges.checker import Accident, Found, Recorded, Verdict
@@ -348,7 +348,7 @@ class Cluster:
         for id, events in groupby(rows, key=lambda row: bytes(row[0])):
             if id in names:
                 listed = list(events)
-                state = state_of(Kind(kind) for _, kind, _ in listed)
+                state = state_of(EventKind(kind) for _, kind, _ in listed)
                 target = parse(listed[-1][2]).get("target", "")
                 found[id_text(id)] = Recorded(parse(names[id]).get("message_id", ""), str(state), str(target))
         return found

@@ -13,8 +13,8 @@ from gateway.core import Gateway, auditor, observer
 from gateway.core.auditor import Auditor
 from gateway.core.observer import Observer
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Kind, Ledger
-from gateway.ledger.promises import Missing, Page
+from gateway.ledger import EventKind, Ledger
+from gateway.ledger.promises import Missing, ObligationPage
 from gateway.series import OTHER
 from gateway.telemetry import Metrics
 from tests.audited import ON_PURPOSE
@@ -87,10 +87,10 @@ async def test_what_is_there_again_was_not_lost(ledger: Ledger, monkeypatch: pyt
     """What begins between two statements of a page looks broken, once."""
     metrics = Metrics("test")
     seen = Missing("delivery", b"m" * 16, "s")
-    pages = [Page(1, None, [seen]), Page(1, None, [])]
+    pages = [ObligationPage(1, None, [seen]), ObligationPage(1, None, [])]
 
-    async def bodies(after: bytes) -> Page:
-        return pages.pop(0) if pages else Page(0, None, [])
+    async def bodies(after: bytes) -> ObligationPage:
+        return pages.pop(0) if pages else ObligationPage(0, None, [])
 
     monkeypatch.setattr(ledger.promises, "bodies", bodies)
     audit = Auditor(ledger, metrics)
@@ -109,8 +109,8 @@ async def test_what_is_found_is_bounded(
     audit = Auditor(ledger, metrics)
     many = [Missing("body", number.to_bytes(16, "big"), "s") for number in range(100)]
 
-    async def bodies(after: bytes) -> Page:
-        return Page(100, None, many)
+    async def bodies(after: bytes) -> ObligationPage:
+        return ObligationPage(100, None, many)
 
     monkeypatch.setattr(ledger.promises, "bodies", bodies)
     await audit.through()
@@ -227,4 +227,4 @@ async def test_answers_under_leases_that_ended_are_counted(gateway: Gateway) -> 
     assert value(gateway.metrics, "fencing_rejections_total", lease="delivery") == 0
     await gateway.consuming.release(billing, ids(item))
     assert value(gateway.metrics, "fencing_rejections_total", lease="delivery") == 1
-    assert Kind.ACKNOWLEDGED in {event.kind for event in (await gateway.ledger.timeline(item.id)).events}  # type: ignore[union-attr]
+    assert EventKind.ACKNOWLEDGED in {event.kind for event in (await gateway.ledger.timeline(item.id)).events}  # type: ignore[union-attr]

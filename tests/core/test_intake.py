@@ -16,7 +16,7 @@ from gateway.core.stored import open_envelope
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
-from gateway.ledger.deliveries import Deliveries
+from gateway.ledger.deliveries import DeliveryStore
 from gateway.ledger.owed import BacklogEntry, Ending
 from gateway.ledger.owed import BacklogSettlement as Ends
 from gateway.message import Message, Properties
@@ -108,17 +108,17 @@ async def test_stored_then_acknowledged(gateway: Gateway, upstream: FakeUpstream
 async def test_nothing_is_acknowledged_before_it_is_stored(
     gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Deliveries.store
+    store = DeliveryStore.store
     away = True
     asked = []
 
-    async def no(self: Deliveries, owed: Any, *more: Any) -> None:
+    async def no(self: DeliveryStore, owed: Any, *more: Any) -> None:
         asked.append([row.id for row in owed])
         if away:
             raise LedgerUnavailable("locked")
         await store(self, owed, *more)
 
-    monkeypatch.setattr(Deliveries, "store", no)
+    monkeypatch.setattr(DeliveryStore, "store", no)
     put(upstream, ours(b"1"), ours(b"2"))
     found = await start()
     await until(lambda: len(asked) >= 2)
@@ -307,10 +307,10 @@ async def test_stop_stores_what_has_come_and_gives_back_the_rest(
 async def test_lost_acknowledges_nothing(
     upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(self: Deliveries, *more: Any) -> None:
+    async def never(self: DeliveryStore, *more: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Deliveries, "store", never)
+    monkeypatch.setattr(DeliveryStore, "store", never)
     found = await start()
     put(upstream, ours(b"1"))
     await until(lambda: bool(upstream.out))
@@ -324,16 +324,16 @@ async def test_lost_acknowledges_nothing(
 async def test_a_message_that_the_ledger_cannot_hold_costs_only_itself(
     gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Deliveries.store
+    store = DeliveryStore.store
 
-    async def picky(self: Deliveries, owed: Any, entries: Any = (), inbox: Any = ()) -> None:
+    async def picky(self: DeliveryStore, owed: Any, entries: Any = (), inbox: Any = ()) -> None:
         bad = {index: "too odd" for index, row in enumerate(owed) if open_envelope(row.payload).message.body == b"bad"}
         good = [index for index in range(len(owed)) if index not in bad]
         await store(self, [owed[index] for index in good], [entries[index] for index in good], ())
         if bad:
             raise EntriesRefused(bad)
 
-    monkeypatch.setattr(Deliveries, "store", picky)
+    monkeypatch.setattr(DeliveryStore, "store", picky)
     put(upstream, ours(b"1"), ours(b"bad"), ours(b"2"))
     await start()
     await until(lambda: len(upstream.settled) == 2)
@@ -364,17 +364,17 @@ async def test_what_is_not_wanted_is_buried_once_and_let_go_of_although_the_ledg
     gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would fill the prefetch for ever, or be at the dead-letter place as often as that was tried."""
-    store = Deliveries.store
+    store = DeliveryStore.store
     away = 3
 
-    async def no(self: Deliveries, owed: Any, *more: Any) -> None:
+    async def no(self: DeliveryStore, owed: Any, *more: Any) -> None:
         nonlocal away
         if away and not owed:
             away -= 1
             raise LedgerUnavailable("locked")
         await store(self, owed, *more)
 
-    monkeypatch.setattr(Deliveries, "store", no)
+    monkeypatch.setattr(DeliveryStore, "store", no)
     monkeypatch.setattr(taking, "PAUSE_MIN", 0.01)
     await upstream.declare_queue("graves")
     put(upstream, ours(b"1"), ours(b"2"), ours(b"3"))

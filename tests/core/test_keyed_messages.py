@@ -27,7 +27,7 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import Ended, Intent, KeyLost, Ledger, MessageIds, New, Wanted, parse_id
+from gateway.ledger import EndedKey, Intent, KeyLost, Ledger, MessageIds, New, Wanted, parse_id
 from gateway.ledger.keyring import Keyring
 from gateway.ledger.keys import ANSWERED
 from gateway.message import Message, Properties
@@ -159,7 +159,7 @@ async def test_a_key_of_an_earlier_release(
     (claimed,) = await ledger.keyring.claim("alice", [Wanted("k", digest.digest(), [])])
     assert claimed == New()
     body = msgspec.json.encode(["01a1fdfb-a830-7000-9cc7-b7a64e53b1b6", True, True, False, "", ""])
-    assert await ledger.keyring.end("alice", [Ended("k", ANSWERED, (), 1, body)]) == [None]
+    assert await ledger.keyring.end("alice", [EndedKey("k", ANSWERED, (), 1, body)]) == [None]
     (result,) = await publish(gateway, item)
     assert (result.key, result.id) == ("repeated", "01a1fdfb-a830-7000-9cc7-b7a64e53b1b6")
     assert errors(await publish(gateway, repeat(mandatory, b"other"))) == [KeyReused]

@@ -15,7 +15,7 @@ from gateway.core.ack_ids import of_ledger
 from gateway.core.envelopes import EnvelopeError
 from gateway.errors import LedgerUnavailable, NoSuchSubscription, NotFound, Overloaded, StateError
 from gateway.ledger import Ledger, id_text
-from gateway.ledger.deliveries import Deliveries
+from gateway.ledger.deliveries import DeliveryStore
 from gateway.ledger.owed import DeliveryFilter
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
@@ -267,9 +267,9 @@ async def test_a_redelivery_after_the_commit_is_dropped(gateway: Gateway, upstre
 async def test_a_channel_that_dies_between_commit_and_acknowledgement(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Deliveries.store
+    store = DeliveryStore.store
 
-    async def store_and_lose(self: Deliveries, *arguments: Any) -> None:
+    async def store_and_lose(self: DeliveryStore, *arguments: Any) -> None:
         await store(self, *arguments)
         for delivery in list(upstream.out):
             delivery.lose()
@@ -277,7 +277,7 @@ async def test_a_channel_that_dies_between_commit_and_acknowledgement(
     billing = await subscribe(gateway)
     upstream.queues["orders"].ready.append((ours(b"x"), "", "orders", False))
     with monkeypatch.context() as patch:
-        patch.setattr(Deliveries, "store", store_and_lose)
+        patch.setattr(DeliveryStore, "store", store_and_lose)
         (item,) = await pull(gateway, billing)
     assert await pull(gateway, billing) == [], "it came again, and the ledger has it"
     assert await statuses(gateway.consuming.acknowledge(billing, ids(item))) == ["SUCCESS"]
@@ -288,13 +288,13 @@ async def test_a_channel_that_dies_between_commit_and_acknowledgement(
 async def test_what_cannot_be_stored_goes_back(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def no(self: Deliveries, *arguments: Any) -> None:
+    async def no(self: DeliveryStore, *arguments: Any) -> None:
         raise LedgerUnavailable("full")
 
     billing = await subscribe(gateway)
     await gateway.publish("fake", "", [message()])
     with monkeypatch.context() as patch:
-        patch.setattr(Deliveries, "store", no)
+        patch.setattr(DeliveryStore, "store", no)
         with pytest.raises(LedgerUnavailable):
             await pull(gateway, billing)
     assert upstream.settled == [(Settlement.RELEASE, b"hello")]
@@ -305,17 +305,17 @@ async def test_a_caller_that_is_gone_while_it_is_stored(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stored all the same, and goes back at once: nobody waits for the end of a lease that nobody knows."""
-    store = Deliveries.store
+    store = DeliveryStore.store
     begun = asyncio.Event()
 
-    async def slow(self: Deliveries, *arguments: Any) -> None:
+    async def slow(self: DeliveryStore, *arguments: Any) -> None:
         begun.set()
         await asyncio.sleep(0.05)
         await store(self, *arguments)
 
     billing = await subscribe(gateway)
     await gateway.publish("fake", "", [message()])
-    monkeypatch.setattr(Deliveries, "store", slow)
+    monkeypatch.setattr(DeliveryStore, "store", slow)
     task = asyncio.create_task(pull(gateway, billing))
     await begun.wait()
     task.cancel()

@@ -16,8 +16,8 @@ from gateway.core import Answer, Gateway, KeyedRequest, Publication, PublishOutc
 from gateway.core import outbox as module
 from gateway.core.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
-from gateway.ledger import Kind, Ledger, parse_id
-from gateway.ledger.outbox import Outbox as LedgerOutbox
+from gateway.ledger import EventKind, Ledger, parse_id
+from gateway.ledger.outbox import OutboxStore as LedgerOutbox
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
 from gateway.upstreams import UpstreamState
@@ -36,7 +36,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def kinds(gateway: Gateway, result: PublishOutcome) -> list[Kind]:
+async def kinds(gateway: Gateway, result: PublishOutcome) -> list[EventKind]:
     return [event.kind for event in (await gateway.timeline(result.id)).events]
 
 
@@ -73,7 +73,7 @@ async def test_a_message_is_promised_and_then_sent(gateway: Gateway, upstream: F
     assert all(result.scheduled and result.error is None for result in results)
     await settled(gateway, results)
     assert bodies(upstream) == [b"1", b"2"]
-    assert await kinds(gateway, results[0]) == [Kind.SCHEDULED, Kind.CONFIRMED]
+    assert await kinds(gateway, results[0]) == [EventKind.SCHEDULED, EventKind.CONFIRMED]
     assert (await gateway.timeline(results[0].id)).message.client == "me"
 
 
@@ -118,7 +118,7 @@ async def test_a_broker_that_is_away_is_waited_for_and_costs_no_attempt(
     for call in upstream.on_state:
         call(upstream)
     await settled(gateway, [result])
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CONFIRMED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.CONFIRMED]
 
 
 async def test_one_broker_does_not_wait_for_another(ledger: Ledger, upstream: FakeUpstream) -> None:
@@ -157,7 +157,7 @@ async def test_what_was_not_sent_keeps_its_place(gateway: Gateway, upstream: Fak
     hasten(gateway)
     await settled(gateway, results)
     assert bodies(upstream) == [b"0", b"1", b"2", b"3", b"4"]
-    assert await kinds(gateway, results[4]) == [Kind.SCHEDULED, Kind.CONFIRMED]  # never sent before: no mark
+    assert await kinds(gateway, results[4]) == [EventKind.SCHEDULED, EventKind.CONFIRMED]  # never sent before: no mark
 
 
 async def test_an_unknown_outcome_is_sent_again_under_the_same_id_and_marked(
@@ -168,7 +168,7 @@ async def test_an_unknown_outcome_is_sent_again_under_the_same_id_and_marked(
     await row_of(gateway, result, lambda row: row.reason.get("resent") is True)
     upstream.failure = None
     await settled(gateway, [result])
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.RESENT, EventKind.CONFIRMED]
     headers = upstream.published[-1][2].properties.headers
     assert headers == {"x-gateway": {"id": result.id, "resent": "1"}}
 
@@ -181,7 +181,7 @@ async def test_a_refusal_for_now_is_tried_again_after_a_pause(gateway: Gateway, 
     assert row.due_at > time() * 1e6  # not at once: the rate is bounded
     upstream.failure = None
     await settled(gateway, [result])
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CONFIRMED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.CONFIRMED]
 
 
 async def test_what_the_broker_will_never_take_is_kept_with_its_reason(
@@ -192,17 +192,22 @@ async def test_what_the_broker_will_never_take_is_kept_with_its_reason(
     (dropped,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(key="no", mandatory=False)], "")
     row = await row_of(gateway, missing, lambda row: row.dead)
     assert row.reason == {"code": "not_found", "text": "404 no exchange 'nowhere'"}
-    assert await kinds(gateway, missing) == [Kind.SCHEDULED, Kind.REFUSED]
+    assert await kinds(gateway, missing) == [EventKind.SCHEDULED, EventKind.REFUSED]
     await row_of(gateway, unroutable, lambda row: row.dead)
-    assert await kinds(gateway, unroutable) == [Kind.SCHEDULED, Kind.UNROUTABLE]
+    assert await kinds(gateway, unroutable) == [EventKind.SCHEDULED, EventKind.UNROUTABLE]
     await settled(gateway, [dropped])  # its caller allows that no queue takes it
-    assert await kinds(gateway, dropped) == [Kind.SCHEDULED, Kind.UNROUTABLE]
+    assert await kinds(gateway, dropped) == [EventKind.SCHEDULED, EventKind.UNROUTABLE]
 
     await upstream.declare_exchange("nowhere")
     await upstream.bind_queue("orders", "nowhere", "orders")
     await gateway.outbox.retry(parse_id(missing.id))
     await settled(gateway, [missing])
-    assert await kinds(gateway, missing) == [Kind.SCHEDULED, Kind.REFUSED, Kind.SCHEDULED, Kind.CONFIRMED]
+    assert await kinds(gateway, missing) == [
+        EventKind.SCHEDULED,
+        EventKind.REFUSED,
+        EventKind.SCHEDULED,
+        EventKind.CONFIRMED,
+    ]
     with pytest.raises(StateError):
         await gateway.outbox.retry(parse_id(missing.id))
 
@@ -234,9 +239,9 @@ async def test_cancelled_before_it_is_sent(gateway: Gateway, upstream: FakeUpstr
     later = int((time() + 3600) * 1e6)
     (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(not_before=later)], "")
     await gateway.outbox.cancel(parse_id(result.id), "me")
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CANCELLED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.CANCELLED]
     await gateway.outbox.cancel(parse_id(result.id), "me")
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CANCELLED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.CANCELLED]
     with pytest.raises(NoSuchMessage):
         await gateway.outbox.cancel(gateway.ids(), "me")
     assert not upstream.published
@@ -291,7 +296,7 @@ async def test_killed_between_confirm_and_record(tmp_path: Path, ledger: Ledger,
     assert marks == [None, None, "1", "1"]
     ids = [sent.properties.headers["x-gateway"]["id"] for _, _, sent in upstream.published]
     assert ids[:2] == ids[2:]
-    assert await kinds(gateway, results[0]) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    assert await kinds(gateway, results[0]) == [EventKind.SCHEDULED, EventKind.RESENT, EventKind.CONFIRMED]
     await gateway.close(1.0)
     await ledger.close()
 
@@ -302,7 +307,7 @@ async def test_killed_before_it_was_claimed(tmp_path: Path, ledger: Ledger, upst
     await ledger.close()
     ledger, gateway = await restarted(tmp_path, upstream)
     await settled(gateway, [result])
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.CONFIRMED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.CONFIRMED]
     await gateway.close(1.0)
     await ledger.close()
 
@@ -323,7 +328,7 @@ async def test_stopped_in_an_orderly_way_leaves_what_has_no_outcome_to_the_next(
     upstream.held = None
     await gateway.outbox.start("fake")
     await settled(gateway, [result])
-    assert await kinds(gateway, result) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.RESENT, EventKind.CONFIRMED]
     await gateway.close(1.0)
 
 

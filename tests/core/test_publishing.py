@@ -24,7 +24,7 @@ from gateway.errors import (
     remote_error,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import Kind, Ledger, MessageIds, parse_id
+from gateway.ledger import EventKind, Ledger, MessageIds, parse_id
 from gateway.ledger.disk import Disk
 from gateway.message import Message, Properties
 from gateway.session import Capabilities
@@ -47,7 +47,7 @@ async def test_a_confirmed_message_is_in_the_ledger(gateway: Gateway, upstream: 
     (result,) = await gateway.publish("fake", "", [message()], "alice")
     assert (result.error, result.routed, result.durable) == (None, True, True)
     timeline = await gateway.timeline(result.id)
-    assert [event.kind for event in timeline.events] == [Kind.ACCEPTED, Kind.CONFIRMED]
+    assert [event.kind for event in timeline.events] == [EventKind.ACCEPTED, EventKind.CONFIRMED]
     assert (timeline.message.client, timeline.message.size, timeline.message.version) == ("alice", 5, "0-9-1")
 
 

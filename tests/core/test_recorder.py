@@ -10,7 +10,7 @@ import pytest
 from gateway.core import recorder
 from gateway.core.recorder import Recorder
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, Kind
+from gateway.ledger import EventKind, LogEntry
 from gateway.telemetry import Metrics
 
 
@@ -19,7 +19,7 @@ class FakeLedger:
         self.written: list[list[int]] = []
         self.failures: list[Exception] = []
 
-    async def record(self, entries: list[Entry]) -> list[int]:
+    async def record(self, entries: list[LogEntry]) -> list[int]:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
@@ -27,8 +27,8 @@ class FakeLedger:
         return []
 
 
-def entries(*numbers: int) -> list[Entry]:
-    return [Entry(bytes(16), Kind.RELEASED, number) for number in numbers]
+def entries(*numbers: int) -> list[LogEntry]:
+    return [LogEntry(bytes(16), EventKind.RELEASED, number) for number in numbers]
 
 
 async def test_what_gathers_is_written_together_and_in_order() -> None:

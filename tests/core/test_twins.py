@@ -12,7 +12,7 @@ from gateway.core import Pulled, arrivals, ledger_pulls
 from gateway.errors import LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
-from gateway.ledger.deliveries import Deliveries
+from gateway.ledger.deliveries import DeliveryStore
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import leases
@@ -78,14 +78,14 @@ async def test_what_could_not_be_stored_comes_again_as_itself(estate: Estate, mo
     """Nobody can tell whether it was stored, and it was: it is given back, comes again, and is known."""
     await estate.subscribe(push="", lease="ledger")
     await looked_at(estate, 1)
-    store = Deliveries.store
+    store = DeliveryStore.store
 
-    async def cut_off(self: Deliveries, *args: Any) -> Any:
+    async def cut_off(self: DeliveryStore, *args: Any) -> Any:
         await store(self, *args)
         raise LedgerUnavailable("cut off")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Deliveries, "store", cut_off)
+        patched.setattr(DeliveryStore, "store", cut_off)
         with pytest.raises(LedgerUnavailable):
             await pull(estate)
     assert await pull(estate) == [], "the ledger has it, handed out to nobody for now"

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from gateway.ledger.audit import BEGIN, TRIMMED, Row, hash_of, rows
+from gateway.ledger.audit import BEGIN, TRIMMED, AuditRow, hash_of, rows
 from gateway.ledger.encoding import document
 from gateway.ledger.models import audit_log
 
 DAY: Final = 86_400_000_000
-Log = list[Row]
+Log = list[AuditRow]
 Attack = Callable[[Random, Log, Sequence[Log]], Log]
 """The rows as they are, and backups of the table from before -> the rows as they are left."""
 
 
-def chained(log: Sequence[Row], start: int = 0) -> Log:
+def chained(log: Sequence[AuditRow], start: int = 0) -> Log:
     """Hashes made anew from an index on; MACs are left as they are, since nobody can make them."""
     made = list(log[:start])
     for row in log[start:]:
@@ -29,25 +29,25 @@ def chained(log: Sequence[Row], start: int = 0) -> Log:
     return made
 
 
-def numbered(log: Sequence[Row]) -> Log:
+def numbered(log: Sequence[AuditRow]) -> Log:
     """Numbers without gaps."""
     return [row._replace(sequence=log[0].sequence + index) for index, row in enumerate(log)]
 
 
-def bare(row: Row) -> Row:
+def bare(row: AuditRow) -> AuditRow:
     return row._replace(mac=None, mac_key=None)
 
 
-def forged(after: Row, entry: Mapping[str, Any], at: int | None = None) -> Row:
+def forged(after: AuditRow, entry: Mapping[str, Any], at: int | None = None) -> AuditRow:
     """A row that is rightly chained to another."""
     at, octets = after.at if at is None else at, document(entry)
     hashed = hash_of(after.sequence + 1, at, octets, after.hash)
-    return Row(after.sequence + 1, at, octets, after.hash, hashed)
+    return AuditRow(after.sequence + 1, at, octets, after.hash, hashed)
 
 
 def edit(random: Random, log: Log, _: Sequence[Log]) -> Log:
     index = random.randrange(len(log))
-    row, name = log[index], random.choice(Row._fields)
+    row, name = log[index], random.choice(AuditRow._fields)
     value: Any = {
         "sequence": row.sequence + random.choice((-1, 1)) * random.randint(1, 10_000),
         "at": max(0, row.at + random.choice((-1, 1)) * random.randint(1, 3 * DAY)),
@@ -187,7 +187,7 @@ def stored(connection: sa.Connection) -> Log:
     return list(rows(connection))
 
 
-def store(connection: sa.Connection, log: Sequence[Row]) -> None:
+def store(connection: sa.Connection, log: Sequence[AuditRow]) -> None:
     """Have the table hold these rows and no others."""
     connection.execute(sa.delete(audit_log))
     if log:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
-from gateway.ledger import Entry, Intent, Kind, Ledger, MessageIds, NewMessage
+from gateway.ledger import EventKind, Intent, Ledger, LogEntry, MessageIds, NewMessage
 from gateway.ledger.engine import Database
 from tests.ledgers import sqlite_ledger
 
@@ -40,19 +40,19 @@ def message(**fields: Any) -> NewMessage:
     return NewMessage(**(values | fields))
 
 
-def entry(message_id: bytes, kind: Kind, at: int = NOW, detail: dict[str, Any] | None = None) -> Entry:
+def entry(message_id: bytes, kind: EventKind, at: int = NOW, detail: dict[str, Any] | None = None) -> LogEntry:
     """An event of a message that the ledger knows."""
-    return Entry(message_id, kind, at, "rabbit", "0-9-1", detail)
+    return LogEntry(message_id, kind, at, "rabbit", "0-9-1", detail)
 
 
-def accepted(message_id: bytes, at: int = NOW, **fields: Any) -> Entry:
+def accepted(message_id: bytes, at: int = NOW, **fields: Any) -> LogEntry:
     """The first event of a message."""
-    return Entry(message_id, Kind.ACCEPTED, at, "rabbit", "0-9-1", None, message(**fields))
+    return LogEntry(message_id, EventKind.ACCEPTED, at, "rabbit", "0-9-1", None, message(**fields))
 
 
-def published(message_id: bytes, at: int = NOW, **fields: Any) -> list[Entry]:
+def published(message_id: bytes, at: int = NOW, **fields: Any) -> list[LogEntry]:
     """Accepted and confirmed."""
-    return [accepted(message_id, at, **fields), entry(message_id, Kind.CONFIRMED, at)]
+    return [accepted(message_id, at, **fields), entry(message_id, EventKind.CONFIRMED, at)]
 
 
 def intent(message_id: bytes, payload: bytes = b"hello", **fields: Any) -> Intent:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.errors import StateError
 from gateway.ledger.api_keys import KEPT, ApiKey
-from gateway.ledger.audit import Head
+from gateway.ledger.audit import AuditHead
 from gateway.ledger.audit_check import verify
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open
 
@@ -84,7 +84,7 @@ async def test_changes_at_once_have_numbers_of_their_own(open_ledger: Open) -> N
 async def test_processes_make_one_chain_and_two_keys(open_ledger: Open) -> None:
     ledgers = [await open_ledger(f"process {number}") for number in range(3)]
 
-    async def write(number: int) -> Head:
+    async def write(number: int) -> AuditHead:
         return await ledgers[number % 3].audit.append([(NOW, {"action": "a", "number": number})])
 
     async def add(number: int) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable, NoArrow
-from gateway.ledger import Kind, Ledger, Log, arrow_pool
+from gateway.ledger import EventKind, Ledger, Log, arrow_pool
 from gateway.ledger.engine import Database
 from gateway.logs.columns import fields
 from gateway.logs.worker import DATA, ERROR, FRAME, Done
@@ -69,7 +69,9 @@ async def test_the_same_rows_as_by_sql(ledger: Ledger) -> None:
     ]
     await ledger.log.spool(messages)
     known = new_id()
-    await ledger.record([*published(known, size=2**64 - 1), entry(new_id(), Kind.DELIVERED, detail={"a": "\udc80"})])
+    await ledger.record(
+        [*published(known, size=2**64 - 1), entry(new_id(), EventKind.DELIVERED, detail={"a": "\udc80"})]
+    )
     for log in Log:
         table, counted = await read(ledger, log, 0, 5_000)
         by_sql = await rows(ledger, log)

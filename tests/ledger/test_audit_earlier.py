@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from gateway.config import LedgerSettings
 from gateway.ledger import Ledger, schema
 from gateway.ledger.audit import ADVISORY_LOCK, BEGIN, AuditKeys, hash_of
-from gateway.ledger.audit_check import Rules, verify
+from gateway.ledger.audit_check import AuditRules, verify
 from gateway.ledger.encoding import document
 from gateway.ledger.engine import Database
 from tests.ledger.audit_attacks import DAY, keys
@@ -52,7 +52,7 @@ async def opened(url: str, **options: Any) -> Ledger:
 
 
 async def check(ledger: Ledger, shared: bool, now: int = NOW + DAY) -> Any:
-    rules = Rules(AuditKeys(KEYS), now, 400, shared)
+    rules = AuditRules(AuditKeys(KEYS), now, 400, shared)
     return await ledger.read(lambda connection: verify(connection, ledger.audit.head, rules))
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from gateway.config import RetentionSettings
 from gateway.ledger import Ledger, audit
-from gateway.ledger.audit import Head
+from gateway.ledger.audit import AuditHead
 from gateway.ledger.audit_check import verify
 from gateway.ledger.models import audit_log
 from tests.ledger.conftest import NOW, Clock, Open
@@ -19,7 +19,7 @@ DAY = 86_400_000_000
 DAYS = 40
 
 
-async def check(ledger: Ledger, known: Head | None = None) -> Any:
+async def check(ledger: Ledger, known: AuditHead | None = None) -> Any:
     return await ledger.read(lambda connection: verify(connection, known))
 
 
@@ -47,7 +47,7 @@ async def retain(ledger: Ledger, clock: Clock, days: float) -> None:
 
 
 async def test_old_rows_go_and_the_chain_begins_later(kept: Ledger, clock: Clock) -> None:
-    heads = [Head(row.sequence, row.hash) for row in await kept.audit.read()]
+    heads = [AuditHead(row.sequence, row.hash) for row in await kept.audit.read()]
     await retain(kept, clock, DAYS - 9)
     assert await sequences(kept) == list(range(1, 11)), "the oldest is as old as it may be"
     await retain(kept, clock, 5)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 import sqlalchemy as sa
 
-from gateway.ledger.audit import TRIMMED, AuditKeys, Head, append, trim
-from gateway.ledger.audit_check import Rules, verify
+from gateway.ledger.audit import TRIMMED, AuditHead, AuditKeys, append, trim
+from gateway.ledger.audit_check import AuditRules, verify
 from gateway.ledger.engine import Database
 from tests.ledger import audit_attacks as attacks
 from tests.ledger.audit_attacks import DAY, SEED, Log, bare, forged, keys, store, stored
@@ -28,8 +28,8 @@ class Filled(NamedTuple):
 
     rows: Log
     backups: Sequence[Log]
-    head: Head
-    rules: Rules
+    head: AuditHead
+    rules: AuditRules
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def connection(database: Database) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def write(connection: sa.Connection, at: int, number: int, with_keys: AuditKeys | None) -> Head:
+def write(connection: sa.Connection, at: int, number: int, with_keys: AuditKeys | None) -> AuditHead:
     entry = {"action": "put_subscription", "actor": "shop", "number": number, "object": f"/v1/subscriptions/{number}"}
     return append(connection, [(at, entry)], with_keys)
 
@@ -62,7 +62,7 @@ def fill(connection: sa.Connection, database: Database, *, trimmed: bool) -> Fil
             backups.append(stored(connection))
     last = write(connection, NOW + 20 * DAY, 1_000, BOTH)
     rows = stored(connection)
-    return Filled(rows, backups, last, Rules(BOTH, NOW + 20 * DAY, DAYS, database.shared))
+    return Filled(rows, backups, last, AuditRules(BOTH, NOW + 20 * DAY, DAYS, database.shared))
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "trimmed"])
@@ -75,7 +75,7 @@ def filled(connection: sa.Connection, database: Database, request: pytest.Fixtur
     return found
 
 
-def checked(connection: sa.Connection, filled: Filled, log: Log, head: Head | None = None) -> Any:
+def checked(connection: sa.Connection, filled: Filled, log: Log, head: AuditHead | None = None) -> Any:
     """What is said of a log that is put in the place of the one that there is."""
     with connection.begin_nested() as nested:
         store(connection, log)
@@ -118,7 +118,7 @@ def test_forged_trims_of_a_log_without_macs(connection: sa.Connection, database:
     said = {"action": TRIMMED, "anchor": 6, "days": 30, "rows": 5}
     store(connection, [*log[5:], forged(log[-1], said, at)])
     write(connection, NOW, 11, BOTH)
-    found = verify(connection, None, Rules(BOTH, NOW, 400, database.shared))
+    found = verify(connection, None, AuditRules(BOTH, NOW, 400, database.shared))
     assert found.broken
     assert ("in the future" in found.why) if kind == "future" else ("retention.audit_days is 400" in found.why)
 
@@ -170,7 +170,7 @@ def test_rows_that_went_are_not_put_back(connection: sa.Connection, database: Da
 
 def test_an_earlier_release_beside_this_one(connection: sa.Connection, database: Database) -> None:
     """Where processes share the ledger, rows without a MAC are no tampering for a day, once they are covered."""
-    rules = Rules(BOTH, NOW, None, shared=True)
+    rules = AuditRules(BOTH, NOW, None, shared=True)
     hour = DAY // 24
     for number in range(3):
         write(connection, NOW + number, number, None)
@@ -196,7 +196,7 @@ def test_a_row_of_an_earlier_release_that_is_covered_too_late(connection: sa.Con
     write(connection, NOW, 1, BOTH)
     write(connection, NOW + 1, 2, None)
     write(connection, NOW + 2 * DAY, 3, BOTH)
-    found = verify(connection, None, Rules(BOTH, NOW + 3 * DAY, None, shared=True))
+    found = verify(connection, None, AuditRules(BOTH, NOW + 3 * DAY, None, shared=True))
     assert (found.broken, found.rows) == (3, 3)
 
 
@@ -207,8 +207,8 @@ def test_times_never_decrease(connection: sa.Connection) -> None:
     assert [row.document() for row in rows] == [
         {"action": "a"}, {"action": "b"}, {"action": "c", "happened_at": NOW - DAY},
     ]  # fmt: skip
-    assert verify(connection, None, Rules(BOTH, NOW)).broken == 0
-    assert "600 seconds in the future" in verify(connection, None, Rules(BOTH, NOW - 600_000_000)).why
+    assert verify(connection, None, AuditRules(BOTH, NOW)).broken == 0
+    assert "600 seconds in the future" in verify(connection, None, AuditRules(BOTH, NOW - 600_000_000)).why
 
 
 def test_a_trim_that_a_gateway_with_other_settings_made(connection: sa.Connection) -> None:
@@ -216,7 +216,7 @@ def test_a_trim_that_a_gateway_with_other_settings_made(connection: sa.Connectio
     for number in range(3):
         write(connection, NOW - (60 - number) * DAY, number, BOTH)
     trim(connection, NOW, 30, BOTH)
-    rules = Rules(BOTH, NOW, 30)
+    rules = AuditRules(BOTH, NOW, 30)
     assert verify(connection, None, rules).broken == 0
     found = verify(connection, None, rules._replace(days=400))
     assert (found.broken, found.why) == (4, "rows went after 30 days, and retention.audit_days is 400")
@@ -226,7 +226,7 @@ def test_a_trim_that_a_gateway_with_other_settings_made(connection: sa.Connectio
 def test_a_key_that_is_gone(connection: sa.Connection) -> None:
     write(connection, NOW, 0, FIRST)
     write(connection, NOW, 1, BOTH)
-    only = Rules(AuditKeys(keys(2)), NOW)
+    only = AuditRules(AuditKeys(keys(2)), NOW)
     assert verify(connection, None, only).why == "its MAC is of the key '00000001', and the file of keys has 00000002"
     assert verify(connection, None, only._replace(accepted=[range(1, 2)])).broken == 0
 
@@ -239,7 +239,7 @@ def test_values_that_are_far_too_long_cost_no_memory(connection: sa.Connection) 
     for fields in ({"entry": long}, {"mac": long}, {"mac_key": long.decode()[: 64 << 20].replace("\0", "k")}):
         store(connection, [log[0]._replace(**fields)])
         tracemalloc.start()
-        found = verify(connection, None, Rules(BOTH, NOW))
+        found = verify(connection, None, AuditRules(BOTH, NOW))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert found.broken == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.ledger.batch import Batch, select_rows
+from gateway.ledger.batch import RowBatch, select_rows
 from gateway.ledger.engine import Database
 from gateway.ledger.models import UInt64
 
@@ -19,7 +19,7 @@ COLUMNS: tuple[sa.Column[Any], ...] = (
 )
 
 
-def fetch(database: Database, batch: Batch) -> list[tuple[Any, ...]]:
+def fetch(database: Database, batch: RowBatch) -> list[tuple[Any, ...]]:
     rows, index = select_rows(database.dialect, COLUMNS, more=sa.literal(7))
     engine = database.readers()
     with engine.connect() as connection:
@@ -29,7 +29,7 @@ def fetch(database: Database, batch: Batch) -> list[tuple[Any, ...]]:
 
 
 def test_rows_come_out_as_they_went_in(database: Database) -> None:
-    batch = Batch()
+    batch = RowBatch()
     rows = [
         (b"one", 1, "a", b"", 0),
         (b"", -(2**63), "b", b"\x00\xff" * 200, 2**63 - 1),
@@ -43,4 +43,4 @@ def test_rows_come_out_as_they_went_in(database: Database) -> None:
 
 
 def test_an_empty_batch_has_no_rows(database: Database) -> None:
-    assert fetch(database, Batch()) == []
+    assert fetch(database, RowBatch()) == []

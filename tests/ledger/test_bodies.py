@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.errors import EntriesRefused
-from gateway.ledger import BacklogSettlement, Ending, KeptBody, Kind, Ledger
+from gateway.ledger import BacklogSettlement, Ending, EventKind, KeptBody, Ledger
 from tests.ledger.conftest import NOW, Clock, entry, new_id
 from tests.ledger.test_deliveries import owed
 
@@ -61,7 +61,7 @@ async def test_for_days(url: str, sql: Sql) -> None:
     assert await ledger.deliveries.settle(settled) == [True, True]
     ids = (one.message_id, large.message_id, plain, too_large)
     assert [await ledger.deliveries.body(each) for each in ids] == [b"hello", None, b"hello", None]
-    await ledger.record([entry(plain, Kind.ACKNOWLEDGED)])
+    await ledger.record([entry(plain, EventKind.ACKNOWLEDGED)])
     clock.now += 2 * DAY - 1
     assert await forget(ledger) == 0
     clock.now += 1
@@ -75,8 +75,8 @@ async def test_until_settled(url: str, sql: Sql) -> None:
     ledger = await open_with(url, clock, bodies="until-settled", body_days=2)
     ids = [new_id() for _ in range(5)]
     await ledger.deliveries.keep_bodies([kept(each) for each in ids])
-    await ledger.record([entry(ids[0], Kind.DELIVERED), entry(ids[1], Kind.ACKNOWLEDGED)])
-    await ledger.record([entry(ids[2], Kind.REJECTED), entry(ids[3], Kind.DEAD_LETTERED)])
+    await ledger.record([entry(ids[0], EventKind.DELIVERED), entry(ids[1], EventKind.ACKNOWLEDGED)])
+    await ledger.record([entry(ids[2], EventKind.REJECTED), entry(ids[3], EventKind.DEAD_LETTERED)])
     assert [await ledger.deliveries.body(each) for each in ids] == [b"hello", None, None, None, b"hello"]
     clock.now += 2 * DAY  # nobody settled the others
     assert await forget(ledger) == 2
@@ -94,7 +94,7 @@ async def test_what_is_owed_stays_whole(url: str, sql: Sql, policy: str) -> None
     await ledger.deliveries.keep_bodies([kept(one.message_id)])
     await ledger.deliveries.store([one, two])
     assert sql("SELECT owed FROM bodies") == [(2,)]
-    done = BacklogSettlement(one.id, Ending.DONE, entries=(entry(one.message_id, Kind.ACKNOWLEDGED),))
+    done = BacklogSettlement(one.id, Ending.DONE, entries=(entry(one.message_id, EventKind.ACKNOWLEDGED),))
     assert await ledger.deliveries.settle([done]) == [True]
     clock.now += 10 * DAY
     await forget(ledger)

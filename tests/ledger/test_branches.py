@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Branch, BranchStatus, Entry, InboxRow, Kind, Ledger, State
+from gateway.ledger import BranchRecord, BranchStatus, EventKind, InboxRow, Ledger, LogEntry, MessageState
 from tests.ledger.conftest import NOW, SHA, Open, entry, message, new_id
 
 BEGUN, DECIDED, ABORTED = BranchStatus.BEGUN, BranchStatus.DECIDED, BranchStatus.ABORTED
@@ -16,9 +16,9 @@ SCOPE = "b"
 FAR = 4_000_000_000_000_000
 
 
-def prepared(message_id: bytes) -> Entry:
+def prepared(message_id: bytes) -> LogEntry:
     """The event of a message that its target has prepared."""
-    return Entry(message_id, Kind.PREPARED, NOW, "new", "0-10", {"bridge": "b"}, message(origin="bridge"))
+    return LogEntry(message_id, EventKind.PREPARED, NOW, "new", "0-10", {"bridge": "b"}, message(origin="bridge"))
 
 
 def known(key: str, message_id: bytes) -> InboxRow:
@@ -37,19 +37,19 @@ async def test_a_branch_from_begin_to_finish(ledger: Ledger) -> None:
     assert await ledger.branches.decide(
         branch, {"then": [1]}, [prepared(one), prepared(two)], [known("k1", one), known("k2", two)]
     )
-    assert await ledger.branches.of("b") == [Branch(branch, "b", "new", DECIDED, {"then": [1]})]
+    assert await ledger.branches.of("b") == [BranchRecord(branch, "b", "new", DECIDED, {"then": [1]})]
     assert set(await ledger.seen(SCOPE, ["k1", "k2", "k3"])) == {"k1", "k2"}
     timeline = await ledger.timeline(one)
     assert timeline is not None
-    assert timeline.message.state is State.PREPARED
+    assert timeline.message.state is MessageState.PREPARED
     await ledger.branches.finish(
-        branch, [entry(one, Kind.FORWARDED), entry(two, Kind.FORWARDED)], following=(following, "b", "new")
+        branch, [entry(one, EventKind.FORWARDED), entry(two, EventKind.FORWARDED)], following=(following, "b", "new")
     )
     assert await of(ledger) == [(following, BEGUN)]
     timeline = await ledger.timeline(one)
     assert timeline is not None
     assert (timeline.message.state, [event.kind for event in timeline.events]) == (
-        State.FORWARDED, [Kind.PREPARED, Kind.FORWARDED],
+        MessageState.FORWARDED, [EventKind.PREPARED, EventKind.FORWARDED],
     )  # fmt: skip
     assert set(await ledger.seen(SCOPE, ["k1", "k2"])) == {"k1", "k2"}
 
@@ -90,11 +90,11 @@ async def test_repeating_a_step_whose_answer_was_lost(ledger: Ledger) -> None:
     await ledger.branches.begin(branch, "b", "new")
     assert await of(ledger) == [(branch, DECIDED)]
     for _ in range(2):
-        await ledger.branches.finish(branch, [entry(one, Kind.FORWARDED)], following=(following, "b", "new"))
+        await ledger.branches.finish(branch, [entry(one, EventKind.FORWARDED)], following=(following, "b", "new"))
     assert await of(ledger) == [(following, BEGUN)]
     timeline = await ledger.timeline(one)
     assert timeline is not None
-    assert [event.kind for event in timeline.events] == [Kind.PREPARED, Kind.FORWARDED]
+    assert [event.kind for event in timeline.events] == [EventKind.PREPARED, EventKind.FORWARDED]
 
 
 async def test_what_was_rolled_back_after_all_is_forgotten(ledger: Ledger) -> None:
@@ -133,6 +133,6 @@ async def test_they_survive_a_restart_and_are_told_by_bridge(open_ledger: Open) 
     await first.close()
     second = await open_ledger()
     assert await of(second) == [(one, BEGUN)]
-    assert await second.branches.of("c") == [Branch(two, "c", "other", DECIDED, {"x": "ä"})]
+    assert await second.branches.of("c") == [BranchRecord(two, "c", "other", DECIDED, {"x": "ä"})]
     assert await second.branches.of("d") == []
     assert await second.branches.bridges() == ["b", "c"]

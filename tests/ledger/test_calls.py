@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.ledger import Kind
-from gateway.ledger.calls import Claim, Record, Settle, Task
+from gateway.ledger import EventKind
+from gateway.ledger.calls import Claim, Record, SettleKey, Task
 from tests.ledger.conftest import entry, intent, new_id, published
 
 
@@ -14,6 +14,6 @@ async def test_rows() -> None:
     one = new_id()
     assert Record(future, published(one)).rows == 2
     assert Claim(future, "shop", "k", b"f", [intent(one), intent(new_id())]).rows == 3
-    assert Settle(future, "shop", "k", "done", [entry(one, Kind.CONFIRMED)]).rows == 2
+    assert SettleKey(future, "shop", "k", "done", [entry(one, EventKind.CONFIRMED)]).rows == 2
     assert Task(future, lambda connection, lease: None).rows == 1
     future.cancel()

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused
-from gateway.ledger import BacklogEntry, BacklogSettlement, DeliveryFilter, Ending, Entry, InboxRow, Kind, Ledger, Owed
-from gateway.ledger.calls import GROUP_OCTETS, Call
-from gateway.ledger.group import Group
+from gateway.ledger import (
+    BacklogEntry,
+    BacklogSettlement,
+    DeliveryFilter,
+    Ending,
+    EventKind,
+    InboxRow,
+    Ledger,
+    LogEntry,
+    Owed,
+)
+from gateway.ledger.calls import GROUP_OCTETS, WriterCall
+from gateway.ledger.group import GroupCommit
 from tests.ledger.conftest import NOW, SHA, Clock, Open, message, new_id
 
 Sql = Callable[[str], list[Any]]
@@ -24,16 +34,18 @@ def owed(subscription: str = BILLING, **fields: Any) -> Owed:
     return Owed(subscription=subscription, **(values | fields))
 
 
-def stored(one: Owed) -> Entry:
-    return Entry(one.message_id, Kind.STORED, NOW, "rabbit", "0-9-1", {"subscription": one.subscription}, message())
+def stored(one: Owed) -> LogEntry:
+    return LogEntry(
+        one.message_id, EventKind.STORED, NOW, "rabbit", "0-9-1", {"subscription": one.subscription}, message()
+    )
 
 
-def delivered(found: list[BacklogEntry]) -> list[Entry]:
-    return [Entry(each.message_id, Kind.DELIVERED, NOW, "rabbit", "0-9-1") for each in found]
+def delivered(found: list[BacklogEntry]) -> list[LogEntry]:
+    return [LogEntry(each.message_id, EventKind.DELIVERED, NOW, "rabbit", "0-9-1") for each in found]
 
 
-def acknowledged(one: BacklogEntry | Owed) -> Entry:
-    return Entry(one.message_id, Kind.ACKNOWLEDGED, NOW, "rabbit", "0-9-1")
+def acknowledged(one: BacklogEntry | Owed) -> LogEntry:
+    return LogEntry(one.message_id, EventKind.ACKNOWLEDGED, NOW, "rabbit", "0-9-1")
 
 
 def done(one: BacklogEntry, **fields: Any) -> BacklogSettlement:
@@ -119,13 +131,13 @@ async def test_a_delivery_that_is_there_is_left_alone(ledger: Ledger, sql: Sql) 
 async def test_large_ones_do_not_share_one_commit(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other calls wait for the transaction under way."""
     sizes: list[int] = []
-    write = Group.write
+    write = GroupCommit.write
 
-    def noted(group: Group, connection: Any, lease: Any, calls: Sequence[Call], at: int) -> Any:
+    def noted(group: GroupCommit, connection: Any, lease: Any, calls: Sequence[WriterCall], at: int) -> Any:
         sizes.append(sum(call.octets for call in calls))
         return write(group, connection, lease, calls, at)
 
-    monkeypatch.setattr(Group, "write", noted)
+    monkeypatch.setattr(GroupCommit, "write", noted)
     large = bytes(3 << 20)
     rows = [owed(payload=large, size=len(large), at=NOW + index) for index in range(8)]
     await asyncio.gather(*(ledger.deliveries.store([row], [stored(row)]) for row in rows))
@@ -491,7 +503,7 @@ async def test_a_bad_settlement_fails_alone(ledger: Ledger) -> None:
     settlements = [done(each, entries=(acknowledged(each),)) for each in found]
     settlements[1] = BacklogSettlement(found[1].id, Ending.RETRY, 1, attempt=2**70)
     settlements[2] = BacklogSettlement(found[2].id, Ending.DONE, 7)
-    settlements[4] = done(found[4], entries=(Entry(b"short", Kind.ACKNOWLEDGED, NOW),))
+    settlements[4] = done(found[4], entries=(LogEntry(b"short", EventKind.ACKNOWLEDGED, NOW),))
     with pytest.raises(EntriesRefused) as caught:
         await ledger.deliveries.settle(settlements)
     assert set(caught.value.refused) == {1, 4}
@@ -501,7 +513,7 @@ async def test_a_bad_settlement_fails_alone(ledger: Ledger) -> None:
 
 async def test_bad_events_of_a_claim_hand_out_nothing(ledger: Ledger) -> None:
     await put(ledger, 2)
-    bad = ledger.deliveries.claim(BILLING, 1, 30, entries=lambda _: [Entry(b"short", Kind.DELIVERED, NOW)])
+    bad = ledger.deliveries.claim(BILLING, 1, 30, entries=lambda _: [LogEntry(b"short", EventKind.DELIVERED, NOW)])
     good = ledger.deliveries.claim(BILLING, 1, 30, entries=delivered)
     results = await asyncio.gather(bad, good, return_exceptions=True)
     assert isinstance(results[0], EntriesRefused)

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, Entry, Kind, Ledger, Owed
+from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, EventKind, Ledger, LogEntry, Owed
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, message, new_id
 from tests.ledger.test_deliveries import BILLING, acknowledged, delivered, done, kinds, owed, put, stored
@@ -305,15 +305,15 @@ async def test_what_is_too_much_for_one_transaction_goes_in_the_next(
 
 async def test_sequence_numbers_have_no_gaps_whatever_takes_effect(ledger: Ledger) -> None:
     rows = await put(ledger, 4)
-    event = Entry(rows[0].message_id, Kind.RELEASED, NOW)
+    event = LogEntry(rows[0].message_id, EventKind.RELEASED, NOW)
     calls: list[Awaitable[Any]] = [
         ledger.deliveries.settle([BacklogSettlement(new_id(), Ending.DONE, entries=(event, event))]),
         ledger.deliveries.claim(BILLING, 2, 60, entries=delivered),
-        ledger.record([Entry(new_id(), Kind.RECEIVED, NOW, message=message())]),
+        ledger.record([LogEntry(new_id(), EventKind.RECEIVED, NOW, message=message())]),
         ledger.deliveries.settle([BacklogSettlement(rows[3].id, Ending.DONE, entries=(event,))]),
         ledger.deliveries.claim(BILLING, 9, 60),
     ]
     await asyncio.gather(*calls)
-    await ledger.record([Entry(new_id(), Kind.RECEIVED, NOW, message=message())])
+    await ledger.record([LogEntry(new_id(), EventKind.RECEIVED, NOW, message=message())])
     events, _ = await ledger.events_after({})
     assert [event.sequence for event in events] == list(range(1, 10))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import GROUP_OCTETS, Call
+from gateway.ledger.calls import GROUP_OCTETS, WriterCall
 from gateway.ledger.dividing import divided, future
 from gateway.ledger.writer import Writer
 
 
-class Numbers(Call):
+class Numbers(WriterCall):
     """A call of so many units, each a row."""
 
     __slots__ = ("numbers",)
@@ -42,7 +42,7 @@ class Shelf:
         self.bad, self.away = bad, away
         self.written: list[int] = []
 
-    async def submit(self, call: Call) -> Any:
+    async def submit(self, call: WriterCall) -> Any:
         assert isinstance(call, Numbers)
         if any(number in self.away for number in call.numbers):
             raise LedgerUnavailable("away")
@@ -76,7 +76,7 @@ async def test_halves_of_a_call_with_a_bad_row_say_the_same() -> None:
     shelf = Shelf(bad=[1], away=[6])
     writer = Writer.__new__(Writer)
 
-    def write(calls: list[Call]) -> list[Call]:
+    def write(calls: list[WriterCall]) -> list[WriterCall]:
         (call,) = calls
         assert isinstance(call, Numbers)
         if len(call.numbers) > 1 and any(number in (1, 6) for number in call.numbers):
@@ -97,7 +97,7 @@ async def test_halves_of_a_call_with_a_bad_row_say_the_same() -> None:
     assert shelf.written == [0, 2, 3, 4, 5]
 
 
-def _in_a_loop(writer: Writer, call: Call) -> None:
+def _in_a_loop(writer: Writer, call: WriterCall) -> None:
     async def run() -> None:
         writer._write_halves(call)
 
@@ -121,7 +121,7 @@ async def test_large_ones_in_parts() -> None:
     sizes: list[int] = []
     submit = shelf.submit
 
-    async def noted(call: Call) -> Any:
+    async def noted(call: WriterCall) -> Any:
         sizes.append(call.octets)
         return await submit(call)
 

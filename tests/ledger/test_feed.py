@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Event, EventFilter, Kind, Ledger, feed
+from gateway.ledger import EventFilter, EventKind, Ledger, RecordedEvent, feed
 from gateway.ledger.feed import Feed
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, entry, new_id, published
 
 
-async def take(ledger: Ledger, position: dict[str, int], count: int, **where: Any) -> list[Event]:
+async def take(ledger: Ledger, position: dict[str, int], count: int, **where: Any) -> list[RecordedEvent]:
     """The next events behind a position."""
-    found: list[Event] = []
+    found: list[RecordedEvent] = []
     async with asyncio.timeout(60), aclosing(ledger.history.follow(position, EventFilter(**where), 60.0)) as pages:
         async for page, _ in pages:
             found += page
@@ -65,15 +65,15 @@ async def test_filters_are_the_same_for_what_was_and_for_what_comes(ledger: Ledg
         await ledger.record(published(one))
         await ledger.record(
             [
-                entry(one, Kind.DELIVERED, detail={"subscription": "billing"}),
-                entry(other, Kind.FORWARDED, detail={"bridge": "east"}),
-                entry(other, Kind.ATTEMPT_FAILED, detail={"subscription": "billing", "endpoint": "shop"}),
-                entry(other, Kind.RELEASED, detail={"subscription": "bill"}),
+                entry(one, EventKind.DELIVERED, detail={"subscription": "billing"}),
+                entry(other, EventKind.FORWARDED, detail={"bridge": "east"}),
+                entry(other, EventKind.ATTEMPT_FAILED, detail={"subscription": "billing", "endpoint": "shop"}),
+                entry(other, EventKind.RELEASED, detail={"subscription": "bill"}),
             ]
         )
 
     filters: list[tuple[dict[str, Any], list[int]]] = [
-        ({"kinds": frozenset({Kind.CONFIRMED, Kind.RELEASED})}, [2, 6]),
+        ({"kinds": frozenset({EventKind.CONFIRMED, EventKind.RELEASED})}, [2, 6]),
         ({"broker": "rabbit", "message_id": other}, [4, 5, 6]),
         ({"broker": "other"}, []),
         ({"subscription": "billing"}, [3, 5]),
@@ -135,7 +135,7 @@ async def test_followers_outlive_a_ledger_that_is_away(monkeypatch: pytest.Monke
     """What is new is waited for."""
     monkeypatch.setattr(feed, "AWAY", 0.01)
     monkeypatch.setattr(feed, "POLL", 0.01)
-    one = Event(0, 6, new_id(), Kind.RECEIVED, NOW, "rabbit", "0-9-1", {})
+    one = RecordedEvent(0, 6, new_id(), EventKind.RECEIVED, NOW, "rabbit", "0-9-1", {})
     left = 3
 
     async def read(function: Any, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, InboxRow, Kind, Ledger, Seen
+from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, Seen
 from gateway.ledger.inbox import ID, digests
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, SHA, Clock, Open, entry, message, new_id
 
@@ -18,8 +18,8 @@ Sql = Callable[[str], list[Any]]
 MINUTE = 60_000_000
 
 
-def forwarded(message_id: bytes, **fields: Any) -> Entry:
-    return Entry(message_id, Kind.FORWARDED, NOW, "target", "0-10", {"bridge": "east"}, message(**fields))
+def forwarded(message_id: bytes, **fields: Any) -> LogEntry:
+    return LogEntry(message_id, EventKind.FORWARDED, NOW, "target", "0-10", {"bridge": "east"}, message(**fields))
 
 
 def row(key: str, message_id: bytes, *, scope: str = "east", body: bytes = SHA, expires_at: int = 2 * NOW) -> InboxRow:
@@ -165,7 +165,7 @@ async def test_a_row_goes_with_the_entry_of_its_message(open_ledger: Open) -> No
 async def test_a_row_goes_with_the_last_entry_of_its_message(open_ledger: Open) -> None:
     ledger = await open_ledger(group_max=4)
     ids = [new_id() for _ in range(4)]
-    entries = [*(forwarded(one) for one in ids), *(entry(one, Kind.REDUCED) for one in ids)]
+    entries = [*(forwarded(one) for one in ids), *(entry(one, EventKind.REDUCED) for one in ids)]
     entries[5] = entry(ids[1], "eaten")  # type: ignore[arg-type]
     with pytest.raises(EntriesRefused) as caught:
         await ledger.record(entries, [row(str(number), one) for number, one in enumerate(ids)])

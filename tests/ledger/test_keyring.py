@@ -10,15 +10,15 @@ import pytest
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import (
-    Ended,
+    EndedKey,
+    EventKind,
     Intent,
     KeyLost,
-    Kind,
     Ledger,
     Mismatch,
     New,
-    Replay,
-    Running,
+    RunningRequest,
+    StoredAnswer,
     Unknown,
     Wanted,
 )
@@ -38,8 +38,8 @@ def id_of(each: Wanted) -> bytes:
     return found
 
 
-def confirmed(each: Wanted, ending: str = ANSWERED, kind: Kind = Kind.CONFIRMED) -> Ended:
-    return Ended(each.key, ending, [entry(id_of(each), kind)], 1, each.key.encode())
+def confirmed(each: Wanted, ending: str = ANSWERED, kind: EventKind = EventKind.CONFIRMED) -> EndedKey:
+    return EndedKey(each.key, ending, [entry(id_of(each), kind)], 1, each.key.encode())
 
 
 async def test_a_thousand_keys_are_claimed_and_ended_in_a_commit_each(ledger: Ledger, sql: Sql) -> None:
@@ -52,7 +52,7 @@ async def test_a_thousand_keys_are_claimed_and_ended_in_a_commit_each(ledger: Le
     assert after - before == 2
     assert sql("SELECT count(*) FROM obligations") == [(0,)]
     again = await ledger.keyring.claim("shop", some)
-    assert again == [Replay(1, {}, each.key.encode()) for each in some]
+    assert again == [StoredAnswer(1, {}, each.key.encode()) for each in some]
     events, _ = await ledger.events_after({}, 10_000)
     assert [event.sequence for event in events] == list(range(1, 2_001))
 
@@ -61,9 +61,9 @@ async def test_each_is_told_what_is_its_own(ledger: Ledger) -> None:
     one, other = wanted(1)[0], wanted(1)[0]
     strange = Wanted("k0", b"another" * 4, [intent(new_id())])
     found = await ledger.keyring.claim("shop", [one, other, strange, *wanted(1, 1)])
-    assert found == [New(), Running(True, (id_of(one),)), Mismatch(), New()]
+    assert found == [New(), RunningRequest(True, (id_of(one),)), Mismatch(), New()]
     assert await ledger.keyring.claim("other", [other]) == [New()]
-    lost = await ledger.keyring.end("shop", [confirmed(one), Ended("nobody's", ANSWERED, ())])
+    lost = await ledger.keyring.end("shop", [confirmed(one), EndedKey("nobody's", ANSWERED, ())])
     assert [type(error) for error in lost] == [type(None), KeyLost]
 
 
@@ -80,7 +80,7 @@ async def test_keys_without_an_outcome_are_handed_out_together(ledger: Ledger) -
     some = wanted(300)
     await ledger.keyring.claim("shop", some)
     halves = [confirmed(each, UNKNOWN) for each in some[:150]]
-    halves += [confirmed(each, UNKNOWN, Kind.UNKNOWN) for each in some[150:]]
+    halves += [confirmed(each, UNKNOWN, EventKind.UNKNOWN) for each in some[150:]]
     await ledger.keyring.end("shop", halves)
     found = await ledger.keyring.claim("shop", [each._replace(intents=[intent(new_id())]) for each in some])
     assert [answer.ids for answer in found if isinstance(answer, Unknown)] == [(id_of(each),) for each in some]
@@ -89,7 +89,7 @@ async def test_keys_without_an_outcome_are_handed_out_together(ledger: Ledger) -
     assert [(again.message_id, again.key, again.attempt) for (again,) in owed[150:]] == [
         (id_of(each), each.key, 2) for each in some[150:]
     ]
-    assert [type(answer) for answer in await ledger.keyring.claim("shop", some)] == [Running] * 300
+    assert [type(answer) for answer in await ledger.keyring.claim("shop", some)] == [RunningRequest] * 300
 
 
 async def test_keys_of_a_dead_process_come_in_portions(open_ledger: Open) -> None:
@@ -113,7 +113,7 @@ async def test_keys_that_have_expired_are_free_together(open_ledger: Open, sql: 
     ledger = await open_ledger(clock=clock, key_retention=60.0)
     some = wanted(50)
     await ledger.keyring.claim("shop", some)
-    await ledger.keyring.end("shop", [confirmed(each, UNKNOWN, Kind.UNKNOWN) for each in some])
+    await ledger.keyring.end("shop", [confirmed(each, UNKNOWN, EventKind.UNKNOWN) for each in some])
     clock.now += 61
     fresh = [each._replace(intents=[intent(new_id())]) for each in some]
     assert await ledger.keyring.claim("shop", fresh) == [New()] * 50
@@ -132,13 +132,13 @@ async def test_a_caller_that_goes_away_leaves_nothing_behind(ledger: Ledger, tur
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     if not gone.cancelled():
-        await ledger.keyring.end("shop", [confirmed(each, FREE, Kind.NOT_SENT) for each in some])
+        await ledger.keyring.end("shop", [confirmed(each, FREE, EventKind.NOT_SENT) for each in some])
     fresh = [each._replace(intents=[intent(new_id())]) for each in some]
     found = await ledger.keyring.claim("shop", fresh)
     async with asyncio.timeout(10):
         while not all(answer == New() for answer in found):
             left = [each for each, answer in zip(fresh, found, strict=True) if answer == New()]
-            await ledger.keyring.end("shop", [confirmed(each, FREE, Kind.NOT_SENT) for each in left])
+            await ledger.keyring.end("shop", [confirmed(each, FREE, EventKind.NOT_SENT) for each in left])
             fresh = [each._replace(intents=[intent(new_id())]) for each in some]
             found = await ledger.keyring.claim("shop", fresh)
 
@@ -161,7 +161,7 @@ async def test_answers_that_nobody_hears_any_more_are_given_back(
     async with asyncio.timeout(10):  # giving back is a write of its own; a claim beside it finds the key still running
         for each in wanted(3):
             while (found := await ledger.keyring.claim("shop", [each])) != [New()]:
-                assert isinstance(found[0], Running)
+                assert isinstance(found[0], RunningRequest)
 
 
 async def test_a_ledger_that_is_closed_claims_nothing(ledger: Ledger) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from gateway.errors import EntriesRefused
 from gateway.ledger import (
+    EventKind,
     Intent,
     KeyLost,
-    Kind,
     Ledger,
+    MessageState,
     Mismatch,
     New,
-    Replay,
-    Running,
-    State,
+    RunningRequest,
+    StoredAnswer,
     Unknown,
 )
 from gateway.ledger.calls import Claim, key_digest
@@ -29,7 +29,7 @@ FINGERPRINT = b"\x00" * 32
 Sql = Callable[[str], list[Any]]
 
 
-async def state(ledger: Ledger, message_id: bytes) -> State | None:
+async def state(ledger: Ledger, message_id: bytes) -> MessageState | None:
     timeline = await ledger.timeline(message_id)
     return timeline.message.state if timeline else None
 
@@ -41,18 +41,18 @@ async def claim(ledger: Ledger, key: str = "k", *intents: Intent, fingerprint: b
 async def test_a_claim_is_a_promise(ledger: Ledger, sql: Sql) -> None:
     one, two = intent(new_id(), b"\x00\xff"), intent(new_id())
     assert await claim(ledger, "k", one, two) == New()
-    assert await state(ledger, one.message_id) is State.ACCEPTED
+    assert await state(ledger, one.message_id) is MessageState.ACCEPTED
     assert [bytes(row[0]) for row in sql("SELECT payload FROM obligations ORDER BY item")] == [b"\x00\xff", b"hello"]
-    assert await claim(ledger) == Running(True, (one.message_id, two.message_id))
+    assert await claim(ledger) == RunningRequest(True, (one.message_id, two.message_id))
 
 
 async def test_finish_and_replay(ledger: Ledger, sql: Sql) -> None:
     one = intent(new_id())
     await claim(ledger, "k", one)
-    outcome = [entry(one.message_id, Kind.CONFIRMED)]
+    outcome = [entry(one.message_id, EventKind.CONFIRMED)]
     await ledger.finish_key("shop", "k", 200, b'{"id": "x"}', outcome, headers={"content-type": "application/json"})
-    assert await claim(ledger, "k", one) == Replay(200, {"content-type": "application/json"}, b'{"id": "x"}')
-    assert await state(ledger, one.message_id) is State.CONFIRMED
+    assert await claim(ledger, "k", one) == StoredAnswer(200, {"content-type": "application/json"}, b'{"id": "x"}')
+    assert await state(ledger, one.message_id) is MessageState.CONFIRMED
     assert sql("SELECT * FROM obligations") == []
     assert await ledger.claim_key("other", "k", FINGERPRINT, []) == New()
 
@@ -69,7 +69,7 @@ async def test_fifty_at_once_one_publishes(ledger: Ledger) -> None:
     answers = await asyncio.gather(*(claim(ledger, "k", each) for each in intents))
     assert answers.count(New()) == 1
     winner = intents[answers.index(New())].message_id
-    assert [answer for answer in answers if answer != New()] == [Running(True, (winner,))] * 49
+    assert [answer for answer in answers if answer != New()] == [RunningRequest(True, (winner,))] * 49
     accepted = [each for each in intents if await ledger.timeline(each.message_id)]
     assert [each.message_id for each in accepted] == [winner]
 
@@ -80,12 +80,12 @@ async def test_many_keys_at_once(ledger: Ledger) -> None:
     assert answers == [New()] * 100
     await asyncio.gather(
         *(
-            ledger.finish_key("shop", key, 200, key.encode(), [entry(each.message_id, Kind.CONFIRMED)])
+            ledger.finish_key("shop", key, 200, key.encode(), [entry(each.message_id, EventKind.CONFIRMED)])
             for key, each in intents.items()
         )
     )
     answers = await asyncio.gather(*(claim(ledger, key) for key in intents))
-    assert answers == [Replay(200, {}, key.encode()) for key in intents]
+    assert answers == [StoredAnswer(200, {}, key.encode()) for key in intents]
     events, _ = await ledger.events_after({}, 1_000)
     assert [event.sequence for event in events] == list(range(1, 201))
 
@@ -93,9 +93,9 @@ async def test_many_keys_at_once(ledger: Ledger) -> None:
 async def test_a_freed_key_is_free(ledger: Ledger, sql: Sql) -> None:
     one, two = intent(new_id()), intent(new_id())
     await claim(ledger, "k", one)
-    await ledger.free_key("shop", "k", [entry(one.message_id, Kind.NOT_SENT)])
+    await ledger.free_key("shop", "k", [entry(one.message_id, EventKind.NOT_SENT)])
     assert sql("SELECT * FROM obligations") == []
-    assert await state(ledger, one.message_id) is State.NOT_SENT
+    assert await state(ledger, one.message_id) is MessageState.NOT_SENT
     assert await claim(ledger, "k", two, fingerprint=b"another") == New()
 
 
@@ -103,9 +103,9 @@ async def test_unknown_is_not_final(ledger: Ledger, sql: Sql) -> None:
     """Of a batch of two, one was confirmed: the repeat gets the other to send again, and both ids."""
     one, two = intent(new_id()), intent(new_id(), b"again", routing_key="x")
     await claim(ledger, "k", one, two)
-    outcomes = [entry(one.message_id, Kind.CONFIRMED), entry(two.message_id, Kind.UNKNOWN)]
+    outcomes = [entry(one.message_id, EventKind.CONFIRMED), entry(two.message_id, EventKind.UNKNOWN)]
     await ledger.unknown_key("shop", "k", outcomes)
-    assert await state(ledger, two.message_id) is State.UNKNOWN
+    assert await state(ledger, two.message_id) is MessageState.UNKNOWN
     assert await ledger.resolve_in_doubt() == []
     answer = await claim(ledger, "k", intent(new_id()))
     assert isinstance(answer, Unknown)
@@ -113,10 +113,10 @@ async def test_unknown_is_not_final(ledger: Ledger, sql: Sql) -> None:
     (again,) = answer.intents
     assert (again.message_id, again.payload, again.attempt) == (two.message_id, b"again", 2)
     assert (again.client, again.key, again.broker, again.exchange) == ("shop", "k", "rabbit", "orders")
-    assert isinstance(await claim(ledger), Running)
-    await ledger.record([entry(two.message_id, Kind.RESENT, NOW + 1)])
-    await ledger.finish_key("shop", "k", 200, b"", [entry(two.message_id, Kind.CONFIRMED, NOW + 2)])
-    assert await state(ledger, two.message_id) is State.CONFIRMED
+    assert isinstance(await claim(ledger), RunningRequest)
+    await ledger.record([entry(two.message_id, EventKind.RESENT, NOW + 1)])
+    await ledger.finish_key("shop", "k", 200, b"", [entry(two.message_id, EventKind.CONFIRMED, NOW + 2)])
+    assert await state(ledger, two.message_id) is MessageState.CONFIRMED
     assert sql("SELECT * FROM obligations") == []
 
 
@@ -129,12 +129,12 @@ async def test_a_caller_that_goes_away_before_its_answer_leaves_nothing_behind(l
         await asyncio.gather(gone, return_exceptions=True)
         one = intent(new_id()) if first == New() else one
         async with asyncio.timeout(60):
-            while isinstance(answer := await claim(ledger, "k", one), Running):
+            while isinstance(answer := await claim(ledger, "k", one), RunningRequest):
                 await asyncio.sleep(0.01)
         assert answer == repeat if repeat == New() else isinstance(answer, Unknown)
-        await ledger.unknown_key("shop", "k", [entry(one.message_id, Kind.UNKNOWN)])
+        await ledger.unknown_key("shop", "k", [entry(one.message_id, EventKind.UNKNOWN)])
     page, _ = await ledger.messages()
-    assert [found.state for found in page] == [State.UNKNOWN, State.NOT_SENT]
+    assert [found.state for found in page] == [MessageState.UNKNOWN, MessageState.NOT_SENT]
     assert len(sql("SELECT * FROM obligations")) == 1
 
 
@@ -148,7 +148,7 @@ async def test_a_caller_that_goes_away_in_the_turn_in_which_its_answer_comes(led
         await gone
     assert future.result() == New()
     async with asyncio.timeout(60):
-        while isinstance(answer := await claim(ledger, "k", intent(new_id())), Running):
+        while isinstance(answer := await claim(ledger, "k", intent(new_id())), RunningRequest):
             await asyncio.sleep(0.01)
     assert answer == New()
 
@@ -187,7 +187,7 @@ async def test_keys_are_forgotten(open_ledger: Open, sql: Sql) -> None:
     await ledger.finish_key("shop", "done", 200, b"")
     await ledger.unknown_key("shop", "unknown")
     clock.now += 59
-    assert isinstance(await claim(ledger, "done"), Replay)
+    assert isinstance(await claim(ledger, "done"), StoredAnswer)
     clock.now += 2
     assert await claim(ledger, "done") == New()  # found expired by the claim itself
     async with asyncio.timeout(60):
@@ -233,9 +233,11 @@ async def test_accepted_opens_an_obligation_and_the_outcome_settles_it(ledger: L
     ids = [new_id() for _ in range(4)]
     await ledger.record([accepted(each) for each in ids])
     assert len(sql("SELECT * FROM obligations")) == 4
-    await ledger.record([entry(ids[0], Kind.CONFIRMED), entry(ids[1], Kind.UNROUTABLE), entry(ids[2], Kind.UNKNOWN)])
+    await ledger.record(
+        [entry(ids[0], EventKind.CONFIRMED), entry(ids[1], EventKind.UNROUTABLE), entry(ids[2], EventKind.UNKNOWN)]
+    )
     assert [bytes(row[0]) for row in sql("SELECT message_id FROM obligations")] == [ids[3]]
-    await ledger.record([accepted(new_id()), entry(ids[3], Kind.NOT_SENT)])
+    await ledger.record([accepted(new_id()), entry(ids[3], EventKind.NOT_SENT)])
     assert len(sql("SELECT * FROM obligations")) == 1
 
 
@@ -246,18 +248,18 @@ async def test_what_is_in_doubt_is_resolved(open_ledger: Open, sql: Sql) -> None
     await old.record([accepted(plain)])
     await claim(old, "k", keyed, done)
     await claim(old, "finished", intent(lone))
-    await old.finish_key("shop", "finished", 200, b"", [entry(lone, Kind.CONFIRMED)])
-    await old.settle_intents([entry(done.message_id, Kind.CONFIRMED)])
+    await old.finish_key("shop", "finished", 200, b"", [entry(lone, EventKind.CONFIRMED)])
+    await old.settle_intents([entry(done.message_id, EventKind.CONFIRMED)])
     await old.close()
 
     new = await open_ledger("new")
     (again,) = await new.resolve_in_doubt()
     assert (again.message_id, again.payload, again.attempt, again.key) == (keyed.message_id, b"body", 2, "k")
     assert await new.resolve_in_doubt() == []
-    assert await state(new, plain) is State.UNKNOWN
-    assert await claim(new, "k") == Running(True, (keyed.message_id, done.message_id))
-    await new.finish_key("shop", "k", 200, b"late", [entry(keyed.message_id, Kind.CONFIRMED)])
-    assert await claim(new, "k") == Replay(200, {}, b"late")
+    assert await state(new, plain) is MessageState.UNKNOWN
+    assert await claim(new, "k") == RunningRequest(True, (keyed.message_id, done.message_id))
+    await new.finish_key("shop", "k", 200, b"late", [entry(keyed.message_id, EventKind.CONFIRMED)])
+    assert await claim(new, "k") == StoredAnswer(200, {}, b"late")
     assert sql("SELECT * FROM obligations") == []
 
 
@@ -271,7 +273,7 @@ async def test_more_in_doubt_than_the_limit(open_ledger: Open) -> None:
     taken = [await new.resolve_in_doubt(limit=10) for _ in range(3)]
     assert [len(intents) for intents in taken] == [10, 4, 0]
     page, _ = await new.messages(limit=100)
-    assert sum(found.state is State.UNKNOWN for found in page) == 25
+    assert sum(found.state is MessageState.UNKNOWN for found in page) == 25
 
 
 async def test_a_key_whose_process_died_is_taken_over_by_its_repeat(open_ledger: Open) -> None:
@@ -279,7 +281,7 @@ async def test_a_key_whose_process_died_is_taken_over_by_its_repeat(open_ledger:
     one = intent(new_id())
     await claim(old, "k", one)
     await claim(old, "settled", two := intent(new_id()))
-    await old.settle_intents([entry(two.message_id, Kind.CONFIRMED)])
+    await old.settle_intents([entry(two.message_id, EventKind.CONFIRMED)])
     await old.close()
     new = await open_ledger("new")
     answer = await claim(new, "k")
@@ -294,7 +296,7 @@ async def test_a_running_key_of_the_dead_is_forgotten_once_nothing_is_owed(open_
     old = await open_ledger("old", clock=clock, key_retention=60.0)
     await claim(old, "settled", one := intent(new_id()))
     await claim(old, "owed", intent(new_id()))
-    await old.settle_intents([entry(one.message_id, Kind.CONFIRMED)])
+    await old.settle_intents([entry(one.message_id, EventKind.CONFIRMED)])
     await old.close()
     clock.now += 61
     await open_ledger("new", clock=clock, key_retention=60.0, shard_lease=1.0)

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, InboxRow, Kind, Ledger, Log, id_text, schema
+from gateway.ledger import EventKind, InboxRow, Ledger, Log, LogEntry, id_text, schema
 from gateway.ledger import log as log_module
 from gateway.ledger.engine import Database
 from gateway.logs.columns import fields, select
@@ -31,7 +31,7 @@ async def test_messages_are_numbered_in_their_order(ledger: Ledger) -> None:
 
 async def test_events_and_the_inbox_are_in_the_same_commit(ledger: Ledger, sql: Any) -> None:
     one = spooled(origin_id="o-1")
-    told = Entry(one.message_id, Kind.RECEIVED, NOW, "rabbit", "0-9-1", {"tap": "orders"}, message())
+    told = LogEntry(one.message_id, EventKind.RECEIVED, NOW, "rabbit", "0-9-1", {"tap": "orders"}, message())
     row = InboxRow("orders", "o-1", SHA, one.message_id, NOW * 2)
     assert await ledger.log.spool([one], [told], [row]) == [1]
     assert sql("SELECT commits FROM shards") == [(2,)]  # the first is the one that opened it
@@ -42,8 +42,8 @@ async def test_events_and_the_inbox_are_in_the_same_commit(ledger: Ledger, sql: 
 async def test_both_logs_have_numbers_of_their_own(ledger: Ledger) -> None:
     await ledger.record(published(new_id()))
     numbers = await asyncio.gather(
-        ledger.log.spool([spooled()], [entry(new_id(), Kind.RECEIVED)]),
-        ledger.record([entry(new_id(), Kind.DELIVERED)]),
+        ledger.log.spool([spooled()], [entry(new_id(), EventKind.RECEIVED)]),
+        ledger.record([entry(new_id(), EventKind.DELIVERED)]),
         ledger.log.spool([spooled(), spooled()]),
     )
     assert numbers[0] + numbers[2] == [1, 2, 3]
@@ -70,7 +70,7 @@ async def test_all_columns_as_a_reader_gets_them(ledger: Ledger) -> None:
 async def test_the_message_of_an_event_is_joined_where_it_is_known(ledger: Ledger) -> None:
     huge = 2**64 - 1
     known, unknown = new_id(), new_id()
-    await ledger.record([*published(known, size=huge)[:1], entry(unknown, Kind.DELIVERED, detail={"a": "\udc80"})])
+    await ledger.record([*published(known, size=huge)[:1], entry(unknown, EventKind.DELIVERED, detail={"a": "\udc80"})])
     first, second = await rows(ledger, Log.EVENTS)
     assert (first["source_broker"], first["exchange"], first["origin"]) == ("rabbit", "orders", "http")
     assert (first["size"], first["sha256"], first["detail"]) == (2**63 - 1, SHA.hex(), "{}")
@@ -106,7 +106,7 @@ async def test_a_bad_message_fails_alone(ledger: Ledger) -> None:
 async def test_more_than_a_group_at_once(open_ledger: Open) -> None:
     ledger = await open_ledger(group_max=50)
     messages = [spooled(body=b"x" * 1_000) for _ in range(120)]
-    entries = [entry(each.message_id, Kind.RECEIVED) for each in messages]
+    entries = [entry(each.message_id, EventKind.RECEIVED) for each in messages]
     assert await ledger.log.spool(messages, entries) == list(range(1, 121))
     assert len(await rows(ledger, Log.EVENTS)) == 120
 
@@ -123,7 +123,7 @@ async def test_eight_writers_and_a_reader_by_number(open_ledger: Open, database:
         for turn in range(25):
             messages = [spooled(body=b"%d %d %d" % (number, turn, each)) for each in range(1 + turn % 5)]
             bad = spooled(sha256=b"") if turn % 4 == 0 else None
-            entries = [entry(each.message_id, Kind.RECEIVED) for each in messages]
+            entries = [entry(each.message_id, EventKind.RECEIVED) for each in messages]
             if bad is None:
                 await ledger.log.spool(messages, entries)
             else:
@@ -232,7 +232,7 @@ async def test_where_an_older_ledger_has_gaps(url: str, database: Database, open
     """What is behind the last gap is where its log of events begins."""
     ledger = await open_ledger()
     kept = new_id()
-    await ledger.record([entry(kept if number in (2, 9) else new_id(), Kind.DELIVERED) for number in range(12)])
+    await ledger.record([entry(kept if number in (2, 9) else new_id(), EventKind.DELIVERED) for number in range(12)])
     await ledger.close()
     schema.migrate(database, "0005")
     engine = database.writer()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import CursorOwned, LimitExceeded, NoSuchCursor, RangeAhead, StateError
-from gateway.ledger import Kind, Ledger, Log, log_cursors
+from gateway.ledger import EventKind, Ledger, Log, log_cursors
 from gateway.ledger.log_cursors import EARLIEST, LATEST
 from tests.ledger.conftest import NOW, Clock, Open, entry, new_id
 from tests.ledger.logs import spooled
@@ -116,7 +116,7 @@ async def test_a_cursor_belongs_to_a_log(ledger: Ledger) -> None:
     await ledger.log.claim_cursor("a", Log.MESSAGES, "one")
     with pytest.raises(StateError, match="one of the log 'messages', not 'events'"):
         await ledger.log.claim_cursor("a", Log.EVENTS, "one")
-    await ledger.record([entry(new_id(), Kind.DELIVERED)])
+    await ledger.record([entry(new_id(), EventKind.DELIVERED)])
     await ledger.log.claim_cursor("b", Log.EVENTS, "one")
     assert (await ledger.log.move_cursor("b", "one", 1, {"0": 1})).position == {"0": 1}
 

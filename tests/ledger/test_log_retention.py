@@ -9,9 +9,9 @@ import pytest
 
 from gateway import repeats
 from gateway.config import RetentionSettings
-from gateway.ledger import Kind, Ledger, Log, MessageIds, log_reads, log_retention, schema
+from gateway.ledger import EventKind, Ledger, Log, MessageIds, log_reads, log_retention, schema
 from gateway.ledger.ids import DAY_MS
-from gateway.ledger.retention import Dropped
+from gateway.ledger.retention import DropOutcome
 from tests.ledger.conftest import ON_POSTGRESQL, Clock, Open, entry, published
 from tests.ledger.logs import heads, rows, spooled
 
@@ -208,7 +208,7 @@ async def test_a_clock_that_was_ahead_holds_nothing_up(past: Past) -> None:
     ledger = past.ledger
     now = int(past.clock.now * 1e6)
     await ledger.record(published(past.ids(), now))
-    await ledger.record([entry(past.ids(), Kind.DELIVERED, now + int(400 * DAY * 1e6))])
+    await ledger.record([entry(past.ids(), EventKind.DELIVERED, now + int(400 * DAY * 1e6))])
     await ledger.record(published(past.ids(), now))
     await past.go(7)
     await ledger.record(published(past.ids(), int(past.clock.now * 1e6)))
@@ -220,7 +220,7 @@ async def test_where_the_history_begins_is_looked_for_by_steps(past: Past, monke
     monkeypatch.setattr(log_reads, "STEP", 3)
     ledger = past.ledger
     for count in (7, 4):
-        await ledger.record([entry(past.ids(), Kind.DELIVERED, int(past.clock.now * 1e6)) for _ in range(count)])
+        await ledger.record([entry(past.ids(), EventKind.DELIVERED, int(past.clock.now * 1e6)) for _ in range(count)])
         await past.go(4)
     await ledger.history.keeper.retain()
     assert await heads(ledger, Log.EVENTS) == {0: (8, 11)}
@@ -270,7 +270,7 @@ async def test_a_message_of_an_old_day_that_comes_while_the_day_is_dropped_stays
 
     other = past.ledger._database.writer()
     with other.connect() as connection:
-        assert log_retention.drop_day(connection, day, between) is Dropped.WHOLE
+        assert log_retention.drop_day(connection, day, between) is DropOutcome.WHOLE
     assert [row["sequence"] for row in await rows(past.ledger)] == [2]
     engine.dispose()
     other.dispose()

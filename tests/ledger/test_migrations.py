@@ -12,7 +12,7 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from gateway.ledger import InboxRow, Kind, Log, Owed, Promised, Run, schema
+from gateway.ledger import EventKind, InboxRow, Log, Owed, Promised, Run, schema
 from gateway.ledger.api_keys import ApiKey
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, SHA, Open, entry, intent, new_id, published
@@ -63,7 +63,7 @@ async def test_down_and_up_again_with_data(open_ledger: Open, database: Database
     """Step by step to the first revision and back: what the older tables hold stays."""
     ledger = await open_ledger()
     one = new_id()
-    await ledger.record([*published(one), entry(one, Kind.DELIVERED)], [InboxRow("east", "k", SHA, one, NOW * 2)])
+    await ledger.record([*published(one), entry(one, EventKind.DELIVERED)], [InboxRow("east", "k", SHA, one, NOW * 2)])
     await ledger.claim_key("shop", "k", b"f", [intent(new_id())])
     await ledger.deliveries.store(
         [Owed(id=new_id(), message_id=one, subscription="billing", at=NOW, payload=b"payload", size=7)]

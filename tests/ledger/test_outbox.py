@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused
-from gateway.ledger import Entry, Kind, Ledger, OutboxFilter, Promised
+from gateway.ledger import EventKind, Ledger, LogEntry, OutboxFilter, Promised
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, entry, message, new_id
 
 Sql = Callable[[str], list[Any]]
@@ -30,8 +30,8 @@ def promised(**fields: Any) -> Promised:
     return Promised(**(values | fields))
 
 
-def scheduled(row: Promised) -> Entry:
-    return Entry(row.message_id, Kind.SCHEDULED, NOW, "rabbit", "0-9-1", None, message())
+def scheduled(row: Promised) -> LogEntry:
+    return LogEntry(row.message_id, EventKind.SCHEDULED, NOW, "rabbit", "0-9-1", None, message())
 
 
 async def put(ledger: Ledger, number: int, **fields: Any) -> list[Promised]:
@@ -61,7 +61,7 @@ async def test_what_is_put_is_handed_out_once(ledger: Ledger, sql: Sql) -> None:
     expected = promised(message_id=row.message_id, due_at=NOW, attempt=1, claimed=True)
     assert await ledger.outbox.claim(10, RABBIT) == [expected]
     assert await ledger.outbox.claim(10, RABBIT) == []
-    assert await ledger.outbox.settle([(row.message_id, [entry(row.message_id, Kind.CONFIRMED)])]) == [True]
+    assert await ledger.outbox.settle([(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)])]) == [True]
     assert await kinds(ledger, row) == ["scheduled", "confirmed"]
     assert sql("SELECT count(*) FROM outbox") == [(0,)]
     assert await ledger.outbox.get(row.message_id) is None
@@ -97,7 +97,7 @@ async def test_in_the_order_in_which_they_are_due(ledger: Ledger, clock: Clock) 
 async def test_tried_again_later(ledger: Ledger, clock: Clock) -> None:
     one, two = await put(ledger, 2)
     await ledger.outbox.claim(10, RABBIT)
-    confirmed = entry(two.message_id, Kind.CONFIRMED)
+    confirmed = entry(two.message_id, EventKind.CONFIRMED)
     took = await ledger.outbox.settle([(two.message_id, [confirmed])], [(one.message_id, 5.0, {"why": "blocked"})])
     assert took == [True, True]
     assert await ledger.outbox.claim(10, RABBIT) == []
@@ -108,14 +108,14 @@ async def test_tried_again_later(ledger: Ledger, clock: Clock) -> None:
 
 async def test_taken_back_unless_it_is_being_sent(ledger: Ledger) -> None:
     one, two = await put(ledger, 2)
-    assert await ledger.outbox.cancel(one.message_id, entry(one.message_id, Kind.CANCELLED))
+    assert await ledger.outbox.cancel(one.message_id, entry(one.message_id, EventKind.CANCELLED))
     assert await kinds(ledger, one) == ["scheduled", "cancelled"]
-    assert not await ledger.outbox.cancel(one.message_id, entry(one.message_id, Kind.CANCELLED))
+    assert not await ledger.outbox.cancel(one.message_id, entry(one.message_id, EventKind.CANCELLED))
     assert [row.message_id for row in await ledger.outbox.claim(10, RABBIT)] == [two.message_id]
-    assert not await ledger.outbox.cancel(two.message_id, entry(two.message_id, Kind.CANCELLED))
+    assert not await ledger.outbox.cancel(two.message_id, entry(two.message_id, EventKind.CANCELLED))
     assert await kinds(ledger, two) == ["scheduled"]
     assert await ledger.outbox.release() == 1
-    assert await ledger.outbox.cancel(two.message_id, entry(two.message_id, Kind.CANCELLED))
+    assert await ledger.outbox.cancel(two.message_id, entry(two.message_id, EventKind.CANCELLED))
 
 
 async def test_what_is_put_twice_is_there_once(ledger: Ledger) -> None:
@@ -163,12 +163,12 @@ async def test_rows_of_another_process(open_ledger: Open) -> None:
     holder, other = (first, second) if any(claims[:5]) else (second, first)
     assert await other.outbox.settle([], [(row.message_id, 0.0, {})]) == [False]
     assert await other.outbox.release() == 0
-    assert not await other.outbox.cancel(row.message_id, entry(row.message_id, Kind.CANCELLED))
+    assert not await other.outbox.cancel(row.message_id, entry(row.message_id, EventKind.CANCELLED))
     await holder.close()
     (taken,) = await other.outbox.claim(1, RABBIT)
     assert (taken.message_id, taken.attempt) == (row.message_id, 2)
     third = await open_ledger("third")
-    assert await third.outbox.settle([(row.message_id, [entry(row.message_id, Kind.CONFIRMED)])]) == [False]
+    assert await third.outbox.settle([(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)])]) == [False]
     assert await other.outbox.settle([(row.message_id, [])]) == [True]
     assert await kinds(third, row) == ["scheduled", "confirmed"]
 
@@ -213,8 +213,8 @@ async def test_a_bad_row_fails_alone(ledger: Ledger, name: str) -> None:
 async def test_a_bad_ending_fails_alone(ledger: Ledger) -> None:
     rows = await put(ledger, 4)
     await ledger.outbox.claim(4, RABBIT)
-    done = [(row.message_id, [entry(row.message_id, Kind.CONFIRMED)]) for row in rows[:2]]
-    done[1] = (rows[1].message_id, [entry(b"short", Kind.CONFIRMED)])
+    done = [(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)]) for row in rows[:2]]
+    done[1] = (rows[1].message_id, [entry(b"short", EventKind.CONFIRMED)])
     retry = [(rows[2].message_id, 1.0, {}), (rows[3].message_id, float("nan"), {"it": object()})]
     with pytest.raises(EntriesRefused) as caught:
         await ledger.outbox.settle(done, retry)
@@ -232,6 +232,6 @@ async def test_a_large_call_is_written_in_groups(open_ledger: Open) -> None:
     ledger = await open_ledger(group_max=10)
     rows = await put(ledger, 35)
     assert len(await ledger.outbox.claim(100, RABBIT)) == 35
-    done = [(row.message_id, [entry(row.message_id, Kind.CONFIRMED)]) for row in rows[:20]]
+    done = [(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)]) for row in rows[:20]]
     assert await ledger.outbox.settle(done, [(row.message_id, 0.0, {}) for row in rows[20:]]) == [True] * 35
     assert len(await ledger.outbox.claim(100, RABBIT)) == 15

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused
-from gateway.ledger import Entry, Kind, Ledger, Mismatch, New, OutboxFilter, Promised, Replay
+from gateway.ledger import EventKind, Ledger, LogEntry, Mismatch, New, OutboxFilter, Promised, StoredAnswer
 from gateway.ledger import outbox as module
 from gateway.ledger.outbox import OLD_PLACE
 from tests.ledger.conftest import NOW, Clock, Open, entry
@@ -40,7 +40,7 @@ async def test_a_retry_in_its_old_place_comes_before_its_successors(ledger: Ledg
 async def test_what_is_refused_for_good_is_kept_until_it_is_revived(ledger: Ledger) -> None:
     (row,) = await put(ledger, 1)
     await ledger.outbox.claim(10, RABBIT)
-    refused = entry(row.message_id, Kind.REFUSED)
+    refused = entry(row.message_id, EventKind.REFUSED)
     assert await ledger.outbox.settle([], [], [(row.message_id, [refused], {"text": "no"})]) == [True]
     assert await kinds(ledger, row) == ["scheduled", "refused"]
     kept = await ledger.outbox.get(row.message_id)
@@ -50,7 +50,7 @@ async def test_what_is_refused_for_good_is_kept_until_it_is_revived(ledger: Ledg
     for dead in (True, False):
         page, _ = await ledger.outbox.page(OutboxFilter(dead=dead))
         assert len(page) == dead
-    again = entry(row.message_id, Kind.SCHEDULED)
+    again = entry(row.message_id, EventKind.SCHEDULED)
     assert await ledger.outbox.revive(row.message_id, again) is True
     assert await ledger.outbox.revive(row.message_id, again) is False
     assert len(await ledger.outbox.claim(10, RABBIT)) == 1
@@ -61,7 +61,7 @@ async def test_what_is_kept_can_be_cancelled(ledger: Ledger) -> None:
     (row,) = await put(ledger, 1)
     await ledger.outbox.claim(10, RABBIT)
     await ledger.outbox.settle([], [], [(row.message_id, [], {})])
-    assert await ledger.outbox.cancel(row.message_id, entry(row.message_id, Kind.CANCELLED)) is True
+    assert await ledger.outbox.cancel(row.message_id, entry(row.message_id, EventKind.CANCELLED)) is True
     assert await ledger.outbox.get(row.message_id) is None
 
 
@@ -69,9 +69,9 @@ async def test_a_long_settlement_is_divided(open_ledger: Open) -> None:
     ledger = await open_ledger(group_max=7)
     rows = await put(ledger, 30)
     await ledger.outbox.claim(100, RABBIT)
-    done = [(row.message_id, [entry(row.message_id, Kind.CONFIRMED)]) for row in rows[:10]]
+    done = [(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)]) for row in rows[:10]]
     retry = [(row.message_id, OLD_PLACE, {}) for row in rows[10:20]]
-    kept = [(row.message_id, [entry(row.message_id, Kind.REFUSED)], {}) for row in rows[20:]]
+    kept = [(row.message_id, [entry(row.message_id, EventKind.REFUSED)], {}) for row in rows[20:]]
     assert await ledger.outbox.settle(done, retry, kept) == [True] * 30
     page, _ = await ledger.outbox.page()
     assert [row.dead for row in page] == [False] * 10 + [True] * 10
@@ -98,7 +98,7 @@ async def test_what_a_dead_process_held_is_in_doubt(open_ledger: Open, clock: Cl
 # -------------------------------------------------------------------------------------------------- keys
 
 
-async def keyed(ledger: Ledger, rows: list[Promised], entries: list[Entry] | None = None, **more: Any) -> Any:
+async def keyed(ledger: Ledger, rows: list[Promised], entries: list[LogEntry] | None = None, **more: Any) -> Any:
     values: dict[str, Any] = {"client": "me", "key": "k", "fingerprint": b"f" * 32, **more}
     return await ledger.keyed_outbox.put(
         values["client"],
@@ -116,7 +116,7 @@ async def test_key_answer_and_promise_in_one_commit(ledger: Ledger, clock: Clock
     row = promised()
     assert await keyed(ledger, [row]) == New()
     assert await kinds(ledger, row) == ["scheduled"]
-    assert await keyed(ledger, [promised()]) == Replay(202, {"a": "b"}, b"answer")
+    assert await keyed(ledger, [promised()]) == StoredAnswer(202, {"a": "b"}, b"answer")
     assert await keyed(ledger, [promised()], fingerprint=b"g" * 32) == Mismatch()
     assert await keyed(ledger, [promised()], client="you") == New()
     page, _ = await ledger.outbox.page()
@@ -127,7 +127,7 @@ async def test_key_answer_and_promise_in_one_commit(ledger: Ledger, clock: Clock
 
 async def test_what_cannot_be_written_leaves_no_key(ledger: Ledger, sql: Sql) -> None:
     row = promised()
-    bad = Entry(b"short", Kind.SCHEDULED, NOW, "rabbit", "", None)
+    bad = LogEntry(b"short", EventKind.SCHEDULED, NOW, "rabbit", "", None)
     with pytest.raises(EntriesRefused):
         await keyed(ledger, [row], [bad])
     assert sql("SELECT count(*) FROM idempotency_keys") == [(0,)]

@@ -8,7 +8,7 @@ from contextvars import copy_context
 import pytest
 
 from gateway.budgets import ALONE, ON_BEHALF, BudgetBounds, Budgets, Client
-from gateway.ledger import Kind, Ledger
+from gateway.ledger import EventKind, Ledger
 from gateway.ledger.places import Places
 from tests.ledger.conftest import Open, entry, new_id
 
@@ -92,7 +92,7 @@ async def test_huge_batches_of_one_client_do_not_hold_up_another(ledger: Ledger)
 
     async def record(client: Client, rows: int) -> None:
         ON_BEHALF.set(client)
-        await ledger.record([entry(new_id(), Kind.RECEIVED) for _ in range(rows)])
+        await ledger.record([entry(new_id(), EventKind.RECEIVED) for _ in range(rows)])
         done.append(client.name)
 
     loop = asyncio.get_running_loop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from gateway.ledger.engine import Database
-from gateway.ledger.prepared import Prepared, once
+from gateway.ledger.prepared import PreparedStatement, once
 
 
 def test_parameters_literals_and_results(database: Database) -> None:
@@ -14,7 +14,7 @@ def test_parameters_literals_and_results(database: Database) -> None:
     statement = sa.select(
         octets.label("a"), (number + sa.literal(5, sa.BigInteger)).label("b"), sa.literal("100%").label("c")
     )
-    prepared = Prepared(database, statement)
+    prepared = PreparedStatement(database, statement)
     engine = database.readers()
     with engine.connect() as connection:
         for value in (1, 2**40):
@@ -32,7 +32,7 @@ class Things:
 
     @once
     def _prepare(self, database: Database) -> None:
-        self.statement = Prepared(database, sa.select(sa.bindparam("number", type_=sa.BigInteger)))
+        self.statement = PreparedStatement(database, sa.select(sa.bindparam("number", type_=sa.BigInteger)))
 
 
 def test_statements_are_made_once_for_each_kind_of_database() -> None:

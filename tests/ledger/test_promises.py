@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger import BacklogSettlement, Ending, Entry, Kind, Ledger, Owed
-from gateway.ledger.promises import Kept, Missing, broken
+from gateway.ledger import BacklogSettlement, Ending, EventKind, Ledger, LogEntry, Owed
+from gateway.ledger.promises import MessageObligations, Missing, broken
 from tests.audited import missing
 from tests.ledger.conftest import NOW, Open, accepted, entry, intent, message, new_id, published
 from tests.ledger.logs import spooled
@@ -25,9 +25,9 @@ async def ledger(open_ledger: Open) -> Ledger:
     return await open_ledger()
 
 
-def settled(one: Owed, ending: Ending, kind: Kind, **detail: Any) -> BacklogSettlement:
+def settled(one: Owed, ending: Ending, kind: EventKind, **detail: Any) -> BacklogSettlement:
     told = {"subscription": one.subscription, **detail}
-    return BacklogSettlement(one.id, ending, entries=(Entry(one.message_id, kind, NOW, "rabbit", "0-9-1", told),))
+    return BacklogSettlement(one.id, ending, entries=(LogEntry(one.message_id, kind, NOW, "rabbit", "0-9-1", told),))
 
 
 async def everything(ledger: Ledger) -> dict[str, Any]:
@@ -40,18 +40,18 @@ async def everything(ledger: Ledger) -> dict[str, Any]:
     kept |= {"delivery": waiting, "dead": dead}
     await ledger.deliveries.settle(
         [
-            settled(dead, Ending.DEAD, Kind.DEAD),
-            settled(done, Ending.DONE, Kind.ACKNOWLEDGED),
-            settled(purged, Ending.PURGE, Kind.PURGED),
+            settled(dead, Ending.DEAD, EventKind.DEAD),
+            settled(done, Ending.DONE, EventKind.ACKNOWLEDGED),
+            settled(purged, Ending.PURGE, EventKind.PURGED),
         ]
     )
     later, cancelled, sent, refused = await promise(ledger, 4)
     kept["later"] = later
-    await ledger.outbox.cancel(cancelled.message_id, entry(cancelled.message_id, Kind.CANCELLED))
+    await ledger.outbox.cancel(cancelled.message_id, entry(cancelled.message_id, EventKind.CANCELLED))
     await ledger.outbox.claim(10, ["rabbit"])
     await ledger.outbox.settle(
-        [(sent.message_id, [entry(sent.message_id, Kind.CONFIRMED)])],
-        kept=[(refused.message_id, [entry(refused.message_id, Kind.REFUSED)], {})],
+        [(sent.message_id, [entry(sent.message_id, EventKind.CONFIRMED)])],
+        kept=[(refused.message_id, [entry(refused.message_id, EventKind.REFUSED)], {})],
     )
     await ledger.outbox.release()
     branch = new_id()
@@ -131,11 +131,13 @@ async def test_each_subscription_is_owed_its_own(ledger: Ledger, sql: Sql) -> No
     one = owed("billing")
     other = owed("bil\udcffling", message_id=one.message_id)
     entries = [
-        Entry(each.message_id, Kind.STORED, NOW, "rabbit", "0-9-1", {"subscription": each.subscription}, message())
+        LogEntry(
+            each.message_id, EventKind.STORED, NOW, "rabbit", "0-9-1", {"subscription": each.subscription}, message()
+        )
         for each in (one, other)
     ]
     await ledger.deliveries.store([one, other], entries)
-    await ledger.deliveries.settle([settled(one, Ending.DONE, Kind.ACKNOWLEDGED)])
+    await ledger.deliveries.settle([settled(one, Ending.DONE, EventKind.ACKNOWLEDGED)])
     assert await missing(ledger) == []
     sql("DELETE FROM deliveries")
     assert await missing(ledger) == [Missing("delivery", one.message_id, "bil\udcffling")]
@@ -143,8 +145,8 @@ async def test_each_subscription_is_owed_its_own(ledger: Ledger, sql: Sql) -> No
 
 async def test_handed_out_in_the_moment_it_was_stored(ledger: Ledger, sql: Sql) -> None:
     one = owed(lease_seconds=30.0)
-    told = Entry(
-        one.message_id, Kind.DELIVERED, NOW, "rabbit", "0-9-1", {"subscription": "billing", "lease": 1}, message()
+    told = LogEntry(
+        one.message_id, EventKind.DELIVERED, NOW, "rabbit", "0-9-1", {"subscription": "billing", "lease": 1}, message()
     )
     await ledger.deliveries.store([one], [told])
     assert await missing(ledger) == []
@@ -166,7 +168,9 @@ async def test_what_is_owed_beside_deliveries(ledger: Ledger) -> None:
 async def test_only_claims_that_a_broker_holds(ledger: Ledger) -> None:
     """What a broker leases is not the ledger's."""
     one = new_id()
-    await ledger.record([Entry(one, Kind.DELIVERED, NOW, "rabbit", "0-9-1", {"subscription": "billing"}, message())])
+    await ledger.record(
+        [LogEntry(one, EventKind.DELIVERED, NOW, "rabbit", "0-9-1", {"subscription": "billing"}, message())]
+    )
     assert await missing(ledger) == []
     assert await ledger.deliveries.claim("billing", 1, 1, entries=delivered) == []
 
@@ -174,7 +178,7 @@ async def test_only_claims_that_a_broker_holds(ledger: Ledger) -> None:
 # ------------------------------------------------------------------------------------------------ the table
 
 
-def said(*kinds: Kind, subscription: str = "s", lease: int | None = None) -> Told:
+def said(*kinds: EventKind, subscription: str = "s", lease: int | None = None) -> Told:
     lease_text = b"" if lease is None else b',"lease":%d' % lease
     return [(kind.value, b'{"subscription":"%s"%s}' % (subscription.encode(), lease_text)) for kind in kinds]
 
@@ -182,24 +186,24 @@ def said(*kinds: Kind, subscription: str = "s", lease: int | None = None) -> Tol
 @pytest.mark.parametrize(
     ("told", "rows", "lost"),
     [
-        (said(Kind.STORED), {}, 1),
-        (said(Kind.STORED), {"s": 1}, 0),
-        (said(Kind.STORED), {"other": 1}, 1),
-        (said(Kind.STORED, Kind.STORED), {"s": 1}, 1),
-        (said(Kind.STORED, Kind.STORED, Kind.ACKNOWLEDGED), {"s": 1}, 0),
-        (said(Kind.STORED, Kind.DELIVERED, lease=1), {}, 1),
-        (said(Kind.DELIVERED, Kind.DELIVERED, lease=1), {}, 1),
-        (said(Kind.DELIVERED), {}, 0),
-        (said(Kind.DEAD, Kind.REVIVED), {}, 1),
-        (said(Kind.STORED, Kind.DEAD), {"s": 1}, 0),
-        (said(Kind.STORED, Kind.DEAD_LETTERED), {}, 0),
-        ([(Kind.STORED.value, b"")], {}, 0),
-        ([*said(Kind.STORED), (Kind.REPLAYED.value, b'{"replay":"r"}')], {}, 0),
-        ([*said(Kind.STORED), *said(Kind.ACKNOWLEDGED, subscription="other")], {}, 1),
+        (said(EventKind.STORED), {}, 1),
+        (said(EventKind.STORED), {"s": 1}, 0),
+        (said(EventKind.STORED), {"other": 1}, 1),
+        (said(EventKind.STORED, EventKind.STORED), {"s": 1}, 1),
+        (said(EventKind.STORED, EventKind.STORED, EventKind.ACKNOWLEDGED), {"s": 1}, 0),
+        (said(EventKind.STORED, EventKind.DELIVERED, lease=1), {}, 1),
+        (said(EventKind.DELIVERED, EventKind.DELIVERED, lease=1), {}, 1),
+        (said(EventKind.DELIVERED), {}, 0),
+        (said(EventKind.DEAD, EventKind.REVIVED), {}, 1),
+        (said(EventKind.STORED, EventKind.DEAD), {"s": 1}, 0),
+        (said(EventKind.STORED, EventKind.DEAD_LETTERED), {}, 0),
+        ([(EventKind.STORED.value, b"")], {}, 0),
+        ([*said(EventKind.STORED), (EventKind.REPLAYED.value, b'{"replay":"r"}')], {}, 0),
+        ([*said(EventKind.STORED), *said(EventKind.ACKNOWLEDGED, subscription="other")], {}, 1),
     ],
 )
 def test_deliveries_are_counted(told: Told, rows: dict[str, int], lost: int) -> None:
-    kept = Kept()
+    kept = MessageObligations()
     kept.deliveries.update(rows)
     assert sum(each.number for each in broken(b"m", told, kept)) == lost
 
@@ -207,20 +211,20 @@ def test_deliveries_are_counted(told: Told, rows: dict[str, int], lost: int) -> 
 @pytest.mark.parametrize(
     ("kinds", "kept", "lost"),
     [
-        ([Kind.ACCEPTED], Kept(), ["publish"]),
-        ([Kind.ACCEPTED], Kept(obligation=True), []),
-        ([Kind.ACCEPTED], Kept(outbox=True), []),
-        ([Kind.ACCEPTED, Kind.RESENT], Kept(), ["publish"]),
-        ([Kind.ACCEPTED, Kind.UNKNOWN], Kept(), []),
-        ([Kind.SCHEDULED, Kind.ACCEPTED], Kept(obligation=True), ["later"]),
-        ([Kind.SCHEDULED], Kept(outbox=True), []),
-        ([Kind.SCHEDULED, Kind.CANCELLED], Kept(), []),
-        ([Kind.PREPARED], Kept(), ["branch"]),
-        ([Kind.PREPARED], Kept(branches=frozenset({"b"})), []),
-        ([Kind.PREPARED, Kind.RELEASED], Kept(), []),
-        ([Kind.SPOOLED, Kind.FILTERED], Kept(), []),
+        ([EventKind.ACCEPTED], MessageObligations(), ["publish"]),
+        ([EventKind.ACCEPTED], MessageObligations(obligation=True), []),
+        ([EventKind.ACCEPTED], MessageObligations(outbox=True), []),
+        ([EventKind.ACCEPTED, EventKind.RESENT], MessageObligations(), ["publish"]),
+        ([EventKind.ACCEPTED, EventKind.UNKNOWN], MessageObligations(), []),
+        ([EventKind.SCHEDULED, EventKind.ACCEPTED], MessageObligations(obligation=True), ["later"]),
+        ([EventKind.SCHEDULED], MessageObligations(outbox=True), []),
+        ([EventKind.SCHEDULED, EventKind.CANCELLED], MessageObligations(), []),
+        ([EventKind.PREPARED], MessageObligations(), ["branch"]),
+        ([EventKind.PREPARED], MessageObligations(branches=frozenset({"b"})), []),
+        ([EventKind.PREPARED, EventKind.RELEASED], MessageObligations(), []),
+        ([EventKind.SPOOLED, EventKind.FILTERED], MessageObligations(), []),
     ],
 )
-def test_what_ends_a_promise(kinds: list[Kind], kept: Kept, lost: list[str]) -> None:
+def test_what_ends_a_promise(kinds: list[EventKind], kept: MessageObligations, lost: list[str]) -> None:
     told = [(kind.value, b'{"bridge":"b"}') for kind in kinds]
     assert [each.promise for each in broken(b"m", told, kept)] == lost

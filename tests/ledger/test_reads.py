@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ledger import Kind, Ledger, MessageFilter, MessageIds, State
+from gateway.ledger import EventKind, Ledger, MessageFilter, MessageIds, MessageState
 from gateway.ledger.states import state_of
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, accepted, entry, new_id, published
 
@@ -41,9 +41,9 @@ async def test_filters(ledger: Ledger) -> None:
     assert await ids(routing_key="r") == [b]
     assert await ids(client="ann") == [a]
     assert await ids(origin="bridge", broker="two") == [b]
-    assert await ids(state=State.CONFIRMED) == [b, a]
-    assert await ids(state=State.ACCEPTED) == [c]
-    assert await ids(state=State.RELEASED) == []
+    assert await ids(state=MessageState.CONFIRMED) == [b, a]
+    assert await ids(state=MessageState.ACCEPTED) == [c]
+    assert await ids(state=MessageState.RELEASED) == []
 
 
 async def test_filter_by_time(ledger: Ledger) -> None:
@@ -56,11 +56,18 @@ async def test_filter_by_time(ledger: Ledger) -> None:
 
 async def test_the_list_and_the_timeline_agree_on_the_state(ledger: Ledger) -> None:
     stories = [
-        [Kind.ACCEPTED, Kind.DELIVERED, Kind.CONFIRMED],
-        [Kind.ACCEPTED, Kind.UNKNOWN, Kind.RESENT],
-        [Kind.RECEIVED, Kind.DELIVERED, Kind.LEASE_EXPIRED],
-        [Kind.RECEIVED, Kind.DELIVERED, Kind.LEASE_LOST, Kind.DELIVERED, Kind.EXTENDED, Kind.ACKNOWLEDGED],
-        *([kind] for kind in Kind),
+        [EventKind.ACCEPTED, EventKind.DELIVERED, EventKind.CONFIRMED],
+        [EventKind.ACCEPTED, EventKind.UNKNOWN, EventKind.RESENT],
+        [EventKind.RECEIVED, EventKind.DELIVERED, EventKind.LEASE_EXPIRED],
+        [
+            EventKind.RECEIVED,
+            EventKind.DELIVERED,
+            EventKind.LEASE_LOST,
+            EventKind.DELIVERED,
+            EventKind.EXTENDED,
+            EventKind.ACKNOWLEDGED,
+        ],
+        *([kind] for kind in EventKind),
     ]
     expected = {}
     for story in stories:

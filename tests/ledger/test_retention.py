@@ -15,11 +15,11 @@ from gateway.config import RetentionSettings
 from gateway.ledger import (
     BacklogSettlement,
     Ending,
-    Entry,
+    EventKind,
     HourFilter,
     KeptBody,
-    Kind,
     Ledger,
+    LogEntry,
     MessageFilter,
     MessageIds,
     Owed,
@@ -78,7 +78,7 @@ class History:
         await self.ledger.record(published(one, self.now, **fields))
         return one
 
-    async def retain(self) -> retention.Dropped:
+    async def retain(self) -> retention.DropOutcome:
         found = await self.ledger.history.keeper.retain()
         assert found is not None
         return found
@@ -137,7 +137,8 @@ async def test_what_is_owed_stays_with_its_timeline(history: History) -> None:
     await ledger.claim_key("shop", "k", b"f", [intent(keyed)])
     for one in (waits, dead):
         await ledger.deliveries.store(
-            [owed(one, dead=one is dead)], [Entry(one, Kind.STORED, history.now, "rabbit", "0-9-1", {}, message())]
+            [owed(one, dead=one is dead)],
+            [LogEntry(one, EventKind.STORED, history.now, "rabbit", "0-9-1", {}, message())],
         )
     await ledger.outbox.put(
         [
@@ -146,7 +147,7 @@ async def test_what_is_owed_stays_with_its_timeline(history: History) -> None:
                 due_at=history.now + 100 * DAY * 1_000_000,
             )
         ],
-        [entry(later, Kind.SCHEDULED, history.now)],
+        [entry(later, EventKind.SCHEDULED, history.now)],
     )  # fmt: skip
     await ledger.deliveries.keep_bodies([KeptBody(kept, b"payload", 7)])
     await history.go(7)
@@ -156,7 +157,7 @@ async def test_what_is_owed_stays_with_its_timeline(history: History) -> None:
     assert gone not in await history.known()
     timeline = await ledger.timeline(waits)
     assert timeline is not None
-    assert [event.kind for event in timeline.events] == [Kind.ACCEPTED, Kind.CONFIRMED, Kind.STORED]
+    assert [event.kind for event in timeline.events] == [EventKind.ACCEPTED, EventKind.CONFIRMED, EventKind.STORED]
     await history.go(2)
     await history.retain()
     assert sorted(await history.known()) == sorted([waits, dead, later, keyed])
@@ -185,7 +186,7 @@ async def test_a_subscription_paused_for_ten_days_loses_nothing(history: History
         day = [history.ids() for _ in range(20)]
         for one in day:
             await ledger.deliveries.store(
-                [owed(one)], [Entry(one, Kind.STORED, history.now, "rabbit", "0-9-1", {}, message())]
+                [owed(one)], [LogEntry(one, EventKind.STORED, history.now, "rabbit", "0-9-1", {}, message())]
             )
         ids += day
         for _ in range(5):
@@ -200,7 +201,7 @@ async def test_a_subscription_paused_for_ten_days_loses_nothing(history: History
         "billing",
         30,
         60.0,
-        entries=lambda found: [entry(each.message_id, Kind.DELIVERED, history.now) for each in found],
+        entries=lambda found: [entry(each.message_id, EventKind.DELIVERED, history.now) for each in found],
     ):
         claimed += [each.message_id for each in page]
         assert all(each.payload == b"payload" for each in page)
@@ -208,7 +209,7 @@ async def test_a_subscription_paused_for_ten_days_loses_nothing(history: History
     for one in ids:
         timeline = await ledger.timeline(one)
         assert timeline is not None
-        assert [event.kind for event in timeline.events] == [Kind.STORED, Kind.DELIVERED]
+        assert [event.kind for event in timeline.events] == [EventKind.STORED, EventKind.DELIVERED]
 
 
 async def test_what_somebody_does_with_an_old_message_is_remembered(history: History) -> None:
@@ -217,7 +218,9 @@ async def test_what_somebody_does_with_an_old_message_is_remembered(history: His
     await history.go(6)
     await history.retain()
     assert await history.known() == []
-    delivered = Entry(one, Kind.DELIVERED, history.now, "rabbit", "0-9-1", {"subscription": "billing"}, message())
+    delivered = LogEntry(
+        one, EventKind.DELIVERED, history.now, "rabbit", "0-9-1", {"subscription": "billing"}, message()
+    )
     await history.ledger.record([delivered])
     await history.retain()
     assert await history.known() == [one]
@@ -230,7 +233,7 @@ async def test_a_day_in_use_of_late_stays_readable(history: History) -> None:
     """Before its day goes, too."""
     one, other = await history.publish(), await history.publish()
     await history.go(5.9)
-    await history.ledger.record([entry(one, Kind.ACKNOWLEDGED, history.now)])
+    await history.ledger.record([entry(one, EventKind.ACKNOWLEDGED, history.now)])
     await history.go(0.9)
     await history.retain()
     assert await history.known() == [one]
@@ -241,7 +244,7 @@ async def test_events_of_a_message_that_is_gone_go_too(history: History, sql: An
     one = await history.publish()
     await history.go(6)
     await history.retain()
-    await history.ledger.record([entry(one, Kind.LEASE_EXPIRED, history.now - 6 * DAY * 1_000_000)])
+    await history.ledger.record([entry(one, EventKind.LEASE_EXPIRED, history.now - 6 * DAY * 1_000_000)])
     assert sql("SELECT count(*) FROM events") == [(1,)]
     await history.retain()
     assert sql("SELECT count(*) FROM events") == [(0,)]
@@ -387,7 +390,7 @@ async def test_somebody_who_reads_is_not_waited_for_and_nobody_who_writes_waits(
         retaining = asyncio.create_task(history.retain())
         while not retaining.done():
             await history.publish()  # within the writer's own patience
-        assert await retaining is retention.Dropped.BUSY
+        assert await retaining is retention.DropOutcome.BUSY
         assert min(partitions()) == 0
         reader.rollback()
     await history.retain()
@@ -416,11 +419,11 @@ async def test_what_becomes_owed_while_its_day_is_dropped_stays(history: History
         one = await history.publish()
         await history.go(8)
         ledger = history.ledger
-        stored = Entry(one, Kind.STORED, history.now - 8 * DAY * 1_000_000, "rabbit", "0-9-1", {}, message())
+        stored = LogEntry(one, EventKind.STORED, history.now - 8 * DAY * 1_000_000, "rabbit", "0-9-1", {}, message())
         await asyncio.gather(history.retain(), ledger.deliveries.store([owed(one)], [stored]))
         timeline = await ledger.timeline(one)
         assert timeline is not None
-        assert timeline.events[-1].kind is Kind.STORED
+        assert timeline.events[-1].kind is EventKind.STORED
         await history.retain()
         assert await ledger.timeline(one) is not None
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ledger import Entry, KeptBody, Kind, Ledger, MessageFilter, State
+from gateway.ledger import EventKind, KeptBody, Ledger, LogEntry, MessageFilter, MessageState
 from gateway.ledger import scans as module
 from tests.ledger.conftest import NOW, Open, message, new_id
 
 
 async def add(ledger: Ledger, number: int, **fields: str) -> list[bytes]:
     ids = [new_id() for _ in range(number)]
-    await ledger.record([Entry(each, Kind.CONFIRMED, NOW, "rabbit", "", None, message(**fields)) for each in ids])
+    await ledger.record(
+        [LogEntry(each, EventKind.CONFIRMED, NOW, "rabbit", "", None, message(**fields)) for each in ids]
+    )
     return ids
 
 
@@ -40,8 +42,8 @@ async def test_all_of_them_in_their_order(
     assert await everything(ledger, MessageFilter(), limit) == ids
     assert await everything(ledger, MessageFilter(routing_key="odd"), limit) == ids[3:6] + ids[9:]
     assert await everything(ledger, MessageFilter(routing_key="none"), limit) == []
-    assert await everything(ledger, MessageFilter(state=State.CONFIRMED), limit) == ids
-    assert await everything(ledger, MessageFilter(state=State.REFUSED), limit) == []
+    assert await everything(ledger, MessageFilter(state=MessageState.CONFIRMED), limit) == ids
+    assert await everything(ledger, MessageFilter(state=MessageState.REFUSED), limit) == []
 
 
 async def test_between_two_times(ledger: Ledger) -> None:
@@ -63,4 +65,4 @@ async def test_by_id_and_payloads(open_ledger: Open) -> None:
     assert await ledger.scans.payloads([]) == {}
     found = await ledger.scans.by_id([first, second, new_id()])
     assert found.keys() == {first, second}
-    assert found[first].state is State.CONFIRMED
+    assert found[first].state is MessageState.CONFIRMED

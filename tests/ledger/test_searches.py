@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger import Entry, Kind, Ledger, MessageFilter, State, searches
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageFilter, MessageState, searches
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, Open, accepted, entry, message, new_id, published
 
@@ -34,16 +34,16 @@ async def test_what_a_subscription_an_endpoint_or_a_bridge_had_to_do_with(ledger
             *published(a),
             *published(b),
             *published(c),
-            entry(a, Kind.DELIVERED, detail={"subscription": "bill"}),
-            entry(b, Kind.DELIVERED, detail={"attempt": 1, "subscription": 'b"ill\u00e9\n'}),
-            entry(b, Kind.ATTEMPT_FAILED, detail={"endpoint": "shop", "reason": '"subscription":"bill"'}),
-            entry(c, Kind.FORWARDED, detail={"bridge": "east", "lone": "\udc80"}),
+            entry(a, EventKind.DELIVERED, detail={"subscription": "bill"}),
+            entry(b, EventKind.DELIVERED, detail={"attempt": 1, "subscription": 'b"ill\u00e9\n'}),
+            entry(b, EventKind.ATTEMPT_FAILED, detail={"endpoint": "shop", "reason": '"subscription":"bill"'}),
+            entry(c, EventKind.FORWARDED, detail={"bridge": "east", "lone": "\udc80"}),
         ]
     )
     assert search(subscription="bill") == ([a], None)
     assert search(subscription="billing") == ([], None)
     assert search(subscription='b"ill\u00e9\n') == ([b], None)
-    assert search(endpoint="shop", state=State.RETRYING) == ([b], None)
+    assert search(endpoint="shop", state=MessageState.RETRYING) == ([b], None)
     assert search(bridge="east") == ([c], None)
     assert search(bridge="east", subscription="bill") == ([], None)
 
@@ -123,7 +123,7 @@ async def test_a_full_page_is_never_cut_short(ledger: Ledger, search: Any, monke
 async def test_a_name_that_is_no_utf_8(ledger: Ledger, search: Any) -> None:
     one = new_id()
     detail = {"subscription": "b\udcff"}
-    await ledger.record([Entry(one, Kind.RECEIVED, NOW, "", "", detail, message())])
+    await ledger.record([LogEntry(one, EventKind.RECEIVED, NOW, "", "", detail, message())])
     assert search(subscription="b\udcff") == ([one], None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Kind, Ledger, New, State
+from gateway.ledger import EventKind, Ledger, MessageState, New
 from tests.ledger.conftest import ON_POSTGRESQL, Open, accepted, entry, intent, new_id, published
 
 Sql = Callable[[str], list[Any]]
@@ -47,7 +47,7 @@ async def test_the_fenced_write_nothing_and_come_back_under_a_new_fence(ledger: 
         await ledger.finish_key("shop", "k", 200, b"")
     (again,) = await ledger.resolve_in_doubt()
     assert again.message_id == one
-    await ledger.finish_key("shop", "k", 200, b"", [entry(one, Kind.CONFIRMED)])
+    await ledger.finish_key("shop", "k", 200, b"", [entry(one, EventKind.CONFIRMED)])
     assert ledger.healthy
 
 
@@ -108,13 +108,13 @@ async def test_one_who_lives_fences_one_whose_lease_ran_out(open_ledger: Open) -
     (again,) = await other.resolve_in_doubt()
     assert again.message_id == keyed.message_id
     with pytest.raises(LedgerUnavailable, match="took over"):
-        await zombie.finish_key("shop", "k", 200, b"zombie", [entry(keyed.message_id, Kind.CONFIRMED)])
+        await zombie.finish_key("shop", "k", 200, b"zombie", [entry(keyed.message_id, EventKind.CONFIRMED)])
     with pytest.raises(LedgerUnavailable, match="taken over"):
-        await zombie.finish_key("shop", "k", 200, b"zombie", [entry(keyed.message_id, Kind.CONFIRMED)])
-    await other.finish_key("shop", "k", 200, b"other", [entry(keyed.message_id, Kind.CONFIRMED)])
+        await zombie.finish_key("shop", "k", 200, b"zombie", [entry(keyed.message_id, EventKind.CONFIRMED)])
+    await other.finish_key("shop", "k", 200, b"other", [entry(keyed.message_id, EventKind.CONFIRMED)])
     timeline = await other.timeline(plain)
     assert timeline is not None
-    assert timeline.message.state is State.UNKNOWN
+    assert timeline.message.state is MessageState.UNKNOWN
 
 
 @ON_POSTGRESQL
@@ -167,8 +167,8 @@ async def test_kill_nine(url: str, open_ledger: Open) -> None:
         taken = await ledger.resolve_in_doubt()
         await asyncio.sleep(0.05)
     assert [(each.message_id, each.payload, each.attempt) for each in taken] == [(keyed, b"promised", 2)]
-    await ledger.record([entry(keyed, Kind.RESENT)])
-    await ledger.finish_key("shop", "k", 200, b"", [entry(keyed, Kind.CONFIRMED)])
+    await ledger.record([entry(keyed, EventKind.RESENT)])
+    await ledger.finish_key("shop", "k", 200, b"", [entry(keyed, EventKind.CONFIRMED)])
     states = {}
     cursor = None
     while True:
@@ -176,10 +176,10 @@ async def test_kill_nine(url: str, open_ledger: Open) -> None:
         states |= {found.id: found.state for found in page}
         if cursor is None:
             break
-    assert states[plain] is State.UNKNOWN
-    assert states[keyed] is states[done] is State.CONFIRMED
+    assert states[plain] is MessageState.UNKNOWN
+    assert states[keyed] is states[done] is MessageState.CONFIRMED
     assert set(acknowledged) <= set(states)
-    assert State.ACCEPTED not in states.values()
+    assert MessageState.ACCEPTED not in states.values()
     events, _ = await ledger.events_after({}, 100_000)
     for shard in {event.shard for event in events}:
         sequences = [event.sequence for event in events if event.shard == shard]

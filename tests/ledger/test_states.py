@@ -12,23 +12,23 @@ from gateway.ledger.states import (
     RULES,
     TRANSITIONS,
     Effect,
-    Kind,
-    Phase,
-    State,
+    EventKind,
+    MessagePhase,
+    MessageState,
     kinds_of,
     state_of,
 )
 
 
 def test_every_kind_has_a_rule_and_every_state_a_kind() -> None:
-    assert set(RULES) == set(Kind)
-    assert {rule.state for rule in RULES.values()} == set(State)
-    assert set(TRANSITIONS) == {None, *State}
-    assert all(set(row) == set(Kind) for row in TRANSITIONS.values())
+    assert set(RULES) == set(EventKind)
+    assert {rule.state for rule in RULES.values()} == set(MessageState)
+    assert set(TRANSITIONS) == {None, *MessageState}
+    assert all(set(row) == set(EventKind) for row in TRANSITIONS.values())
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_the_first_event_decides_the_state(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", EventKind)
+def test_the_first_event_decides_the_state(kind: EventKind) -> None:
     assert state_of([kind]) is RULES[kind].state
     assert kind in kinds_of(RULES[kind].state)
 
@@ -60,7 +60,7 @@ def test_no_events_no_state() -> None:
     ],
 )
 def test_stories(kinds: str, state: str) -> None:
-    assert state_of(Kind(kind) for kind in kinds.split()) == state
+    assert state_of(EventKind(kind) for kind in kinds.split()) == state
 
 
 def test_no_event_leads_back_to_an_earlier_phase() -> None:
@@ -70,14 +70,20 @@ def test_no_event_leads_back_to_an_earlier_phase() -> None:
 
 
 def test_late_kinds_are_those_of_the_consume_phase() -> None:
-    assert set(LATE_KINDS) == {kind for kind, rule in RULES.items() if rule.phase is Phase.CONSUME}
+    assert set(LATE_KINDS) == {kind for kind, rule in RULES.items() if rule.phase is MessagePhase.CONSUME}
 
 
 def test_only_accepted_opens_an_obligation_and_every_outcome_of_a_publish_ends_it() -> None:
-    assert [kind for kind, rule in RULES.items() if rule.effect is Effect.OPENS] == [Kind.ACCEPTED]
+    assert [kind for kind, rule in RULES.items() if rule.effect is Effect.OPENS] == [EventKind.ACCEPTED]
     ending = {kind for kind, rule in RULES.items() if rule.effect in (Effect.SETTLES, Effect.PARKS)}
-    assert ending == {Kind.CONFIRMED, Kind.UNROUTABLE, Kind.REFUSED, Kind.NOT_SENT, Kind.UNKNOWN}
+    assert ending == {
+        EventKind.CONFIRMED,
+        EventKind.UNROUTABLE,
+        EventKind.REFUSED,
+        EventKind.NOT_SENT,
+        EventKind.UNKNOWN,
+    }
 
 
 def test_phases_are_ordered() -> None:
-    assert all(first < second for first, second in pairwise(Phase))
+    assert all(first < second for first, second in pairwise(MessagePhase))

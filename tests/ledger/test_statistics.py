@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger import Hour, HourFilter, Kind, Ledger, statistics
+from gateway.ledger import EventKind, HourFilter, HourlyEvents, Ledger, statistics
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, entry, new_id, published
 
 HOUR = 3_600_000_000
@@ -28,11 +28,11 @@ async def test_events_are_counted_by_the_hour_they_tell_of(ledger: Ledger) -> No
     await ledger.record([*published(one, NOW, size=7), *published(other, NOW + 2 * HOUR, size=11)])
     await ledger.record(
         [
-            entry(one, Kind.DELIVERED, NOW, {"subscription": "b\u00e9", "attempt": 1}),
-            entry(one, Kind.DELIVERED, NOW, {"subscription": "b\u00e9", "attempt": 2}),
-            entry(one, Kind.ATTEMPT_FAILED, NOW, {"subscription": "b\udcff", "endpoint": "shop"}),
-            entry(other, Kind.FORWARDED, NOW, {"bridge": "east", "subscription": None}),
-            entry(new_id(), Kind.RECEIVED, NOW),  # a message that is not known
+            entry(one, EventKind.DELIVERED, NOW, {"subscription": "b\u00e9", "attempt": 1}),
+            entry(one, EventKind.DELIVERED, NOW, {"subscription": "b\u00e9", "attempt": 2}),
+            entry(one, EventKind.ATTEMPT_FAILED, NOW, {"subscription": "b\udcff", "endpoint": "shop"}),
+            entry(other, EventKind.FORWARDED, NOW, {"bridge": "east", "subscription": None}),
+            entry(new_id(), EventKind.RECEIVED, NOW),  # a message that is not known
         ]
     )
     assert await counts(ledger) == {}
@@ -40,17 +40,17 @@ async def test_events_are_counted_by_the_hour_they_tell_of(ledger: Ledger) -> No
     found, cursor = await ledger.history.statistics()
     assert cursor is None
     assert found == [
-        Hour(THIS + 2, Kind.ACCEPTED, "rabbit", "", "", "", 1, 11),
-        Hour(THIS + 2, Kind.CONFIRMED, "rabbit", "", "", "", 1, 11),
-        Hour(THIS, Kind.ACCEPTED, "rabbit", "", "", "", 1, 7),
-        Hour(THIS, Kind.ATTEMPT_FAILED, "rabbit", "b\udcff", "shop", "", 1, 7),
-        Hour(THIS, Kind.CONFIRMED, "rabbit", "", "", "", 1, 7),
-        Hour(THIS, Kind.DELIVERED, "rabbit", "b\u00e9", "", "", 2, 14),
-        Hour(THIS, Kind.FORWARDED, "rabbit", "", "", "east", 1, 11),
-        Hour(THIS, Kind.RECEIVED, "rabbit", "", "", "", 1, 0),
+        HourlyEvents(THIS + 2, EventKind.ACCEPTED, "rabbit", "", "", "", 1, 11),
+        HourlyEvents(THIS + 2, EventKind.CONFIRMED, "rabbit", "", "", "", 1, 11),
+        HourlyEvents(THIS, EventKind.ACCEPTED, "rabbit", "", "", "", 1, 7),
+        HourlyEvents(THIS, EventKind.ATTEMPT_FAILED, "rabbit", "b\udcff", "shop", "", 1, 7),
+        HourlyEvents(THIS, EventKind.CONFIRMED, "rabbit", "", "", "", 1, 7),
+        HourlyEvents(THIS, EventKind.DELIVERED, "rabbit", "b\u00e9", "", "", 2, 14),
+        HourlyEvents(THIS, EventKind.FORWARDED, "rabbit", "", "", "east", 1, 11),
+        HourlyEvents(THIS, EventKind.RECEIVED, "rabbit", "", "", "", 1, 0),
     ]
     assert await counts(ledger, (), subscription="b\u00e9") == {(0,): 2}
-    assert await counts(ledger, ("bridge",), bridge="east", kinds=frozenset({Kind.FORWARDED})) == {(0, "east"): 1}
+    assert await counts(ledger, ("bridge",), bridge="east", kinds=frozenset({EventKind.FORWARDED})) == {(0, "east"): 1}
     assert await counts(ledger, ("broker",), until=THIS + 2) == {(0, "rabbit"): 7}
     assert await counts(ledger, ("endpoint",), since=THIS + 2, broker="rabbit") == {(2, ""): 2}
     assert await counts(ledger, (), endpoint="shop", broker="other") == {}
@@ -64,7 +64,7 @@ async def test_counting_again_changes_nothing_and_goes_on(ledger: Ledger, monkey
         await ledger.history.keeper.count()
     await ledger.record(published(new_id()))
     await ledger.history.keeper.count()
-    assert await counts(ledger) == {(0, Kind.ACCEPTED): 6, (0, Kind.CONFIRMED): 6}
+    assert await counts(ledger) == {(0, EventKind.ACCEPTED): 6, (0, EventKind.CONFIRMED): 6}
 
 
 async def test_a_page_that_somebody_else_has_counted_is_not_added(ledger: Ledger) -> None:
@@ -124,14 +124,14 @@ async def test_an_hour_has_only_so_many_names(ledger: Ledger, monkeypatch: pytes
     await ledger.record(published(one))
 
     async def deliver(*names: str) -> None:
-        await ledger.record([entry(one, Kind.DELIVERED, NOW, {"subscription": name}) for name in names])
+        await ledger.record([entry(one, EventKind.DELIVERED, NOW, {"subscription": name}) for name in names])
         await ledger.history.keeper.count()
 
     await deliver("a")
     await deliver("b", "a")
     await deliver("c", "d", "a")
     await deliver("c", "e", "b")
-    assert await counts(ledger, ("subscription",), kinds=frozenset({Kind.DELIVERED})) == {
+    assert await counts(ledger, ("subscription",), kinds=frozenset({EventKind.DELIVERED})) == {
         (0, "a"): 3,
         (0, "b"): 2,
         (0, "(other)"): 4,
@@ -144,7 +144,7 @@ async def test_pages(ledger: Ledger, by: tuple[str, ...]) -> None:
         one = new_id()
         entries = [
             entry(one, kind, NOW + hour * HOUR, {"subscription": name, "bridge": "b" * (number % 2)})
-            for kind in (Kind.DELIVERED, Kind.RELEASED)
+            for kind in (EventKind.DELIVERED, EventKind.RELEASED)
             for number, name in enumerate(("a", "b\udcff", "c"))
         ]
         await ledger.record(entries)
@@ -152,7 +152,7 @@ async def test_pages(ledger: Ledger, by: tuple[str, ...]) -> None:
     everything, _ = await ledger.history.statistics(None, None, 1_000, by)
     assert sum(each.events for each in everything) == 18
     for limit in (1, 2, 5):
-        found: list[Hour] = []
+        found: list[HourlyEvents] = []
         cursor = None
         while True:
             page, cursor = await ledger.history.statistics(None, cursor, limit, by)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import Entry, Event, Kind, Ledger, State
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageState, RecordedEvent
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import NOW, SHA, Open, accepted, entry, message, new_id, published
 
@@ -26,8 +26,8 @@ def unused_port() -> int:
     return port
 
 
-async def everything(ledger: Ledger) -> list[Event]:
-    found: list[Event] = []
+async def everything(ledger: Ledger) -> list[RecordedEvent]:
+    found: list[RecordedEvent] = []
     position: dict[str, int] = {}
     while True:
         events, position = await ledger.events_after(position, 1_000)
@@ -39,14 +39,14 @@ async def everything(ledger: Ledger) -> list[Event]:
 async def test_what_is_recorded_is_there(ledger: Ledger) -> None:
     one = new_id()
     assert await ledger.record(published(one)) == [1, 2]
-    assert await ledger.record([entry(one, Kind.DELIVERED, NOW + 1, {"subscription": "billing"})]) == [3]
+    assert await ledger.record([entry(one, EventKind.DELIVERED, NOW + 1, {"subscription": "billing"})]) == [3]
     timeline = await ledger.timeline(one)
     assert timeline is not None
     found = timeline.message
     assert (found.id, found.at, found.broker, found.version) == (one, NOW, "rabbit", "0-9-1")
     assert (found.exchange, found.routing_key, found.client, found.origin) == ("orders", "eu.new", "shop", "http")
     assert (found.size, found.sha256, found.properties) == (5, SHA, {"message_id": "m-1"})
-    assert found.state is State.DELIVERED
+    assert found.state is MessageState.DELIVERED
     assert [(event.shard, event.sequence, event.kind) for event in timeline.events] == [
         (ledger.shard, 1, "accepted"),
         (ledger.shard, 2, "confirmed"),
@@ -79,22 +79,22 @@ async def test_names_keep_every_octet_and_sizes_every_bit(ledger: Ledger) -> Non
 
 async def test_a_message_that_is_known_is_left_as_it_is(ledger: Ledger) -> None:
     one = new_id()
-    await ledger.record([Entry(one, Kind.RECEIVED, NOW, "rabbit", "0-9-1", None, message(size=1))])
-    await ledger.record([Entry(one, Kind.RECEIVED, NOW, "rabbit", "0-9-1", None, message(size=2))])
+    await ledger.record([LogEntry(one, EventKind.RECEIVED, NOW, "rabbit", "0-9-1", None, message(size=1))])
+    await ledger.record([LogEntry(one, EventKind.RECEIVED, NOW, "rabbit", "0-9-1", None, message(size=2))])
     timeline = await ledger.timeline(one)
     assert timeline is not None
     assert timeline.message.size == 1
     assert len(timeline.events) == 2
 
 
-BAD: dict[str, list[Entry]] = {
-    "short id": [entry(b"short", Kind.CONFIRMED)],
-    "id that is text": [entry("0" * 16, Kind.CONFIRMED)],  # type: ignore[arg-type]
-    "time with a fraction": [entry(new_id(), Kind.CONFIRMED, 1.5)],  # type: ignore[arg-type]
-    "time beyond 64 bits": [entry(new_id(), Kind.CONFIRMED, 2**70)],
+BAD: dict[str, list[LogEntry]] = {
+    "short id": [entry(b"short", EventKind.CONFIRMED)],
+    "id that is text": [entry("0" * 16, EventKind.CONFIRMED)],  # type: ignore[arg-type]
+    "time with a fraction": [entry(new_id(), EventKind.CONFIRMED, 1.5)],  # type: ignore[arg-type]
+    "time beyond 64 bits": [entry(new_id(), EventKind.CONFIRMED, 2**70)],
     "kind that is none": [entry(new_id(), "eaten")],  # type: ignore[arg-type]
-    "no broker": [Entry(new_id(), Kind.CONFIRMED, NOW, None)],  # type: ignore[arg-type]
-    "detail that is no JSON": [entry(new_id(), Kind.CONFIRMED, NOW, {"it": object()})],
+    "no broker": [LogEntry(new_id(), EventKind.CONFIRMED, NOW, None)],  # type: ignore[arg-type]
+    "detail that is no JSON": [entry(new_id(), EventKind.CONFIRMED, NOW, {"it": object()})],
     "digest too short": [accepted(new_id(), sha256=b"x")],
     "name that cannot be octets": [accepted(new_id(), exchange="\ud800")],
     "no entry": [None],  # type: ignore[list-item]
@@ -119,7 +119,7 @@ async def test_a_bad_entry_of_a_call_leaves_the_others(ledger: Ledger) -> None:
     ids = [new_id() for _ in range(20)]
     entries = [accepted(each) for each in ids]
     entries[7] = accepted(ids[7], sha256=b"")
-    entries[12] = entry(b"", Kind.CONFIRMED)
+    entries[12] = entry(b"", EventKind.CONFIRMED)
     with pytest.raises(EntriesRefused, match="2 ledger entries refused; entry 7: ") as caught:
         await ledger.record(entries)
     assert set(caught.value.refused) == {7, 12}
@@ -131,9 +131,9 @@ async def test_a_call_larger_than_a_group_is_written_in_groups(open_ledger: Open
     ledger = await open_ledger(group_max=10)
     entries = [entry for _ in range(18) for entry in published(new_id())]
     assert await ledger.record(entries) == list(range(1, 37))
-    entries[33] = entry(b"", Kind.CONFIRMED)
+    entries[33] = entry(b"", EventKind.CONFIRMED)
     with pytest.raises(EntriesRefused) as caught:
-        await ledger.record([Entry(new_id(), each.kind, each.at) if each.message_id else each for each in entries])
+        await ledger.record([LogEntry(new_id(), each.kind, each.at) if each.message_id else each for each in entries])
     assert set(caught.value.refused) == {33}
 
 
@@ -145,7 +145,7 @@ async def test_callers_wait_while_the_queue_is_full(open_ledger: Open) -> None:
         task.cancel()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(result, list) for result in done) == 190
-    assert await ledger.record([entry(new_id(), Kind.RECEIVED) for _ in range(4)])
+    assert await ledger.record([entry(new_id(), EventKind.RECEIVED) for _ in range(4)])
     events = await everything(ledger)
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
 
@@ -175,12 +175,12 @@ async def test_eight_writers_and_a_reader_no_row_missed_and_no_gap(open_ledger: 
             one = new_id()
             if turn % 7 == 3:
                 with pytest.raises(EntriesRefused):
-                    await ledger.record([entry(b"bad", Kind.CONFIRMED)])
+                    await ledger.record([entry(b"bad", EventKind.CONFIRMED)])
             await ledger.record(published(one))
             written[one] = ledger.shard
 
-    async def read(ledger: Ledger, done: asyncio.Event) -> list[Event]:
-        found: list[Event] = []
+    async def read(ledger: Ledger, done: asyncio.Event) -> list[RecordedEvent]:
+        found: list[RecordedEvent] = []
         position: dict[str, int] = {}
         while True:
             last = done.is_set()

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Entry, Happened, Kind, Ledger
+from gateway.ledger import EventKind, Happened, Ledger, LogEntry
 from gateway.ledger.windows import LATE
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, SHA, Open, accepted, entry, message, new_id
 
 HOUR = 3_600_000_000
-KINDS = (Kind.FORWARDED, Kind.DEAD_LETTERED)
+KINDS = (EventKind.FORWARDED, EventKind.DEAD_LETTERED)
 
 
 async def between(ledger: Ledger, since: int = 0, until: int = 2**62) -> list[Happened]:
@@ -20,16 +20,16 @@ async def between(ledger: Ledger, since: int = 0, until: int = 2**62) -> list[Ha
     return sorted(found, key=lambda event: event.at)
 
 
-def forwarded(at: int, **detail: Any) -> Entry:
-    return Entry(new_id(), Kind.FORWARDED, at, "target", "0-10", detail, message())
+def forwarded(at: int, **detail: Any) -> LogEntry:
+    return LogEntry(new_id(), EventKind.FORWARDED, at, "target", "0-10", detail, message())
 
 
 async def test_an_event_and_its_body(ledger: Ledger) -> None:
-    known, strange = forwarded(NOW, bridge="b"), entry(new_id(), Kind.DEAD_LETTERED, NOW + 1)
+    known, strange = forwarded(NOW, bridge="b"), entry(new_id(), EventKind.DEAD_LETTERED, NOW + 1)
     await ledger.record([known, accepted(new_id()), strange])
     assert await between(ledger) == [
-        Happened(Kind.FORWARDED, known.message_id, NOW, {"bridge": "b"}, 5, SHA),
-        Happened(Kind.DEAD_LETTERED, strange.message_id, NOW + 1, {}, 0, b""),
+        Happened(EventKind.FORWARDED, known.message_id, NOW, {"bridge": "b"}, 5, SHA),
+        Happened(EventKind.DEAD_LETTERED, strange.message_id, NOW + 1, {}, 0, b""),
     ]
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Intent, Kind, Ledger, New, Replay, engine, writer
+from gateway.ledger import EventKind, Intent, Ledger, New, StoredAnswer, engine, writer
 from gateway.ledger.engine import Database
 from tests.ledger.conftest import Open, entry, intent, new_id, published
 
@@ -251,7 +251,7 @@ async def test_connections_that_are_cut_off_again_and_again(postgresql_ledger: s
     for shard in {event.shard for event in events}:  # a commit of which nobody can tell costs the shard
         sequences = [event.sequence for event in events if event.shard == shard]
         assert sequences == list(range(1, len(sequences) + 1))
-    confirmed = [event.message_id for event in events if event.kind is Kind.CONFIRMED]
+    confirmed = [event.message_id for event in events if event.kind is EventKind.CONFIRMED]
     assert len(confirmed) == len(set(confirmed))
     assert acknowledged <= set(confirmed)
     assert len(set(confirmed) - tried) == 1  # the one of recovered()
@@ -279,8 +279,8 @@ async def test_a_commit_that_is_cut_off(
     claim = ledger.claim_key("shop", "k", b"f", [intent(one := new_id())])
     if happened:
         assert await claim == New()
-        await ledger.finish_key("shop", "k", 200, b"x", [entry(one, Kind.CONFIRMED)])
-        assert await ledger.claim_key("shop", "k", b"f", []) == Replay(200, {}, b"x")
+        await ledger.finish_key("shop", "k", 200, b"x", [entry(one, EventKind.CONFIRMED)])
+        assert await ledger.claim_key("shop", "k", b"f", []) == StoredAnswer(200, {}, b"x")
     else:
         with pytest.raises(LedgerUnavailable, match="lost"):
             await claim

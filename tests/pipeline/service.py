@@ -11,7 +11,7 @@ from time import time
 from typing import Any
 
 from gateway.config import LedgerSettings
-from gateway.ledger import Entry, Kind, Ledger, MessageIds, NewMessage
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, NewMessage
 from gateway.ledger.logged import Spooled
 from tests.faults.harness import GatewayProcess
 
@@ -39,7 +39,7 @@ def spooled(number: int, message_id: bytes, body: bytes) -> Spooled:
     )
 
 
-def event(number: int, message_id: bytes, body: bytes) -> Entry:
+def event(number: int, message_id: bytes, body: bytes) -> LogEntry:
     """An event of the message of this number; every fifth is of one that the ledger does not know."""
     message = NewMessage(
         broker="orders",
@@ -53,7 +53,7 @@ def event(number: int, message_id: bytes, body: bytes) -> Entry:
         properties={},
     )
     known = None if number % 5 == 0 else message
-    return Entry(message_id, Kind.CONFIRMED, NOW + number, "orders", "0-9-1", {"n": number}, known)
+    return LogEntry(message_id, EventKind.CONFIRMED, NOW + number, "orders", "0-9-1", {"n": number}, known)
 
 
 async def fill(url: str, messages: int = 0, events: int = 0, octets: int = 20) -> None:

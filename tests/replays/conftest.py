@@ -15,7 +15,7 @@ from gateway.config import ClusterSettings, LedgerSettings, RetentionSettings, S
 from gateway.core import Gateway
 from gateway.core.peers import Peers
 from gateway.core.stored import Stored, envelope
-from gateway.ledger import Entry, KeptBody, Kind, Ledger, NewMessage, Owed
+from gateway.ledger import EventKind, KeptBody, Ledger, LogEntry, NewMessage, Owed
 from gateway.message import Message, Properties
 from gateway.replays import Job, JobState, Replays
 from gateway.telemetry import Metrics
@@ -102,7 +102,7 @@ class House:
             body = b"message %d" % number
             about = {"broker": "fake", "exchange": "", "routing_key": "orders", **fields}
             message = NewMessage(version="0-9-1", size=len(body), sha256=sha256(body).digest(), origin="http", **about)
-            entries.append(Entry(message_id, Kind.CONFIRMED, at, "fake", "0-9-1", None, message))
+            entries.append(LogEntry(message_id, EventKind.CONFIRMED, at, "fake", "0-9-1", None, message))
         await self.ledger.record(entries)
         if kept:
             rows = [
@@ -124,7 +124,7 @@ class House:
                 broker="fake", version="0-9-1", exchange="shop", routing_key="k", size=len(body),
                 sha256=sha256(body).digest(), origin="broker",
             )  # fmt: skip
-            entries.append(Entry(message_id, Kind.STORED, at, "fake", "0-9-1", {"queue": "orders"}, message))
+            entries.append(LogEntry(message_id, EventKind.STORED, at, "fake", "0-9-1", {"queue": "orders"}, message))
             owed.append(
                 Owed(
                     id=self.gateway.ids(), message_id=message_id, subscription="billing", at=at, size=len(body),
@@ -146,7 +146,7 @@ class House:
                     return job
                 await asyncio.sleep(0.01)
 
-    async def kinds(self, message_id: bytes) -> list[Kind]:
+    async def kinds(self, message_id: bytes) -> list[EventKind]:
         timeline = await self.ledger.timeline(message_id)
         return [] if timeline is None else [event.kind for event in timeline.events]
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import copy_of
-from gateway.ledger import Event, Kind, StoredMessage, Timeline
+from gateway.ledger import EventKind, RecordedEvent, StoredMessage, Timeline
 from gateway.message import Message, Properties, RawProperties
 from gateway.replays.places import Place, new_id, told_by_ledger, told_by_message
 from gateway.replays.requests import ReplayTarget
@@ -64,7 +64,7 @@ def test_what_the_ledger_says() -> None:
         origin="broker", client="", properties={}, state=None,
     )  # fmt: skip
     events = [
-        Event(0, number, bytes(16), Kind.DELIVERED, 0, broker, "", detail)
+        RecordedEvent(0, number, bytes(16), EventKind.DELIVERED, 0, broker, "", detail)
         for number, (broker, detail) in enumerate(
             [("b", {"queue": "first"}), ("b", {"queue": "last"}), ("c", {"queue": "elsewhere"}), ("b", {})]
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, StateError
-from gateway.ledger import KeptBody, Kind, id_text
+from gateway.ledger import EventKind, KeptBody, id_text
 from gateway.message import Message, Properties
 from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
 from gateway.replays import queues as queues_module
@@ -54,10 +54,10 @@ async def test_messages_to_the_same_place(house: House) -> None:
     assert sent(house.fake) == [b"message %d" % number for number in range(1_200)]  # in their order
     mark = marks(house.fake)[0]
     assert mark == {"id": mark["id"], "replay": "r1", "replay_of": id_text(ids[0])}
-    assert await house.kinds(ids[0]) == [Kind.CONFIRMED, Kind.REPLAYED]
+    assert await house.kinds(ids[0]) == [EventKind.CONFIRMED, EventKind.REPLAYED]
     timeline = await house.gateway.timeline(mark["id"])
     assert (timeline.message.origin, timeline.message.client) == ("replay", "me")
-    assert [event.kind for event in timeline.events] == [Kind.CONFIRMED]
+    assert [event.kind for event in timeline.events] == [EventKind.CONFIRMED]
 
 
 async def test_to_another_broker_and_exchange(house: House) -> None:
@@ -188,8 +188,8 @@ async def test_killed_after_sending_and_before_recording(house: House) -> None:
     assert [mark["id"] for mark in found[:3]] == [mark["id"] for mark in found[3:]]
     assert [mark.get("resent") for mark in found] == [None] * 3 + ["1"] * 3
     timeline = await house.gateway.timeline(found[0]["id"])
-    assert [event.kind for event in timeline.events] == [Kind.RESENT, Kind.CONFIRMED]
-    assert await house.kinds(ids[0]) == [Kind.CONFIRMED, Kind.REPLAYED]
+    assert [event.kind for event in timeline.events] == [EventKind.RESENT, EventKind.CONFIRMED]
+    assert await house.kinds(ids[0]) == [EventKind.CONFIRMED, EventKind.REPLAYED]
 
 
 async def test_killed_again_and_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ async def test_killed_between_recording_and_the_next_chunk(house: House) -> None
     house.replays._shelf.save = save  # type: ignore[method-assign]
     await house.replays.ask(request(messages=ALL), "")
     async with asyncio.timeout(60):
-        while Kind.REPLAYED not in await house.kinds(ids[2]):
+        while EventKind.REPLAYED not in await house.kinds(ids[2]):
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     await house.restart()
@@ -310,7 +310,7 @@ async def test_dead_ones_go_elsewhere_and_are_gone(house: House) -> None:
     assert sent(house.other) == [b"dead 0", b"dead 1", b"dead 2"]
     assert [await house.ledger.deliveries.get(each) for each in ids] == [None] * 3
     message = id_text_to_bytes(marks(house.other)[0]["replay_of"])
-    assert await house.kinds(message) == [Kind.STORED, Kind.REPLAYED]
+    assert await house.kinds(message) == [EventKind.STORED, EventKind.REPLAYED]
 
 
 def id_text_to_bytes(text: str) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core import Publication
-from gateway.ledger import Kind, parse_id
+from gateway.ledger import EventKind, parse_id
 from gateway.message import Message, Properties
 from gateway.replays import JobState
 from tests.replays.conftest import House, eventually
@@ -99,5 +99,5 @@ async def test_another_sends_what_is_due_and_marks_what_is_in_doubt(houses: list
     await eventually(all_sent)
     found = [(message.body, mark_of(message).get("resent")) for _, _, message in first.fake.published]
     assert found == [(b"1", None), (b"2", None), (b"1", "1"), (b"2", "1")]
-    assert await second.kinds(parse_id(results[0].id)) == [Kind.SCHEDULED, Kind.RESENT, Kind.CONFIRMED]
+    assert await second.kinds(parse_id(results[0].id)) == [EventKind.SCHEDULED, EventKind.RESENT, EventKind.CONFIRMED]
     await first.start()

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from gateway.broker.server import EmbeddedBroker, Listener
 from gateway.config import BrokerSettings, EmbeddedSettings, LedgerSettings, TapSettings
 from gateway.core import Gateway
-from gateway.ledger import Event, Ledger, id_text
+from gateway.ledger import Ledger, RecordedEvent, id_text
 from gateway.ledger.models import message_log
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
@@ -161,7 +161,7 @@ class House:
         """Of these."""
         return [row.body for row in await self.rows(tap)]
 
-    async def events(self, message_id: bytes) -> list[Event]:
+    async def events(self, message_id: bytes) -> list[RecordedEvent]:
         """What happened to a message."""
         return (await self.gateway.timeline(id_text(message_id))).events
 

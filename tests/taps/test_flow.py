@@ -12,7 +12,7 @@ import pytest
 from gateway.core import arrivals, taking
 from gateway.errors import EntriesRefused, LedgerUnavailable, NotFound
 from gateway.fidelity import annotate
-from gateway.ledger import Kind, Ledger, MessageIds, id_text
+from gateway.ledger import EventKind, Ledger, MessageIds, id_text
 from gateway.ledger.log import Logs
 from gateway.ledger.logged import Log
 from gateway.message import Message, Properties
@@ -39,7 +39,7 @@ async def test_spooled_then_acknowledged(house: House) -> None:
     assert await house.depth() == 0
     assert (status.state, status.taken, status.octets) == (TapState.RUNNING, 20, sum(map(len, sent)))
     (event,) = await house.events(rows[0].message_id)
-    assert (event.kind, event.detail) == (Kind.SPOOLED, {"tap": "t", "queue": "in", "redelivered": False})
+    assert (event.kind, event.detail) == (EventKind.SPOOLED, {"tap": "t", "queue": "in", "redelivered": False})
 
 
 async def test_an_id_of_a_gateway_is_kept(house: House) -> None:
@@ -162,7 +162,10 @@ async def test_a_message_that_comes_again(house: House, monkeypatch: pytest.Monk
         (known[0], False), (strange[0], False), (b"mine", False), (strange[0], True),
     ]  # fmt: skip
     assert await house.depth() == 0
-    assert [event.kind for event in await house.events(rows[0].message_id)] == [Kind.SPOOLED, Kind.DUPLICATE_DROPPED]
+    assert [event.kind for event in await house.events(rows[0].message_id)] == [
+        EventKind.SPOOLED,
+        EventKind.DUPLICATE_DROPPED,
+    ]
 
 
 async def test_the_same_id_with_another_body_is_another_message(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +327,7 @@ async def test_a_message_that_the_ledger_cannot_hold(house: House) -> None:
     assert (note["tap"], note["queue"], "too big" in str(note["reason"])) == ("t", "in", True)
     message_id = bytes.fromhex(str(note["id"]).replace("-", ""))
     (event,) = await house.events(message_id)
-    assert (event.kind, event.detail["tap"]) == (Kind.DEAD_LETTERED, "t")
+    assert (event.kind, event.detail["tap"]) == (EventKind.DEAD_LETTERED, "t")
     assert event.detail["place"] == {"broker": "house", "exchange": "", "routing_key": "gateway.dead.tap.t"}
 
 

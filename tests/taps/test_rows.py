@@ -14,7 +14,7 @@ from gateway.core import Gateway
 from gateway.core.own_queues import OwnQueues
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
-from gateway.ledger import Kind, MessageIds, id_text
+from gateway.ledger import EventKind, MessageIds, id_text
 from gateway.ledger.models import message_log
 from gateway.message import Message, Properties, RawProperties
 from gateway.notation.logged import from_json
@@ -111,7 +111,7 @@ async def test_sent_twice_by_a_gateway(tapped: Tapped) -> None:
     rows = await tapped.rows()
     assert [(row.body, row.redelivered) for row in rows] == [(b"x", 0), (b"other", 0)]
     events = (await tapped.gateway.timeline(mine)).events
-    assert [event.kind for event in events] == [Kind.SPOOLED, Kind.SPOOLED, Kind.DUPLICATE_DROPPED]
+    assert [event.kind for event in events] == [EventKind.SPOOLED, EventKind.SPOOLED, EventKind.DUPLICATE_DROPPED]
     assert tapped.counts.numbers["duplicates_dropped"] == 1
 
 
@@ -125,7 +125,7 @@ async def test_the_dropped_one_is_told_of_under_the_id_of_the_first(tapped: Tapp
     await tapped.until(lambda: len(tapped.upstream.settled) == 2)
     (row,) = await tapped.rows()
     events = (await tapped.gateway.timeline(id_text(row.message_id))).events
-    assert [event.kind for event in events] == [Kind.SPOOLED, Kind.DUPLICATE_DROPPED]
+    assert [event.kind for event in events] == [EventKind.SPOOLED, EventKind.DUPLICATE_DROPPED]
 
 
 async def test_what_was_sent_anew_is_another_message(tapped: Tapped) -> None:

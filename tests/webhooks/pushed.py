@@ -14,7 +14,7 @@ from gateway.config import BrokerSettings, EmbeddedSettings, EndpointSettings, L
 from gateway.core import Gateway
 from gateway.core.publishing import Publication as Publish
 from gateway.errors import NoSuchEndpoint
-from gateway.ledger import Kind, Ledger, MessageFilter, Timeline
+from gateway.ledger import EventKind, Ledger, MessageFilter, Timeline
 from gateway.ledger.states import LATE_KINDS
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
@@ -218,12 +218,12 @@ class Estate:
             assert asyncio.get_running_loop().time() < deadline, f"{wrong}: {status}"
             await asyncio.sleep(0.01)
 
-    async def kinds(self, message_id: str) -> list[Kind]:
+    async def kinds(self, message_id: str) -> list[EventKind]:
         """What happened to a message since it was published."""
-        told = {*LATE_KINDS, Kind.DUPLICATE_DROPPED}
+        told = {*LATE_KINDS, EventKind.DUPLICATE_DROPPED}
         return [event.kind for event in (await self.timeline(message_id)).events if event.kind in told]
 
-    async def wait_kind(self, message_id: str, kind: Kind) -> None:
+    async def wait_kind(self, message_id: str, kind: EventKind) -> None:
         """Wait until that has happened to a message."""
         deadline = asyncio.get_running_loop().time() + WITHIN
         while kind not in (found := await self.kinds(message_id)):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout, Overloaded
-from gateway.ledger import Kind
+from gateway.ledger import EventKind
 from gateway.ledger.owed import BacklogSettlement, BacklogStatus, Ending
 from gateway.webhooks.endpoint import EndpointState
 from gateway.webhooks.forms import Outgoing
@@ -30,7 +30,7 @@ def times(world: World, name: str = "e") -> list[float]:
     return [at for at, _ in world.receivers.requests.get(name, [])]
 
 
-def kinds(world: World) -> list[Kind]:
+def kinds(world: World) -> list[EventKind]:
     return [entry.kind for entry in world.ledger.entries]
 
 
@@ -76,8 +76,8 @@ def test_attempts_follow_the_schedule_within_its_jitter(seed: int) -> None:
         assert (row.status, row.attempt) == (BacklogStatus.DEAD, 10)
         assert row.reason["reason"].startswith("500")
         assert world.broker.accepted == [b"x"]
-        assert kinds(world)[-1] is Kind.DEAD
-        assert kinds(world).count(Kind.ATTEMPT_FAILED) == 9
+        assert kinds(world)[-1] is EventKind.DEAD
+        assert kinds(world).count(EventKind.ATTEMPT_FAILED) == 9
         await world.close()
 
     run(main())
@@ -111,7 +111,7 @@ async def test_what_we_were_too_busy_for_is_no_attempt(world: World) -> None:
     world.broker.put("s", b"x")
     await asyncio.sleep(10)
     assert [attempt for _, attempt in world.receivers.attempts()] == [1, None, None]
-    assert kinds(world) == [Kind.RECEIVED, Kind.ACKNOWLEDGED]
+    assert kinds(world) == [EventKind.RECEIVED, EventKind.ACKNOWLEDGED]
     first, *others = times(world)
     assert [round(at - first) for at in others] in ([1, 3], [2, 3], [2, 4])
 
@@ -303,7 +303,7 @@ async def test_a_message_that_cannot_be_written_is_dead_at_once_and_takes_no_oth
     await asyncio.sleep(10)
     (row,) = world.ledger.rows.values()
     assert (row.status, row.reason["reason"]) == (BacklogStatus.DEAD, "it has no form")
-    assert kinds(world).count(Kind.ACKNOWLEDGED) == 2
+    assert kinds(world).count(EventKind.ACKNOWLEDGED) == 2
     assert world.broker.accepted.count(b"b") == 1
 
 
@@ -513,7 +513,7 @@ async def test_a_stop_lets_requests_finish_and_gives_the_rest_back(world: World)
     await pusher.stop(10)
     assert world.broker.accepted == [b"0"]
     assert len(world.broker.queues["s"]) == 4
-    assert kinds(world).count(Kind.ACKNOWLEDGED) == 1
+    assert kinds(world).count(EventKind.ACKNOWLEDGED) == 1
 
 
 @in_a_world
@@ -562,10 +562,10 @@ async def test_what_the_dead_letter_place_does_not_take_waits_for_it(world: Worl
     assert (row.status, row.attempt) == (BacklogStatus.WAITING, 1)
     assert len(times(world)) == 1
     assert world.broker.accepted == [b"x"]
-    assert kinds(world).count(Kind.ATTEMPT_FAILED) == 1
+    assert kinds(world).count(EventKind.ATTEMPT_FAILED) == 1
     world.broker.routes = lambda routing_key: True
     await asyncio.sleep(60)
     ((routing_key, message),) = world.broker.published
     assert (routing_key, message.body) == ("dead", b"x")
     assert not world.ledger.rows
-    assert kinds(world)[-1] is Kind.DEAD_LETTERED
+    assert kinds(world)[-1] is EventKind.DEAD_LETTERED

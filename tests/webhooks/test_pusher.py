@@ -14,8 +14,8 @@ from gateway.core import intake
 from gateway.core.stored import open_envelope
 from gateway.errors import LedgerUnavailable, OutboundTimeout
 from gateway.fidelity import annotation
-from gateway.ledger import Kind, id_text
-from gateway.ledger.deliveries import Deliveries
+from gateway.ledger import EventKind, id_text
+from gateway.ledger.deliveries import DeliveryStore
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery
@@ -44,9 +44,9 @@ async def test_what_is_published_is_pushed_recorded_and_acknowledged(estate: Est
     assert sorted(estate.receivers.bodies()) == sorted(b"%d" % number for number in range(50))
     await estate.wait_for(in_flight=0, waiting=0, dead=0)
     await estate.wait_depth(0)
-    stored = [Kind.STORED] if lease == "ledger" else []
+    stored = [EventKind.STORED] if lease == "ledger" else []
     for message_id in ids:
-        assert await estate.kinds(message_id) == [*stored, Kind.ACKNOWLEDGED]
+        assert await estate.kinds(message_id) == [*stored, EventKind.ACKNOWLEDGED]
 
 
 async def test_what_fails_is_stored_with_its_time_and_acknowledged(estate: Estate) -> None:
@@ -59,7 +59,7 @@ async def test_what_fails_is_stored_with_its_time_and_acknowledged(estate: Estat
     assert [attempt for _, attempt in estate.receivers.attempts()] == [1, 2, 3]
     assert len({item.id for _, items in estate.receivers.requests["e"] for item in items}) == 1
     assert await estate.kinds(message_id) == [
-        Kind.STORED, Kind.ATTEMPT_FAILED, Kind.ATTEMPT_FAILED, Kind.ACKNOWLEDGED,
+        EventKind.STORED, EventKind.ATTEMPT_FAILED, EventKind.ATTEMPT_FAILED, EventKind.ACKNOWLEDGED,
     ]  # fmt: skip
 
 
@@ -92,7 +92,7 @@ async def test_a_request_whose_outcome_was_not_recorded_is_made_again_under_the_
     await estate.open_gateway()
     await until(lambda: estate.receivers.bodies() == [b"x"])
     await estate.wait_for(in_flight=0)
-    assert await estate.kinds(message_id) == [Kind.ACKNOWLEDGED]
+    assert await estate.kinds(message_id) == [EventKind.ACKNOWLEDGED]
     (first,), (second,) = (items for _, items in estate.receivers.requests["e"])
     assert first.id == second.id
     assert (first.redelivered, second.redelivered) == (False, True)
@@ -190,7 +190,7 @@ async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(est
     pusher._tap.want(0)
     pusher.changed()
     await estate.wait_depth(0)
-    await estate.wait_kind(message_id, Kind.DUPLICATE_DROPPED)
+    await estate.wait_kind(message_id, EventKind.DUPLICATE_DROPPED)
     assert len(estate.receivers.requests["e"]) == 1
     await estate.wait_for(waiting=1, retrying=1)
 
@@ -222,7 +222,7 @@ async def test_a_link_that_breaks_brings_messages_again_and_loses_none(estate: E
     assert marked == again
     assert len(seen) == 200
     for message_id in ids:
-        assert Kind.ACKNOWLEDGED in await estate.kinds(message_id)
+        assert EventKind.ACKNOWLEDGED in await estate.kinds(message_id)
 
 
 async def test_a_subscription_that_is_paused_resumed_and_changed(estate: Estate) -> None:
@@ -260,7 +260,7 @@ async def test_what_is_given_up_goes_to_the_dead_letter_place_with_the_reason(es
     assert annotation(properties, "subscription") == "s"
     assert (annotation(properties, "queue"), annotation(properties, "routing_key")) == ("in", "in")
     assert annotation(properties, "id") == message_id
-    await estate.wait_kind(message_id, Kind.DEAD_LETTERED)
+    await estate.wait_kind(message_id, EventKind.DEAD_LETTERED)
 
 
 async def test_what_the_filter_does_not_want_is_not_pushed(estate: Estate) -> None:
@@ -271,8 +271,8 @@ async def test_what_the_filter_does_not_want_is_not_pushed(estate: Estate) -> No
     await until(lambda: estate.receivers.bodies() == [b"yes"])
     await estate.wait_depth(0)
     await estate.wait_for(in_flight=0)
-    await estate.wait_kind(no, Kind.FILTERED)
-    assert await estate.kinds(yes) == [Kind.ACKNOWLEDGED]
+    await estate.wait_kind(no, EventKind.FILTERED)
+    assert await estate.kinds(yes) == [EventKind.ACKNOWLEDGED]
 
 
 async def test_a_message_that_came_past_the_gateway_has_a_beginning_in_the_ledger(estate: Estate) -> None:
@@ -281,7 +281,7 @@ async def test_a_message_that_came_past_the_gateway_has_a_beginning_in_the_ledge
     await estate.publish(b"x", ours=False)
     await estate.wait_for(waiting=1)
     (message_id,) = await estate.ids()
-    assert await estate.kinds(id_text(message_id)) == [Kind.RECEIVED, Kind.STORED, Kind.ATTEMPT_FAILED]
+    assert await estate.kinds(id_text(message_id)) == [EventKind.RECEIVED, EventKind.STORED, EventKind.ATTEMPT_FAILED]
 
 
 async def test_two_copies_of_one_message_are_two_deliveries(estate: Estate) -> None:
@@ -333,7 +333,7 @@ async def test_it_is_the_same_in_every_version(tmp_path: Path, version: str, lea
     await estate.wait_for(in_flight=0, waiting=0)
     await estate.wait_depth(0)
     for message_id in ids:
-        await estate.wait_kind(message_id, Kind.ACKNOWLEDGED)
+        await estate.wait_kind(message_id, EventKind.ACKNOWLEDGED)
     assert sum(attempt == 2 for _, attempt in estate.receivers.attempts()) == 1
     await estate.close()
 
@@ -366,22 +366,22 @@ async def test_two_copies_of_one_message_that_fail_at_once_are_owed_both(estate:
 async def test_what_is_not_wanted_is_buried_once_although_the_ledger_was_away(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, away = Deliveries.store, 3
+    store, away = DeliveryStore.store, 3
 
-    async def no(self: Deliveries, owed: Any, *more: Any) -> None:
+    async def no(self: DeliveryStore, owed: Any, *more: Any) -> None:
         nonlocal away
         if away:
             away -= 1
             raise LedgerUnavailable("locked")
         await store(self, owed, *more)
 
-    monkeypatch.setattr(Deliveries, "store", no)
+    monkeypatch.setattr(DeliveryStore, "store", no)
     monkeypatch.setattr(intake, "PAUSE_MIN", 0.01)
     estate.receivers.put("e")
     await estate.upstream.declare_queue("dead")
     await estate.subscribe(filter={"selector": "colour = 'red'"}, dead_letter_routing_key="dead")
     (message_id,) = await estate.publish(b"x")
-    await estate.wait_kind(message_id, Kind.DEAD_LETTERED)
+    await estate.wait_kind(message_id, EventKind.DEAD_LETTERED)
     await estate.wait_depth(0)
     assert not away
     assert await estate.depth("dead") == 1
@@ -390,9 +390,9 @@ async def test_what_is_not_wanted_is_buried_once_although_the_ledger_was_away(
 async def test_settings_that_change_while_the_ledger_is_away_are_used_when_it_is_back(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backlog, away = Deliveries.backlog, 2
+    backlog, away = DeliveryStore.backlog, 2
 
-    async def no(self: Deliveries, subscription: str) -> Any:
+    async def no(self: DeliveryStore, subscription: str) -> Any:
         nonlocal away
         if away:
             away -= 1
@@ -403,7 +403,7 @@ async def test_settings_that_change_while_the_ledger_is_away_are_used_when_it_is
     estate.receivers.put("e")
     estate.receivers.put("f")
     await estate.subscribe()
-    monkeypatch.setattr(Deliveries, "backlog", no)
+    monkeypatch.setattr(DeliveryStore, "backlog", no)
     found = await estate.gateway.subscriptions.get("s")
     await estate.gateway.subscriptions.put("s", msgspec.structs.replace(found.settings, push="f"), found.etag)
     await until(lambda: estate.pushes.targets.get("e") is None)

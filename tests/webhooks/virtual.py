@@ -24,7 +24,7 @@ from gateway.core.dead_letters import DeadLetters
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import LeaseLost, LedgerUnavailable, StateError
-from gateway.ledger import Entry, InboxRow, MessageIds
+from gateway.ledger import InboxRow, LogEntry, MessageIds
 from gateway.ledger.disk import Disk
 from gateway.ledger.owed import ENDINGS, BacklogCounts, BacklogEntry, BacklogSettlement, BacklogStatus, Ending, Owed
 from gateway.message import Message, Properties
@@ -112,7 +112,7 @@ class FakeLedger:
         self.rows: dict[bytes, Row] = {}
         self.of: dict[str, dict[bytes, Row]] = {}
         """The same by subscription."""
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.inbox: dict[tuple[str, str], InboxRow] = {}
         self.away = False
         self.disk = Disk(None, 0)
@@ -130,7 +130,7 @@ class FakeLedger:
         if self.away:
             raise LedgerUnavailable("away")
 
-    async def record(self, entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> None:
+    async def record(self, entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()) -> None:
         await self._commit()
         self.entries += entries
 
@@ -138,7 +138,9 @@ class FakeLedger:
         await self._commit()
         return {key: self.inbox[scope, key] for key in keys if (scope, key) in self.inbox}
 
-    async def store(self, owed: Sequence[Owed], entries: Sequence[Entry] = (), inbox: Sequence[InboxRow] = ()) -> None:
+    async def store(
+        self, owed: Sequence[Owed], entries: Sequence[LogEntry] = (), inbox: Sequence[InboxRow] = ()
+    ) -> None:
         await self._commit()
         for each in owed:
             wait = max(0.0, (each.due_at - each.at) / 1e6) if each.due_at else 0.0

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gateway.ledger.states import Kind
+from gateway.ledger.states import EventKind
 
 
 class Role(StrEnum):
@@ -45,40 +45,40 @@ class Life(NamedTuple):
     stay: Role
 
 
-LIVES: Final[Mapping[Kind, Life]] = {
-    Kind.ACCEPTED:          Life(Role.OPENS, Role.NOTES),
-    Kind.SCHEDULED:         Life(Role.OPENS, Role.NOTES),
-    Kind.RESENT:            Life(Role.HOLDS, Role.NOTES),
-    Kind.CONFIRMED:         Life(Role.ENDS, Role.OPENS),
-    Kind.UNROUTABLE:        Life(Role.ENDS, Role.NOTES),
-    Kind.REFUSED:           Life(Role.ENDS, Role.NOTES),
-    Kind.NOT_SENT:          Life(Role.ENDS, Role.NOTES),
-    Kind.CANCELLED:         Life(Role.ENDS, Role.NOTES),
-    Kind.UNKNOWN:           Life(Role.DOUBTS, Role.NOTES),
-    Kind.RECEIVED:          Life(Role.NOTES, Role.HOLDS),
-    Kind.DELIVERED:         Life(Role.NOTES, Role.HOLDS),
-    Kind.EXTENDED:          Life(Role.NOTES, Role.HOLDS),
-    Kind.RELEASED:          Life(Role.NOTES, Role.HOLDS),
-    Kind.LEASE_EXPIRED:     Life(Role.NOTES, Role.HOLDS),
-    Kind.LEASE_LOST:        Life(Role.NOTES, Role.HOLDS),
-    Kind.STORED:            Life(Role.NOTES, Role.HOLDS),
-    Kind.PREPARED:          Life(Role.NOTES, Role.HOLDS),
-    Kind.ATTEMPT_FAILED:    Life(Role.NOTES, Role.HOLDS),
-    Kind.DEAD:              Life(Role.NOTES, Role.HOLDS),
-    Kind.REVIVED:           Life(Role.NOTES, Role.HOLDS),
-    Kind.ACKNOWLEDGED:      Life(Role.NOTES, Role.ENDS),
-    Kind.FORWARDED:         Life(Role.NOTES, Role.ENDS),
-    Kind.SPOOLED:           Life(Role.NOTES, Role.ENDS),
-    Kind.REJECTED:          Life(Role.NOTES, Role.LEAVES),
-    Kind.DISCARDED:         Life(Role.NOTES, Role.LEAVES),
-    Kind.DEAD_LETTERED:     Life(Role.NOTES, Role.LEAVES),
-    Kind.FILTERED:          Life(Role.NOTES, Role.LEAVES),
-    Kind.LOOPED:            Life(Role.NOTES, Role.LEAVES),
-    Kind.PURGED:            Life(Role.NOTES, Role.LEAVES),
-    Kind.REDUCED:           Life(Role.NOTES, Role.NOTES),
-    Kind.DUPLICATE_DROPPED: Life(Role.NOTES, Role.NOTES),
-    Kind.REPLIED:           Life(Role.NOTES, Role.NOTES),
-    Kind.REPLAYED:          Life(Role.NOTES, Role.LEAVES),
+LIVES: Final[Mapping[EventKind, Life]] = {
+    EventKind.ACCEPTED:          Life(Role.OPENS, Role.NOTES),
+    EventKind.SCHEDULED:         Life(Role.OPENS, Role.NOTES),
+    EventKind.RESENT:            Life(Role.HOLDS, Role.NOTES),
+    EventKind.CONFIRMED:         Life(Role.ENDS, Role.OPENS),
+    EventKind.UNROUTABLE:        Life(Role.ENDS, Role.NOTES),
+    EventKind.REFUSED:           Life(Role.ENDS, Role.NOTES),
+    EventKind.NOT_SENT:          Life(Role.ENDS, Role.NOTES),
+    EventKind.CANCELLED:         Life(Role.ENDS, Role.NOTES),
+    EventKind.UNKNOWN:           Life(Role.DOUBTS, Role.NOTES),
+    EventKind.RECEIVED:          Life(Role.NOTES, Role.HOLDS),
+    EventKind.DELIVERED:         Life(Role.NOTES, Role.HOLDS),
+    EventKind.EXTENDED:          Life(Role.NOTES, Role.HOLDS),
+    EventKind.RELEASED:          Life(Role.NOTES, Role.HOLDS),
+    EventKind.LEASE_EXPIRED:     Life(Role.NOTES, Role.HOLDS),
+    EventKind.LEASE_LOST:        Life(Role.NOTES, Role.HOLDS),
+    EventKind.STORED:            Life(Role.NOTES, Role.HOLDS),
+    EventKind.PREPARED:          Life(Role.NOTES, Role.HOLDS),
+    EventKind.ATTEMPT_FAILED:    Life(Role.NOTES, Role.HOLDS),
+    EventKind.DEAD:              Life(Role.NOTES, Role.HOLDS),
+    EventKind.REVIVED:           Life(Role.NOTES, Role.HOLDS),
+    EventKind.ACKNOWLEDGED:      Life(Role.NOTES, Role.ENDS),
+    EventKind.FORWARDED:         Life(Role.NOTES, Role.ENDS),
+    EventKind.SPOOLED:           Life(Role.NOTES, Role.ENDS),
+    EventKind.REJECTED:          Life(Role.NOTES, Role.LEAVES),
+    EventKind.DISCARDED:         Life(Role.NOTES, Role.LEAVES),
+    EventKind.DEAD_LETTERED:     Life(Role.NOTES, Role.LEAVES),
+    EventKind.FILTERED:          Life(Role.NOTES, Role.LEAVES),
+    EventKind.LOOPED:            Life(Role.NOTES, Role.LEAVES),
+    EventKind.PURGED:            Life(Role.NOTES, Role.LEAVES),
+    EventKind.REDUCED:           Life(Role.NOTES, Role.NOTES),
+    EventKind.DUPLICATE_DROPPED: Life(Role.NOTES, Role.NOTES),
+    EventKind.REPLIED:           Life(Role.NOTES, Role.NOTES),
+    EventKind.REPLAYED:          Life(Role.NOTES, Role.LEAVES),
 }  # fmt: skip
 """Kind -> its roles. ``forwarded`` ends a stay at the bridge's source and begins one at its target, and
 ``dead_lettered`` one at the dead-letter place; ``replayed`` ends that of a dead message, which the ledger gives up with
@@ -90,7 +90,7 @@ class Flow(NamedTuple):
 
     writes: str
     """Who writes it down."""
-    roles: Mapping[Kind, str]
+    roles: Mapping[EventKind, str]
     """Kind -> ``begins``, ``holds``, ``ends`` or ``notes``."""
 
 
@@ -100,7 +100,7 @@ def _flow(writes: str, text: str) -> Flow:
     for part in text.split("|"):
         verb, _, kinds = part.partition(":")
         for kind in kinds.split():
-            roles[Kind(kind)] = verb.strip()
+            roles[EventKind(kind)] = verb.strip()
     return Flow(writes, roles)
 
 
@@ -156,6 +156,7 @@ def kinds(*, publish: Role | None = None, stay: Role | None = None) -> tuple[str
 FINAL: Final = tuple(
     kind.value
     for kind, life in LIVES.items()
-    if life.publish in (Role.ENDS, Role.DOUBTS) or (life.stay in (Role.ENDS, Role.LEAVES) and kind is not Kind.REPLAYED)
+    if life.publish in (Role.ENDS, Role.DOUBTS)
+    or (life.stay in (Role.ENDS, Role.LEAVES) and kind is not EventKind.REPLAYED)
 )
 """The kinds after which a publish or a stay is over: what latencies are taken of."""

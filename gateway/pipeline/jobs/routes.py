@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.ledger.states import Kind
+from gateway.ledger.states import EventKind
 
 REPLAY: Final = "replay"
 UNKNOWN: Final = "(unknown)"
@@ -41,7 +41,7 @@ def text_of(key: str) -> str:
 _NAMELESS: Final = ("accepted", "confirmed", "resent", "unroutable", "refused", "not_sent", "unknown", "scheduled",
                     "cancelled", "received", "replied")  # fmt: skip
 """Kinds of which the detail names no bridge, subscription or tap, or is not asked for it."""
-_BRIDGED: Final = (Kind.PREPARED, Kind.FORWARDED, Kind.REDUCED, Kind.LOOPED)
+_BRIDGED: Final = (EventKind.PREPARED, EventKind.FORWARDED, EventKind.REDUCED, EventKind.LOOPED)
 
 
 def _listed(kinds: tuple[str, ...]) -> str:

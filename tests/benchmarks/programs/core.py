@@ -18,7 +18,7 @@ from gateway import __version__
 from gateway.app import COLLECTOR
 from gateway.config import BrokerSettings, LedgerSettings
 from gateway.core import Gateway, Publication
-from gateway.ledger import Entry, InboxRow, Ledger
+from gateway.ledger import InboxRow, Ledger, LogEntry
 from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
@@ -30,7 +30,7 @@ from tests.benchmarks.programs.clock import Stopwatch, largest
 class Forgetful(Ledger):
     """A ledger that keeps no events: what the core does by itself."""
 
-    async def record(self, entries: Sequence[Entry], inbox: Sequence[InboxRow] = ()) -> list[int]:
+    async def record(self, entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()) -> list[int]:
         """Forget them."""
         return [0] * len(entries)
 

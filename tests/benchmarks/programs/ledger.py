@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from gateway.config import LedgerSettings
-from gateway.ledger import Entry, Kind, Ledger, MessageIds, NewMessage
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, NewMessage
 from tests.benchmarks.programs.clock import Stopwatch, largest, percentile
 
 BODY = b"x" * 256
@@ -59,8 +59,8 @@ async def _run(job: dict[str, Any]) -> dict[str, Any]:
         while (began := time.perf_counter()) < until:
             message_id = ids()
             at = time.time_ns() // 1000
-            accepted = Entry(message_id, Kind.ACCEPTED, at, "rabbit", "0-9-1", None, MESSAGE)
-            await ledger.record([accepted, Entry(message_id, Kind.CONFIRMED, at, "rabbit", "0-9-1")])
+            accepted = LogEntry(message_id, EventKind.ACCEPTED, at, "rabbit", "0-9-1", None, MESSAGE)
+            await ledger.record([accepted, LogEntry(message_id, EventKind.CONFIRMED, at, "rabbit", "0-9-1")])
             times.append(time.perf_counter() - began)
 
     until = time.perf_counter() + job["seconds"] / 10

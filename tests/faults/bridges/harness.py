@@ -39,7 +39,7 @@ from gateway.errors import GatewayError, NotFound
 from gateway.fidelity import annotation
 from gateway.ledger.encoding import parse
 from gateway.ledger.ids import id_text
-from gateway.ledger.states import Kind, state_of
+from gateway.ledger.states import EventKind, state_of
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
 from tests.faults import checker as common
@@ -471,7 +471,7 @@ class BridgeRun:
         for id, events in groupby(rows, key=lambda row: bytes(row[0])):
             if id in names:
                 listed = list(events)
-                state = state_of(Kind(kind) for _, kind, _ in listed)
+                state = state_of(EventKind(kind) for _, kind, _ in listed)
                 target = parse(listed[-1][2]).get("target", "")
                 found[id_text(id)] = Recorded(parse(names[id]).get("message_id", ""), str(state), str(target))
         return found

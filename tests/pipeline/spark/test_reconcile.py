@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from gateway.config import PipelineSettings
-from gateway.ledger.states import Kind
+from gateway.ledger.states import EventKind
 from gateway.message import Message
 from gateway.pipeline.jobs.base import Context, options_of
 from gateway.pipeline.jobs.breaks import unlike, unopened
@@ -32,10 +32,10 @@ from tests.pipeline.house import MID, NEW, OLD, House, house
 from tests.pipeline.spark.cases import CASES, FORGOTTEN
 
 UNDRIVEN = {
-    Kind.UNKNOWN, Kind.RESENT,  # a broker that says nothing
-    Kind.PREPARED,  # a bridge in distributed transactions, to a broker of 0-10
-    Kind.LEASE_EXPIRED, Kind.LEASE_LOST,  # they take ten seconds, and a broken channel
-    Kind.DEAD_LETTERED, Kind.LOOPED, Kind.REDUCED, Kind.DUPLICATE_DROPPED,
+    EventKind.UNKNOWN, EventKind.RESENT,  # a broker that says nothing
+    EventKind.PREPARED,  # a bridge in distributed transactions, to a broker of 0-10
+    EventKind.LEASE_EXPIRED, EventKind.LEASE_LOST,  # they take ten seconds, and a broken channel
+    EventKind.DEAD_LETTERED, EventKind.LOOPED, EventKind.REDUCED, EventKind.DUPLICATE_DROPPED,
 }  # fmt: skip
 """Kinds that no flow of the house writes; :func:`test_flows_that_take_a_broken_broker` makes them up."""
 
@@ -133,8 +133,8 @@ def _named(found: Found) -> set[tuple[str, str, str]]:
 def test_every_flow_is_driven_and_none_is_a_break(spark: SparkSession, seen: tuple[Seen, Seen]) -> None:
     clean, _ = seen
     events = spark.read.parquet(str(clean.events))
-    kinds = {Kind(row.kind) for row in events.select("kind").distinct().collect()}
-    assert kinds == set(Kind) - UNDRIVEN
+    kinds = {EventKind(row.kind) for row in events.select("kind").distinct().collect()}
+    assert kinds == set(EventKind) - UNDRIVEN
     assert {kind for flow in FLOWS.values() for kind in flow.roles} == kinds | UNDRIVEN
     times = pq.read_table(clean.events, columns=["at", "accepted_at"]).to_pydict()
     assert datetime.now(UTC) - min(times["at"] + times["accepted_at"]) < timedelta(hours=1), "microseconds, all of them"

@@ -6,15 +6,15 @@ from itertools import chain
 
 import pytest
 
-from gateway.ledger.states import RULES, Kind, Phase
+from gateway.ledger.states import RULES, EventKind, MessagePhase
 from gateway.pipeline.jobs.lives import FINAL, FLOWS, LIVES, Role
 
 ENDS = {Role.ENDS, Role.LEAVES, Role.DOUBTS}
 
 
 def test_every_kind_has_its_roles_and_is_written_in_some_flow() -> None:
-    assert set(LIVES) == set(Kind)
-    assert set(chain.from_iterable(flow.roles for flow in FLOWS.values())) == set(Kind)
+    assert set(LIVES) == set(EventKind)
+    assert set(chain.from_iterable(flow.roles for flow in FLOWS.values())) == set(EventKind)
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -35,9 +35,9 @@ def test_what_ends_in_a_flow_ends_something(name: str) -> None:
 
 def test_the_phases_of_the_ledger_and_the_roles_agree() -> None:
     for kind, life in LIVES.items():
-        if RULES[kind].phase is Phase.CONSUME:
+        if RULES[kind].phase is MessagePhase.CONSUME:
             assert life.publish is Role.NOTES, kind
-        elif kind is not Kind.CONFIRMED:  # the one that ends the one and begins the other
+        elif kind is not EventKind.CONFIRMED:  # the one that ends the one and begins the other
             assert life.stay is Role.NOTES, kind
 
 
