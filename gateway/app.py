@@ -71,7 +71,7 @@ from gateway.ledger import Ledger
 from gateway.ledger.api_keys import KEYS_PURPOSE, KeyMacs
 from gateway.ledger.audit import PURPOSE
 from gateway.memory import given_back
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
 from gateway.reload import Reloads, Running
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
@@ -468,10 +468,10 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
 
 def _outbound(
     config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int], budgets: Budgets
-) -> tuple[Rules, GuardedTransport]:
+) -> tuple[OutboundRules, GuardedTransport]:
     """The transport for requests to URLs that others set; and its rules, to which ports of ours may be added."""
     settings = config.outbound
-    rules = Rules(settings.allow, ports=settings.ports, plain=settings.plain)
+    rules = OutboundRules(settings.allow, ports=settings.ports, plain=settings.plain)
     for listener in listeners:
         rules.listens(*listener.getsockname()[:2])
     host = config.embedded.host
@@ -484,7 +484,7 @@ def _outbound(
     return rules, GuardedTransport(rules, limits, lookups=budgets["lookups"])
 
 
-def _issuer(rules: Rules, stack: AsyncExitStack) -> GuardedTransport:
+def _issuer(rules: OutboundRules, stack: AsyncExitStack) -> GuardedTransport:
     """The transport for the keys of an issuer of tokens."""
     limits = dataclasses.replace(DEFAULT_OUTBOUND_LIMITS, body_kept=SET_MAX, connections=2, connections_per_site=2)
     transport = GuardedTransport(rules, limits)
@@ -555,7 +555,9 @@ async def _tell_head(endpoints: Endpoints, name: str, head: Mapping[str, Any]) -
 
 
 @asynccontextmanager
-async def _peer_port(config: Config, peers: Peers, api: Api, rules: Rules, bounds: Bounds) -> AsyncIterator[PeerPort]:
+async def _peer_port(
+    config: Config, peers: Peers, api: Api, rules: OutboundRules, bounds: Bounds
+) -> AsyncIterator[PeerPort]:
     """Be there for the other processes as long as the block."""
     host = config.cluster.host
     with contextlib.closing(_listen(host, config.cluster.port, "cluster")) as listener:

@@ -22,7 +22,7 @@ Holder = tuple[ClientKind, str]
 """Kind and name of a client: a key that is called like an address has a share of its own."""
 
 
-class Client(NamedTuple):
+class ShareHolder(NamedTuple):
     """Whose share counts: a key's or token's client, a user of the embedded broker, or an address."""
 
     name: str
@@ -40,14 +40,14 @@ class Client(NamedTuple):
 
 
 NOTHING: Final[Mapping[str, int]] = {}
-ALONE: Final = Client("", is_admin=True, is_alone=True)
+ALONE: Final = ShareHolder("", is_admin=True, is_alone=True)
 """Who works with the gateway in its own process, with nobody beside it."""
-ON_BEHALF: Final[ContextVar[Client]] = ContextVar("on_behalf", default=ALONE)
+ON_BEHALF: Final[ContextVar[ShareHolder]] = ContextVar("on_behalf", default=ALONE)
 """For whom the task under way works: the client of a request, or the gateway itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class BudgetResource:
     """One thing that clients share."""
 
     name: str
@@ -70,116 +70,116 @@ class Resource:
     """The setting of the largest amount that a request may need. A client that holds nothing may take that much."""
 
 
-RESOURCES: Final[Mapping[str, Resource]] = {
+RESOURCES: Final[Mapping[str, BudgetResource]] = {
     row.name: row
     for row in (
-        Resource(
+        BudgetResource(
             "requests", "HTTP requests under way", 1_000, "http.concurrency", "process",
             "Wait for answers before you send more requests.",
         ),
-        Resource(
+        BudgetResource(
             "leases", "messages held by brokers under leases", 10_000, "http.leases_max", "process",
             "Settle some of them, or pull fewer.",
         ),
-        Resource(
+        BudgetResource(
             "lease_bytes", "bytes of messages held by brokers under leases", 512 << 20, "http.leases_bytes_max",
             "process", "Settle some of them, or pull fewer.", one="http.body_max",
         ),
-        Resource(
+        BudgetResource(
             "streams", "streams and pulls that wait", 750, "budgets.totals", "process",
             "End one, or pull with `wait` 0.", within="requests",
         ),
-        Resource(
+        BudgetResource(
             "bytes", "bytes of bodies of requests, and of messages in answers, under way", 512 << 20,
             "http.bodies_max", "process",
             "Wait for answers before you send more, or send smaller batches.", one="http.body_max",
         ),
-        Resource(
+        BudgetResource(
             "lookups", "DNS lookups of endpoints under way", 16, "budgets.totals", "process",
             "Wait for the answers of the name server.",
         ),
-        Resource(
+        BudgetResource(
             "outbound_requests", "`:test` and `:verify` requests under way", 64, "budgets.totals", "process",
             "Wait for their answers, or lower the deadline of the endpoint.",
         ),
-        Resource(
+        BudgetResource(
             "scheduled", "scheduled publishes in the ledger", 1_000_000, "budgets.totals", "ledger",
             "Cancel some of them, or wait until they are sent.",
         ),
-        Resource(
+        BudgetResource(
             "scheduled_bytes", "bytes of scheduled publishes in the ledger", 4 << 30, "budgets.totals", "ledger",
             "Cancel some of them, or wait until they are sent.",
         ),
-        Resource(
+        BudgetResource(
             "idempotency_keys", "Idempotency-Keys in the ledger", 10_000_000, "budgets.totals", "ledger",
             "Publish without a key, or wait until keys expire (ledger.key_retention).",
         ),
-        Resource(
+        BudgetResource(
             "connections", "HTTP connections", 4_000, "http.connections", "process",
             "Use a connection for more than one request.",
         ),
-        Resource(
+        BudgetResource(
             "ops_connections", "connections of the operations port", 256, "budgets.totals", "process",
             "Close idle ones.", is_split=False,
         ),
-        Resource(
+        BudgetResource(
             "cluster_connections", "connections of the cluster port", 256, "budgets.totals", "process",
             "Close idle ones.", is_split=False,
         ),
-        Resource(
+        BudgetResource(
             "subscriptions", "subscriptions", 10_000, "budgets.totals", "ledger",
             "Delete some of them.",
         ),
-        Resource(
+        BudgetResource(
             "endpoints", "endpoints", 10_000, "budgets.totals", "ledger",
             "Delete some of them.",
         ),
-        Resource(
+        BudgetResource(
             "bridges", "bridges", 4_000, "budgets.totals", "ledger",
             "Delete some of them, or define them in the configuration file.",
         ),
-        Resource(
+        BudgetResource(
             "taps", "taps", 4_000, "budgets.totals", "ledger",
             "Delete some of them, or define them in the configuration file.",
         ),
-        Resource(
+        BudgetResource(
             "ledger_rows", "rows that wait for the ledger", 50_000, "ledger.queue_max", "process",
             "What is over the share waits until rows are written.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_connections", "connections of a user to the embedded broker", 4_096, "embedded.connections",
             "process", "Use a connection for more than one channel.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_bytes", "bytes of messages in the embedded broker that a user has published", 256 << 20,
             "embedded.queue_memory", "process", "Have them consumed, or publish fewer.", one="embedded.message_max",
         ),
-        Resource(
+        BudgetResource(
             "embedded_channels", "channels of a user of the embedded broker", 65_536, "embedded.channels", "process",
             "Close some of them.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_exchanges", "exchanges in the embedded broker that a user has declared", 65_536,
             "embedded.exchanges", "process", "Delete some of them.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_queues", "queues in the embedded broker that a user has declared", 65_536, "embedded.queues",
             "process", "Delete some of them.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_bindings", "bindings in the embedded broker that a user has made", 262_144, "embedded.bindings",
             "process", "Unbind some of them.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_consumers", "consumers of a user of the embedded broker", 65_536, "embedded.consumers", "process",
             "Cancel some of them.",
         ),
-        Resource(
+        BudgetResource(
             "embedded_declared_bytes",
             "bytes of names, keys and arguments in the embedded broker that a user has declared", 64 << 20,
             "embedded.declared_bytes", "process", "Delete some of what it has declared.",
         ),
-        Resource(
+        BudgetResource(
             "held_bytes", "bytes of messages that pushed subscriptions, bridges and taps hold", 1 << 30,
             "budgets.totals", "process", "Lower prefetch_octets of some of them.", is_split=False,
         ),
@@ -194,7 +194,7 @@ MOST: Final = 1 << 60
 """More than there is of anything."""
 
 
-class Standing(NamedTuple):
+class BudgetStanding(NamedTuple):
     """How much of a resource is held, and may be."""
 
     held: int
@@ -214,7 +214,7 @@ class Holdings:
         "share", "total",
     )  # fmt: skip
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: BudgetResource) -> None:
         self.resource = resource
         self._held: dict[Holder, int] = {}
         self._kept: dict[Holder, int] = {}
@@ -247,17 +247,17 @@ class Holdings:
         if self.on_change is not None:
             self.on_change()
 
-    def share_of(self, client: Client) -> int:
+    def share_of(self, client: ShareHolder) -> int:
         """Return how much the client may hold."""
         if client.is_alone:
             return self.total
         return self._shares.get(client.name, self.share) if client.kind == "client" else self.share
 
-    def room_of(self, client: Client) -> int:
+    def room_of(self, client: ShareHolder) -> int:
         """Return how much more the client may take now; 0 or less: nothing."""
         return min(self.share_of(client) - self.held_by(client), self._bound(client) - self._sum)
 
-    def take(self, client: Client, amount: int = 1, *, forced: bool = False) -> None:
+    def take(self, client: ShareHolder, amount: int = 1, *, forced: bool = False) -> None:
         """Take an amount of the resource for a client.
 
         Args:
@@ -284,13 +284,13 @@ class Holdings:
         self._held[holder] = mine + amount
         self._sum += amount
 
-    def check(self, client: Client) -> int:
+    def check(self, client: ShareHolder) -> int:
         """Return how much more the client may take now, at least 1. Raises as :meth:`take` where that is nothing."""
         with self.hold(client):
             pass
         return max(1, self.room_of(client))
 
-    def give(self, client: Client, amount: int = 1) -> None:
+    def give(self, client: ShareHolder, amount: int = 1) -> None:
         """Give back an amount that the client has taken."""
         if not amount:
             return
@@ -334,7 +334,7 @@ class Holdings:
         self._kept = kept
 
     @contextmanager
-    def hold(self, client: Client, amount: int = 1) -> Iterator[None]:
+    def hold(self, client: ShareHolder, amount: int = 1) -> Iterator[None]:
         """Take an amount as long as the block. Raises as :meth:`take`."""
         self.take(client, amount)
         try:
@@ -342,7 +342,7 @@ class Holdings:
         finally:
             self.give(client, amount)
 
-    def exceeded(self, client: Client, held: int, amount: int, share: int) -> BudgetExceeded:
+    def exceeded(self, client: ShareHolder, held: int, amount: int, share: int) -> BudgetExceeded:
         """Return the error of a client at its share, for those who count elsewhere, too."""
         name = self.resource.name
         more = f" and asks for {amount:,} more" if amount > 1 else ""
@@ -352,20 +352,20 @@ class Holdings:
             f"{self.total:,}. {self.resource.advice}"
         )
 
-    def held_by(self, client: Client) -> int:
+    def held_by(self, client: ShareHolder) -> int:
         """Return how much the client holds."""
         holder = client.holder
         return self._held.get(holder, 0) + self._kept.get(holder, 0)
 
-    def largest(self, count: int) -> list[tuple[Client, int]]:
+    def largest(self, count: int) -> list[tuple[ShareHolder, int]]:
         """Return the clients that hold most, with what they hold."""
         most = sorted(self._all().items(), key=lambda pair: (-pair[1], pair[0]))[:count]
-        return [(Client(name, kind=kind), held) for (kind, name), held in most]
+        return [(ShareHolder(name, kind=kind), held) for (kind, name), held in most]
 
-    def standing(self) -> Standing:
+    def standing(self) -> BudgetStanding:
         """Return how much is held."""
         largest = max(self._all().values(), default=0)
-        return Standing(self.held, self.total, self.share, largest)
+        return BudgetStanding(self.held, self.total, self.share, largest)
 
     def _all(self) -> Mapping[Holder, int]:
         """Client -> what it holds."""
@@ -380,7 +380,7 @@ class Holdings:
         """How much all clients hold."""
         return self._sum if self.measure is None else sum(self.measure().values())
 
-    def has_room(self, client: Client) -> bool:
+    def has_room(self, client: ShareHolder) -> bool:
         """Whether there is more of it for such a client, whatever the client's share."""
         return self._sum < self._bound(client)
 
@@ -390,7 +390,7 @@ class Holdings:
         if self.on_refused is not None:
             self.on_refused(self.resource.name, reached)
 
-    def _bound(self, client: Client) -> int:
+    def _bound(self, client: ShareHolder) -> int:
         return self.total if client.is_admin else self.total - self.reserve
 
 

@@ -18,12 +18,12 @@ from typing import Final
 from gateway import __version__
 from gateway.config import TlsSettings, TracingSettings
 from gateway.errors import ConfigurationError, EncodeError
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, Answer, GuardedTransport, Rules
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, HttpAnswer, OutboundRules
 from gateway.outbound.hosts import Site, split_url
 from gateway.outbound.requests import OURS
 from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
-from gateway.tracing import Exporter, Form, Tracer
+from gateway.tracing import Exporter, OtlpForm, Tracer
 
 FLUSH_WITHIN: Final = 3.0
 """How long the last spans may take at the end, in seconds."""
@@ -58,19 +58,19 @@ class Collector:
         if not settings.endpoint:
             return lambda: self._use(settings, headers, None)
         site = check(settings)
-        rules = Rules((site.host if site.literal is None else str(site.literal),), own=self._own)
+        rules = OutboundRules((site.host if site.literal is None else str(site.literal),), own=self._own)
         limits = dataclasses.replace(
             DEFAULT_OUTBOUND_LIMITS, deadline=settings.timeout, connections=2, connections_per_site=2
         )
         transport = GuardedTransport(rules, limits, tls=TlsSettings(ca_file=settings.ca_file))
 
-        async def post(body: bytes, within: float) -> Answer:
+        async def post(body: bytes, within: float) -> HttpAnswer:
             return await transport.send("POST", settings.endpoint, headers, body, within=within, repeatable=True)
 
         def use() -> None:
             exporter = Exporter(
                 self.tracer,
-                Form(resource(settings), __version__),
+                OtlpForm(resource(settings), __version__),
                 post,
                 lambda outcome, count: self._metrics.trace_spans.labels(outcome).inc(count),
                 batch_max=settings.batch_max,

@@ -22,7 +22,7 @@ import msgspec
 from gateway.access import configured
 from gateway.access.access import Access
 from gateway.api.app import Api
-from gateway.api.auth import Keys
+from gateway.api.auth import ConfiguredKeys
 from gateway.api.reloads import BrokerThen, Change, Reload
 from gateway.bridges import Bridges
 from gateway.bridges.supervisor import BRIDGE_KIND
@@ -48,7 +48,7 @@ from gateway.errors import (
     ReloadRefused,
     RestartNeeded,
 )
-from gateway.outbound import GuardedTransport, Rules
+from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.threads import threads
 from gateway.taps import Taps
@@ -146,7 +146,7 @@ class Running:
     access: Access
     api: Api
     spans: Collector
-    rules: Rules
+    rules: OutboundRules
     transports: Sequence[GuardedTransport]
     issuer: GuardedTransport
     """Reads the keys of the issuer of tokens."""
@@ -253,7 +253,7 @@ class Reloads:
             callers = running.access.reconfigure(config, running.issuer, guard)
         finally:
             await guard.aclose()
-        keys = await threads.run(Keys, config.api_keys)
+        keys = await threads.run(ConfiguredKeys, config.api_keys)
         plan.commit += [lambda: _close_soon(callers()), lambda: running.api.reconfigure(config.http, keys)]
         endpoints = await running.endpoints.prepare(config.endpoints)
         await self._check_use(config)
@@ -276,9 +276,9 @@ class Reloads:
         await self._connect(config, plan)
         return plan
 
-    def _check_rules(self, config: Config, plan: _Plan) -> Rules:
+    def _check_rules(self, config: Config, plan: _Plan) -> OutboundRules:
         running, settings = self._running, config.outbound
-        rules = Rules(settings.allow, ports=settings.ports, plain=settings.plain)
+        rules = OutboundRules(settings.allow, ports=settings.ports, plain=settings.plain)
         if settings != self.config.outbound:
 
             def commit() -> None:

@@ -34,7 +34,7 @@ COUNTED_ELSEWHERE: Final = frozenset({"http.request"})
 """Events that are bounded where they are written."""
 
 
-class Window:
+class RepeatWindow:
     """What is known of one kind of line."""
 
     __slots__ = ("began", "last", "withheld", "written")
@@ -52,7 +52,7 @@ class Repeats:
 
     def __init__(self, clock: Callable[[], float] = monotonic_time) -> None:
         self._clock = clock
-        self._windows: OrderedDict[Hashable, Window] = OrderedDict()
+        self._windows: OrderedDict[Hashable, RepeatWindow] = OrderedDict()
         """The oldest first."""
 
     def admits(self, record: logging.LogRecord) -> bool:
@@ -62,7 +62,7 @@ class Repeats:
         key = _kind(record)
         window = self._windows.get(key)
         if window is None:
-            window = self._windows[key] = Window(self._clock())
+            window = self._windows[key] = RepeatWindow(self._clock())
         if window.written < BURST:
             window.written += 1
             return True
@@ -86,7 +86,7 @@ class Repeats:
         return found
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class RepeatLines(logging.StreamHandler[TextIO]):
     """Writes lines, but not each repeat."""
 
     def __init__(self, stream: TextIO, repeats: Repeats | None = None) -> None:

@@ -5,9 +5,8 @@ all others together under :data:`OTHER`: counters and histograms add up there; a
 sum of what it stands for, by its meaning. So one of ten thousand bridges that is down is seen, without ten thousand
 series. A name is forgotten when the last of its series is removed, and another takes its place.
 
-And there is an end to all of it: a :class:`Budget` is shared by the metrics of a gateway, and what is beyond it counts
-nowhere, which is counted.
-"""
+And there is an end to all of it: a :class:`SeriesBudget` is shared by the metrics of a gateway, and what is beyond it
+counts nowhere, which is counted."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Together = Callable[[Iterable[float]], float]
 """What a gauge is of many: ``min``, ``max`` or ``sum``."""
 
 
-class Budget:
+class SeriesBudget:
     """How many series there may be, and which names have some of their own."""
 
     def __init__(self, series: int, names: Mapping[str, int]) -> None:
@@ -101,7 +100,7 @@ class Family(Generic[M]):
         name: str,
         text: str,
         labels: Sequence[str],
-        budget: Budget,
+        budget: SeriesBudget,
         registry: CollectorRegistry,
         together: Together = sum,
         **options: Any,

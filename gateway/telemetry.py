@@ -28,9 +28,9 @@ from prometheus_client import (
 )
 
 from gateway.budgets import Budgets, Holdings
-from gateway.repeats import FIELDS, Lines
+from gateway.repeats import FIELDS, RepeatLines
 from gateway.runtime.tasks import FAILED_TASK
-from gateway.series import SERIES_MAX, Budget, Family, M, Together, series_of
+from gateway.series import SERIES_MAX, Family, M, SeriesBudget, Together, series_of
 
 LOGGER: Final = logging.getLogger("gateway")
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -66,7 +66,7 @@ class JsonFormatter(logging.Formatter):
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     """Send all logs, uvicorn's included, to ``stream`` (standard error) as JSON. Replaces what was set up before."""
-    handler = Lines(stream or sys.stderr)
+    handler = RepeatLines(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -109,7 +109,7 @@ def trace_id() -> str:
 def settle_lines() -> None:
     """Write what was withheld of lines that came again and again, and is not withheld any longer."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, Lines):
+        if isinstance(handler, RepeatLines):
             handler.settle()
 
 
@@ -126,7 +126,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began: a second one for each
         self.registry = CollectorRegistry()
         self.names = names
-        self.budget = Budget(series, {"broker": max(names, BROKERS_MIN), **dict.fromkeys(NAMED, names)})
+        self.budget = SeriesBudget(series, {"broker": max(names, BROKERS_MIN), **dict.fromkeys(NAMED, names)})
         self.budget.take(PROCESS_SERIES)
         counter, gauge, histogram = self._counter, self._gauge, self._histogram
 

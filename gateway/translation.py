@@ -1,10 +1,9 @@
 """What becomes of a message at a target, before it is sent there.
 
-A :class:`Target` is one connection's version, product and login. :meth:`Target.losses` says by name what would be lost
-(:data:`gateway.fidelity.LOSSES`): nothing, nearly always, and that is seen at a glance. :meth:`Target.explain` goes
-through the message field by field, with reasons, and takes its time. Both ask the translation that sends the messages,
-so that they cannot disagree with it.
-"""
+A :class:`TranslationTarget` is one connection's version, product and login. :meth:`TranslationTarget.losses` says by
+name what would be lost (:data:`gateway.fidelity.LOSSES`): nothing, nearly always, and that is seen at a glance.
+:meth:`TranslationTarget.explain` goes through the message field by field, with reasons, and takes its time. Both ask
+the translation that sends the messages, so that they cannot disagree with it."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ class _Side(Protocol):
         """As the gateway reads them back."""
 
 
-class Target:
+class TranslationTarget:
     """What one connection can carry. Made by :func:`target_of`."""
 
     __slots__ = ("_side", "annotate", "frame_max", "login", "product", "version")
@@ -483,7 +482,7 @@ def target_of(
     frame_max: int = 0,
     dialect: str | None = None,
     clock: Callable[[], float] | None = None,
-) -> Target:
+) -> TranslationTarget:
     """The target that a connection is.
 
     Args:
@@ -494,10 +493,12 @@ def target_of(
     """
     protocol = protocol_of(version, dialect)
     if protocol.draft:
-        return Target(version, protocol.draft, login, annotate, frame_max or FRAME_MAX, _Draft(login, frame_max))
+        return TranslationTarget(
+            version, protocol.draft, login, annotate, frame_max or FRAME_MAX, _Draft(login, frame_max)
+        )
     if not protocol.is_classic:
         broker_j = not product or is_broker_j(product)
-        return Target(version, "qpid" if broker_j else "other", login, annotate, 0, _Native(login, broker_j))
+        return TranslationTarget(version, "qpid" if broker_j else "other", login, annotate, 0, _Native(login, broker_j))
     chosen = choose(protocol.dialects, product, dialect)
     side = _Classic(chosen, login, clock, frame_max)
-    return Target(version, chosen.name, login, annotate, frame_max or FRAME_MAX, side)
+    return TranslationTarget(version, chosen.name, login, annotate, frame_max or FRAME_MAX, side)

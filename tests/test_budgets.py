@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Client, Holdings, Resource
+from gateway.budgets import RESOURCES, BudgetBounds, BudgetResource, Budgets, Holdings, ShareHolder
 from gateway.config import Config, budget_bounds, load
 from gateway.config.budgets import check_budgets
 from gateway.errors import BudgetExceeded, ConfigurationError, Overloaded
 from gateway.telemetry import Metrics
 
-ALICE, BOB, ROOT = Client("alice"), Client("bob"), Client("root", is_admin=True)
+ALICE, BOB, ROOT = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("root", is_admin=True)
 
 
 def ten(share: float = 0.5, reserve: float = 0.2, **clients: float) -> Holdings:
@@ -65,7 +65,7 @@ def test_shares_of_a_client_and_of_one_that_is_alone() -> None:
     requests = ten(share=0.1, alice=0.8)
     assert requests.share_of(ALICE) == 8
     assert requests.share_of(BOB) == 1
-    assert requests.share_of(Client("anonymous", is_admin=True, is_alone=True)) == 10
+    assert requests.share_of(ShareHolder("anonymous", is_admin=True, is_alone=True)) == 10
     assert requests.room_of(BOB) == 1
     requests.take(ALICE, 8)
     assert requests.room_of(BOB) == 0
@@ -74,7 +74,7 @@ def test_shares_of_a_client_and_of_one_that_is_alone() -> None:
 
 def test_a_client_called_like_an_address_has_a_share_of_its_own() -> None:
     requests = ten(reserve=0.0, **{"192.0.2.1": 0.1})
-    key, address = Client("192.0.2.1"), Client("192.0.2.1", kind="address")
+    key, address = ShareHolder("192.0.2.1"), ShareHolder("192.0.2.1", kind="address")
     requests.take(address, 5)
     requests.take(key)
     assert (requests.held_by(key), requests.held_by(address)) == (1, 5)
@@ -126,7 +126,7 @@ def test_the_metrics_show_it() -> None:
 
 
 @pytest.mark.parametrize("row", RESOURCES.values(), ids=RESOURCES)
-def test_the_default_total_is_that_of_the_setting(row: Resource) -> None:
+def test_the_default_total_is_that_of_the_setting(row: BudgetResource) -> None:
     bounds = budget_bounds(load(None, {}))
     assert bounds.totals.get(row.name, row.total) == row.total
     assert row.setting == "budgets.totals" or row.name in bounds.totals
@@ -178,7 +178,7 @@ def test_what_the_ledger_keeps_counts_with_what_is_held() -> None:
         scheduled.take(ALICE)
     scheduled.keep("bob", -7)
     assert scheduled.standing().held == 3
-    assert scheduled.largest(10) == [(Client("carol"), 2), (ALICE, 1)]
+    assert scheduled.largest(10) == [(ShareHolder("carol"), 2), (ALICE, 1)]
 
 
 @pytest.mark.parametrize(

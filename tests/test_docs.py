@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gateway import commands, limits, operations
-from gateway.api.auth import Keys
+from gateway.api.auth import ConfiguredKeys
 from gateway.api.problems import PROBLEMS
 from gateway.message import PROPERTY_NAMES
 
@@ -85,7 +85,7 @@ def test_the_examples_are_configurations(tmp_path: Path) -> None:
     for number, text in enumerate(examples):
         path = tmp_path / f"{number}.toml"
         path.write_text(text, encoding="utf-8")
-        Keys(generate.config.load(path, {}).api_keys)
+        ConfiguredKeys(generate.config.load(path, {}).api_keys)
 
 
 def test_every_error_is_documented() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway import repeats
-from gateway.repeats import BURST, KINDS_MAX, WINDOW, Lines, Repeats
+from gateway.repeats import BURST, KINDS_MAX, WINDOW, RepeatLines, Repeats
 from gateway.telemetry import FOLLOWING, LOGGER, Following, JsonFormatter, log, set_up_logging, settle_lines
 
 
@@ -21,7 +21,7 @@ class Log:
     def __init__(self) -> None:
         self.now = 1_000.0
         self._stream = io.StringIO()
-        self.handler = Lines(self._stream, Repeats(lambda: self.now))
+        self.handler = RepeatLines(self._stream, Repeats(lambda: self.now))
         self.handler.setFormatter(JsonFormatter())
 
     @property

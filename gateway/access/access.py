@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from gateway.access.keys import StoredKeys
 from gateway.access.rates import Rates
 from gateway.access.scopes import Principal, principal_of
-from gateway.access.tokens import Tokens
+from gateway.access.tokens import IssuedTokens
 from gateway.access.trail import Trail
 from gateway.config import AccessSettings, Config, asks_for_credentials
 from gateway.errors import ConfigurationError
@@ -33,16 +33,16 @@ class Access:
         """How often an address may ask without a credential that counts; None: as often as it likes."""
         self.certificates = _callers(config)
         """Name in a certificate -> who that is."""
-        self.tokens: Tokens | None = None
+        self.tokens: IssuedTokens | None = None
         """Bearer tokens; None: none are taken."""
         if config.access.tokens.issuer and transport is not None:
-            self.tokens = Tokens(config.access.tokens, transport)
+            self.tokens = IssuedTokens(config.access.tokens, transport)
         self.trail = Trail(ledger) if self.required else None
         """The audit log; None: it is a development gateway, where nobody is told from anybody."""
 
     def reconfigure(
         self, config: Config, transport: GuardedTransport, guard: GuardedTransport
-    ) -> Callable[[], Tokens | None]:
+    ) -> Callable[[], IssuedTokens | None]:
         """Check what another configuration says of callers, and return what makes it count; whether they need a
         credential at all must be as before. That returns the tokens of before, to be closed, where there are others.
         ``guard`` has the rules by then of whom ``transport`` may call.
@@ -54,9 +54,9 @@ class Access:
         rates = Rates(settings.rate, settings.burst) if settings.rate and self.required else None
         takes_tokens = bool(settings.tokens.issuer)
         if takes_tokens:
-            Tokens(settings.tokens, guard)
+            IssuedTokens(settings.tokens, guard)
 
-        def commit() -> Tokens | None:
+        def commit() -> IssuedTokens | None:
             before = self._settings
             self._settings = settings
             self.keys.configured = frozenset(key.name for key in config.api_keys)
@@ -67,7 +67,7 @@ class Access:
                 self.strangers = _strangers(settings, self.required)
             if settings.tokens == before.tokens:
                 return None
-            old, self.tokens = self.tokens, Tokens(settings.tokens, transport) if takes_tokens else None
+            old, self.tokens = self.tokens, IssuedTokens(settings.tokens, transport) if takes_tokens else None
             return old
 
         return commit

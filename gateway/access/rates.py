@@ -33,7 +33,7 @@ def address_of(host: str) -> str:
     return "" if address.is_loopback else str(address)
 
 
-class Standing(NamedTuple):
+class RateStanding(NamedTuple):
     """How a caller stands after a request."""
 
     allowed: bool
@@ -58,7 +58,7 @@ class Rates:
         self.policy = f'"{policy}";q={int(self._burst)};w={ceil(self._burst / rate)}'
         """``RateLimit-Policy``."""
 
-    def take(self, caller: str, now: float) -> Standing:
+    def take(self, caller: str, now: float) -> RateStanding:
         """A request of a caller, at a time in seconds of any clock that does not go back."""
         tokens, at = self._buckets.pop(caller, (self._burst, now))
         tokens = min(self._burst, tokens + (now - at) * self._rate)
@@ -69,9 +69,9 @@ class Rates:
         if len(self._buckets) > CALLERS_MAX:
             self._buckets.popitem(last=False)
         retry_in = 0 if tokens >= 1 else ceil((1 - tokens) / self._rate)
-        return Standing(allowed, int(tokens), ceil((self._burst - tokens) / self._rate), retry_in)
+        return RateStanding(allowed, int(tokens), ceil((self._burst - tokens) / self._rate), retry_in)
 
-    def headers(self, standing: Standing) -> dict[str, str]:
+    def headers(self, standing: RateStanding) -> dict[str, str]:
         """What an answer says of it."""
         headers = {
             "ratelimit-policy": self.policy,

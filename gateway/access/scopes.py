@@ -30,26 +30,32 @@ _ENCODED: Final = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ScopeForm:
     """How a kind of scope is written, and what it allows."""
 
     text: str
     allows: str
 
 
-FORMS: Final[Mapping[str, Form]] = {
-    "publish": Form("publish:BROKER/EXCHANGE", "publish to that exchange, inspect it, schedule and see own publishes"),
-    "route": Form(
+FORMS: Final[Mapping[str, ScopeForm]] = {
+    "publish": ScopeForm(
+        "publish:BROKER/EXCHANGE", "publish to that exchange, inspect it, schedule and see own publishes"
+    ),
+    "route": ScopeForm(
         "route:BROKER/EXCHANGE/PATTERN", "the same, with routing keys that match the pattern and with no others"
     ),
-    "consume": Form("consume:BROKER/QUEUE", "pull, settle and stream subscriptions of that queue, inspect the queue"),
-    "subscribe": Form(
+    "consume": ScopeForm(
+        "consume:BROKER/QUEUE", "pull, settle and stream subscriptions of that queue, inspect the queue"
+    ),
+    "subscribe": ScopeForm(
         "subscribe:BROKER/QUEUE", "put, patch, read, pause, resume and delete subscriptions of that queue"
     ),
-    "broker": Form("broker:BROKER", "declare, inspect, bind, empty and delete queues and exchanges of that broker"),
-    "endpoint": Form("endpoint:NAME", "put, read, test, steer and delete that endpoint, renew its signing keys"),
-    "history": Form("history", "read what happened: messages without their bodies, events, counts"),
-    "admin": Form("admin", "everything, also what no other scope allows"),
+    "broker": ScopeForm(
+        "broker:BROKER", "declare, inspect, bind, empty and delete queues and exchanges of that broker"
+    ),
+    "endpoint": ScopeForm("endpoint:NAME", "put, read, test, steer and delete that endpoint, renew its signing keys"),
+    "history": ScopeForm("history", "read what happened: messages without their bodies, events, counts"),
+    "admin": ScopeForm("admin", "everything, also what no other scope allows"),
 }
 """Kind -> form. ``amq.default`` stands for the exchange whose name is empty."""
 ON_BROKERS: Final = ("publish", "route", "consume", "subscribe", "broker")

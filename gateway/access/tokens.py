@@ -51,7 +51,7 @@ RSA_BITS_MIN: Final = 2_048
 CURVES: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 
 
-class TokenRefused(Exception):
+class CallerTokenRefused(Exception):
     """Why a token does not count. The text is for the caller, and holds nothing of the token."""
 
 
@@ -75,7 +75,7 @@ def looks_like_token(credential: bytes) -> bool:
     return credential.count(b".") == 2 and credential.startswith(b"ey")
 
 
-class Tokens:
+class IssuedTokens:
     """The tokens of one issuer."""
 
     def __init__(
@@ -120,25 +120,27 @@ class Tokens:
             self._look()
         key = self._keys.get((head.alg, head.kid))
         if key is None and (why := self._refused.get(head.kid)) is not None:
-            raise TokenRefused(f"the token is signed with a key that does not count: {why}")
+            raise CallerTokenRefused(f"the token is signed with a key that does not count: {why}")
         if key is None or self._clock() - self._read_at > STALE:
-            raise TokenRefused("the token is not signed by a key of the issuer that we know")
+            raise CallerTokenRefused("the token is not signed by a key of the issuer that we know")
         return self._principal(self._claims(credential, head, key))
 
     def _head(self, credential: bytes) -> TokenHead:
         if len(credential) > TOKEN_MAX:
-            raise TokenRefused(f"the token has more than {TOKEN_MAX} octets")
+            raise CallerTokenRefused(f"the token has more than {TOKEN_MAX} octets")
         try:
             octets = jwt.utils.base64url_decode(credential.partition(b".")[0])
             head = msgspec.json.decode(octets, type=TokenHead)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise TokenRefused("the token is malformed") from None
+            raise CallerTokenRefused("the token is malformed") from None
         if head.alg not in self._settings.algorithms:
-            raise TokenRefused("the token is signed with an algorithm that access.tokens.algorithms does not name")
+            raise CallerTokenRefused(
+                "the token is signed with an algorithm that access.tokens.algorithms does not name"
+            )
         if head.typ.lower().removeprefix("application/") not in self._types:
-            raise TokenRefused("the token is of a type that access.tokens.types does not name")
+            raise CallerTokenRefused("the token is of a type that access.tokens.types does not name")
         if head.crit is not msgspec.UNSET:
-            raise TokenRefused("the token asks for what we do not know (crit)")
+            raise CallerTokenRefused("the token asks for what we do not know (crit)")
         return head
 
     def _claims(self, credential: bytes, head: TokenHead, key: Any) -> dict[str, Any]:
@@ -149,25 +151,25 @@ class Tokens:
                 leeway=settings.leeway, options={"require": ["exp", "iss", "aud", settings.client_claim]},
             )  # fmt: skip
         except jwt.ExpiredSignatureError:
-            raise TokenRefused("the token has expired") from None
+            raise CallerTokenRefused("the token has expired") from None
         except jwt.ImmatureSignatureError:
-            raise TokenRefused("the token is not valid yet") from None
+            raise CallerTokenRefused("the token is not valid yet") from None
         except jwt.InvalidIssuerError:
-            raise TokenRefused("the token is of another issuer") from None
+            raise CallerTokenRefused("the token is of another issuer") from None
         except jwt.InvalidAudienceError:
-            raise TokenRefused("the token is for somebody else") from None
+            raise CallerTokenRefused("the token is for somebody else") from None
         except jwt.InvalidSignatureError:
-            raise TokenRefused("the signature of the token is wrong") from None
+            raise CallerTokenRefused("the signature of the token is wrong") from None
         except jwt.MissingRequiredClaimError as error:
-            raise TokenRefused(f"the token has no {error.claim}") from None
+            raise CallerTokenRefused(f"the token has no {error.claim}") from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError):
-            raise TokenRefused("the token is malformed") from None
+            raise CallerTokenRefused("the token is malformed") from None
         return claims
 
     def _principal(self, claims: dict[str, Any]) -> Principal:
         name = claims[self._settings.client_claim]
         if not isinstance(name, str) or not 0 < len(name) <= CLIENT_MAX or not name.isprintable():
-            raise TokenRefused(f"{self._settings.client_claim} is not 1 to {CLIENT_MAX} printable characters")
+            raise CallerTokenRefused(f"{self._settings.client_claim} is not 1 to {CLIENT_MAX} printable characters")
         found = claims.get(self._settings.scopes_claim, "")
         texts = found.split() if isinstance(found, str) else found if isinstance(found, list) else []
         scopes: list[str] = []

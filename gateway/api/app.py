@@ -48,7 +48,7 @@ from gateway.api import (
     well_known,
 )
 from gateway.api.access_log import AccessLog
-from gateway.api.auth import Doorkeeper, Keys, unauthorized
+from gateway.api.auth import ConfiguredKeys, Doorkeeper, unauthorized
 from gateway.api.call import Call, problem_response
 from gateway.api.connections import CONNECTION
 from gateway.api.cycle import CUT
@@ -60,7 +60,7 @@ from gateway.api.proxies import Proxies
 from gateway.api.routing import Route, Router, Scope
 from gateway.api.traced import Trace, begin, follow
 from gateway.bridges import Bridges
-from gateway.budgets import ALONE, ON_BEHALF, Client
+from gateway.budgets import ALONE, ON_BEHALF, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError
@@ -178,7 +178,7 @@ class Api:
         """Reads the configuration again; None: nobody can."""
         self._trail = access.trail if access is not None else None
         self._takes_tokens = access is not None and access.tokens is not None
-        self._doorkeeper = Doorkeeper(http, Keys(api_keys), access)
+        self._doorkeeper = Doorkeeper(http, ConfiguredKeys(api_keys), access)
         self._router = Router(routes)
         self._access_log = AccessLog(http.access_log) if http.access_log else None
         self._proxies = Proxies(http.trusted_proxies)
@@ -187,7 +187,7 @@ class Api:
         self._seconds: dict[str, Histogram] = {}
         gateway.metrics.requests_running.set_function(lambda: self._running)
 
-    def reconfigure(self, http: HttpSettings, keys: Keys) -> None:
+    def reconfigure(self, http: HttpSettings, keys: ConfiguredKeys) -> None:
         """Other bounds and keys, for the requests that come from now on; what ``access`` says counts as well."""
         self._http = http
         self._access_log = AccessLog(http.access_log) if http.access_log else None
@@ -376,7 +376,7 @@ class Api:
             again=self._caller_of,
         )  # fmt: skip
 
-    def _take_share(self, scope: AsgiScope, principal: Principal) -> Client:
+    def _take_share(self, scope: AsgiScope, principal: Principal) -> ShareHolder:
         """Count the request in its client's share, unless another process has. Raises BudgetExceeded, Overloaded."""
         client = client_of(principal, _address(scope))
         if FORWARDED not in scope:
@@ -405,11 +405,11 @@ async def _answer_at_once(response: Response, scope: AsgiScope, receive: Receive
         await waiting
 
 
-def client_of(principal: Principal, address: str) -> Client:
+def client_of(principal: Principal, address: str) -> ShareHolder:
     """Return whose share of everything a caller uses: the client's; without a credential, the address's."""
     if principal.name:
-        return Client(principal.name, principal.admin, is_alone=principal is DEVELOPER)
-    return Client(address_of(address) or address, kind="address")
+        return ShareHolder(principal.name, principal.admin, is_alone=principal is DEVELOPER)
+    return ShareHolder(address_of(address) or address, kind="address")
 
 
 def _follow(scope: AsgiScope) -> None:

@@ -28,7 +28,7 @@ from gateway.access.scopes import (
     Principal,
     principal_of,
 )
-from gateway.access.tokens import TokenRefused, looks_like_token
+from gateway.access.tokens import CallerTokenRefused, looks_like_token
 from gateway.api.browsers import Sites
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Scope
@@ -36,7 +36,7 @@ from gateway.config import ApiKeySettings, HttpSettings
 from gateway.errors import ConfigurationError
 
 
-class Keys:
+class ConfiguredKeys:
     """The API keys of the configuration."""
 
     def __init__(self, settings: Iterable[ApiKeySettings]) -> None:
@@ -95,7 +95,7 @@ def _digest(key: ApiKeySettings) -> bytes:
 class Doorkeeper:
     """Answers who calls, or refuses."""
 
-    def __init__(self, http: HttpSettings, keys: Keys, access: Access | None = None) -> None:
+    def __init__(self, http: HttpSettings, keys: ConfiguredKeys, access: Access | None = None) -> None:
         self._keys = keys
         self._stored = access.keys if access is not None else None
         self._tokens = access.tokens if access is not None else None
@@ -118,7 +118,7 @@ class Doorkeeper:
             return None
         try:
             return await self._tokens.identify(credential)
-        except TokenRefused as refused:
+        except CallerTokenRefused as refused:
             raise unauthorized(str(refused), "invalid_token", advice=ADVICE["token"]) from None
 
     def identify(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> Principal:

@@ -38,7 +38,7 @@ from gateway.api.problems import (
 )
 from gateway.api.routing import Route, not_text
 from gateway.bridges import Bridges
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.errors import BudgetExceeded, EncodeError, Overloaded
@@ -122,7 +122,7 @@ class Call:
     principal: Principal
     gateway: Gateway
     http: HttpSettings
-    client: Client
+    client: ShareHolder
     """Whose share of everything it takes."""
     bridges: Bridges
     taps: Taps

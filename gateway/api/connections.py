@@ -15,16 +15,16 @@ from itertools import islice
 from typing import Final, Protocol
 
 from gateway.access.rates import address_of
-from gateway.budgets import RESOURCES, Client, Holdings
+from gateway.budgets import RESOURCES, Holdings, ShareHolder
 from gateway.errors import BudgetExceeded, Overloaded
 
 CONNECTION: Final = "gateway.connection"
-"""Key of the ASGI scope: the :class:`Place` of the connection that the request came by."""
+"""Key of the ASGI scope: the :class:`ConnectionSlot` of the connection that the request came by."""
 LOOKED_AT: Final = 64
 """Among how many strangers, at most, one is looked for who waits for no answer."""
 
 
-class Owner(Protocol):
+class SlotOwner(Protocol):
     """A connection."""
 
     @property
@@ -39,12 +39,12 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class ConnectionSlot:
     """The place that a connection holds."""
 
-    owner: Owner
+    owner: SlotOwner
     connections: Connections
-    client: Client
+    client: ShareHolder
     """In whose share it counts."""
     address: str = ""
     """Of which it counts as one; empty: of none."""
@@ -52,7 +52,7 @@ class Place:
     """It stays that client's, whoever its callers are: it is a proxy's."""
     is_gone: bool = False
 
-    def known(self, client: Client) -> None:
+    def known(self, client: ShareHolder) -> None:
         """A caller has sent its credential over it: count it as the caller's.
 
         Raises:
@@ -73,10 +73,10 @@ class Connections:
     """Whether an address is that of a proxy that is trusted: its callers are many."""
     open: Counter[str] = field(default_factory=Counter)
     """Connections of each address that is counted."""
-    _strangers: dict[Place, None] = field(default_factory=dict)
+    _strangers: dict[ConnectionSlot, None] = field(default_factory=dict)
     """In the order in which they came."""
 
-    def admit(self, owner: Owner, host: str) -> Place | None:
+    def admit(self, owner: SlotOwner, host: str) -> ConnectionSlot | None:
         """Give a new connection a place; None: it gets none, and must end."""
         is_proxy = self.is_proxy(host)
         address = "" if is_proxy or not self.per_address else address_of(host)
@@ -84,7 +84,7 @@ class Connections:
             self.holdings.count_refusal("share")
             return None
         # Strangers may take of the reserve, and there is no other share of an address: what they leave is said here.
-        client = Client(host, is_admin=not is_proxy, is_alone=True, kind="proxy" if is_proxy else "address")
+        client = ShareHolder(host, is_admin=not is_proxy, is_alone=True, kind="proxy" if is_proxy else "address")
         held = self.holdings.held
         if held >= self.holdings.total - self.holdings.reserve and len(self._strangers) > self.holdings.reserve // 2:
             self._drop_one()
@@ -95,14 +95,14 @@ class Connections:
             self.holdings.take(client)
         except Overloaded:
             return None
-        place = Place(owner, self, client, address, is_fixed=is_proxy)
+        place = ConnectionSlot(owner, self, client, address, is_fixed=is_proxy)
         if address:
             self.open[address] += 1
         if not is_proxy:
             self._strangers[place] = None
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionSlot) -> None:
         """It is gone. A connection that was dropped has left already."""
         if place.is_gone:
             return
@@ -114,8 +114,8 @@ class Connections:
             if self.open[place.address] <= 0:
                 del self.open[place.address]
 
-    def hand_over(self, place: Place, client: Client) -> None:
-        """Count a connection in the share of another client. Raises as :meth:`Place.known`."""
+    def hand_over(self, place: ConnectionSlot, client: ShareHolder) -> None:
+        """Count a connection in the share of another client. Raises as :meth:`ConnectionSlot.known`."""
         if place.is_gone:
             return
         self.holdings.give(place.client)
@@ -130,7 +130,7 @@ class Connections:
         place.client = client
         self._strangers.pop(place, None)
 
-    def _drop_one(self, but: Place | None = None) -> bool:
+    def _drop_one(self, but: ConnectionSlot | None = None) -> bool:
         """Have a stranger make room; False: there is none."""
         count = min(LOOKED_AT, len(self._strangers) // 2 + 1)  # the newest ones have had no time for their credential
         oldest = [place for place in islice(self._strangers, count) if place is not but]

@@ -21,7 +21,7 @@ from gateway.api.call import Call, encode
 from gateway.api.history_schemas import EventsQuery, FeedEvent, FeedLine
 from gateway.api.problems import ApiProblem, wrong_header, wrong_parameter
 from gateway.api.routing import Route, Scope
-from gateway.api.streaming import NDJSON, Form, LiveAnswer, form_of, why_refused
+from gateway.api.streaming import NDJSON, LiveAnswer, StreamFormat, form_of, why_refused
 from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable, Overloaded
 from gateway.ledger import EventFilter, EventKind, RecordedEvent, id_text, parse_id
@@ -80,7 +80,7 @@ class EventStream:
     def __init__(
         self,
         gateway: Gateway,
-        form: Form,
+        form: StreamFormat,
         position: Mapping[str, int],
         where: EventFilter,
         *,

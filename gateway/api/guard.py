@@ -26,9 +26,9 @@ from httptools import parse_url
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.api.connections import CONNECTION, Connections, Place
+from gateway.api.connections import CONNECTION, Connections, ConnectionSlot
 from gateway.api.cycle import WRITE_BUFFER_MAX, Cycle
-from gateway.api.heads import Refusal, refusal_of, refusal_of_target
+from gateway.api.heads import HeadRefusal, refusal_of, refusal_of_target
 from gateway.runtime.clock import clock
 
 HEAD_MAX: Final = 16_384
@@ -65,7 +65,7 @@ class Bounds:
     """Which of them stay open."""
 
 
-class Flow(FlowControl):
+class GuardedFlow(FlowControl):
     """Flow control of one connection. While requests wait for their turn, nothing resumes reading."""
 
     requests_wait = False
@@ -86,7 +86,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     bounds = Bounds()
     _certificate: frozenset[str] = frozenset()
-    place: Place | None = None
+    place: ConnectionSlot | None = None
     """Where it has one before its handshake."""
     is_open = False
     """It has been open."""
@@ -95,9 +95,9 @@ class GuardedProtocol(HttpToolsProtocol):
     _send_timer: asyncio.TimerHandle | None = None
     _head = True
     _octets = 0
-    _wrong: Refusal | None = None
+    _wrong: HeadRefusal | None = None
     """Why the head that came last is refused, besides what the parser says."""
-    _refusal: Refusal | None = None
+    _refusal: HeadRefusal | None = None
     """What is said behind the answers that are due."""
     _small = 0
     _unparsed = memoryview(b"")
@@ -109,7 +109,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A new connection has to say something."""
         super().connection_made(transport)
-        self.flow = self._flow = Flow(transport)
+        self.flow = self._flow = GuardedFlow(transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         if (certificate := transport.get_extra_info("peercert")) is not None:
             self._certificate = names_of(certificate)
@@ -282,7 +282,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what came last, and close; answers that are due to requests before it are written first."""
-        refusal = self._wrong or Refusal(400, msg)
+        refusal = self._wrong or HeadRefusal(400, msg)
         cycle = self.cycle
         due = self._due()
         if due and cycle.more_body:  # it is the body of the last of them that is wrong
@@ -295,7 +295,7 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self._refuse(refusal)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: HeadRefusal) -> None:
         """Write the refusal, and close."""
         parts = [STATUS_LINE[refusal.status], *(b"%b: %b\r\n" % pair for pair in self.server_state.default_headers)]
         parts.append(b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n" % len(refusal.text))

@@ -18,24 +18,24 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#]+)/[^#]*", re.IGNORECASE)
 """absolute-form (RFC 9112 section 3.2.2)."""
 
 
-class Refusal(NamedTuple):
+class HeadRefusal(NamedTuple):
     """Why a head is refused, as status and ASCII text."""
 
     status: int
     text: str
 
 
-NO_HOST: Final = Refusal(400, "The request has no Host header; HTTP/1.1 needs exactly one (RFC 9112 section 3.2).")
-BAD_HOST: Final = Refusal(400, "The Host header is not a host and port (RFC 9112 section 3.2).")
-UNKNOWN_CODING: Final = Refusal(501, "The only transfer coding here is chunked (RFC 9112 section 6.1).")
-OLD_CODING: Final = Refusal(400, "HTTP/1.0 has no transfer codings (RFC 9112 section 6.1).")
-BAD_TARGET: Final = Refusal(
+NO_HOST: Final = HeadRefusal(400, "The request has no Host header; HTTP/1.1 needs exactly one (RFC 9112 section 3.2).")
+BAD_HOST: Final = HeadRefusal(400, "The Host header is not a host and port (RFC 9112 section 3.2).")
+UNKNOWN_CODING: Final = HeadRefusal(501, "The only transfer coding here is chunked (RFC 9112 section 6.1).")
+OLD_CODING: Final = HeadRefusal(400, "HTTP/1.0 has no transfer codings (RFC 9112 section 6.1).")
+BAD_TARGET: Final = HeadRefusal(
     400, "The request target is neither a path nor the URL of this host (RFC 9112 section 3.2)."
 )
-UNKNOWN_VERSION: Final = Refusal(505, "The only versions here are HTTP/1.1 and HTTP/1.0.")
-TOO_LONG: Final = Refusal(414, f"Path and query have more than {TARGET_MAX} bytes.")
-SINGLE: Final[Mapping[bytes, Refusal]] = {
-    name.lower().encode(): Refusal(400, f"The request has more than one {name} header ({rule}).")
+UNKNOWN_VERSION: Final = HeadRefusal(505, "The only versions here are HTTP/1.1 and HTTP/1.0.")
+TOO_LONG: Final = HeadRefusal(414, f"Path and query have more than {TARGET_MAX} bytes.")
+SINGLE: Final[Mapping[bytes, HeadRefusal]] = {
+    name.lower().encode(): HeadRefusal(400, f"The request has more than one {name} header ({rule}).")
     for name, rule in {
         "Host": "RFC 9112 section 3.2",
         "Authorization": "RFC 9110 section 5.3",
@@ -50,7 +50,7 @@ SINGLE: Final[Mapping[bytes, Refusal]] = {
 request."""
 
 
-def refusal_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> Refusal | None:
+def refusal_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> HeadRefusal | None:
     """Return why a head is refused, None if it is not.
 
     Args:
@@ -75,7 +75,7 @@ def refusal_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> Refusal 
     return NO_HOST if version == "1.1" and b"host" not in seen else None
 
 
-def refusal_of_target(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
+def refusal_of_target(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> HeadRefusal | None:
     """Return why a request target that is not a plain path is refused, None if it is not: it is ``*`` of OPTIONS, a
     path, or a URL whose host is the one that ``Host`` names."""
     if target.startswith(b"/"):

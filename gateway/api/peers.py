@@ -28,7 +28,7 @@ from gateway.access.rates import address_of
 from gateway.access.scopes import Grant, Principal
 from gateway.api.connections import CONNECTION
 from gateway.api.heads import TARGET_MAX, TOO_LONG, target_length
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.core.peers import STRANGE, Peers, SettleRequest, TellRequest
 from gateway.errors import GatewayError, PeerUnavailable
 from gateway.ledger.work import Peer
@@ -48,7 +48,7 @@ STRANGERS_PER_ADDRESS: Final = 4
 """Most of them from one address (IPv6: one /64 network)."""
 STRANGER_WITHIN: Final = 5.0
 """How long the body of one may take to come, in seconds."""
-PROCESS: Final = Client("another process", is_admin=True, is_alone=True, kind="process")
+PROCESS: Final = ShareHolder("another process", is_admin=True, is_alone=True, kind="process")
 """In whose share connections of the other processes count."""
 BODY_MORE: Final = 1 << 16
 """How many octets a request may have beside the body of the call that it passes on."""

@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StreamFormat:
     """How events are written."""
 
     media_type: str
@@ -62,14 +62,14 @@ def _sse(id: str, name: str, data: bytes) -> bytes:
     return b"%bdata: %b\n\n" % (head.encode(), data)
 
 
-SSE: Final = Form(
+SSE: Final = StreamFormat(
     "text/event-stream",
     _sse,
     lambda id: (b"id: %b\nevent: message\ndata: " % id.encode(), b"\n\n"),
     b":\n\n",
     lambda reason: _sse("", "end", _encode({"reason": reason})),
 )
-NDJSON: Final = Form(
+NDJSON: Final = StreamFormat(
     "application/x-ndjson",
     lambda id, name, data: data + b"\n",
     lambda id: (b"", b"\n"),
@@ -78,7 +78,7 @@ NDJSON: Final = Form(
 )
 
 
-def form_of(call: Call) -> Form:
+def form_of(call: Call) -> StreamFormat:
     """NDJSON where ``Accept`` names it, else server-sent events."""
     accept = (call.header(b"accept") or "").lower()
     return NDJSON if any(kind in accept for kind in NDJSON_TYPES) else SSE
@@ -89,7 +89,7 @@ class LiveAnswer(Response):
 
     def __init__(
         self,
-        form: Form,
+        form: StreamFormat,
         pieces: Callable[[asyncio.Future[None]], AsyncGenerator[bytes, None]],
         patience: float | None = None,
     ) -> None:
@@ -193,7 +193,7 @@ def stream_answer(call: Call, subscription: SubscriptionResource) -> Response:
     return LiveAnswer(form, pieces)
 
 
-async def _events(form: Form, batch: Iterable[Pulled]) -> AsyncGenerator[bytes, None]:
+async def _events(form: StreamFormat, batch: Iterable[Pulled]) -> AsyncGenerator[bytes, None]:
     """The events of a batch, in pieces; others have their turn between them."""
     turns = Turns()
     gathered: list[bytes] = []

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 from gateway.ledger import id_text
 from gateway.runtime.clock import clock
 from gateway.telemetry import FOLLOWING, Following
-from gateway.tracing import Context, Span, Tracer, into, names, of_message, of_request
+from gateway.tracing import Span, TraceContext, Tracer, into, names, of_message, of_request
 from gateway.tracing.names import SpanRow
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Trace:
 
     __slots__ = ("_following", "context", "span", "tracer")
 
-    def __init__(self, tracer: Tracer, context: Context | None, span: Span | None) -> None:
+    def __init__(self, tracer: Tracer, context: TraceContext | None, span: Span | None) -> None:
         self._following = follow(context)
         self.tracer = tracer
         self.context = context
@@ -85,7 +85,7 @@ def begin(tracer: Tracer, scope: Scope, started: int) -> Trace | None:
     return Trace(tracer, context, span)
 
 
-def follow(context: Context | None) -> Following:
+def follow(context: TraceContext | None) -> Following:
     """Have logs and problems of this request name the trace, until that is taken away."""
     following = Following(context.trace_id if context is not None else "")
     FOLLOWING.set(following)

@@ -20,7 +20,7 @@ from gateway.message import Message
 from gateway.notation.messages import MessageProperties, properties_to_json, property_to_json
 from gateway.notation.values import ValueProblem, table_to_json, value_to_json
 from gateway.runtime.clock import wall_time
-from gateway.translation import FieldReceipt, Target, target_of
+from gateway.translation import FieldReceipt, TranslationTarget, target_of
 from gateway.versions import VERSION_NAMES, protocol_of, version_named
 
 DIALECT_OF: Final = {"": None, "rabbitmq": "rabbitmq", "qpid": "qpid"}
@@ -115,7 +115,7 @@ async def explain(call: Call) -> Response:
     )
 
 
-def _target(call: Call, request: ExplainRequest) -> Target:
+def _target(call: Call, request: ExplainRequest) -> TranslationTarget:
     if request.to and request.to not in VERSION_NAMES:
         wrong = f"{request.to!r} is not one of {', '.join(VERSION_NAMES)}"
         raise ApiProblem("invalid_request", "to is no registered version", errors=[("/to", wrong)])
@@ -126,11 +126,11 @@ def _target(call: Call, request: ExplainRequest) -> Target:
     return _of_version(request.to, request.product)
 
 
-def _from(call: Call, source: str) -> Target:
+def _from(call: Call, source: str) -> TranslationTarget:
     return _of_version(source, "") if source in VERSION_NAMES else _of_broker(call, source)
 
 
-def _of_broker(call: Call, name: str) -> Target:
+def _of_broker(call: Call, name: str) -> TranslationTarget:
     require(call.principal, Scope.BROKER_SEEN, {"broker": name})  # before it is told whether it is there, and where
     upstream = call.gateway.broker(name)
     if upstream.target is None:
@@ -138,7 +138,7 @@ def _of_broker(call: Call, name: str) -> Target:
     return upstream.target
 
 
-def _of_version(name: str, product: str) -> Target:
+def _of_version(name: str, product: str) -> TranslationTarget:
     version = version_named(name)
     if product and product not in protocol_of(version).products:
         raise ApiProblem("invalid_request", f"{NAMES[product]} does not speak {name}", errors=[("/product", product)])

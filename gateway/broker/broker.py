@@ -29,7 +29,7 @@ from gateway.broker.requests import HANDLERS, QUERIES
 from gateway.broker.turns import Job, Jobs, Turn
 from gateway.broker.users import Users
 from gateway.broker.vhost import VirtualHost
-from gateway.budgets import Budgets, Client
+from gateway.budgets import Budgets, ShareHolder
 from gateway.config import EmbeddedSettings
 from gateway.errors import BudgetExceeded, EncodeError, FrameSyntaxError, Overloaded, RemoteError, StateError
 from gateway.limits import DEFAULT_BROKER_LIMITS, BrokerLimits
@@ -128,7 +128,7 @@ class Connection:
         self.vhost_name = ""
         """As the client named it, without a leading slash."""
         self.user = ""
-        self.client: Client | None = None
+        self.client: ShareHolder | None = None
         """In whose share of the connections it counts; None: in nobody's."""
         self.memory = broker.memory
         """What counts the messages that it publishes: that of its user, once it is open."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.broker.declared import DeclaredByUser, Kind
 from gateway.broker.queues import Memory
-from gateway.budgets import Budgets, Client, Holder
+from gateway.budgets import Budgets, Holder, ShareHolder
 from gateway.config import EmbeddedSettings
 
 CONNECTIONS: Final = "embedded_connections"
@@ -31,19 +31,19 @@ class Users:
         names = list(dict.fromkeys([*(user.name for user in settings.users), settings.anonymous]))
         names = [name for name in names if name]
         self._clients = {
-            name: Client(name, is_admin=number == 0, is_alone=len(names) == 1) for number, name in enumerate(names)
+            name: ShareHolder(name, is_admin=number == 0, is_alone=len(names) == 1) for number, name in enumerate(names)
         }
         self._connections, self._bytes = budgets[CONNECTIONS], budgets[BYTES]
         self._whole = whole
-        self._memories: dict[Client, Memory] = {}
-        self._declared: dict[Client, DeclaredByUser] = {}
+        self._memories: dict[ShareHolder, Memory] = {}
+        self._declared: dict[ShareHolder, DeclaredByUser] = {}
         self._holdings = {kind: budgets[kind.value] for kind in Kind}
         for kind, holdings in self._holdings.items():
             holdings.measure = partial(self._measure_declared, kind)
         self._bytes.measure = self._measure
         self._bytes.on_change = self._resize
 
-    def admit(self, user: str) -> Client:
+    def admit(self, user: str) -> ShareHolder:
         """Count a connection of a user; :meth:`leave` when it is over.
 
         Raises:
@@ -53,11 +53,11 @@ class Users:
         self._connections.take(client)
         return client
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ShareHolder) -> None:
         """A connection is over."""
         self._connections.give(client)
 
-    def memory(self, client: Client) -> Memory:
+    def memory(self, client: ShareHolder) -> Memory:
         """Return what counts the messages that a user publishes."""
         found = self._memories.get(client)
         if found is None:
@@ -66,7 +66,7 @@ class Users:
             self._memories[client] = found
         return found
 
-    def declared(self, client: Client) -> DeclaredByUser | None:
+    def declared(self, client: ShareHolder) -> DeclaredByUser | None:
         """Return what counts the things that a user declares; None: the user is alone, and has no share."""
         if client.is_alone:
             return None
@@ -76,10 +76,10 @@ class Users:
             self._declared[client] = found
         return found
 
-    def _share_of(self, client: Client, kind: Kind) -> int:
+    def _share_of(self, client: ShareHolder, kind: Kind) -> int:
         return self._holdings[kind].share_of(client)
 
-    def _refusal_of_declared(self, client: Client, kind: Kind, held: int, amount: int) -> str:
+    def _refusal_of_declared(self, client: ShareHolder, kind: Kind, held: int, amount: int) -> str:
         holdings = self._holdings[kind]
         holdings.count_refusal("share")
         return str(holdings.exceeded(client, held, amount, holdings.share_of(client)))
@@ -88,7 +88,7 @@ class Users:
         held = ((client.holder, declared.held[kind]) for client, declared in list(self._declared.items()))
         return {holder: amount for holder, amount in held if amount}
 
-    def refusal_of(self, client: Client, size: int) -> str:
+    def refusal_of(self, client: ShareHolder, size: int) -> str:
         """Count that a user may hold no more, and return the text that says so."""
         self._bytes.count_refusal("share")
         held, share = self._memories[client].used, self._bytes.share_of(client)

@@ -18,7 +18,7 @@ SMALL_HEADER: Final = 4_096
 """A content header up to this size does not count towards the spool: nearly all are a hundredth of it."""
 
 
-class Spool:
+class AssemblyLimit:
     """How many octets of unfinished messages a connection holds, over all its channels."""
 
     __slots__ = ("held", "limit")
@@ -36,7 +36,7 @@ class Assembler:
         "_told", "awaiting",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, spool: Spool) -> None:
+    def __init__(self, limits: Limits, spool: AssemblyLimit) -> None:
         self._message_max = limits.message_max
         self._header_max = limits.header_max
         self._spool = spool

@@ -15,7 +15,7 @@ from gateway import operations
 from gateway.classic import methods
 from gateway.classic.client_channel import ClientChannel, handlers
 from gateway.classic.confirms import NACK_PATIENCE
-from gateway.classic.connection import ClassicSession, Phase
+from gateway.classic.connection import ClassicSession, ConnectionPhase
 from gateway.classic.dialect import choose, refused_method
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
@@ -78,7 +78,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         if self.now is None:
             self._tick(now)
         self.now = now
-        if self.phase is not Phase.OPEN:
+        if self.phase is not ConnectionPhase.OPEN:
             raise StateError(f"the connection is {self.phase.value}: no {type(operation).__name__}")
         channel = self.channels.get(operation.channel)
         if channel is not None:
@@ -148,7 +148,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         if data[:1] != b"\x01":
             self.end(Closed(0, CloseReason.PROTOCOL_HEADER, 0, not_amqp(data)))
             return len(data)
-        self.phase = Phase.HANDSHAKE
+        self.phase = ConnectionPhase.HANDSHAKE
         return 0
 
     def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
@@ -164,7 +164,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         raise FrameSyntaxError(f"a method on channel {number}, which is not open", 504)
 
     def _expect(self, method: methods.Method) -> None:
-        if self.phase is not Phase.HANDSHAKE or (
+        if self.phase is not ConnectionPhase.HANDSHAKE or (
             self._expected is not type(method)
             and not (type(method) is methods.ConnectionSecure and self._expected is methods.ConnectionTune)
         ):
@@ -285,7 +285,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
     def redirected(self, method: methods.ConnectionRedirect) -> None:
         """connection.redirect of 0-8: whether to go there is not for a session to decide. Its list of known hosts has
         no syntax in the definition; spaces and commas are in use."""
-        if self.phase is not Phase.HANDSHAKE or self._expected is not methods.ConnectionOpenOk:
+        if self.phase is not ConnectionPhase.HANDSHAKE or self._expected is not methods.ConnectionOpenOk:
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
         hosts = (method.host, *method.known_hosts.replace(",", " ").split())
         self.end(Closed(0, CloseReason.PEER, 0, f"redirected to {method.host}", redirect=hosts))
@@ -300,10 +300,10 @@ class ClassicClient(ClassicSession[ClientChannel]):
     def closed_by_peer(self, method: methods.ConnectionClose) -> None:
         """connection.close of the broker."""
         self.send_method(0, self.dialect.connection_close_ok())
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             return  # the answer to ours is still due
         reason = CloseReason.PEER
-        if self.phase is Phase.HANDSHAKE and method.reply_code in REFUSALS:
+        if self.phase is ConnectionPhase.HANDSHAKE and method.reply_code in REFUSALS:
             reason = CloseReason.AUTHENTICATION
         key = method.class_id_ << 16 | method.method_id_
         text = refused_method(self.dialect, method.reply_code, method.reply_text, key)
@@ -314,7 +314,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
 
     def closed_by_us(self, method: methods.ConnectionCloseOk) -> None:
         """connection.close-ok."""
-        if self.phase is not Phase.CLOSING:
+        if self.phase is not ConnectionPhase.CLOSING:
             raise FrameSyntaxError("close-ok where no close was sent", 503)
         self.finish_close()
 
@@ -329,7 +329,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
     def violation(self, error: FrameSyntaxError, key: int) -> None:
         """See :class:`~gateway.classic.connection.ClassicSession`."""
         closing = Closed(0, CloseReason.SYNTAX, error.reply_code, str(error))
-        if self.phase is not Phase.CLOSING:
+        if self.phase is not ConnectionPhase.CLOSING:
             self.close(error.reply_code, str(error), key, closing)
         self.end(self._ending or closing)
 
@@ -340,15 +340,15 @@ class ClassicClient(ClassicSession[ClientChannel]):
         super().end(closed)
 
     def _eof_reason(self) -> Closed:
-        if self.phase is Phase.HANDSHAKE and self._expected is methods.ConnectionTune:
+        if self.phase is ConnectionPhase.HANDSHAKE and self._expected is methods.ConnectionTune:
             return Closed(0, CloseReason.LOGIN_CUT, 0, "the server hung up on our credentials")
-        if self.phase is Phase.HANDSHAKE and self._expected is methods.ConnectionOpenOk:
+        if self.phase is ConnectionPhase.HANDSHAKE and self._expected is methods.ConnectionOpenOk:
             text = f"the server hung up on the virtual host {self.config.virtual_host!r}"
             return Closed(0, CloseReason.LOGIN_CUT, 0, text)
         return Closed(0, CloseReason.EOF, 0, f"the stream ended where {self._awaited()} was due")
 
     def _awaited(self) -> str:
-        return "anything" if self.phase is Phase.OPEN else self._expected.name
+        return "anything" if self.phase is ConnectionPhase.OPEN else self._expected.name
 
     def _more_timeouts(self) -> list[float]:
         # A return whose content is still coming is waited for: its last frame decides, not the clock.

@@ -21,7 +21,7 @@ from gateway import operations
 from gateway.classic import methods
 from gateway.classic.assembler import SMALL_HEADER
 from gateway.classic.client_requests import ASK, Asked, done, need
-from gateway.classic.confirms import Pending, Remembered, Window
+from gateway.classic.confirms import ConfirmWindow, Pending, Remembered
 from gateway.classic.connection import BaseChannel, Handler
 from gateway.classic.dialect import Dialect, refused_method
 from gateway.classic.frames import BASIC, BODY, FRAME_END, HEADER, METHOD, OVERHEAD, content_frames, method_frame
@@ -49,7 +49,7 @@ _BODY_FRAME = struct.Struct(">BBHI").unpack_from
 """The end of a content header frame, and the start of the body frame behind it."""
 
 
-class State(Enum):
+class ChannelState(Enum):
     """Where a channel stands."""
 
     OPEN = "open"
@@ -101,7 +101,7 @@ class ClientChannel(BaseChannel):
         self.number = number
         self.attention = False
         self.serial = 0
-        self.state = State.OPEN
+        self.state = ChannelState.OPEN
         self.mode = Mode.NONE
         self.ticket = 0
         self.requests: list[Asked] = []
@@ -111,7 +111,7 @@ class ClientChannel(BaseChannel):
         """Delivery tags that are not settled, in order."""
         self.newest = 0
         """The delivery tag that came last."""
-        self.window = Window()
+        self.window = ConfirmWindow()
         self._remembered: Remembered | None = None
         """Made for the first publish that needs it."""
         self._places: dict[bytes, tuple[str, str]] = {}
@@ -139,7 +139,7 @@ class ClientChannel(BaseChannel):
 
     def send(self, operation: operations.Operation) -> int:
         """Carry out an operation of the user's; its serial."""
-        if self.state is not State.OPEN:
+        if self.state is not ChannelState.OPEN:
             raise StateError(f"channel {self.number} is {self.state.value}: no {type(operation).__name__}")
         sender = SENDERS.get(type(operation))
         if sender is None:
@@ -324,7 +324,7 @@ class ClientChannel(BaseChannel):
         if self.mode is not Mode.TRANSACTED:
             raise StateError(f"channel {self.number} is in mode {self.mode.value}, not transacted")
         serial = self.ask(operation)
-        self.state = State.COMMITTING
+        self.state = ChannelState.COMMITTING
         return serial
 
     def close(self, operation: operations.CloseChannel) -> int:
@@ -336,7 +336,7 @@ class ClientChannel(BaseChannel):
         else:
             self.out.append(frame)
         self.serial += 1
-        self.state = State.CLOSING
+        self.state = ChannelState.CLOSING
         return self.serial
 
     def flush(self) -> None:
@@ -453,7 +453,7 @@ class ClientChannel(BaseChannel):
                 and 14 <= length <= self._header_small
                 and 0 < size == body_size <= self._body_small
                 and mark == data[after] == FRAME_END
-                and self.state is not State.CLOSING
+                and self.state is not ChannelState.CLOSING
             ):
                 session = self.session
                 translator = session.translator
@@ -491,7 +491,7 @@ class ClientChannel(BaseChannel):
         translator = session.translator
         message = Message(body, None, RawProperties(octets, translator.name, translator.decode, SEAM))
         if type(method) is tuple:
-            if self.state is not State.CLOSING:
+            if self.state is not ChannelState.CLOSING:
                 consumer_tag, delivery, redelivered, exchange, routing_key = method
                 session.emit(
                     operations.Deliver(self.number, consumer_tag, delivery, redelivered, exchange, routing_key, message)
@@ -510,7 +510,7 @@ class ClientChannel(BaseChannel):
     def oversized(self, method: Any, size: int, limit: int) -> None:
         """See :class:`~gateway.classic.assembler.Assembler`."""
         if type(method) is tuple:
-            if self.state is not State.CLOSING:
+            if self.state is not ChannelState.CLOSING:
                 consumer_tag, delivery, redelivered, exchange, routing_key = method
                 self.session.emit(
                     operations.DeliveryTooLarge(
@@ -585,7 +585,7 @@ class ClientChannel(BaseChannel):
 
     def closed_by_us(self, method: methods.ChannelCloseOk) -> None:
         """channel.close-ok."""
-        if self.state is not State.CLOSING:
+        if self.state is not ChannelState.CLOSING:
             raise FrameSyntaxError(f"channel {self.number}: close-ok where no close was sent", 503)
         self.session.forget(self)
         self.session.emit(operations.ChannelClosed(self.number, 200, "", by_peer=False))
@@ -603,7 +603,7 @@ class ClientChannel(BaseChannel):
 
     def transaction_over(self) -> None:
         """tx.commit-ok or rollback-ok: the channel may be used again."""
-        self.state = State.OPEN
+        self.state = ChannelState.OPEN
 
 
 def _committed(channel: ClientChannel, serial: int, request: None, method: methods.Method) -> None:

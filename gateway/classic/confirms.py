@@ -34,7 +34,7 @@ class Pending(NamedTuple):
     """The content properties as they were sent."""
 
 
-class Window:
+class ConfirmWindow:
     """Publishes that wait for an acknowledgement."""
 
     __slots__ = ("_entries", "_first", "nacked")

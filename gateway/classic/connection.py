@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from gateway.classic.assembler import Assembler, Spool
+from gateway.classic.assembler import Assembler, AssemblyLimit
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import (
     BODY,
@@ -53,7 +53,7 @@ Handler = Callable[[Any, bytes, int, int], int | None]
 """(channel, data, at, end): a method whose arguments are ``data[at:end]`` came on a channel."""
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """Where a connection stands."""
 
     HEADER = "header"
@@ -81,7 +81,7 @@ class BaseChannel(Assembler):
         :class:`~gateway.errors.FrameSyntaxError`."""
 
 
-_FRAMED = frozenset({Phase.HANDSHAKE, Phase.OPEN, Phase.CLOSING})
+_FRAMED = frozenset({ConnectionPhase.HANDSHAKE, ConnectionPhase.OPEN, ConnectionPhase.CLOSING})
 _CONTENT = frozenset({HEADER, BODY})
 
 C = TypeVar("C", bound=BaseChannel)
@@ -98,14 +98,14 @@ class ClassicSession(Generic[C]):
     def __init__(self, limits: Limits) -> None:
         self.capabilities = Capabilities()
         self.limits = limits
-        self.phase = Phase.HEADER
+        self.phase = ConnectionPhase.HEADER
         self.dialect: Dialect = next(iter(self.dialects.values()))
         self.tables = TableCodec(self.dialect.tags, limits)
         self.translator: Translator
         self.handlers: Mapping[int, Handler] = {}
         """What to do with methods on channels, by key."""
         self.channels: dict[int, C] = {}
-        self.spool = Spool(limits.spool_max)
+        self.spool = AssemblyLimit(limits.spool_max)
         self.out: list[bytes] = []
         """Buffers to send. Always this very list: channels hold on to it."""
         self.frame_max = limits.frame_max
@@ -131,7 +131,7 @@ class ClassicSession(Generic[C]):
     @property
     def closed(self) -> bool:
         """See :class:`gateway.session.Session`."""
-        return self.phase is Phase.CLOSED
+        return self.phase is ConnectionPhase.CLOSED
 
     @property
     def pending(self) -> int:
@@ -147,7 +147,7 @@ class ClassicSession(Generic[C]):
         """See :class:`gateway.session.Session`."""
         self._tick(now)
         self._last_received = now
-        if self.phase is Phase.CLOSED or not data:
+        if self.phase is ConnectionPhase.CLOSED or not data:
             return self._take()
         if self._passing:
             data = self._pass_over(data)
@@ -162,7 +162,7 @@ class ClassicSession(Generic[C]):
         else:
             octets = bytes(data)
         at = 0
-        if self.phase is Phase.HEADER:
+        if self.phase is ConnectionPhase.HEADER:
             at = self._header(octets)
         if self.phase in _FRAMED:
             at = self._frames(octets, at)
@@ -173,7 +173,7 @@ class ClassicSession(Generic[C]):
     def receive_eof(self, now: float) -> list[Operation]:
         """See :class:`gateway.session.Session`."""
         self._tick(now)
-        if self.phase is not Phase.CLOSED:
+        if self.phase is not ConnectionPhase.CLOSED:
             self.end(self._ending or self._eof_reason())
         return self._take()
 
@@ -191,12 +191,12 @@ class ClassicSession(Generic[C]):
     def next_timeout(self) -> float | None:
         """See :class:`gateway.session.Session`. Before the first call that brought a ``now`` this is 0.0: the
         session must be told the time before it can set a deadline."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionPhase.CLOSED:
             return None
         if self.now is None:
             return 0.0
         times = [] if self._deadline is None else [self._deadline]
-        if self._heartbeat and self.phase is Phase.OPEN:
+        if self._heartbeat and self.phase is ConnectionPhase.OPEN:
             times.append(self._last_sent + self._heartbeat / 2)
             times.append(self._last_received + self._heartbeat * 2)
         times.extend(self._more_timeouts())
@@ -205,7 +205,7 @@ class ClassicSession(Generic[C]):
     def handle_timeout(self, now: float) -> list[Operation]:
         """See :class:`gateway.session.Session`."""
         self._tick(now)
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionPhase.CLOSED:
             return self._take()
         if self._deadline is not None and now >= self._deadline:
             self.end(
@@ -213,7 +213,7 @@ class ClassicSession(Generic[C]):
             )
             return self._take()
         self._handle_more_timeouts(now)
-        if self._heartbeat and self.phase is Phase.OPEN:
+        if self._heartbeat and self.phase is ConnectionPhase.OPEN:
             if now >= self._last_received + self._heartbeat * 2:
                 text = f"nothing was heard for {now - self._last_received:.1f} seconds"
                 self.end(Closed(0, CloseReason.HEARTBEAT, 320, text))
@@ -277,20 +277,20 @@ class ClassicSession(Generic[C]):
 
     def opened(self) -> None:
         """The handshake is over."""
-        self.phase = Phase.OPEN
+        self.phase = ConnectionPhase.OPEN
         self._deadline = None
 
     def close(self, code: int, text: str, key: int, ending: Closed) -> None:
         """Send connection.close and wait for its answer; ``ending`` is what then is said."""
         text = reply_text(code, text)
         self.send_method(0, self.dialect.connection_close(code, text, key >> 16, key & 0xFFFF))
-        self.phase = Phase.CLOSING
+        self.phase = ConnectionPhase.CLOSING
         self._ending = ending
         self._deadline = (self.now or 0.0) + self.limits.close_timeout
 
     def end(self, closed: Closed) -> None:
         """The connection is over."""
-        self.phase = Phase.CLOSED
+        self.phase = ConnectionPhase.CLOSED
         self._deadline = None
         self._ending = None
         self._partial.clear()
@@ -359,7 +359,7 @@ class ClassicSession(Generic[C]):
                             self._connection_method(key, data, start + 4, end)
                         else:
                             self._unknown_channel(number, key, data, start + 4, end)
-                        if self.phase is Phase.CLOSED:
+                        if self.phase is ConnectionPhase.CLOSED:
                             return at
                         handlers = self.handlers
                         continue

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from gateway import operations
 from gateway.classic import methods
 from gateway.classic.client import CONFIRMS_PROPERTY
-from gateway.classic.connection import ClassicSession, Phase
+from gateway.classic.connection import ClassicSession, ConnectionPhase
 from gateway.classic.dialect import choose
 from gateway.classic.server_channel import ServerChannel, handlers
 from gateway.classic.translate import Translator
@@ -63,7 +63,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         channel = self.channels.get(operation.channel)
         if channel is not None:
             return channel.send(operation)
-        if self.phase is not Phase.OPEN:
+        if self.phase is not ConnectionPhase.OPEN:
             raise StateError(f"the connection is {self.phase.value}: no {type(operation).__name__}")
         if operation.channel:
             raise StateError(f"channel {operation.channel} is not open: no {type(operation).__name__}")
@@ -113,7 +113,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         if len(data) < len(header):
             self._need = len(header)
             return 0
-        self.phase = Phase.HANDSHAKE
+        self.phase = ConnectionPhase.HANDSHAKE
         properties: Table = dict(self.config.properties)
         if self.dialect.capabilities_table:
             offered = properties.get("capabilities")
@@ -127,7 +127,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
     def _connection_method(self, key: int, data: bytes, at: int, end: int) -> None:
         method = self.dialect.methods.get(key)
         handler = CONNECTION.get(method.meaning) if method is not None else None
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             if method is self.dialect.connection_close_ok:
                 self.finish_close()
             elif method is self.dialect.connection_close:
@@ -138,9 +138,9 @@ class ClassicServer(ClassicSession[ServerChannel]):
         handler(self, method.decode(data, at, end, self.tables))
 
     def _unknown_channel(self, number: int, key: int, data: bytes, at: int, end: int) -> None:
-        if self.phase is Phase.CLOSING or key == methods.ChannelCloseOk.key:
+        if self.phase is ConnectionPhase.CLOSING or key == methods.ChannelCloseOk.key:
             return
-        if self.phase is not Phase.OPEN:
+        if self.phase is not ConnectionPhase.OPEN:
             raise FrameSyntaxError(f"a method on channel {number} before the connection is open", 503)
         if key == methods.ChannelClose.key:
             # Closed by both sides at once, and our close-ok is what the client waits for.
@@ -155,11 +155,11 @@ class ClassicServer(ClassicSession[ServerChannel]):
         channel.request(method)
 
     def _stray_content(self, number: int) -> None:
-        if self.phase is not Phase.CLOSING:
+        if self.phase is not ConnectionPhase.CLOSING:
             super()._stray_content(number)
 
     def _expect(self, method: methods.Method) -> None:
-        if self.phase is not Phase.HANDSHAKE or self._expected is not type(method):
+        if self.phase is not ConnectionPhase.HANDSHAKE or self._expected is not type(method):
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
 
     def started(self, method: methods.ConnectionStartOk) -> None:
@@ -266,7 +266,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
 
     def secret_updated(self, method: methods.ConnectionUpdateSecret) -> None:
         """connection.update-secret: the new password must be good, too."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not ConnectionPhase.OPEN:
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
         secret = method.new_secret.decode("utf-8", "surrogateescape")
         if not self.config.authenticate(self.user, secret):
@@ -275,7 +275,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
 
     def violation(self, error: FrameSyntaxError, key: int) -> None:
         """See :class:`~gateway.classic.connection.ClassicSession`."""
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             return  # what follows broken framing cannot be read; the stream's end or the deadline will come
         self.close(error.reply_code, str(error), key, Closed(0, CloseReason.SYNTAX, error.reply_code, str(error)))
 
@@ -283,7 +283,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         return Closed(0, CloseReason.EOF, 0, "the client hung up")
 
     def _awaited(self) -> str:
-        return "a method on a channel" if self.phase is Phase.OPEN else self._expected.name
+        return "a method on a channel" if self.phase is ConnectionPhase.OPEN else self._expected.name
 
 
 SENDERS: Final[Mapping[type[Operation], Callable[[ClassicServer, Any], None]]] = {

@@ -37,7 +37,7 @@ PLACES_MAX: Final = 256
 """How many decoded basic.publish methods a session keeps, for all its channels."""
 
 
-class Waiting(NamedTuple):
+class UnansweredRequest(NamedTuple):
     """A request without its outcome."""
 
     method: methods.Method
@@ -64,7 +64,7 @@ class ServerChannel(BaseChannel):
         self.closing = False
         """channel.close was sent; only its answer counts."""
         self._close_requested = False
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, UnansweredRequest] = {}
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_MAX)
         self._confirming = False
         self._unconfirmed: dict[int, int] = {}
@@ -109,7 +109,7 @@ class ServerChannel(BaseChannel):
         received = RECEIVE[type(method).meaning]
         request = received.request(self.number, method)
         self.serial = request.serial = serial = self.serial + 1  # type: ignore[misc]  # nobody else has it yet
-        self._waiting[serial] = Waiting(method, None if getattr(method, "nowait", False) else received.answer)
+        self._waiting[serial] = UnansweredRequest(method, None if getattr(method, "nowait", False) else received.answer)
         if type(method) is methods.ConfirmSelect:
             self._confirming = True
         self.session.emit(request)

@@ -19,7 +19,7 @@ Answer = Callable[["ServerChannel", Any, Any], methods.Method | None]
 """(channel, the client's method, the outcome) -> what goes on the wire; None: nothing."""
 
 
-class Received(NamedTuple):
+class RequestRule(NamedTuple):
     """How a method is received."""
 
     request: Callable[[int, Any], operations.Request]
@@ -64,91 +64,95 @@ def _get_answer(channel: ServerChannel, received: methods.BasicGet, outcome: ope
     return methods.BasicGetEmpty()
 
 
-RECEIVE: Final[Mapping[type[methods.Method], Received]] = {
-    methods.ChannelOpen: Received(
+RECEIVE: Final[Mapping[type[methods.Method], RequestRule]] = {
+    methods.ChannelOpen: RequestRule(
         lambda number, method: operations.OpenChannel(number),
         lambda channel, received, outcome: channel.session.dialect.channel_open_ok(),
     ),
-    methods.ExchangeDeclare: Received(
+    methods.ExchangeDeclare: RequestRule(
         lambda number, method: operations.DeclareExchange(
             number, method.exchange, method.type, method.durable, method.auto_delete, method.internal, method.passive,
             method.arguments,
         ),
         _just(methods.ExchangeDeclareOk()),
     ),
-    methods.ExchangeDelete: Received(
+    methods.ExchangeDelete: RequestRule(
         lambda number, method: operations.DeleteExchange(number, method.exchange, method.if_unused),
         _just(methods.ExchangeDeleteOk()),
     ),
-    methods.ExchangeBound: Received(
+    methods.ExchangeBound: RequestRule(
         lambda number, method: operations.QueryBinding(
             number, method.exchange, method.queue, method.routing_key or None
         ),
         _bound_ok,
     ),
-    methods.ExchangeBind: Received(
+    methods.ExchangeBind: RequestRule(
         lambda number, method: operations.BindExchange(
             number, method.destination, method.source, method.routing_key, method.arguments
         ),
         _just(methods.ExchangeBindOk()),
     ),
-    methods.ExchangeUnbind: Received(
+    methods.ExchangeUnbind: RequestRule(
         lambda number, method: operations.UnbindExchange(
             number, method.destination, method.source, method.routing_key, method.arguments
         ),
         _just(methods.ExchangeUnbindOk()),
     ),
-    methods.QueueDeclare: Received(
+    methods.QueueDeclare: RequestRule(
         lambda number, method: operations.DeclareQueue(
             number, method.queue, method.durable, method.exclusive, method.auto_delete, method.passive,
             method.arguments,
         ),
         _declared,
     ),
-    methods.QueueBind: Received(
+    methods.QueueBind: RequestRule(
         lambda number, method: operations.BindQueue(
             number, method.queue, method.exchange, method.routing_key, method.arguments
         ),
         _just(methods.QueueBindOk()),
     ),
-    methods.QueueUnbind: Received(
+    methods.QueueUnbind: RequestRule(
         lambda number, method: operations.UnbindQueue(
             number, method.queue, method.exchange, method.routing_key, method.arguments
         ),
         _just(methods.QueueUnbindOk()),
     ),
-    methods.QueuePurge: Received(
+    methods.QueuePurge: RequestRule(
         lambda number, method: operations.PurgeQueue(number, method.queue),
         lambda channel, received, outcome: methods.QueuePurgeOk(outcome.message_count or 0),
     ),
-    methods.QueueDelete: Received(
+    methods.QueueDelete: RequestRule(
         lambda number, method: operations.DeleteQueue(number, method.queue, method.if_unused, method.if_empty),
         lambda channel, received, outcome: methods.QueueDeleteOk(outcome.message_count or 0),
     ),
-    methods.BasicQos: Received(
+    methods.BasicQos: RequestRule(
         lambda number, method: operations.Qos(number, method.prefetch_count, method.prefetch_size, method.global_),
         _just(methods.BasicQosOk()),
     ),
-    methods.BasicConsume: Received(_consume, _consuming),
-    methods.BasicCancel: Received(
+    methods.BasicConsume: RequestRule(_consume, _consuming),
+    methods.BasicCancel: RequestRule(
         lambda number, method: operations.Cancel(number, method.consumer_tag),
         lambda channel, received, outcome: methods.BasicCancelOk(received.consumer_tag),
     ),
-    methods.BasicGet: Received(lambda number, method: operations.Get(number, method.queue, method.no_ack), _get_answer),
-    methods.BasicRecoverAsync: Received(
+    methods.BasicGet: RequestRule(
+        lambda number, method: operations.Get(number, method.queue, method.no_ack), _get_answer
+    ),
+    methods.BasicRecoverAsync: RequestRule(
         lambda number, method: operations.Recover(number, method.requeue),
         lambda channel, received, outcome: (
             ok() if (ok := channel.session.dialect.async_recover_ok) is not None else None
         ),
     ),
-    methods.BasicRecover: Received(
+    methods.BasicRecover: RequestRule(
         lambda number, method: operations.Recover(number, method.requeue),
         lambda channel, received, outcome: (channel.session.dialect.recover_ok or methods.BasicRecoverOk)(),
     ),
-    methods.ConfirmSelect: Received(
+    methods.ConfirmSelect: RequestRule(
         lambda number, method: operations.SelectConfirm(number), _just(methods.ConfirmSelectOk())
     ),
-    methods.TxSelect: Received(lambda number, method: operations.TxSelect(number), _just(methods.TxSelectOk())),
-    methods.TxCommit: Received(lambda number, method: operations.TxCommit(number), _just(methods.TxCommitOk())),
-    methods.TxRollback: Received(lambda number, method: operations.TxRollback(number), _just(methods.TxRollbackOk())),
+    methods.TxSelect: RequestRule(lambda number, method: operations.TxSelect(number), _just(methods.TxSelectOk())),
+    methods.TxCommit: RequestRule(lambda number, method: operations.TxCommit(number), _just(methods.TxCommitOk())),
+    methods.TxRollback: RequestRule(
+        lambda number, method: operations.TxRollback(number), _just(methods.TxRollbackOk())
+    ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ import click
 
 from gateway.commands import FAILED, Failure
 from gateway.commands.bridges import bridge_path, lag_text
-from gateway.commands.client import Client, client_options, printable
+from gateway.commands.client import ApiClient, client_options, printable
 from gateway.runtime.clock import clock
 from gateway.terminal import escaped, print_json_line
 
@@ -76,7 +76,7 @@ def bridge(
       gateway bridge orders --until-empty --timeout 600
       gateway bridge orders --json | jq .forwarded
     """
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     screen = Screen(as_json)
     deadline = None if timeout is None else clock.monotonic() + timeout
     empty_at: int | None = None

@@ -10,7 +10,7 @@ import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import DIFFERENT, Failure
-from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
 from gateway.validation import ago
 
@@ -37,7 +37,7 @@ def bridge_path(name: str) -> str:
 @client_options
 def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
     """List the bridges and how they stand."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     found = pages(client, "/v1/bridges", "bridges")
     if as_json:
         print_json({"bridges": found})
@@ -67,7 +67,7 @@ def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def get_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Show everything about the bridge NAME. Its settings are what `put` takes."""
-    print_bridge(Client(url, api_key).ask("GET", bridge_path(name)), as_json)
+    print_bridge(ApiClient(url, api_key).ask("GET", bridge_path(name)), as_json)
 
 
 @bridges.command("put")
@@ -89,7 +89,7 @@ def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | Non
       END
     """
     settings = read_settings(file.read(), name)
-    found = put(Client(url, api_key), bridge_path(name), settings, replace)
+    found = put(ApiClient(url, api_key), bridge_path(name), settings, replace)
     if as_json:
         print_json(found)
     else:
@@ -103,7 +103,7 @@ def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | Non
 @client_options
 def delete_bridge(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the bridge NAME. What it has not forwarded stays at its source."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, bridge_path(name), "Delete it?", yes)
     client.ask("DELETE", bridge_path(name))
     if as_json:
@@ -117,7 +117,7 @@ def delete_bridge(name: str, yes: bool, url: str, api_key: str | None, as_json: 
 @client_options
 def pause_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the bridge NAME take nothing more, until it is resumed."""
-    print_state(Client(url, api_key).ask("POST", bridge_path(name) + ":pause"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", bridge_path(name) + ":pause"), as_json)
 
 
 @bridges.command("resume")
@@ -125,7 +125,7 @@ def pause_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> Non
 @client_options
 def resume_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the bridge NAME run (again)."""
-    print_state(Client(url, api_key).ask("POST", bridge_path(name) + ":resume"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", bridge_path(name) + ":resume"), as_json)
 
 
 @bridges.command("drain")
@@ -133,7 +133,7 @@ def resume_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> No
 @client_options
 def drain_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the bridge NAME forward what its source has, and stop."""
-    print_state(Client(url, api_key).ask("POST", bridge_path(name) + ":drain"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", bridge_path(name) + ":drain"), as_json)
 
 
 @bridges.command("compare")
@@ -177,7 +177,7 @@ def compare_bridge(
         "target_queue": target_queue,
     }
     body: dict[str, Any] = {"peek": peek, "limit": limit} | {name: value for name, value in given.items() if value}
-    report = Client(url, api_key).ask("POST", bridge_path(name) + ":compare", body=body, wait=COMPARE_WAIT)
+    report = ApiClient(url, api_key).ask("POST", bridge_path(name) + ":compare", body=body, wait=COMPARE_WAIT)
     if as_json:
         print_json(report)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, print_json, print_table
+from gateway.commands.client import ApiClient, client_options, print_json, print_table
 
 SHOWN = 3
 """How many clients of a resource are in the table."""
@@ -19,7 +19,7 @@ def budgets(url: str, api_key: str | None, as_json: bool) -> None:
 
     A client at its share gets 429 budget_exceeded. REFUSED counts since the process started.
     """
-    found: dict[str, Any] = Client(url, api_key).ask("GET", "/v1/budgets")
+    found: dict[str, Any] = ApiClient(url, api_key).ask("GET", "/v1/budgets")
     if as_json:
         print_json(found)
         return

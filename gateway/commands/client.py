@@ -1,6 +1,6 @@
 """What every verb that talks to a running gateway shares: its options and one HTTP exchange.
 
-The options of TLS are no arguments of the verbs: they stand in click's context, where :class:`Client` finds them.
+The options of TLS are no arguments of the verbs: they stand in click's context, where :class:`ApiClient` finds them.
 
 An answer that is no success becomes a :class:`~gateway.commands.Failure` here, once, with the problem's sentence,
 its advice and the exit status of :func:`status_of`.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
 __all__ = [
-    "DEFAULT_URL", "TIMEOUT", "Client", "Tls", "client_options", "note", "print_json", "print_table", "printable",
+    "DEFAULT_URL", "TIMEOUT", "ApiClient", "Tls", "client_options", "note", "print_json", "print_table", "printable",
     "problem_text", "segment", "status_of", "unreachable",
 ]  # fmt: skip
 
@@ -93,7 +93,7 @@ def tls_files() -> Tls:
 
 def client_options(function: F) -> F:
     """``--url``, ``--api-key``, ``--json``, which the verb gets, and ``--ca``, ``--cert`` and ``--key``, which
-    :class:`Client` finds by itself."""
+    :class:`ApiClient` finds by itself."""
     for option in (
         *(
             click.option(
@@ -138,7 +138,7 @@ def status_of(status: int) -> int:
     return REFUSED if 400 <= status < 500 else FAILED
 
 
-class Client:
+class ApiClient:
     """A running gateway, asked over HTTP."""
 
     def __init__(

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from gateway.commands import FAILED, Failure
-from gateway.commands.client import Client, print_json, segment
+from gateway.commands.client import ApiClient, print_json, segment
 from gateway.commands.messages import print_timeline
 from gateway.runtime.clock import clock
 from gateway.versions import VERSION_NAMES
@@ -57,7 +57,7 @@ def demo(as_json: bool) -> None:
     began = clock.monotonic()
     timelines = []
     with gateway_of_our_own() as url:
-        client = Client(url, None)
+        client = ApiClient(url, None)
         say(as_json, f"A gateway is up at {url}.")
         for number, (source, target) in enumerate(permutations(VERSION_NAMES, 2), 1):
             say(as_json, f"\n{number}. Published through AMQP {source}, pulled through AMQP {target}")
@@ -77,7 +77,7 @@ def say(quiet: bool, text: str) -> None:
         click.echo(text)
 
 
-def main_job(client: Client, source: str, target: str, quiet: bool) -> dict[str, Any]:
+def main_job(client: ApiClient, source: str, target: str, quiet: bool) -> dict[str, Any]:
     """Publish through one version, pull through another, compare, acknowledge; returns the timeline."""
     queue = f"orders {source}/{target}"
     payload = f"hello from AMQP {source} to AMQP {target} ✓"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gateway.commands.bridges import moment
-from gateway.commands.client import Client, client_options, dead_letter_text, note, print_json, print_table, segment
+from gateway.commands.client import ApiClient, client_options, dead_letter_text, note, print_json, print_table, segment
 from gateway.commands.progress import Progress
 from gateway.commands.replay import PREVIEW_WAIT, print_preview, run, target_options
 from gateway.commands.resources import print_queue, print_removed, queue_path
@@ -47,7 +47,7 @@ def dlq() -> None:
 @client_options
 def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> None:
     """Show dead messages, the newest first; of a queue the first ten, which marks them as redelivered."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     if in_queue(given):
         body = {"source": {"queue": {"broker": given["broker"], "queue": given["queue"]}}, "dry_run": True}
         print_preview(client.ask("POST", "/v1/replays", body=body, wait=PREVIEW_WAIT), as_json)
@@ -83,7 +83,7 @@ def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> Non
 @client_options
 def show_dead(id: str | None, url: str, api_key: str | None, as_json: bool, **given: Any) -> None:
     """Show the dead message ID, with its body and the reason; or how many there are in a queue."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     if in_queue(given):
         print_queue(client.ask("GET", queue_path(given["broker"], given["queue"])), as_json)
         return
@@ -113,7 +113,7 @@ def redrive(ids: tuple[str, ...], url: str, api_key: str | None, as_json: bool, 
     Those of the ledger go back to their subscription, those in a queue to the queue that they died in, or wherever
     the options say. Only what is there now is taken.
     """
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     source: dict[str, Any]
     if in_queue(given):
         if ids:
@@ -134,7 +134,7 @@ def purge(
     ids: tuple[str, ...], dry_run: bool, yes: bool, url: str, api_key: str | None, as_json: bool, **given: Any
 ) -> None:
     """Delete dead messages: the IDs, or all that fit. In a queue: everything."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     if dry_run and not in_queue(given):
         found = client.ask("POST", "/v1/deliveries:purge", body={"filter": filters(given), "dry_run": True})
         if as_json:
@@ -179,13 +179,13 @@ def filters(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def purge_one(client: Client, delivery: str) -> int:
+def purge_one(client: ApiClient, delivery: str) -> int:
     """Delete one."""
     client.ask("POST", f"/v1/deliveries/{segment(delivery)}:purge")
     return 1
 
 
-def purge_all(client: Client, where: Mapping[str, Any], as_json: bool) -> int:
+def purge_all(client: ApiClient, where: Mapping[str, Any], as_json: bool) -> int:
     """Delete all that fit, part by part."""
     progress = Progress(as_json=False)
     count: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gateway.commands import REFUSED, Failure
-from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
 
 TEST_WAIT = 300.0
@@ -33,7 +33,7 @@ def endpoint_path(name: str) -> str:
 @client_options
 def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
     """List the endpoints and how they stand."""
-    found = pages(Client(url, api_key), "/v1/endpoints", "endpoints")
+    found = pages(ApiClient(url, api_key), "/v1/endpoints", "endpoints")
     if as_json:
         print_json({"endpoints": found})
         return
@@ -59,7 +59,7 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def get_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Show everything about the endpoint NAME but its secrets. Its settings are what `put` takes."""
-    print_endpoint(Client(url, api_key).ask("GET", endpoint_path(name)), as_json)
+    print_endpoint(ApiClient(url, api_key).ask("GET", endpoint_path(name)), as_json)
 
 
 @endpoints.command("put")
@@ -82,7 +82,7 @@ def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | N
       END
     """
     settings = read_settings(file.read(), name, "endpoints")
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     path = endpoint_path(name)
     headers = {"if-match": "*"} if replace and exists(client, path) else {}
     found = client.ask("PUT", path, body=settings, headers=headers)
@@ -99,7 +99,7 @@ def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | N
 @client_options
 def delete_endpoint(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the endpoint NAME with its keys. What is owed to it waits until there is one of this name again."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, endpoint_path(name), "Delete it?", yes)
     client.ask("DELETE", endpoint_path(name))
     if as_json:
@@ -113,7 +113,7 @@ def delete_endpoint(name: str, yes: bool, url: str, api_key: str | None, as_json
 @client_options
 def try_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Send a message that is marked as a test to the endpoint NAME; the exit status is 4 unless it takes it."""
-    found = Client(url, api_key).ask("POST", endpoint_path(name) + ":test", wait=TEST_WAIT)
+    found = ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":test", wait=TEST_WAIT)
     if as_json:
         print_json(found)
     else:
@@ -129,7 +129,7 @@ def try_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> Non
 @client_options
 def pause_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the endpoint NAME get nothing more, until it is resumed. Its messages wait."""
-    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":pause"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":pause"), as_json)
 
 
 @endpoints.command("resume")
@@ -137,7 +137,7 @@ def pause_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> N
 @client_options
 def resume_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the endpoint NAME get messages (again)."""
-    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":resume"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":resume"), as_json)
 
 
 @endpoints.command("enable")
@@ -145,7 +145,7 @@ def resume_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> 
 @client_options
 def enable_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Enable the endpoint NAME, which had said that it is gone (410)."""
-    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":enable"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":enable"), as_json)
 
 
 @endpoints.command("verify")
@@ -153,7 +153,7 @@ def enable_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> 
 @client_options
 def verify_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Ask the endpoint NAME whether the gateway may call it (the handshake of CloudEvents web hooks)."""
-    print_state(Client(url, api_key).ask("POST", endpoint_path(name) + ":verify", wait=TEST_WAIT), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":verify", wait=TEST_WAIT), as_json)
 
 
 @endpoints.command("rotate")
@@ -181,7 +181,7 @@ def rotate_endpoint(
 ) -> None:
     """Make new signing keys for the endpoint NAME. They are printed now and never again."""
     body = {"schemes": list(schemes), "overlap_seconds": None if until_finish else overlap, "finish": finish}
-    found = Client(url, api_key).ask("POST", endpoint_path(name) + ":rotate", body=body)
+    found = ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":rotate", body=body)
     if as_json:
         print_json(found)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.resources import parse_arguments
 from gateway.commands.settings import confirm, yes_option
 
@@ -37,7 +37,7 @@ def exchange_path(broker: str, exchange: str) -> str:
 @client_options
 def list_exchanges(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
     """List the exchanges of BROKER that were declared through the gateway."""
-    pages = Client(url, api_key).pages(f"/v1/brokers/{segment(broker)}/exchanges", LISTED)
+    pages = ApiClient(url, api_key).pages(f"/v1/brokers/{segment(broker)}/exchanges", LISTED)
     found = [row for page in pages for row in page["exchanges"]]
     if as_json:
         print_json({"exchanges": found})
@@ -51,7 +51,7 @@ def list_exchanges(broker: str, url: str, api_key: str | None, as_json: bool) ->
 @client_options
 def show_exchange(broker: str, exchange: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Ask BROKER about EXCHANGE; amq.default is the default exchange."""
-    print_exchange(Client(url, api_key).ask("GET", exchange_path(broker, exchange)), as_json)
+    print_exchange(ApiClient(url, api_key).ask("GET", exchange_path(broker, exchange)), as_json)
 
 
 @exchanges.command("declare")
@@ -78,7 +78,7 @@ def declare_exchange(
     """Declare EXCHANGE on BROKER, or find it as it is asked for."""
     body: dict[str, Any] = {"type": kind, "durable": durable, "auto_delete": auto_delete, "internal": internal}
     body["arguments"] = parse_arguments(arguments)
-    print_exchange(Client(url, api_key).ask("PUT", exchange_path(broker, exchange), body=body), as_json)
+    print_exchange(ApiClient(url, api_key).ask("PUT", exchange_path(broker, exchange), body=body), as_json)
 
 
 @exchanges.command("delete")
@@ -91,7 +91,7 @@ def delete_exchange(
     broker: str, exchange: str, if_unused: bool, yes: bool, url: str, api_key: str | None, as_json: bool
 ) -> None:
     """Delete EXCHANGE of BROKER, with its bindings."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, exchange_path(broker, exchange), "Delete it?", yes)
     client.ask("DELETE", exchange_path(broker, exchange), query={"if_unused": "true"} if if_unused else None)
     _done("deleted", as_json)
@@ -151,7 +151,7 @@ def bindings_path(broker: str) -> str:
 @client_options
 def list_bindings(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
     """List the bindings of BROKER that were made through the gateway."""
-    found = [row for page in Client(url, api_key).pages(bindings_path(broker), LISTED) for row in page["bindings"]]
+    found = [row for page in ApiClient(url, api_key).pages(bindings_path(broker), LISTED) for row in page["bindings"]]
     if as_json:
         print_json({"bindings": found})
         return
@@ -191,7 +191,7 @@ def add_binding(
     """
     where = _end(queue, destination)
     body = {"exchange": exchange, "binding_key": binding_key, "arguments": parse_arguments(arguments), **where}
-    made = Client(url, api_key).ask("POST", bindings_path(broker), body=body)
+    made = ApiClient(url, api_key).ask("POST", bindings_path(broker), body=body)
     if as_json:
         print_json(made)
     else:
@@ -215,7 +215,7 @@ def remove_binding(
     """Remove the binding of a queue, or of another exchange, to EXCHANGE of BROKER by BINDING_KEY."""
     where = _end(queue, destination)
     query = {"exchange": exchange, "binding_key": binding_key, "arguments": json.dumps(parse_arguments(arguments))}
-    Client(url, api_key).ask("DELETE", bindings_path(broker), query={**query, **where})
+    ApiClient(url, api_key).ask("DELETE", bindings_path(broker), query={**query, **where})
     _done("removed", as_json)
 
 

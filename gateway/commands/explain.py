@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, print_table
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table
 from gateway.commands.publish import parse_headers, parse_property
 from gateway.versions import VERSION_NAMES
 
@@ -71,7 +71,7 @@ def explain(
         body["from"] = source
     if product is not None:
         body["product"] = product
-    answer = Client(url, api_key).ask("POST", "/v1/translations:explain", body=body)
+    answer = ApiClient(url, api_key).ask("POST", "/v1/translations:explain", body=body)
     if as_json:
         print_json(answer)
         return

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from gateway.commands import UNREACHABLE, Failure
-from gateway.commands.client import Client, note, unreachable
+from gateway.commands.client import ApiClient, note, unreachable
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.threads import threads
 
@@ -66,7 +66,7 @@ class Acknowledger:
 
 
 def follow_stream(
-    client: Client,
+    client: ApiClient,
     path: str,
     show: Callable[[Any], None],
     settle: Callable[[list[str]], None],
@@ -92,7 +92,7 @@ def follow_stream(
         stream.close()
 
 
-def messages(client: Client, path: str, window: int | None) -> Generator[Any, None, None]:
+def messages(client: ApiClient, path: str, window: int | None) -> Generator[Any, None, None]:
     """What the stream brings, over as many connections as it takes.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.options import config_option, data_dir_option
 from gateway.commands.settings import PAGE, confirm, yes_option
 from gateway.runtime.threads import threads
@@ -71,7 +71,7 @@ def create_key(
     """
     body = {"client": client, "scopes": list(scopes), "environment": environment, "expires_seconds": days * DAY}
     if not offline:
-        _print_new(Client(url, api_key).ask("POST", "/v1/keys", body=body), as_json)
+        _print_new(ApiClient(url, api_key).ask("POST", "/v1/keys", body=body), as_json)
         return
     by = f"offline:{getpass.getuser()}"
 
@@ -126,7 +126,7 @@ def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) ->
     A refused key opens nothing: somebody has changed its row in the database, or the configuration file has keys of
     its client. The reason is printed under the table.
     """
-    client, found, cursor = Client(url, api_key), [], ""
+    client, found, cursor = ApiClient(url, api_key), [], ""
     while True:
         query = {"limit": str(PAGE)} | ({"cursor": cursor} if cursor else {})
         page = client.ask("GET", "/v1/keys", query=query)["keys"]
@@ -168,7 +168,7 @@ def rotate_key(
 ) -> None:
     """Replace the key of the id KEY by a new one, with the same client and scopes, and print that."""
     body = {"environment": environment, "expires_seconds": days * DAY, "overlap_seconds": overlap * 3_600}
-    _print_new(Client(url, api_key).ask("POST", f"/v1/keys/{segment(key)}:rotate", body=body), as_json)
+    _print_new(ApiClient(url, api_key).ask("POST", f"/v1/keys/{segment(key)}:rotate", body=body), as_json)
 
 
 @keys.command("revoke")
@@ -177,7 +177,7 @@ def rotate_key(
 @client_options
 def revoke_key(key: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Revoke the key of the id KEY: it opens nothing any more."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, f"/v1/keys/{segment(key)}", "Revoke it?", yes)
     found = client.ask("POST", f"/v1/keys/{segment(key)}:revoke", body={})
     if as_json:

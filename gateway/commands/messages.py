@@ -9,7 +9,7 @@ import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands.bridges import moment
-from gateway.commands.client import Client, client_options, note, print_json, print_table, printable
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable
 
 PAGES_SAID = 20
 """Pages after which it is said that a search takes long."""
@@ -56,7 +56,7 @@ def messages(limit: int, url: str, api_key: str | None, as_json: bool, **filters
     given = {name: moment(value) if name in ("since", "until") else value for name, value in filters.items()}
     query = {name: value for name, value in given.items() if value}
     found: list[dict[str, Any]] = []
-    pages = Client(url, api_key).pages("/v1/messages", {**query, "limit": str(min(limit, 1000))})
+    pages = ApiClient(url, api_key).pages("/v1/messages", {**query, "limit": str(min(limit, 1000))})
     for number, page in enumerate(pages, 1):
         found += page["messages"]
         if len(found) >= limit:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, printable, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, printable, segment
 
 NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 """The properties that are numbers; all others are text."""
@@ -81,7 +81,7 @@ def publish(
         body["not_before"] = float(not_before) if not_before.replace(".", "", 1).isdecimal() else not_before
     if delay is not None:
         body["delay_seconds"] = delay
-    answer = Client(url, api_key).ask(
+    answer = ApiClient(url, api_key).ask(
         "POST",
         f"/v1/brokers/{segment(broker)}/exchanges/{segment(exchange)}:publish",
         body=body,

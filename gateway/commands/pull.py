@@ -15,7 +15,7 @@ import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
-from gateway.commands.client import Client, client_options, dead_letter_text, note, print_json, printable, segment
+from gateway.commands.client import ApiClient, client_options, dead_letter_text, note, print_json, printable, segment
 from gateway.commands.follow import follow_stream
 from gateway.runtime.ids import ids
 from gateway.terminal import escaped, print_json_line
@@ -73,7 +73,7 @@ def pull(
         raise click.UsageError("--reject goes with neither --follow nor --no-ack")
     if discard and reason is None:
         raise click.UsageError("--discard drops what --reject gives up: add --reject REASON")
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     with subscription(client, source) as name:
         path = f"/v1/subscriptions/{segment(name)}"
         if follow:
@@ -103,7 +103,7 @@ def pull(
 
 
 @contextmanager
-def subscription(client: Client, source: tuple[str, ...]) -> Iterator[str]:
+def subscription(client: ApiClient, source: tuple[str, ...]) -> Iterator[str]:
     """The subscription to pull from: the one that was named, or one that lasts as long as the pull."""
     if len(source) == 1:
         yield source[0]
@@ -118,7 +118,7 @@ def subscription(client: Client, source: tuple[str, ...]) -> Iterator[str]:
         client.ask("DELETE", path, headers={"if-match": "*"})
 
 
-def settle(client: Client, path: str, verb: str, ack_ids: list[str], *, quiet: bool = False, **more: Any) -> None:
+def settle(client: ApiClient, path: str, verb: str, ack_ids: list[str], *, quiet: bool = False, **more: Any) -> None:
     """Acknowledge, release or reject; what could not be is a failure. ``quiet``: success is not told. ``more``: for the
     body of the request."""
     answer = client.ask("POST", f"{path}:{verb}", body={"ack_ids": ack_ids, **more})

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, print_table
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table
 from gateway.exits import PARTLY_DONE
 
 WAIT = 60.0
@@ -34,7 +34,7 @@ def reload(ctx: click.Context, dry_run: bool, url: str, api_key: str | None, as_
       gateway reload
     """
     query = {"dry_run": "1"} if dry_run else None
-    found: dict[str, Any] = Client(url, api_key).ask("POST", "/v1/admin:reload", query=query, wait=WAIT)
+    found: dict[str, Any] = ApiClient(url, api_key).ask("POST", "/v1/admin:reload", query=query, wait=WAIT)
     if as_json:
         print_json(found)
     else:

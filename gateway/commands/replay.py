@@ -10,7 +10,7 @@ import click
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.bridges import moment
-from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.progress import Progress, replay_line
 from gateway.runtime.clock import clock
 from gateway.terminal import escaped
@@ -90,7 +90,7 @@ def replay_messages(url: str, api_key: str | None, as_json: bool, **given: Any) 
         "ids": list(given["ids"]),
     }
     source = {"messages": {name: value for name, value in filters.items() if value not in ("", None, [])}}
-    run(Client(url, api_key), source, given, as_json)
+    run(ApiClient(url, api_key), source, given, as_json)
 
 
 @replay.command("queue")
@@ -104,14 +104,14 @@ def replay_queue(url: str, api_key: str | None, as_json: bool, **given: Any) -> 
     source: dict[str, Any] = {"broker": given["broker"], "queue": given["queue"]}
     if given["limit"]:
         source["limit"] = given["limit"]
-    run(Client(url, api_key), {"queue": source}, given, as_json)
+    run(ApiClient(url, api_key), {"queue": source}, given, as_json)
 
 
 @replay.command("list")
 @client_options
 def list_replays(url: str, api_key: str | None, as_json: bool) -> None:
     """Show the replays of the last month."""
-    answer = Client(url, api_key).ask("GET", "/v1/replays", query={"limit": "1000"})
+    answer = ApiClient(url, api_key).ask("GET", "/v1/replays", query={"limit": "1000"})
     if as_json:
         print_json(answer)
         return
@@ -133,7 +133,7 @@ def list_replays(url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Show the replay ID, or what it did not send."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     if not refused:
         job = client.ask("GET", path_of(id))
         if as_json:
@@ -153,7 +153,7 @@ def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: 
 @client_options
 def watch_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Watch the replay ID until it ends."""
-    watch(Client(url, api_key), id, as_json)
+    watch(ApiClient(url, api_key), id, as_json)
 
 
 @replay.command("pause")
@@ -161,7 +161,7 @@ def watch_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def pause_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the replay ID send nothing more until it is resumed."""
-    steer(Client(url, api_key), id, "pause", as_json)
+    steer(ApiClient(url, api_key), id, "pause", as_json)
 
 
 @replay.command("resume")
@@ -169,7 +169,7 @@ def pause_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def resume_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the replay ID go on."""
-    steer(Client(url, api_key), id, "resume", as_json)
+    steer(ApiClient(url, api_key), id, "resume", as_json)
 
 
 @replay.command("cancel")
@@ -177,7 +177,7 @@ def resume_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None
 @client_options
 def cancel_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
     """End the replay ID. What it has sent stays sent."""
-    steer(Client(url, api_key), id, "cancel", as_json)
+    steer(ApiClient(url, api_key), id, "cancel", as_json)
 
 
 # ---------------------------------------------------------------------------------------------------- pieces
@@ -188,7 +188,7 @@ def path_of(job_id: str) -> str:
     return f"/v1/replays/{segment(job_id)}"
 
 
-def run(client: Client, source: Mapping[str, Any], given: Mapping[str, Any], as_json: bool) -> None:
+def run(client: ApiClient, source: Mapping[str, Any], given: Mapping[str, Any], as_json: bool) -> None:
     """Begin a replay, and watch it; or only say what it would do."""
     body = {"source": source, "target": target_of(given), "rate": given["rate"], "dry_run": given["dry_run"]}
     if given["job_id"]:
@@ -205,7 +205,7 @@ def run(client: Client, source: Mapping[str, Any], given: Mapping[str, Any], as_
         watch(client, answer["id"], as_json)
 
 
-def watch(client: Client, job_id: str, as_json: bool) -> None:
+def watch(client: ApiClient, job_id: str, as_json: bool) -> None:
     """Show a replay until it ends; the exit status says how."""
     progress = Progress(as_json)
     try:
@@ -223,7 +223,7 @@ def watch(client: Client, job_id: str, as_json: bool) -> None:
         raise Failure(f"{refused:,} messages were not sent; gateway replay show {job_id} --refused", PARTLY_DONE)
 
 
-def steer(client: Client, job_id: str, verb: str, as_json: bool) -> None:
+def steer(client: ApiClient, job_id: str, verb: str, as_json: bool) -> None:
     """Tell a replay what to do."""
     job = client.ask("POST", f"{path_of(job_id)}:{verb}")
     if as_json:
@@ -232,7 +232,7 @@ def steer(client: Client, job_id: str, verb: str, as_json: bool) -> None:
         note(replay_line(job))
 
 
-def all_refused(client: Client, job_id: str) -> list[Any]:
+def all_refused(client: ApiClient, job_id: str) -> list[Any]:
     """What a replay did not send, page by page."""
     found: list[Any] = []
     page = 0

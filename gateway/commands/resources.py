@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.settings import confirm, yes_option
 
 
@@ -16,7 +16,7 @@ from gateway.commands.settings import confirm, yes_option
 @client_options
 def brokers(name: str | None, url: str, api_key: str | None, as_json: bool) -> None:
     """Show all brokers and the state of their links, or the broker NAME alone."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     answer = client.ask("GET", f"/v1/brokers/{segment(name)}") if name else client.ask("GET", "/v1/brokers")
     if as_json:
         print_json(answer)
@@ -56,7 +56,7 @@ def queue_path(broker: str, queue: str) -> str:
 @client_options
 def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
     """List the queues of BROKER that were declared through the gateway."""
-    answer = Client(url, api_key).ask("GET", f"/v1/brokers/{segment(broker)}/queues")
+    answer = ApiClient(url, api_key).ask("GET", f"/v1/brokers/{segment(broker)}/queues")
     if as_json:
         print_json(answer)
         return
@@ -69,7 +69,7 @@ def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> No
 @client_options
 def show_queue(broker: str, queue: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Ask BROKER about QUEUE: messages, consumers."""
-    print_queue(Client(url, api_key).ask("GET", queue_path(broker, queue)), as_json)
+    print_queue(ApiClient(url, api_key).ask("GET", queue_path(broker, queue)), as_json)
 
 
 @queues.command("declare")
@@ -91,7 +91,7 @@ def declare_queue(
 ) -> None:
     """Declare QUEUE on BROKER, or find it as it is asked for."""
     body: dict[str, Any] = {"durable": durable, "auto_delete": auto_delete, "arguments": parse_arguments(arguments)}
-    print_queue(Client(url, api_key).ask("PUT", queue_path(broker, queue), body=body), as_json)
+    print_queue(ApiClient(url, api_key).ask("PUT", queue_path(broker, queue), body=body), as_json)
 
 
 @queues.command("purge")
@@ -101,7 +101,7 @@ def declare_queue(
 @client_options
 def purge_queue(broker: str, queue: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Throw away every message that waits in QUEUE of BROKER."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, queue_path(broker, queue), "Throw its messages away?", yes)
     print_removed(client.ask("POST", queue_path(broker, queue) + ":purge"), as_json)
 
@@ -118,7 +118,7 @@ def delete_queue(
 ) -> None:
     """Delete QUEUE of BROKER, with the messages in it."""
     query = {name: "true" for name, given in (("if_unused", if_unused), ("if_empty", if_empty)) if given}
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, queue_path(broker, queue), "Delete it, with its messages?", yes)
     print_removed(client.ask("DELETE", queue_path(broker, queue), query=query), as_json)
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.settings import confirm, yes_option
 
 HEADS = ("ID", "STATE", "DUE", "BROKER", "EXCHANGE", "ROUTING KEY", "REASON")
@@ -33,7 +33,7 @@ def scheduled_path(id: str) -> str:
 def list_scheduled(broker: str, state: str | None, url: str, api_key: str | None, as_json: bool) -> None:
     """List scheduled publishes by when they are due, and refused ones."""
     query = {name: value for name, value in (("broker", broker), ("state", state or "")) if value}
-    pages = Client(url, api_key).pages("/v1/scheduled", {**query, "limit": "1000"})
+    pages = ApiClient(url, api_key).pages("/v1/scheduled", {**query, "limit": "1000"})
     found = [row for page in pages for row in page["scheduled"]]
     if as_json:
         print_json({"scheduled": found})
@@ -46,7 +46,7 @@ def list_scheduled(broker: str, state: str | None, url: str, api_key: str | None
 @client_options
 def show_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Show how things stand with the publish ID, or what became of it."""
-    _print(Client(url, api_key).ask("GET", scheduled_path(id)), as_json)
+    _print(ApiClient(url, api_key).ask("GET", scheduled_path(id)), as_json)
 
 
 @scheduled.command("cancel")
@@ -55,7 +55,7 @@ def show_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> Non
 @client_options
 def cancel_scheduled(id: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Cancel the publish ID: it is not sent."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, scheduled_path(id), "Cancel it?", yes)
     client.ask("DELETE", scheduled_path(id))
     if as_json:
@@ -69,7 +69,7 @@ def cancel_scheduled(id: str, yes: bool, url: str, api_key: str | None, as_json:
 @client_options
 def retry_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Send the publish ID again, which a broker refused."""
-    _print(Client(url, api_key).ask("POST", f"{scheduled_path(id)}:retry"), as_json)
+    _print(ApiClient(url, api_key).ask("POST", f"{scheduled_path(id)}:retry"), as_json)
 
 
 def _print(found: dict[str, Any], as_json: bool) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from gateway.commands import NOT_FOUND, Failure
-from gateway.commands.client import Client
+from gateway.commands.client import ApiClient
 
 PAGE = 100
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 """For verbs that call :func:`confirm`."""
 
 
-def confirm(client: Client, path: str, question: str, yes: bool) -> None:
+def confirm(client: ApiClient, path: str, question: str, yes: bool) -> None:
     """Ask before something ends, once it is known to be there. Raises Failure where it is not, Abort for a no."""
     if not yes:
         client.ask("GET", path)
@@ -41,13 +41,13 @@ def read_settings(octets: bytes, name: str, table: str = "bridges") -> dict[str,
     return settings
 
 
-def put(client: Client, path: str, settings: dict[str, Any], replace: bool) -> Any:
+def put(client: ApiClient, path: str, settings: dict[str, Any], replace: bool) -> Any:
     """Create a resource at that path; ``replace``: or replace the one that is there. What it is now."""
     headers = {"if-match": "*"} if replace and exists(client, path) else {}
     return client.ask("PUT", path, body=settings, headers=headers)
 
 
-def exists(client: Client, path: str) -> bool:
+def exists(client: ApiClient, path: str) -> bool:
     """Whether there is a resource at that path."""
     try:
         client.ask("GET", path)
@@ -58,7 +58,7 @@ def exists(client: Client, path: str) -> bool:
     return True
 
 
-def pages(client: Client, path: str, key: str) -> list[dict[str, Any]]:
+def pages(client: ApiClient, path: str, key: str) -> list[dict[str, Any]]:
     """All resources of a list that is paged by name; ``key`` is where the answer has them."""
     found: list[dict[str, Any]] = []
     cursor = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gateway.commands.client import Client, client_options, print_json, print_table
+from gateway.commands.client import ApiClient, client_options, print_json, print_table
 
 BY = ("kind", "broker", "subscription", "endpoint", "bridge")
 TIME = "RFC 3339, or how long ago (90s, 2h, 1d)."
@@ -33,7 +33,7 @@ def statistics(limit: int, url: str, api_key: str | None, as_json: bool, **given
     """
     query = {name: value for name, value in given.items() if value} | {"limit": str(min(limit, 1000))}
     found: list[dict[str, object]] = []
-    for page in Client(url, api_key).pages("/v1/statistics", query):
+    for page in ApiClient(url, api_key).pages("/v1/statistics", query):
         found += page["hours"]
         if len(found) >= limit:
             break

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.client import Client, client_options, note, print_json, print_table, printable, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
 
 
@@ -28,7 +28,7 @@ def subscription_path(name: str) -> str:
 @client_options
 def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
     """List the subscriptions and how they stand."""
-    found = pages(Client(url, api_key), "/v1/subscriptions", "subscriptions")
+    found = pages(ApiClient(url, api_key), "/v1/subscriptions", "subscriptions")
     if as_json:
         print_json({"subscriptions": found})
         return
@@ -54,7 +54,7 @@ def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def get_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Show everything about the subscription NAME, and what the ledger owes it."""
-    print_subscription(Client(url, api_key).ask("GET", subscription_path(name)), as_json)
+    print_subscription(ApiClient(url, api_key).ask("GET", subscription_path(name)), as_json)
 
 
 @subscriptions.command("put")
@@ -77,7 +77,7 @@ def put_subscription(name: str, file: Any, replace: bool, url: str, api_key: str
       END
     """
     settings = read_settings(file.read(), name, "subscriptions")
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     path = subscription_path(name)
     headers = {"if-match": "*"} if replace and exists(client, path) else {}
     found = client.ask("PUT", path, body=settings, headers=headers)
@@ -93,7 +93,7 @@ def put_subscription(name: str, file: Any, replace: bool, url: str, api_key: str
 @client_options
 def delete_subscription(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the subscription NAME. What the ledger owes it waits until there is one of this name again."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, subscription_path(name), "Delete it?", yes)
     client.ask("DELETE", subscription_path(name))
     if as_json:
@@ -107,7 +107,7 @@ def delete_subscription(name: str, yes: bool, url: str, api_key: str | None, as_
 @client_options
 def pause_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the subscription NAME take and hand out nothing, until it is resumed."""
-    print_state(Client(url, api_key).ask("POST", subscription_path(name) + ":pause"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", subscription_path(name) + ":pause"), as_json)
 
 
 @subscriptions.command("resume")
@@ -115,7 +115,7 @@ def pause_subscription(name: str, url: str, api_key: str | None, as_json: bool) 
 @client_options
 def resume_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the subscription NAME go on."""
-    print_state(Client(url, api_key).ask("POST", subscription_path(name) + ":resume"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", subscription_path(name) + ":resume"), as_json)
 
 
 def print_state(found: Mapping[str, Any], as_json: bool) -> None:

@@ -16,7 +16,7 @@ import click
 
 from gateway.commands import UNREACHABLE, Failure
 from gateway.commands.bridges import moment
-from gateway.commands.client import Client, client_options, note, printable, unreachable
+from gateway.commands.client import ApiClient, client_options, note, printable, unreachable
 from gateway.commands.messages import TIME_HELP, detail_text
 from gateway.runtime.backoff import Backoff
 from gateway.terminal import json_text
@@ -65,7 +65,7 @@ def tail(
     query = {name: value for name, value in given.items() if value}
     left = count
     with suppress(KeyboardInterrupt):  # how one ends what does not end
-        for event in events(Client(url, api_key), query, follow):
+        for event in events(ApiClient(url, api_key), query, follow):
             click.echo(json_text(event) if as_json else line(event))
             sys.stdout.flush()
             if left is not None:
@@ -74,14 +74,14 @@ def tail(
                     return
 
 
-class Received(NamedTuple):
+class StreamedEvent(NamedTuple):
     """A block of a stream of server-sent events."""
 
     id: str | None
     data: str
 
 
-def events(client: Client, query: dict[str, str], follow: bool) -> Iterator[Any]:
+def events(client: ApiClient, query: dict[str, str], follow: bool) -> Iterator[Any]:
     """Events, over as many connections as it takes.
 
     Raises:
@@ -118,7 +118,7 @@ def events(client: Client, query: dict[str, str], follow: bool) -> Iterator[Any]
         backoff.block()
 
 
-def blocks(lines: Iterable[str]) -> Iterator[Received]:
+def blocks(lines: Iterable[str]) -> Iterator[StreamedEvent]:
     """The blocks of a stream; one that is cut off is none."""
     id: str | None = None
     data: list[str] = []
@@ -127,7 +127,7 @@ def blocks(lines: Iterable[str]) -> Iterator[Received]:
         value = value.removeprefix(" ")
         if not text:
             if id is not None or data:
-                yield Received(id, "\n".join(data))
+                yield StreamedEvent(id, "\n".join(data))
             id, data = None, []
         elif name == "id":
             id = value

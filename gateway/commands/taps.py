@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gateway.commands.bridges import print_state, source_text
-from gateway.commands.client import Client, client_options, note, print_json, print_table, segment
+from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
 
 
@@ -25,7 +25,7 @@ def tap_path(name: str) -> str:
 @client_options
 def list_taps(url: str, api_key: str | None, as_json: bool) -> None:
     """List the taps and how they stand."""
-    found = pages(Client(url, api_key), "/v1/taps", "taps")
+    found = pages(ApiClient(url, api_key), "/v1/taps", "taps")
     if as_json:
         print_json({"taps": found})
         return
@@ -53,7 +53,7 @@ def list_taps(url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def get_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Show everything about the tap NAME. Its settings are what `put` takes."""
-    tap = Client(url, api_key).ask("GET", tap_path(name))
+    tap = ApiClient(url, api_key).ask("GET", tap_path(name))
     if as_json:
         print_json(tap)
         return
@@ -83,7 +83,7 @@ def put_tap(name: str, file: Any, replace: bool, url: str, api_key: str | None, 
       END
     """
     settings = read_settings(file.read(), name, "taps")
-    found = put(Client(url, api_key), tap_path(name), settings, replace)
+    found = put(ApiClient(url, api_key), tap_path(name), settings, replace)
     if as_json:
         print_json(found)
     else:
@@ -96,7 +96,7 @@ def put_tap(name: str, file: Any, replace: bool, url: str, api_key: str | None, 
 @client_options
 def delete_tap(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Delete the tap NAME. What it has spooled stays in the log, and the rest in its queue."""
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     confirm(client, tap_path(name), "Delete it?", yes)
     client.ask("DELETE", tap_path(name))
     if as_json:
@@ -110,7 +110,7 @@ def delete_tap(name: str, yes: bool, url: str, api_key: str | None, as_json: boo
 @client_options
 def pause_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the tap NAME take nothing more, until it is resumed."""
-    print_state(Client(url, api_key).ask("POST", tap_path(name) + ":pause"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", tap_path(name) + ":pause"), as_json)
 
 
 @taps.command("resume")
@@ -118,4 +118,4 @@ def pause_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
 @client_options
 def resume_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
     """Let the tap NAME run (again)."""
-    print_state(Client(url, api_key).ask("POST", tap_path(name) + ":resume"), as_json)
+    print_state(ApiClient(url, api_key).ask("POST", tap_path(name) + ":resume"), as_json)

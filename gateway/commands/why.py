@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gateway.commands import NOT_FOUND, Failure
-from gateway.commands.client import Client, client_options, dead_letter_text, print_json, printable, segment
+from gateway.commands.client import ApiClient, client_options, dead_letter_text, print_json, printable, segment
 from gateway.commands.messages import print_timeline
 
 RELATED_MAX = 20
@@ -25,7 +25,7 @@ def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> 
     A message keeps its id over bridges and versions, so that all of its way is told; of replies and of copies that
     carry another id, one line each.
     """
-    client = Client(url, api_key)
+    client = ApiClient(url, api_key)
     answer = client.ask("GET", f"/v1/messages/{segment(id)}")
     if as_json:
         print_json(answer)
@@ -53,7 +53,7 @@ def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> 
                 click.echo(f"    {printable(step['command'])}")
 
 
-def _related(client: Client, other: str) -> str:
+def _related(client: ApiClient, other: str) -> str:
     """Another message in a line."""
     try:
         found: Mapping[str, Any] = client.ask("GET", f"/v1/messages/{segment(other)}")

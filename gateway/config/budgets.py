@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
-from gateway.budgets import RESOURCES, BudgetBounds, Resource
+from gateway.budgets import RESOURCES, BudgetBounds, BudgetResource
 from gateway.config.base import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def budget_bounds(config: Config) -> BudgetBounds:
     return BudgetBounds(settings.share, settings.reserve, totals, settings.shares, settings.clients, ones)
 
 
-def _total(config: Config, row: Resource) -> int:
+def _total(config: Config, row: BudgetResource) -> int:
     if row.setting != TOTALS:
         return _number(config, row.setting)
     if (total := config.budgets.totals.get(row.name)) is not None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.core.arrivals import Arrival, Arrivals, Readers, now_us, printable
 from gateway.core.dead_letters import Letter, Place, place_of
 from gateway.core.fetching import Fetch, settle
@@ -50,7 +50,7 @@ class BrokerLeases:
         wait: float,
         seconds: float | None,
         gone: asyncio.Future[None] | None,
-        client: Client,
+        client: ShareHolder,
         bytes_max: int = PULL_MAX,
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""
@@ -147,7 +147,12 @@ class BrokerLeases:
         return await fetch.end()
 
     def _lease(
-        self, upstream: Upstream, subscription: SubscriptionResource, arrival: Arrival, seconds: float, client: Client
+        self,
+        upstream: Upstream,
+        subscription: SubscriptionResource,
+        arrival: Arrival,
+        seconds: float,
+        client: ShareHolder,
     ) -> Pulled:
         delivery = arrival.delivery
         redelivered = arrival.redelivered

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.budgets import Client, ClientKind, Holder, Holdings
+from gateway.budgets import ClientKind, Holder, Holdings, ShareHolder
 
 OVERRUN: Final = 2
 """How many times its bound a part may hold: what comes above that goes back to the queue."""
@@ -30,7 +30,7 @@ class ByteBudget:
 
     def part(self, kind: ClientKind, name: str) -> Part:
         """Return the part of a subscription, bridge or tap."""
-        return Part(self, Client(name, kind=kind).holder)
+        return Part(self, ShareHolder(name, kind=kind).holder)
 
     def _measure(self) -> dict[Holder, int]:
         found: dict[Holder, int] = {}

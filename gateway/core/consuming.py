@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from gateway.budgets import ALONE, Client
+from gateway.budgets import ALONE, ShareHolder
 from gateway.core.ack_ids import AckIds, of_ledger
 from gateway.core.arrivals import own_id, printable
 from gateway.core.broker_leases import BrokerLeases
@@ -83,7 +83,7 @@ class Consuming:
         wait: float,
         seconds: float | None,
         gone: asyncio.Future[None] | None = None,
-        client: Client = ALONE,
+        client: ShareHolder = ALONE,
         bytes_max: int = PULL_MAX,
     ) -> list[Pulled]:
         """Take up to ``max_messages``, waiting up to ``wait`` seconds for the first, and lease them. Once their bodies

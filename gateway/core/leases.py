@@ -18,7 +18,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from gateway.budgets import RESOURCES, Client, Holder, Holdings
+from gateway.budgets import RESOURCES, Holder, Holdings, ShareHolder
 from gateway.core.ack_ids import AckIds, ForeignAckId, InvalidAckId
 from gateway.errors import LeaseLost, StateError
 from gateway.operations import Settlement
@@ -69,7 +69,7 @@ class Lease:
     """On the loop's clock."""
     latest: float
     """No extension goes beyond this."""
-    client: Client
+    client: ShareHolder
     """Whose share it counts in."""
     size: int = 0
     """Bytes of the body."""
@@ -114,7 +114,7 @@ class Leases:
         first = next(iter(self._leases.values()), None)
         return 0.0 if first is None else max(0.0, clock.monotonic() - first.delivery.at)
 
-    def reserve(self, client: Client, wanted: int, *, waits: bool = False) -> int:
+    def reserve(self, client: ShareHolder, wanted: int, *, waits: bool = False) -> int:
         """Take up to ``wanted`` leases of the client's share, for :meth:`grant`.
 
         Args:
@@ -138,13 +138,13 @@ class Leases:
         self._reserved[client.holder] = reserved + count
         return count
 
-    def give_back(self, client: Client, count: int) -> None:
+    def give_back(self, client: ShareHolder, count: int) -> None:
         """Give back what was reserved and not granted."""
         if count:
             self._unreserve(client, count)
             self._holdings.give(client, count)
 
-    def _unreserve(self, client: Client, count: int) -> None:
+    def _unreserve(self, client: ShareHolder, count: int) -> None:
         left = self._reserved[client.holder] - count
         if left:
             self._reserved[client.holder] = left
@@ -164,7 +164,7 @@ class Leases:
         subscription: str,
         seconds: float,
         lease_max: float,
-        client: Client,
+        client: ShareHolder,
     ) -> Lease:
         """Lease a delivery for ``seconds``, to a client that has reserved it."""
         self._unreserve(client, 1)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
-from gateway.budgets import Budgets, Client
+from gateway.budgets import Budgets, ShareHolder
 from gateway.errors import BudgetExceeded, GatewayError, LedgerUnavailable, Overloaded
 from gateway.ledger import Ledger, holdings
 from gateway.runtime.clock import clock
@@ -134,7 +134,7 @@ class LedgerBudgets:
 
     # --------------------------------------------------------------------------------------------- promises
 
-    def take(self, client: Client, keys: int, messages: int, payload_bytes: int) -> None:
+    def take(self, client: ShareHolder, keys: int, messages: int, payload_bytes: int) -> None:
         """Take so much of the client's share while it is written: :meth:`give` it back then, for what is in the ledger
         counts there.
 
@@ -153,13 +153,13 @@ class LedgerBudgets:
             self._keys.give(client, keys)
             raise
 
-    def give(self, client: Client, keys: int, messages: int, payload_bytes: int) -> None:
+    def give(self, client: ShareHolder, keys: int, messages: int, payload_bytes: int) -> None:
         """Give back what :meth:`take` took."""
         self._keys.give(client, keys)
         self._scheduled.give(client, messages)
         self._scheduled_bytes.give(client, payload_bytes)
 
-    async def claim(self, client: Client, keys: Sequence[str], messages: int = 0, payload_bytes: int = 0) -> bool:
+    async def claim(self, client: ShareHolder, keys: Sequence[str], messages: int = 0, payload_bytes: int = 0) -> bool:
         """:meth:`take` what Idempotency-Keys, and publishes scheduled with them, need while they are written. A client
         at its share may repeat keys that the ledger knows. Returns whether anything was taken.
 
@@ -179,7 +179,7 @@ class LedgerBudgets:
     # ------------------------------------------------------------------------------------------- what is created
 
     @asynccontextmanager
-    async def creating(self, client: Client, kind: str, name: str) -> AsyncIterator[None]:
+    async def creating(self, client: ShareHolder, kind: str, name: str) -> AsyncIterator[None]:
         """Take the share that a new subscription, say, needs while it is written. What is there may be replaced at any
         time.
 
@@ -195,7 +195,7 @@ class LedgerBudgets:
                     raise
             yield
 
-    async def created(self, client: Client, kind: str, name: str) -> None:
+    async def created(self, client: ShareHolder, kind: str, name: str) -> None:
         """Remember who has created it. Where that cannot be written, it counts in no share, but in the total."""
         creator = client.name
         try:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.core.ack_ids import AckIds
 from gateway.core.arrivals import READERS_MAX, Arrival, Readers, Taken, now_us
 from gateway.core.dead_letters import place_of
@@ -87,7 +87,7 @@ class LedgerPulls:
         wait: float,
         seconds: float | None,
         gone: asyncio.Future[None] | None,
-        client: Client,
+        client: ShareHolder,
         bytes_max: int = PULL_MAX,
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.budgets import ALONE, Client
+from gateway.budgets import ALONE, ShareHolder
 from gateway.core.ack_ids import LedgerAckId
 from gateway.core.consuming import Consuming
 from gateway.core.leases import Lease
@@ -73,7 +73,7 @@ class Stream:
         *,
         shared: bool,
         refused: Callable[[], Awaitable[str]] | None = None,
-        client: Client = ALONE,
+        client: ShareHolder = ALONE,
         bytes_left: Callable[[], int] = lambda: WINDOW_BYTES,
     ) -> None:
         """``seconds``: how long each message is leased; None: as the subscription says. ``gone``: done when the reader

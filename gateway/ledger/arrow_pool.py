@@ -24,7 +24,7 @@ from gateway import telemetry
 from gateway.errors import LedgerUnavailable, NoArrow
 from gateway.ledger.engine import Database
 from gateway.logs import Log
-from gateway.logs.worker import DATA, ERROR, FRAME, Done, Hello, Request
+from gateway.logs.worker import DATA, ERROR, FRAME, EndOfRange, Hello, RangeRequest
 from gateway.runtime.clock import clock
 
 WORKERS: Final = 4
@@ -53,8 +53,8 @@ class ArrowWorker:
         self.broken = False
         """It is in the middle of an answer that nobody reads, or gone."""
 
-    async def read(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """A segment as encapsulated record batches, and last the number of its rows as a :class:`Done`, encoded.
+    async def read(self, request: RangeRequest) -> AsyncGenerator[bytes, None]:
+        """A segment as encapsulated record batches, and last the number of its rows as a :class:`EndOfRange`, encoded.
 
         Raises:
             LedgerUnavailable: the database says no, or the process died.
@@ -74,7 +74,9 @@ class ArrowWorker:
                 if kind != DATA:
                     self.broken = False
                 if kind == ERROR:
-                    raise LedgerUnavailable(f"the log cannot be read: {msgspec.json.decode(octets, type=Done).error}")
+                    raise LedgerUnavailable(
+                        f"the log cannot be read: {msgspec.json.decode(octets, type=EndOfRange).error}"
+                    )
                 yield octets
         except TimeoutError:  # which is an OSError, too
             raise LedgerUnavailable(f"the log cannot be read: nothing came for {PATIENCE:g} s") from None
@@ -139,7 +141,9 @@ class ArrowPool:
         Raises:
             LedgerUnavailable: the database says no, or a process died.
         """
-        request = Request(log, shard, after, upto, list(columns), {name: list(where[name]) for name in where}, begin)
+        request = RangeRequest(
+            log, shard, after, upto, list(columns), {name: list(where[name]) for name in where}, begin
+        )
         async with self._turns:
             worker = self._idle.pop() if self._idle else await self._start()
             answer = worker.read(request)
@@ -149,7 +153,7 @@ class ArrowPool:
                     if last:
                         yield last
                     last = octets
-                yield msgspec.json.decode(last, type=Done).rows
+                yield msgspec.json.decode(last, type=EndOfRange).rows
             finally:
                 await answer.aclose()
                 if worker.broken or self._closed:

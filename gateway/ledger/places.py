@@ -11,11 +11,11 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from gateway.budgets import Client, Holder, Holdings
+from gateway.budgets import Holder, Holdings, ShareHolder
 
 
 class _Waiter(NamedTuple):
-    client: Client
+    client: ShareHolder
     rows: int
     turn: asyncio.Future[bool]
     """True: it has its places; False: nobody waits any more."""
@@ -41,7 +41,7 @@ class Places:
             holdings.take(client, rows, forced=True)
         self._holdings = holdings
 
-    async def take(self, client: Client, rows: int) -> None:
+    async def take(self, client: ShareHolder, rows: int) -> None:
         """Take places, as soon as there are some for this client."""
         if not self._lines and self._has_share(client, rows) and self._fits(rows):
             self.add(client, rows)
@@ -56,12 +56,12 @@ class Places:
                 self.leave({client: rows})
             raise
 
-    def add(self, client: Client, rows: int) -> None:
+    def add(self, client: ShareHolder, rows: int) -> None:
         """Take places whether there are some or not."""
         self.rows += rows
         self._holdings.take(client, rows, forced=True)
 
-    def leave(self, left: dict[Client, int]) -> None:
+    def leave(self, left: dict[ShareHolder, int]) -> None:
         """Rows of these clients left the queue; those who wait take their places."""
         for client, rows in left.items():
             self.rows -= rows
@@ -104,6 +104,6 @@ class Places:
     def _fits(self, rows: int) -> bool:
         return not self.rows or self.rows + rows <= self._most
 
-    def _has_share(self, client: Client, rows: int) -> bool:
+    def _has_share(self, client: ShareHolder, rows: int) -> bool:
         held = self._holdings.held_by(client)
         return not held or held + rows <= self._holdings.share_of(client)

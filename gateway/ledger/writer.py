@@ -26,7 +26,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gateway.budgets import ON_BEHALF, RESOURCES, Client, Holdings
+from gateway.budgets import ON_BEHALF, RESOURCES, Holdings, ShareHolder
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger.calls import GROUP_OCTETS, Claim, Hand, SettleKey, Task, WriterCall
 from gateway.ledger.dividing import partly
@@ -194,7 +194,7 @@ class Writer:
         self._on_fenced()
 
     def _deliver(self, calls: Sequence[WriterCall]) -> None:
-        left: dict[Client, int] = {}
+        left: dict[ShareHolder, int] = {}
         for call in calls:
             left[call.holder] = left.get(call.holder, 0) + call.rows
             future = call.future

@@ -55,7 +55,7 @@ def schema_of(chosen: Sequence[Field]) -> pa.Schema:
     return pa.schema([pa.field(field.name, TYPES[field.shape]) for field in chosen])
 
 
-class Connection:
+class ArrowConnection:
     """An ADBC connection that only reads, each statement by itself; its errors are ADBC's."""
 
     def __init__(self, dialect: str, uri: str) -> None:
@@ -92,7 +92,7 @@ class Connection:
 
 
 def read(
-    connection: Connection,
+    connection: ArrowConnection,
     log: Log,
     shard: int,
     after: int,

@@ -48,7 +48,7 @@ class Hello(msgspec.Struct):
     """Of the ledger's database, as its driver takes it."""
 
 
-class Request(msgspec.Struct):
+class RangeRequest(msgspec.Struct):
     """A range that is wanted."""
 
     log: Log
@@ -61,7 +61,7 @@ class Request(msgspec.Struct):
     """Whether the answer begins with the schema."""
 
 
-class Done(msgspec.Struct):
+class EndOfRange(msgspec.Struct):
     """The end of an answer."""
 
     rows: int = 0
@@ -75,11 +75,11 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     hello = msgspec.json.decode(requests.readline(), type=Hello)
     connection: Any = None
     for line in requests:
-        request = msgspec.convert(json.loads(line), Request)
+        request = msgspec.convert(json.loads(line), RangeRequest)
         rows = 0
         try:
             if connection is None:
-                connection = arrow.Connection(hello.dialect, hello.uri)
+                connection = arrow.ArrowConnection(hello.dialect, hello.uri)
             chosen = fields(request.log, request.columns)
             if request.begin:
                 _data(answers, arrow.schema_of(chosen).serialize())
@@ -87,14 +87,14 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             for batch in arrow.read(connection, *place, chosen, request.where):
                 _data(answers, batch.serialize())
                 rows += batch.num_rows
-            _end(answers, END, Done(rows))
+            _end(answers, END, EndOfRange(rows))
         except BrokenPipeError:
             raise
         except Exception as error:  # told to the one who asked; the connection may be dead, and is made anew
             if connection is not None:
                 _close(connection)
                 connection = None
-            _end(answers, ERROR, Done(error=(str(error).strip().splitlines() or [type(error).__name__])[0]))
+            _end(answers, ERROR, EndOfRange(error=(str(error).strip().splitlines() or [type(error).__name__])[0]))
 
 
 def _data(answers: BinaryIO, octets: Any) -> None:
@@ -102,7 +102,7 @@ def _data(answers: BinaryIO, octets: Any) -> None:
     answers.write(octets)
 
 
-def _end(answers: BinaryIO, kind: bytes, done: Done) -> None:
+def _end(answers: BinaryIO, kind: bytes, done: EndOfRange) -> None:
     octets = msgspec.json.encode(done)
     answers.write(FRAME.pack(kind, len(octets)) + octets)
     answers.flush()

@@ -5,8 +5,8 @@
 :mod:`~gateway.outbound.answers` are the octets, and :mod:`~gateway.outbound.transport` is the whole.
 """
 
-from gateway.outbound.answers import Answer
-from gateway.outbound.hosts import Rules
+from gateway.outbound.answers import HttpAnswer
+from gateway.outbound.hosts import OutboundRules
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 from gateway.outbound.resolver import NOBODY
 from gateway.outbound.transport import GuardedTransport, guarded_client
@@ -14,9 +14,9 @@ from gateway.outbound.transport import GuardedTransport, guarded_client
 __all__ = [
     "DEFAULT_OUTBOUND_LIMITS",
     "NOBODY",
-    "Answer",
     "GuardedTransport",
+    "HttpAnswer",
     "OutboundLimits",
-    "Rules",
+    "OutboundRules",
     "guarded_client",
 ]

@@ -23,7 +23,7 @@ Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class AddressRange:
     """One row: a network nobody outside may send us to."""
 
     network: Network
@@ -35,11 +35,11 @@ class Range:
         return f"{self.network} ({self.what}, {self.rfc})"
 
 
-def _range(network: str, what: str, rfc: str) -> Range:
-    return Range(ip_network(network), what, rfc)
+def _range(network: str, what: str, rfc: str) -> AddressRange:
+    return AddressRange(ip_network(network), what, rfc)
 
 
-RANGES: Sequence[Range] = (
+RANGES: Sequence[AddressRange] = (
     _range("0.0.0.0/8", "this network", "RFC 791"),
     _range("10.0.0.0/8", "private", "RFC 1918"),
     _range("100.64.0.0/10", "shared by carriers (CGNAT)", "RFC 6598"),
@@ -85,8 +85,8 @@ RANGES: Sequence[Range] = (
 """What is denied, in order of the addresses. The first row that fits is the reason that is given."""
 
 GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
-NOT_UNICAST: Final = Range(IPv6Network("::/0"), "outside 2000::/3, where no server has an address", "RFC 4291")
-ISATAP: Final = Range(IPv6Network("::/0"), "ISATAP, which carries an IPv4 address", "RFC 5214")
+NOT_UNICAST: Final = AddressRange(IPv6Network("::/0"), "outside 2000::/3, where no server has an address", "RFC 4291")
+ISATAP: Final = AddressRange(IPv6Network("::/0"), "ISATAP, which carries an IPv4 address", "RFC 5214")
 _ISATAP_IDS: Final = (0x00005EFE, 0x02005EFE)
 """The upper half of the interface identifier of such an address, without and with the universal bit."""
 
@@ -111,7 +111,7 @@ def parse_address(text: str) -> Address | None:
         return None
 
 
-def denied(address: Address) -> Range | None:
+def denied(address: Address) -> AddressRange | None:
     """Why nobody may be sent to this address; None: it is a public one."""
     value = int(address)
     for first, last, row in _BY_VERSION[address.version]:

@@ -1,4 +1,4 @@
-"""Answers, read no further than is needed: octets in, one :class:`Answer` out.
+"""Answers, read no further than is needed: octets in, one :class:`HttpAnswer` out.
 
 The head is parsed within its limits, in octets and in number of headers; of the body the first octets are kept, as they
 were sent (nothing is ever decompressed), and when there is more, reading ends. What comes after the end of an answer
@@ -18,7 +18,7 @@ from gateway.outbound.limits import OutboundLimits
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 
-class Answer(msgspec.Struct):
+class HttpAnswer(msgspec.Struct):
     """What came back."""
 
     status: int
@@ -135,10 +135,10 @@ class AnswerReader:
         """Nothing more will be read. The parser holds on to this reader and is let go of."""
         del self._parser
 
-    def answer(self) -> Answer:
+    def answer(self) -> HttpAnswer:
         """What was read."""
         body = self._body
-        return Answer(self.status, self._headers, body[0] if len(body) == 1 else b"".join(body), self.truncated)
+        return HttpAnswer(self.status, self._headers, body[0] if len(body) == 1 else b"".join(body), self.truncated)
 
     def _feed_body(self, data: memoryview) -> None:
         """Octets after the head. A body that is hidden in ever more framing ends where the budget does."""

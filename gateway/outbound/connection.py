@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from gateway.errors import AnswerCut, AnswerHeadTooLarge, AnswerMalformed, OutboundFailed, OutboundTimeout, TlsFailed
-from gateway.outbound.answers import Answer, AnswerReader
+from gateway.outbound.answers import AnswerReader, HttpAnswer
 from gateway.outbound.limits import OutboundLimits
 from gateway.runtime.clock import clock
 
 _READABLE: Final = getattr(select, "POLLIN", 0)
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """At most one request at a time. ``done`` is called when an answer was read and the connection can carry another
     request, ``gone`` once when it is over."""
 
@@ -31,8 +31,8 @@ class Connection(asyncio.Protocol):
         key: object,
         name: str,
         limits: OutboundLimits,
-        done: Callable[[Connection], None],
-        gone: Callable[[Connection], None],
+        done: Callable[[HttpConnection], None],
+        gone: Callable[[HttpConnection], None],
     ) -> None:
         self.key = key
         """What it is kept by."""
@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._gone = gone
         self._over = False
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[HttpAnswer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poll: select.poll | None = None
 
@@ -63,11 +63,11 @@ class Connection(asyncio.Protocol):
         """Whether any octet came since the last request."""
         return self._reader.heard
 
-    def exchange(self, octets: bytes, *, head_only: bool, deadline: float) -> asyncio.Future[Answer]:
+    def exchange(self, octets: bytes, *, head_only: bool, deadline: float) -> asyncio.Future[HttpAnswer]:
         """Send a request; the future brings the answer or an OutboundFailed. Who stops waiting calls :meth:`abort`."""
         transport = self._transport
         assert transport is not None
-        waiter: asyncio.Future[Answer] = self._loop.create_future()
+        waiter: asyncio.Future[HttpAnswer] = self._loop.create_future()
         if self._over or transport.is_closing():
             waiter.set_exception(AnswerCut(f"{self.name}: the far end hung up before it got the request"))
             return waiter
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             )
         )
 
-    def _release(self) -> asyncio.Future[Answer]:
+    def _release(self) -> asyncio.Future[HttpAnswer]:
         waiter, timer = self._waiter, self._timer
         assert waiter is not None
         assert timer is not None

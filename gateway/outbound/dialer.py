@@ -16,12 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.config import EndpointTls, TlsSettings
 from gateway.errors import AddressDenied, ConnectFailed, OutboundFailed, ResolveFailed, TlsFailed
 from gateway.outbound.addresses import Address, parse_address
-from gateway.outbound.connection import Connection
-from gateway.outbound.hosts import Rules, Site
+from gateway.outbound.connection import HttpConnection
+from gateway.outbound.hosts import OutboundRules, Site
 from gateway.outbound.limits import OutboundLimits
 from gateway.outbound.resolver import NOBODY, Resolver, SystemResolver
 from gateway.runtime.clock import clock
@@ -64,10 +64,12 @@ def is_ours(address: Address) -> bool:
     return True
 
 
-class Dialer:
+class GuardedDialer:
     """Opens connections that the rules allow."""
 
-    def __init__(self, rules: Rules, limits: OutboundLimits, resolve: Resolver | SystemResolver, dial: Dial) -> None:
+    def __init__(
+        self, rules: OutboundRules, limits: OutboundLimits, resolve: Resolver | SystemResolver, dial: Dial
+    ) -> None:
         self._rules = rules
         self._limits = limits
         self._resolve = resolve
@@ -75,7 +77,7 @@ class Dialer:
         self._context = lru_cache(CONTEXTS)(_context)
 
     async def open(
-        self, site: Site, tls: Tls, connection: Connection, deadline: float, client: Client = NOBODY
+        self, site: Site, tls: Tls, connection: HttpConnection, deadline: float, client: ShareHolder = NOBODY
     ) -> None:
         """Connect to the site, before ``deadline`` (of the loop's clock) and within ``connect_timeout``.
 
@@ -103,7 +105,7 @@ class Dialer:
         except TimeoutError:
             raise late(f"{site}: {_LATE[late]} within {until - began:.1f} s") from None
 
-    async def _addresses_of(self, site: Site, client: Client, within: float) -> list[Address]:
+    async def _addresses_of(self, site: Site, client: ShareHolder, within: float) -> list[Address]:
         """All addresses of the host. Callers are not told whether a name has none or one that is denied: they could
         else explore the names of the network."""
         try:
@@ -113,7 +115,7 @@ class Dialer:
                 error.public = ResolveFailed(f"{site.host}: the host has no address that the gateway may call")
             raise
 
-    async def _judged(self, site: Site, client: Client, within: float) -> list[Address]:
+    async def _judged(self, site: Site, client: ShareHolder, within: float) -> list[Address]:
         """All addresses of the host, every one of them allowed."""
         if site.literal is not None:
             self._check(site, site.literal)
@@ -129,7 +131,7 @@ class Dialer:
             raise ResolveFailed(f"{site}: the host has no address")
         return found
 
-    async def _look_up(self, host: str, client: Client, within: float) -> Sequence[str]:
+    async def _look_up(self, host: str, client: ShareHolder, within: float) -> Sequence[str]:
         if isinstance(self._resolve, SystemResolver):
             return await self._resolve(host, client, max(0.0, within - SOONER))
         return await self._resolve(host)
@@ -159,7 +161,7 @@ class Dialer:
             failed.public = ConnectFailed(f"{site}: {why}")
         raise failed
 
-    async def _join(self, site: Site, tls: Tls, connection: Connection, sock: socket.socket) -> None:
+    async def _join(self, site: Site, tls: Tls, connection: HttpConnection, sock: socket.socket) -> None:
         """Join the connection and a connected socket, after the TLS handshake where there is one."""
         loop = asyncio.get_running_loop()
         try:

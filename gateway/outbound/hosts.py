@@ -9,7 +9,7 @@ sentence rather than guessed at, and what is connected to is what was read. A ho
 * a name: lower case, IDNA 2008 (UTS 46) where it is not ASCII, without the one trailing dot that it may have. Digits
   and dots in disguise (``１２７。0.0.1``) are seen as what they become.
 
-:class:`Rules` say which hosts and addresses are allowed: public ones, and those that the operator lists.
+:class:`OutboundRules` say which hosts and addresses are allowed: public ones, and those that the operator lists.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def normal_host(host: str) -> tuple[str, Address | None]:
     return name, None
 
 
-class Rules:
+class OutboundRules:
     """Who may be called. What ``allow`` lists is allowed on any port and without TLS; anything else must be public, on
     one of ``ports``, and over TLS unless ``plain`` allows ``http``."""
 
@@ -193,7 +193,7 @@ class Rules:
         for host, port in own:
             self.listens(host, port)
 
-    def replace(self, other: Rules) -> None:
+    def replace(self, other: OutboundRules) -> None:
         """Be as others are, but for where this process listens: for what is connected to from now on."""
         self._networks, self._hosts, self._suffixes = other._networks, other._hosts, other._suffixes
         self._ports, self._plain = other._ports, other._plain

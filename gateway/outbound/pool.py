@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 from gateway.errors import Overloaded
-from gateway.outbound.connection import Connection
+from gateway.outbound.connection import HttpConnection
 from gateway.outbound.limits import OutboundLimits
 from gateway.runtime.clock import clock
 
@@ -20,9 +20,9 @@ class Pool:
 
     def __init__(self, limits: OutboundLimits) -> None:
         self._limits = limits
-        self._idle: dict[Connection, None] = {}
+        self._idle: dict[HttpConnection, None] = {}
         """The one that has been idle longest comes first."""
-        self._by_key: dict[object, deque[Connection]] = {}
+        self._by_key: dict[object, deque[HttpConnection]] = {}
         """The same; the one that was used last comes last."""
         self._open: dict[object, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -37,7 +37,7 @@ class Pool:
         """Connections kept open."""
         return len(self._idle)
 
-    def take(self, key: object, now: float) -> Connection | None:
+    def take(self, key: object, now: float) -> HttpConnection | None:
         """A connection that is open and fit for another request."""
         waiting = self._by_key.get(key)
         while waiting:
@@ -75,7 +75,7 @@ class Pool:
         else:
             del self._open[key]
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: HttpConnection) -> None:
         """A connection whose request is answered."""
         limits = self._limits
         loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class Pool:
         if self._sweeper is None:
             self._sweeper = loop.call_at(now + limits.idle_timeout, self._sweep)
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: HttpConnection) -> None:
         """A connection was closed, by whomever."""
         self._forget(connection)
         if connection.counted:
@@ -130,7 +130,7 @@ class Pool:
         self.release(oldest.key)
         oldest.abort()
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: HttpConnection) -> None:
         if connection in self._idle:
             del self._idle[connection]
             here = self._by_key[connection.key]

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from gateway.budgets import RESOURCES, Client, Holdings
+from gateway.budgets import RESOURCES, Holdings, ShareHolder
 from gateway.errors import Overloaded, ResolveFailed
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 from gateway.runtime.threads import threads
@@ -27,7 +27,7 @@ UNKNOWN_SHARE: Final = 0.5
 """The part of all places that hosts may hold of which no address is known."""
 WAITING_SHARE: Final = 0.125
 """The part of ``lookups_waiting`` that one client may hold."""
-NOBODY: Final = Client("")
+NOBODY: Final = ShareHolder("")
 """The client of a request that is nobody's in particular."""
 
 
@@ -36,7 +36,7 @@ class _Lookup:
 
     __slots__ = ("asking", "begun", "client", "found", "host", "known")
 
-    def __init__(self, host: str, client: Client, found: asyncio.Future[Sequence[str]]) -> None:
+    def __init__(self, host: str, client: ShareHolder, found: asyncio.Future[Sequence[str]]) -> None:
         self.host = host
         self.client = client
         self.found = found
@@ -58,15 +58,15 @@ class SystemResolver:
             places = Holdings(RESOURCES["lookups"])
             places.configure(limits.lookups, 0.25, 0.0, {})
         self._places = places
-        self._lookups: dict[tuple[str, Client], _Lookup] = {}
-        self._waiting: OrderedDict[Client, deque[_Lookup]] = OrderedDict()
+        self._lookups: dict[tuple[str, ShareHolder], _Lookup] = {}
+        self._waiting: OrderedDict[ShareHolder, deque[_Lookup]] = OrderedDict()
         """Client -> questions without a place. The client whose turn it is comes first."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._unknown = 0
         """Places held by hosts of which no address is known."""
         self._closed = False
 
-    async def __call__(self, host: str, client: Client = NOBODY, within: float | None = None) -> Sequence[str]:
+    async def __call__(self, host: str, client: ShareHolder = NOBODY, within: float | None = None) -> Sequence[str]:
         """Return all addresses of a host.
 
         Args:
@@ -106,7 +106,7 @@ class SystemResolver:
         self._lookups.clear()
         self._waiting.clear()
 
-    def _queue(self, host: str, client: Client, found: asyncio.Future[Sequence[str]]) -> _Lookup:
+    def _queue(self, host: str, client: ShareHolder, found: asyncio.Future[Sequence[str]]) -> _Lookup:
         waiting = self._waiting.get(client, ())
         if len(self._lookups) >= self._waiting_max or len(waiting) >= max(1, int(self._waiting_max * WAITING_SHARE)):
             raise Overloaded(
@@ -144,7 +144,7 @@ class SystemResolver:
                 self._start(lookup)
                 begun = True
 
-    def _next(self, client: Client, waiting: deque[_Lookup]) -> _Lookup | None:
+    def _next(self, client: ShareHolder, waiting: deque[_Lookup]) -> _Lookup | None:
         """Return the first question of a client that may have a place now."""
         if self._places.room_of(client) <= 0:
             return None

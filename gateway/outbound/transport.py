@@ -1,7 +1,7 @@
 """The gateway's own HTTP client: for URLs that somebody else chose.
 
-:class:`GuardedTransport` sends one request and reads one answer, under :class:`~gateway.outbound.hosts.Rules` and
-:class:`~gateway.outbound.limits.OutboundLimits`: HTTP/1.1, no redirect followed, no proxy, no cookie, nothing
+:class:`GuardedTransport` sends one request and reads one answer, under :class:`~gateway.outbound.hosts.OutboundRules`
+and :class:`~gateway.outbound.limits.OutboundLimits`: HTTP/1.1, no redirect followed, no proxy, no cookie, nothing
 decompressed, one deadline over everything. :meth:`~GuardedTransport.send` is the quick way in; as a transport of httpx
 it does the same for code that wants an ``httpx.AsyncClient`` (:func:`guarded_client`).
 
@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import httpx
 
-from gateway.budgets import Client, Holdings
+from gateway.budgets import Holdings, ShareHolder
 from gateway.config import TlsSettings
 from gateway.errors import AnswerCut, StateError
-from gateway.outbound.answers import Answer
-from gateway.outbound.connection import Connection
-from gateway.outbound.dialer import Dial, Dialer, Tls, dial
-from gateway.outbound.hosts import Rules, Site, split_url
+from gateway.outbound.answers import HttpAnswer
+from gateway.outbound.connection import HttpConnection
+from gateway.outbound.dialer import Dial, GuardedDialer, Tls, dial
+from gateway.outbound.hosts import OutboundRules, Site, split_url
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 from gateway.outbound.pool import Pool
 from gateway.outbound.requests import IDEMPOTENT, OURS, Headers, request_line, request_octets
@@ -47,7 +47,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     def __init__(
         self,
-        rules: Rules | None = None,
+        rules: OutboundRules | None = None,
         limits: OutboundLimits = DEFAULT_OUTBOUND_LIMITS,
         *,
         tls: Tls = NO_TLS_SETTINGS,
@@ -64,9 +64,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """
         self._limits = limits
         self._tls = tls
-        self._rules = rules if rules is not None else Rules()
+        self._rules = rules if rules is not None else OutboundRules()
         self._system = SystemResolver(limits, lookups)
-        self._dialer = Dialer(self._rules, limits, resolve or self._system, dial)
+        self._dialer = GuardedDialer(self._rules, limits, resolve or self._system, dial)
         self._pool = Pool(limits)
         self._destination = lru_cache(URLS)(self._judge)
 
@@ -105,8 +105,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         repeatable: bool | None = None,
         fresh: bool = False,
         tls: Tls | None = None,
-        client: Client = NOBODY,
-    ) -> Answer:
+        client: ShareHolder = NOBODY,
+    ) -> HttpAnswer:
         """Send a request and read its answer, whatever its status is.
 
         Args:
@@ -175,12 +175,12 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._rules.check_site(site)
         return site, str(site), request_line(site, target)
 
-    async def _open(self, site: Site, key: Hashable, tls: Tls, deadline: float, client: Client) -> Connection:
+    async def _open(self, site: Site, key: Hashable, tls: Tls, deadline: float, client: ShareHolder) -> HttpConnection:
         if self._pool.closed:
             raise StateError(f"{site}: the transport is closed")
         pool = self._pool
         pool.reserve(key, str(site))
-        connection = Connection(key, str(site), self._limits, pool.keep, pool.gone)
+        connection = HttpConnection(key, str(site), self._limits, pool.keep, pool.gone)
         try:
             await self._dialer.open(site, tls, connection, deadline, client)
         finally:
@@ -188,7 +188,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 pool.release(key)
         return connection
 
-    async def _exchange(self, connection: Connection, octets: bytes, head_only: bool, deadline: float) -> Answer:
+    async def _exchange(
+        self, connection: HttpConnection, octets: bytes, head_only: bool, deadline: float
+    ) -> HttpAnswer:
         try:
             return await connection.exchange(octets, head_only=head_only, deadline=deadline)
         except asyncio.CancelledError:

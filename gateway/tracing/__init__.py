@@ -9,17 +9,17 @@
 Without ``[tracing] endpoint`` the :class:`Tracer` makes no spans, and contexts only pass through.
 """
 
-from gateway.tracing.context import Context, header_pairs, into, of_message, of_request, parse, trace_of
+from gateway.tracing.context import TraceContext, header_pairs, into, of_message, of_request, parse, trace_of
 from gateway.tracing.exporter import Exporter, Reply
-from gateway.tracing.otlp import Form
+from gateway.tracing.otlp import OtlpForm
 from gateway.tracing.spans import Span, Tracer, short
 
 __all__ = [
-    "Context",
     "Exporter",
-    "Form",
+    "OtlpForm",
     "Reply",
     "Span",
+    "TraceContext",
     "Tracer",
     "header_pairs",
     "into",

@@ -24,7 +24,7 @@ _STATE: Final = re.compile(r"[ -~\t]*")
 _OCTETS: Final = TRACEPARENT.encode()
 
 
-class Context:
+class TraceContext:
     """A place in a trace: the trace, and the span that is the parent of what comes next."""
 
     __slots__ = ("flags", "span_id", "state", "trace_id")
@@ -52,17 +52,17 @@ class Context:
         return f"Context({self.traceparent})"
 
 
-def parse(traceparent: str, tracestate: str = "") -> Context | None:
+def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
     """What the headers say; None: nothing that can be understood (W3C section 4.3). Of a version that is not known the
     parts of version 00 are taken."""
     match = _PARENT.fullmatch(traceparent.strip(" \t"))
     if match is None or (match[5] and match[1] == "00"):
         return None
     state = tracestate if len(tracestate) <= STATE_MAX and _STATE.fullmatch(tracestate) else ""
-    return Context(match[2], match[3], int(match[4], 16) & SAMPLED, state)
+    return TraceContext(match[2], match[3], int(match[4], 16) & SAMPLED, state)
 
 
-def of_request(headers: Iterable[tuple[bytes, bytes]]) -> Context | None:
+def of_request(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """The caller's, from the headers of a request as ASGI has them. Two ``traceparent`` are none."""
     parents: list[str] = []
     states: list[str] = []
@@ -74,7 +74,7 @@ def of_request(headers: Iterable[tuple[bytes, bytes]]) -> Context | None:
     return parse(parents[0], ",".join(states)) if len(parents) == 1 else None
 
 
-def of_message(message: Message) -> Context | None:
+def of_message(message: Message) -> TraceContext | None:
     """The message's own; None where it has none. What came off the wire is decoded only where the word stands in it."""
     raw = message.raw
     if raw is not None and _OCTETS not in raw.octets:
@@ -92,7 +92,7 @@ def trace_of(message: Message) -> str:
     return context.trace_id if context is not None else ""
 
 
-def of_headers(headers: Mapping[str, Any]) -> Context | None:
+def of_headers(headers: Mapping[str, Any]) -> TraceContext | None:
     """What the headers of a message say."""
     parent = _text(headers.get(TRACEPARENT))
     return parse(parent, _text(headers.get(TRACESTATE))) if parent else None
@@ -107,7 +107,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def into(message: Message, context: Context) -> Message:
+def into(message: Message, context: TraceContext) -> Message:
     """The message with the context in its headers. One that has either header, or that came from a broker or a log, is
     returned as it is."""
     if message.relayed:
@@ -122,7 +122,7 @@ def into(message: Message, context: Context) -> Message:
     return Message(message.body, with_headers(properties, {**headers, **ours} if headers else {**ours}))
 
 
-def header_pairs(context: Context) -> list[tuple[bytes, bytes]]:
+def header_pairs(context: TraceContext) -> list[tuple[bytes, bytes]]:
     """As headers of a request."""
     pairs = [(b"traceparent", context.traceparent.encode())]
     if context.state:

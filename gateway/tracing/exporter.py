@@ -15,7 +15,7 @@ from gateway.errors import GatewayError
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
-from gateway.tracing.otlp import Form, rejected
+from gateway.tracing.otlp import OtlpForm, rejected
 from gateway.tracing.spans import Span, Tracer
 
 AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -49,7 +49,7 @@ class Exporter:
     def __init__(
         self,
         tracer: Tracer,
-        form: Form,
+        form: OtlpForm,
         post: Post,
         count: Count,
         *,

@@ -15,7 +15,7 @@ SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 """Which conventions."""
 
 
-class Kind(IntEnum):
+class SpanKind(IntEnum):
     """What a span is to those around it; numbers as in OTLP."""
 
     INTERNAL = 1
@@ -100,7 +100,7 @@ class SpanRow:
     """The first word of its name; behind it stand exchange or queue."""
     type: str
     """``messaging.operation.type``; empty: it is about HTTP."""
-    kind: Kind
+    kind: SpanKind
     about: str
     parent: str
 
@@ -108,39 +108,39 @@ class SpanRow:
 REQUEST: Final = SpanRow(
     "{method}",
     "",
-    Kind.SERVER,
+    SpanKind.SERVER,
     "a request of the API, up to the last octet of its answer",
     "the caller's `traceparent`",
 )
 PUBLISH: Final = SpanRow(
-    "publish", "send", Kind.PRODUCER, "a publish over HTTP, up to the broker's confirm and the ledger's commit",
+    "publish", "send", SpanKind.PRODUCER, "a publish over HTTP, up to the broker's confirm and the ledger's commit",
     "the request",
 )  # fmt: skip
 SCHEDULE: Final = SpanRow(
-    "schedule", "create", Kind.PRODUCER, "a message that the ledger takes for later", "the request"
+    "schedule", "create", SpanKind.PRODUCER, "a message that the ledger takes for later", "the request"
 )
 PUBLISH_LATER: Final = SpanRow(
-    "publish", "send", Kind.CLIENT, "the publish of what was scheduled", "the message's context"
+    "publish", "send", SpanKind.CLIENT, "the publish of what was scheduled", "the message's context"
 )
 DELIVER: Final = SpanRow(
-    "deliver", "receive", Kind.CLIENT, "a message that a pull or a stream hands out",
+    "deliver", "receive", SpanKind.CLIENT, "a message that a pull or a stream hands out",
     "the message's context; linked to the request",
 )  # fmt: skip
 PROCESS: Final = SpanRow(
-    "process", "process", Kind.CONSUMER, "an attempt to push a message to its endpoint", "the message's context; of "
-    "several messages: linked to each",
+    "process", "process", SpanKind.CONSUMER, "an attempt to push a message to its endpoint",
+    "the message's context; of several messages: linked to each",
 )  # fmt: skip
-POST: Final = SpanRow("POST", "", Kind.CLIENT, "the request to the endpoint", "`process`")
+POST: Final = SpanRow("POST", "", SpanKind.CLIENT, "the request to the endpoint", "`process`")
 FORWARD: Final = SpanRow(
-    "forward", "process", Kind.CONSUMER, "a message on its way through a bridge, from its arrival to its "
+    "forward", "process", SpanKind.CONSUMER, "a message on its way through a bridge, from its arrival to its "
     "acknowledgement", "the message's context",
 )  # fmt: skip
 BRIDGE_PUBLISH: Final = SpanRow(
-    "publish", "send", Kind.CLIENT, "the bridge's publish, up to the confirm of its target", "`forward`"
+    "publish", "send", SpanKind.CLIENT, "the bridge's publish, up to the confirm of its target", "`forward`"
 )
-ACK: Final = SpanRow("ack", "settle", Kind.CLIENT, "an acknowledgement", "`deliver`; linked to the request")
-RELEASE: Final = SpanRow("release", "settle", Kind.CLIENT, "a message that is given back", "`deliver`, as above")
-REJECT: Final = SpanRow("reject", "settle", Kind.CLIENT, "a message that is given up", "`deliver`, as above")
+ACK: Final = SpanRow("ack", "settle", SpanKind.CLIENT, "an acknowledgement", "`deliver`; linked to the request")
+RELEASE: Final = SpanRow("release", "settle", SpanKind.CLIENT, "a message that is given back", "`deliver`, as above")
+REJECT: Final = SpanRow("reject", "settle", SpanKind.CLIENT, "a message that is given up", "`deliver`, as above")
 
 SPANS: Final = (
     REQUEST, PUBLISH, SCHEDULE, PUBLISH_LATER, DELIVER, ACK, RELEASE, REJECT, PROCESS, POST, FORWARD, BRIDGE_PUBLISH,

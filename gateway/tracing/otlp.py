@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.tracing.context import Context
+from gateway.tracing.context import TraceContext
 from gateway.tracing.names import SCHEMA
 from gateway.tracing.spans import Span, short
 
@@ -20,7 +20,7 @@ FAILED: Final = 2
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Form:
+class OtlpForm:
     """How the spans of one process are written."""
 
     def __init__(self, resource: Mapping[str, str], version: str) -> None:
@@ -76,7 +76,7 @@ def _attribute(name: str, value: str | int | bool) -> bytes:
     return b'{"key":%b,"value":{"intValue":"%d"}}' % (_encode(name), value)
 
 
-def _link(context: Context) -> dict[str, Any]:
+def _link(context: TraceContext) -> dict[str, Any]:
     found: dict[str, Any] = {"traceId": context.trace_id, "spanId": context.span_id, "flags": context.flags}
     if context.state:
         found["traceState"] = context.state

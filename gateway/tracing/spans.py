@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
-from gateway.tracing.context import SAMPLED, Context
-from gateway.tracing.names import ERROR_TYPE, Kind
+from gateway.tracing.context import SAMPLED, TraceContext
+from gateway.tracing.names import ERROR_TYPE, SpanKind
 
 LINKS_MAX: Final = 128
 """Most links of a span."""
@@ -36,12 +36,12 @@ class Span:
         self,
         tracer: Tracer,
         name: str,
-        kind: Kind,
-        context: Context,
+        kind: SpanKind,
+        context: TraceContext,
         parent_id: str,
         started: int,
         attributes: dict[str, Any],
-        links: Sequence[Context],
+        links: Sequence[TraceContext],
     ) -> None:
         self.name = name
         self.kind = kind
@@ -101,7 +101,7 @@ class Tracer:
         self._on_full = on_full
         self._queue: deque[Span] = deque()
         self._random = random if random is not None else ids.generator()
-        self._out: OrderedDict[str, tuple[Context, dict[str, Any]]] = OrderedDict()
+        self._out: OrderedDict[str, tuple[TraceContext, dict[str, Any]]] = OrderedDict()
 
     def configure(self, *, exports: bool, sample: float, queue_max: int, inject: bool, webhooks: bool) -> None:
         """Go on with other settings; see :meth:`__init__`."""
@@ -125,11 +125,11 @@ class Tracer:
     def begin(
         self,
         name: str,
-        kind: Kind,
-        parent: Context | None,
+        kind: SpanKind,
+        parent: TraceContext | None,
         attributes: dict[str, Any] | None = None,
         *,
-        links: Sequence[Context] = (),
+        links: Sequence[TraceContext] = (),
         started: int = 0,
         root: bool = True,
         always: bool = False,
@@ -146,7 +146,7 @@ class Tracer:
             if not root or not (always or self._sample >= 1.0 or self._random.random() < self._sample):
                 return None
             trace_id, parent_id, state = f"{self._random.getrandbits(128) or 1:032x}", "", ""
-        context = Context(trace_id, f"{self._random.getrandbits(64) or 1:016x}", SAMPLED, state)
+        context = TraceContext(trace_id, f"{self._random.getrandbits(64) or 1:016x}", SAMPLED, state)
         return Span(
             self, name, kind, context, parent_id, started or clock.now_ns(),
             attributes if attributes is not None else {}, links[:LINKS_MAX],
@@ -169,14 +169,14 @@ class Tracer:
 
     # ----------------------------------------------------------------------------------------------- what is out
 
-    def handed_out(self, ack_id: str, context: Context, attributes: Mapping[str, Any]) -> None:
+    def handed_out(self, ack_id: str, context: TraceContext, attributes: Mapping[str, Any]) -> None:
         """A message is out under this id; its settlement belongs there."""
         out = self._out
         out[ack_id] = context, dict(attributes)
         if len(out) > OUT_MAX:
             out.popitem(last=False)
 
-    def came_back(self, ack_id: str) -> tuple[Context, dict[str, Any]] | None:
+    def came_back(self, ack_id: str) -> tuple[TraceContext, dict[str, Any]] | None:
         """Where the settlement of what is out under this id belongs; None: nobody knows, or it was asked before."""
         return self._out.pop(ack_id, None)
 

@@ -28,7 +28,7 @@ from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
 from gateway.session import Capabilities, Version
 from gateway.telemetry import log
-from gateway.translation import Target, target_of
+from gateway.translation import TranslationTarget, target_of
 from gateway.upstreams.branches import Branches
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.dead_letters import DeadLetters
@@ -116,7 +116,7 @@ class Upstream:
         """How many are about to use it who do not show in ``status``: see :attr:`idle`."""
         self._version: Version | None = None
         self._capabilities: Capabilities | None = None
-        self._target: Target | None = None
+        self._target: TranslationTarget | None = None
         self._was_up = False
         self._closed = False
 
@@ -178,7 +178,7 @@ class Upstream:
         return self._capabilities
 
     @property
-    def target(self) -> Target | None:
+    def target(self) -> TranslationTarget | None:
         """What a message can be there, as negotiated last; None before the first time."""
         return self._target
 

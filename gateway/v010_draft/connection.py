@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from gateway.classic import methods
-from gateway.classic.connection import ClassicSession, Phase
+from gateway.classic.connection import ClassicSession, ConnectionPhase
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import FRAME_END, FRAME_HEADER, HEARTBEAT, METHOD, METHOD_KEY, OVERHEAD
 from gateway.errors import FrameSyntaxError
@@ -96,7 +96,7 @@ class Frames(ClassicSession[Any]):
                     raise FrameSyntaxError(f"a frame ends with {data[end]:#04x}")
                 at = end + 1
                 self._frame(kind, number, data, start, end)
-                if self.phase is Phase.CLOSED:
+                if self.phase is ConnectionPhase.CLOSED:
                     return at
         except FrameSyntaxError as error:
             self.violation(error, self._key)

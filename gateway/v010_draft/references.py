@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from gateway.classic.assembler import Spool
+from gateway.classic.assembler import AssemblyLimit
 from gateway.limits import Limits
 from gateway.v010_draft.translate import Transfer
 
@@ -61,7 +61,7 @@ class References:
 
     __slots__ = ("_message_max", "_open", "_spool")
 
-    def __init__(self, limits: Limits, spool: Spool) -> None:
+    def __init__(self, limits: Limits, spool: AssemblyLimit) -> None:
         self._message_max = limits.message_max
         self._spool = spool
         self._open: dict[bytes, _Reference] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from gateway.classic.connection import Phase
+from gateway.classic.connection import ConnectionPhase
 from gateway.classic.server import ClassicServer
 from gateway.errors import FrameSyntaxError
 from gateway.session import ServerConfig
@@ -41,9 +41,9 @@ class ServerSession(Frames, ClassicServer):
             self._ended.add(channel.number)
 
     def _unknown_channel(self, number: int, key: int, data: bytes, at: int, end: int) -> None:
-        if self.phase is Phase.CLOSING:
+        if self.phase is ConnectionPhase.CLOSING:
             return
-        if self.phase is not Phase.OPEN:
+        if self.phase is not ConnectionPhase.OPEN:
             raise FrameSyntaxError(f"a method on channel {number} before the connection is open", 503)
         way = WAYS.get(key)
         if way is not None:

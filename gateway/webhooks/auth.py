@@ -20,10 +20,10 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.config import EndpointAuth
 from gateway.errors import ConfigurationError, OutboundTimeout, TokenRefused
-from gateway.outbound import NOBODY, Answer, GuardedTransport
+from gateway.outbound import NOBODY, GuardedTransport, HttpAnswer
 from gateway.outbound.hosts import split_url
 from gateway.runtime.clock import monotonic_time
 
@@ -78,7 +78,7 @@ class Tokens:
         self._kept: OrderedDict[EndpointAuth, Token] = OrderedDict()
         self._asking: dict[EndpointAuth, asyncio.Task[Token]] = {}
 
-    async def get(self, auth: EndpointAuth, within: float, client: Client = NOBODY, refused: str = "") -> str:
+    async def get(self, auth: EndpointAuth, within: float, client: ShareHolder = NOBODY, refused: str = "") -> str:
         """A token.
 
         Args:
@@ -123,7 +123,7 @@ class Tokens:
             if len(self._kept) > TOKENS:
                 self._kept.popitem(last=False)
 
-    async def _ask(self, auth: EndpointAuth, client: Client) -> Token:
+    async def _ask(self, auth: EndpointAuth, client: ShareHolder) -> Token:
         form = {"grant_type": "client_credentials"} | ({"scope": auth.scope} if auth.scope else {})
         headers = [
             (b"content-type", b"application/x-www-form-urlencoded"),
@@ -136,7 +136,7 @@ class Tokens:
         )  # fmt: skip
         return self._read(auth, answer)
 
-    def _read(self, auth: EndpointAuth, answer: Answer) -> Token:
+    def _read(self, auth: EndpointAuth, answer: HttpAnswer) -> Token:
         who = f"the token server at {split_url(auth.token_url)[0]}"
         if answer.status != 200:
             raise TokenRefused(f"{who} answered {answer.status}{_said(answer.body)}")

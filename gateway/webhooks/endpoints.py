@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.config import EndpointSettings, EndpointTls
 from gateway.errors import (
     ConfigurationError,
@@ -405,7 +405,7 @@ class Endpoints:
             log("endpoint.rotated", endpoint=name, new=[key.id for key in new], finished=finish)
             return self._held[name].endpoint, new
 
-    async def verify(self, name: str, client: Client | None = None) -> Endpoint:
+    async def verify(self, name: str, client: ShareHolder | None = None) -> Endpoint:
         """Ask the endpoint whether the gateway may call it. What it says is its state.
 
         Args:
@@ -433,7 +433,7 @@ class Endpoints:
         self._documents.refused.pop(name, None)
         return await self._set(name, verified=Verified(mark_of(settings.url), self._origin, self._clock(), rate))
 
-    async def test(self, name: str, client: Client | None = None) -> Outcome:
+    async def test(self, name: str, client: ShareHolder | None = None) -> Outcome:
         """Send it a message that says that it is a test, in every state of the endpoint.
 
         Args:
@@ -462,7 +462,7 @@ class Endpoints:
         headers: dict[str, Any],
         *,
         test: bool = False,
-        client: Client | None = None,
+        client: ShareHolder | None = None,
     ) -> Outcome:
         endpoint = await self.get(name)
         now = self._clock()

@@ -11,10 +11,10 @@ import math
 import re
 from typing import Final
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.config import EndpointSettings, EndpointTls
 from gateway.errors import OutboundFailed
-from gateway.outbound import NOBODY, Answer, GuardedTransport
+from gateway.outbound import NOBODY, GuardedTransport, HttpAnswer
 
 REQUEST_ORIGIN, REQUEST_RATE = b"webhook-request-origin", b"webhook-request-rate"
 ALLOWED_ORIGIN, ALLOWED_RATE = b"webhook-allowed-origin", b"webhook-allowed-rate"
@@ -29,7 +29,9 @@ class Refused(OutboundFailed):
     """The endpoint did not allow us to call it."""
 
 
-async def ask(transport: GuardedTransport, settings: EndpointSettings, origin: str, client: Client = NOBODY) -> float:
+async def ask(
+    transport: GuardedTransport, settings: EndpointSettings, origin: str, client: ShareHolder = NOBODY
+) -> float:
     """Ask an endpoint whether ``origin`` may call it; returns the requests a second that it allows, 0 for any number.
 
     Raises:
@@ -49,7 +51,7 @@ async def ask(transport: GuardedTransport, settings: EndpointSettings, origin: s
     return _judge(answer, origin)
 
 
-def _judge(answer: Answer, origin: str) -> float:
+def _judge(answer: HttpAnswer, origin: str) -> float:
     if not 200 <= answer.status <= 299:
         raise Refused(f"it answered OPTIONS with {answer.status}", sent=True, status=answer.status)
     allowed = _value(answer, ALLOWED_ORIGIN)
@@ -68,6 +70,6 @@ def _judge(answer: Answer, origin: str) -> float:
     return int(rate) / MINUTE
 
 
-def _value(answer: Answer, name: bytes) -> str | None:
+def _value(answer: HttpAnswer, name: bytes) -> str | None:
     value = answer.header(name)
     return None if value is None else value.decode("latin-1").strip()

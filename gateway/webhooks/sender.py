@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.config import EndpointTls
 from gateway.errors import ConfigurationError, EncodeError, GatewayError, OutboundTimeout, public_error
-from gateway.outbound import Answer, GuardedTransport
+from gateway.outbound import GuardedTransport, HttpAnswer
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.webhooks.auth import Tokens, bearer, fixed
@@ -87,7 +87,7 @@ class Sender:
         items: Sequence[Outgoing],
         timestamp: int,
         fresh: bool = False,
-        client: Client | None = None,
+        client: ShareHolder | None = None,
     ) -> Outcome:
         """Send messages as one request. Never raises but CancelledError.
 
@@ -125,7 +125,7 @@ class Sender:
         return outcome
 
     @staticmethod
-    def _note(outcome: Outcome, answer: Answer) -> None:
+    def _note(outcome: Outcome, answer: HttpAnswer) -> None:
         outcome.status = answer.status
         outcome.body, outcome.truncated, outcome.resent = answer.body, answer.truncated, answer.resent
         outcome.retry_after = _value(answer, b"retry-after")
@@ -142,8 +142,8 @@ class Sender:
         told: Sequence[Header],
         fresh: bool,
         sent: list[bytes],
-        client: Client,
-    ) -> Answer:
+        client: ShareHolder,
+    ) -> HttpAnswer:
         """``told``: headers that name the trace; ``sent`` gets the values of ``Authorization`` that were sent."""
         settings = endpoint.settings
         headers = [*written.headers, *endpoint.headers, *told, *_signed(endpoint, written, timestamp)]
@@ -167,8 +167,8 @@ class Sender:
         return await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client)
 
     async def _post(
-        self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool, client: Client
-    ) -> Answer:
+        self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool, client: ShareHolder
+    ) -> HttpAnswer:
         settings = endpoint.settings
         return await self._transport.send(
             "POST",
@@ -191,9 +191,9 @@ class Sender:
         return left
 
 
-def endpoint_client(name: str) -> Client:
+def endpoint_client(name: str) -> ShareHolder:
     """Return the client whose share requests to an endpoint use."""
-    return Client(name, kind="endpoint")
+    return ShareHolder(name, kind="endpoint")
 
 
 def _signed(endpoint: Endpoint, written: Written, timestamp: int) -> list[Header]:
@@ -210,6 +210,6 @@ def _signed(endpoint: Endpoint, written: Written, timestamp: int) -> list[Header
         raise EncodeError(f"webhook id: {written.id[:80]!r} is not printable ASCII") from None
 
 
-def _value(answer: Answer, name: bytes) -> str | None:
+def _value(answer: HttpAnswer, name: bytes) -> str | None:
     value = answer.header(name)
     return None if value is None else value.decode("latin-1")

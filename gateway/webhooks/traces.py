@@ -12,7 +12,7 @@ from typing import Any
 from gateway.core.traces import receiving
 from gateway.errors import GatewayError
 from gateway.outbound.hosts import split_url
-from gateway.tracing import Context, Span, Tracer, header_pairs, names, of_message
+from gateway.tracing import Span, TraceContext, Tracer, header_pairs, names, of_message
 from gateway.upstreams import Upstream
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.forms import Header, Outgoing
@@ -56,7 +56,7 @@ class Traces:
         assert post is not None  # its parent is seen
         return Push(span, post, self._headers(endpoint, post.context))
 
-    def _headers(self, endpoint: Endpoint, context: Context | None) -> list[Header]:
+    def _headers(self, endpoint: Endpoint, context: TraceContext | None) -> list[Header]:
         """What tells the endpoint; nothing where its own headers do."""
         if context is None or not self._tracer.webhooks:
             return []

@@ -14,7 +14,7 @@ from gateway.access.access import Access
 from gateway.api import call as calls
 from gateway.api import stream as publishing
 from gateway.api.app import Api
-from gateway.api.auth import Keys
+from gateway.api.auth import ConfiguredKeys
 from gateway.api.guard import CERTIFICATE
 from gateway.config import AccessSettings, ApiKeySettings, CertificateSettings, Config, HttpSettings, HttpTls
 from gateway.core import Gateway, streams
@@ -214,7 +214,7 @@ async def test_keys_of_another_configuration(
 ) -> None:
     api = Api(gateway, HttpSettings(), (ROOT, ApiKeySettings(name="shop", key="secret", scopes=SCOPES)), access=access)
     stream, root = await begun(opening(api, path, "secret")), await begun(opening(api, path, "root-secret"))
-    api.reconfigure(HttpSettings(), Keys((ROOT, *after)))
+    api.reconfigure(HttpSettings(), ConfiguredKeys((ROOT, *after)))
     await until(lambda: stream.ended)
     assert why in reason(stream)
     assert not root.ended
@@ -244,7 +244,7 @@ async def test_a_certificate_that_another_configuration_does_not_name(
         api = Api(gateway, HttpSettings(), access=access)
         stream = await begun(opening(api, EVENTS, certificate="CN:shop"))
         access.certificates = {}
-        api.reconfigure(HttpSettings(), Keys(()))
+        api.reconfigure(HttpSettings(), ConfiguredKeys(()))
         await until(lambda: stream.ended)
         assert "credential" in reason(stream)
 

@@ -13,7 +13,7 @@ from gateway.api.app import Api
 from gateway.api.subscription_scopes import NEEDS
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
@@ -29,7 +29,7 @@ async def make(gateway: Gateway, upstream: FakeUpstream) -> Any:
     """``make(scope, ...)``: a client of these scopes, beside endpoints ``hook`` and ``answers``, which replies."""
     upstream.exchanges |= {"ex": "topic", "dlx": "topic"}
     await upstream.declare_queue("secret")
-    transport = GuardedTransport(Rules(()), DEFAULT_OUTBOUND_LIMITS)
+    transport = GuardedTransport(OutboundRules(()), DEFAULT_OUTBOUND_LIMITS)
     sender = Sender(transport)
     configured = {
         "hook": EndpointSettings(url="https://hook.example/", signing=("v1a",)),

@@ -20,13 +20,13 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.access import tokens as module
 from gateway.access.access import Access
-from gateway.access.tokens import SET_MAX, TokenRefused, Tokens, looks_like_token
+from gateway.access.tokens import SET_MAX, CallerTokenRefused, IssuedTokens, looks_like_token
 from gateway.api.app import Api
 from gateway.config import AccessSettings, Config, TokenSettings
 from gateway.core import Gateway
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
 from tests.api.conftest import problem
 from tests.test_telemetry import lines
 
@@ -93,7 +93,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 @pytest.fixture
 async def transport() -> AsyncIterator[GuardedTransport]:
-    transport = GuardedTransport(Rules(["127.0.0.0/8"]), replace(DEFAULT_OUTBOUND_LIMITS, body_kept=SET_MAX))
+    transport = GuardedTransport(OutboundRules(["127.0.0.0/8"]), replace(DEFAULT_OUTBOUND_LIMITS, body_kept=SET_MAX))
     yield transport
     await transport.aclose()
 
@@ -110,8 +110,8 @@ def settings(issuer: Issuer, **more: Any) -> TokenSettings:
 
 
 @pytest.fixture
-async def tokens(issuer: Issuer, transport: GuardedTransport, clock: Clock) -> AsyncIterator[Tokens]:
-    tokens = Tokens(settings(issuer), transport, clock)
+async def tokens(issuer: Issuer, transport: GuardedTransport, clock: Clock) -> AsyncIterator[IssuedTokens]:
+    tokens = IssuedTokens(settings(issuer), transport, clock)
     yield tokens
     await tokens.close()
 
@@ -139,7 +139,7 @@ def forged(head: dict[str, Any], claims: dict[str, Any], signature: bytes = b"")
     ("private", "kid", "alg"),
     [(RSA, "rsa", "RS256"), (RSA, "ps", "PS256"), (P256, "p256", "ES256"), (ED, "ed", "EdDSA")],
 )
-async def test_a_token_of_the_issuer(tokens: Tokens, private: Any, kid: str, alg: str) -> None:
+async def test_a_token_of_the_issuer(tokens: IssuedTokens, private: Any, kid: str, alg: str) -> None:
     found = await tokens.identify(token(private, kid, alg))
     assert (found.name, found.credential, found.admin) == ("jwt:shop", "jwt:shop", False)
     assert found.may("publish", "b", "x")
@@ -160,13 +160,13 @@ async def test_a_token_of_the_issuer(tokens: Tokens, private: Any, kid: str, alg
         {"scope": {"no": "list"}},
     ],
 )
-async def test_what_also_counts(tokens: Tokens, claims: dict[str, Any]) -> None:
+async def test_what_also_counts(tokens: IssuedTokens, claims: dict[str, Any]) -> None:
     now = int(time())
     claims = {name: value + now if name in ("exp", "nbf") else value for name, value in claims.items()}
     assert (await tokens.identify(token(**claims))).name == "jwt:shop"
 
 
-async def test_scopes_with_blanks_come_in_a_list(tokens: Tokens) -> None:
+async def test_scopes_with_blanks_come_in_a_list(tokens: IssuedTokens) -> None:
     assert (await tokens.identify(token(scope=["publish:b/a b"]))).may("publish", "b", "a b")
 
 
@@ -206,9 +206,9 @@ async def test_scopes_with_blanks_come_in_a_list(tokens: Tokens) -> None:
         (lambda: b".".join([token().split(b".")[0], b"e30", token().split(b".")[2]]), "signature"),
     ],
 )
-async def test_what_does_not_count(tokens: Tokens, made: Callable[[], bytes], why: str) -> None:
+async def test_what_does_not_count(tokens: IssuedTokens, made: Callable[[], bytes], why: str) -> None:
     credential = made()
-    with pytest.raises(TokenRefused, match=why) as refused:
+    with pytest.raises(CallerTokenRefused, match=why) as refused:
         await tokens.identify(credential)
     assert credential.decode("latin-1") not in str(refused.value)
 
@@ -224,12 +224,12 @@ async def test_the_public_key_is_no_shared_secret(issuer: Issuer, transport: Gua
     unsigned = forged({"alg": "HS256", "kid": "rsa", "typ": "JWT"}, {"iss": ISSUER, "aud": AUDIENCE, "sub": "root"})
     text = unsigned.rpartition(b".")[0]
     signed = text + b"." + base64.urlsafe_b64encode(hmac.digest(pem, text, hashlib.sha256)).rstrip(b"=")
-    with pytest.raises(TokenRefused, match="algorithms"):
-        await Tokens(settings(issuer), transport).identify(signed)
+    with pytest.raises(CallerTokenRefused, match="algorithms"):
+        await IssuedTokens(settings(issuer), transport).identify(signed)
 
 
 async def test_scopes_of_the_issuer_are_translated(issuer: Issuer, transport: GuardedTransport) -> None:
-    translated = Tokens(settings(issuer, scopes={"gateway.read": ("history", "consume:*/q")}), transport)
+    translated = IssuedTokens(settings(issuer, scopes={"gateway.read": ("history", "consume:*/q")}), transport)
     found = await translated.identify(token(scope="gateway.read admin other"))
     assert found.may("history")
     assert found.may("consume", "b", "q")
@@ -237,47 +237,47 @@ async def test_scopes_of_the_issuer_are_translated(issuer: Issuer, transport: Gu
 
 
 async def test_another_claim_names_the_client(issuer: Issuer, transport: GuardedTransport) -> None:
-    named = Tokens(settings(issuer, client_claim="azp", scopes_claim="roles"), transport)
+    named = IssuedTokens(settings(issuer, client_claim="azp", scopes_claim="roles"), transport)
     found = await named.identify(token(azp="till", roles=["admin"]))
     assert (found.name, found.admin) == ("jwt:till", True)
-    with pytest.raises(TokenRefused, match="no azp"):
+    with pytest.raises(CallerTokenRefused, match="no azp"):
         await named.identify(token())
 
 
 # ------------------------------------------------------------------------------------------------------- keys
 
 
-async def test_the_issuer_is_asked_seldom(tokens: Tokens, issuer: Issuer, clock: Clock) -> None:
+async def test_the_issuer_is_asked_seldom(tokens: IssuedTokens, issuer: Issuer, clock: Clock) -> None:
     await asyncio.gather(*(tokens.identify(token()) for _ in range(20)))
     assert issuer.asked == 1
     for number in range(50):  # names of keys that somebody made up
         clock.now += 1
-        with pytest.raises(TokenRefused):
+        with pytest.raises(CallerTokenRefused):
             await tokens.identify(token(kid=f"made-up-{number}"))
     assert issuer.asked == 1
     clock.now += 10
-    with pytest.raises(TokenRefused):
+    with pytest.raises(CallerTokenRefused):
         await tokens.identify(token(kid="made-up"))
     assert issuer.asked == 2
 
 
-async def test_a_new_key_is_found(tokens: Tokens, issuer: Issuer, clock: Clock) -> None:
+async def test_a_new_key_is_found(tokens: IssuedTokens, issuer: Issuer, clock: Clock) -> None:
     await tokens.identify(token())
     issuer.body = json.dumps({"keys": [jwk("new", OTHER)]}).encode()
     clock.now += module.AGAIN
     assert (await tokens.identify(token(OTHER, "new"))).name == "jwt:shop"
-    with pytest.raises(TokenRefused):
+    with pytest.raises(CallerTokenRefused):
         await tokens.identify(token())
 
 
-async def test_keys_are_looked_up_again_while_they_are_used(tokens: Tokens, issuer: Issuer, clock: Clock) -> None:
+async def test_keys_are_looked_up_again_while_they_are_used(tokens: IssuedTokens, issuer: Issuer, clock: Clock) -> None:
     await tokens.identify(token())
     issuer.body = b'{"keys": []}'
     clock.now += module.FRESH + 1
     await tokens.identify(token())
     while issuer.asked < 2 or tokens._asking is not None:
         await asyncio.sleep(0.01)
-    with pytest.raises(TokenRefused):
+    with pytest.raises(CallerTokenRefused):
         await tokens.identify(token())
 
 
@@ -288,7 +288,9 @@ async def test_keys_are_looked_up_again_while_they_are_used(tokens: Tokens, issu
         (200, b'{"keys": [' + b" " * SET_MAX + b"]}"),
     ],
 )  # fmt: skip
-async def test_an_issuer_that_fails(tokens: Tokens, issuer: Issuer, clock: Clock, status: int, body: bytes) -> None:
+async def test_an_issuer_that_fails(
+    tokens: IssuedTokens, issuer: Issuer, clock: Clock, status: int, body: bytes
+) -> None:
     await tokens.identify(token())
     issuer.status, issuer.body = status, body
     clock.now += module.STALE
@@ -296,15 +298,15 @@ async def test_an_issuer_that_fails(tokens: Tokens, issuer: Issuer, clock: Clock
     while tokens._asking is not None:
         await asyncio.sleep(0.01)
     clock.now += module.AGAIN
-    with pytest.raises(TokenRefused):
+    with pytest.raises(CallerTokenRefused):
         await tokens.identify(token())
     assert issuer.asked == 3
 
 
 async def test_an_issuer_that_is_away(transport: GuardedTransport) -> None:
     async with Issuer().serving() as issuer:
-        tokens = Tokens(settings(issuer), transport)
-    with pytest.raises(TokenRefused, match="key of the issuer"):
+        tokens = IssuedTokens(settings(issuer), transport)
+    with pytest.raises(CallerTokenRefused, match="key of the issuer"):
         await tokens.identify(token())
     await tokens.close()
 
@@ -316,7 +318,7 @@ async def test_keys_that_are_none_are_passed_over(issuer: Issuer, transport: Gua
         {"kid": "a", "kty": "OKP", "crv": "X25519", "x": "eA"}, {"kid": "a", "kty": "OKP", "crv": "Ed25519", "x": "eA"},
     ]  # fmt: skip
     issuer.body = json.dumps({"keys": [*wrong, *KEYS]}).encode()
-    tokens = Tokens(settings(issuer), transport)
+    tokens = IssuedTokens(settings(issuer), transport)
     assert (await tokens.identify(token())).name == "jwt:shop"
     assert {kid for _, kid in tokens._keys} == {"rsa", "p256", "ed", "ps"}
 
@@ -346,8 +348,8 @@ async def test_keys_that_do_not_count(
 ) -> None:
     """The caller learns why, and the operator which key."""
     issuer.body = json.dumps({"keys": [key, *KEYS]}).encode()
-    tokens = Tokens(settings(issuer), transport)
-    with pytest.raises(TokenRefused, match=why):
+    tokens = IssuedTokens(settings(issuer), transport)
+    with pytest.raises(CallerTokenRefused, match=why):
         await tokens.identify(token(private, "k", alg))
     assert (await tokens.identify(token())).name == "jwt:shop", "the others go on"
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
@@ -358,7 +360,7 @@ async def test_keys_that_do_not_count(
 
 async def test_keys_that_do(issuer: Issuer, transport: GuardedTransport) -> None:
     issuer.body = json.dumps({"keys": [jwk("k", EDGE, key_ops=["verify", "wrapKey"])]}).encode()
-    tokens = Tokens(settings(issuer), transport)
+    tokens = IssuedTokens(settings(issuer), transport)
     assert (await tokens.identify(token(EDGE, "k"))).name == "jwt:shop"
     await tokens.close()
 
@@ -368,8 +370,8 @@ async def test_an_exponent_that_signs_nothing(issuer: Issuer, transport: Guarded
     """With e = 1 the signature is the text."""
     e = base64.urlsafe_b64encode(bytes([exponent])).decode().rstrip("=")
     issuer.body = json.dumps({"keys": [jwk("k", RSA, e=e)]}).encode()
-    tokens = Tokens(settings(issuer), transport)
-    with pytest.raises(TokenRefused, match="key of the issuer"):
+    tokens = IssuedTokens(settings(issuer), transport)
+    with pytest.raises(CallerTokenRefused, match="key of the issuer"):
         await tokens.identify(token(RSA, "k"))
     assert tokens._keys == {}
     await tokens.close()
@@ -380,14 +382,14 @@ async def test_it_can_be_closed_while_it_asks(transport: GuardedTransport) -> No
     server = await asyncio.start_server(lambda _, writer: callers.append(writer), "127.0.0.1", 0)
     issuer = Issuer()
     issuer.port = server.sockets[0].getsockname()[1]
-    tokens = Tokens(settings(issuer), transport)
+    tokens = IssuedTokens(settings(issuer), transport)
     asking, leaving = (asyncio.create_task(tokens.identify(token())) for _ in range(2))
     await asyncio.sleep(0.05)
     leaving.cancel()
     await asyncio.sleep(0.01)
     assert not asking.done(), "the keys are asked for on behalf of all"
     await tokens.close()
-    with pytest.raises(TokenRefused, match="key of the issuer"):
+    with pytest.raises(CallerTokenRefused, match="key of the issuer"):
         await asking
     for writer in callers:
         writer.close()
@@ -408,7 +410,7 @@ async def test_it_can_be_closed_while_it_asks(transport: GuardedTransport) -> No
 )
 async def test_wrong_settings(issuer: Issuer, transport: GuardedTransport, more: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"access.tokens.{why}"):
-        Tokens(settings(issuer, **more), transport)
+        IssuedTokens(settings(issuer, **more), transport)
 
 
 # -------------------------------------------------------------------------------------------------- over HTTP

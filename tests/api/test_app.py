@@ -17,7 +17,7 @@ from gateway.api.app import Api
 from gateway.api.call import Call
 from gateway.api.cycle import CUT
 from gateway.api.routing import Route, Scope
-from gateway.budgets import BudgetBounds, Client
+from gateway.budgets import BudgetBounds, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.core.publishing import Publisher
@@ -295,7 +295,7 @@ async def test_the_bodies_of_all_requests_are_bounded_together(gateway: Gateway,
 
 async def test_a_long_line_of_a_stream_counts_among_the_bodies(gateway: Gateway) -> None:
     gateway.budgets.configure(BudgetBounds(totals={"bytes": 400_000}, shares={"bytes": 1.0}))
-    gateway.budgets["bytes"].take(Client("other"), 250_000)
+    gateway.budgets["bytes"].take(ShareHolder("other"), 250_000)
     api = Api(gateway, HttpSettings(body_max=400_000))
     line = b'{"body":"' + b"x" * 200_000 + b'"}\n'
     async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:

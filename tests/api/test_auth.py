@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.api.app import ROUTES, Api
-from gateway.api.auth import Doorkeeper, Keys
+from gateway.api.auth import ConfiguredKeys, Doorkeeper
 from gateway.api.problems import ApiProblem
 from gateway.api.routing import Scope
 from gateway.config import ApiKeySettings, HttpSettings
@@ -113,7 +113,7 @@ async def test_who_published_is_in_the_ledger(client_with_keys: Callable[..., An
 def test_keys_by_digest_text_and_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("from-file\n")
-    keys = Keys(
+    keys = ConfiguredKeys(
         [
             ApiKeySettings(name="a", sha256=hashlib.sha256(b"hashed").hexdigest()),
             ApiKeySettings(name="b", key="plain"),
@@ -139,14 +139,14 @@ def test_keys_by_digest_text_and_file(tmp_path: Path) -> None:
 )
 def test_wrong_keys(keys: list[ApiKeySettings]) -> None:
     with pytest.raises(ConfigurationError, match="api_keys"):
-        Keys(keys)
+        ConfiguredKeys(keys)
 
 
 def test_a_key_of_two_clients() -> None:
     """Neither of their scopes could count; and the sentence does not tell the key."""
     hashed = hashlib.sha256(b"the-same").hexdigest()
     with pytest.raises(ConfigurationError, match=r"^api_keys: 'a' and 'c' have the same key$"):
-        Keys(
+        ConfiguredKeys(
             [
                 ApiKeySettings(name="a", key="the-same", scopes=("history",)),
                 ApiKeySettings(name="b", key="another"),
@@ -157,13 +157,13 @@ def test_a_key_of_two_clients() -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "LOCALHOST"])
 def test_hosts_of_development(host: str) -> None:
-    assert Doorkeeper(HttpSettings(), Keys([])).identify({b"host": host.encode()}).admin
+    assert Doorkeeper(HttpSettings(), ConfiguredKeys([])).identify({b"host": host.encode()}).admin
 
 
 @pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.2"])
 def test_other_hosts(host: str) -> None:
     with pytest.raises(ApiProblem) as caught:
-        Doorkeeper(HttpSettings(), Keys([])).identify({b"host": host.encode()})
+        Doorkeeper(HttpSettings(), ConfiguredKeys([])).identify({b"host": host.encode()})
     assert caught.value.problem_code == "misdirected_request"
 
 
@@ -194,7 +194,7 @@ def test_other_hosts(host: str) -> None:
 def test_origins_of_development(origin: str, allowed: bool) -> None:
     hosts = ("localhost", "127.0.0.1", "[::1]", "gateway.example:8443")
     origins = ("https://console.example", "http://localhost:5173")
-    doorkeeper = Doorkeeper(HttpSettings(allowed_origins=origins, allowed_hosts=hosts), Keys([]))
+    doorkeeper = Doorkeeper(HttpSettings(allowed_origins=origins, allowed_hosts=hosts), ConfiguredKeys([]))
     headers = {b"host": b"localhost:8080", b"origin": origin.encode()}
     if allowed:
         doorkeeper.check_site(headers)
@@ -260,7 +260,7 @@ async def test_a_page_of_another_site_gets_nothing(gateway: Gateway, site: str, 
 def test_a_certificate_does_not_act_for_other_sites(sent: dict[str, str], allowed: bool) -> None:
     """A browser shows the user's certificate to whichever page asks; a key it has to be given."""
     http = HttpSettings(allowed_origins=("https://console.example",))
-    doorkeeper = Doorkeeper(http, Keys([ApiKeySettings(name="a", key="given", scopes=("admin",))]))
+    doorkeeper = Doorkeeper(http, ConfiguredKeys([ApiKeySettings(name="a", key="given", scopes=("admin",))]))
     headers = {name.encode(): value.encode() for name, value in sent.items()} | {b"host": b"gateway.example:8443"}
     if allowed:
         doorkeeper.check_site(headers, {"CN:ann"})

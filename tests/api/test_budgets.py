@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.budgets import RESOURCES, BudgetBounds, Client
+from gateway.budgets import RESOURCES, BudgetBounds, ShareHolder
 from gateway.core import Gateway
 from gateway.errors import BudgetExceeded
 from tests.api.conftest import problem
@@ -17,10 +17,10 @@ from tests.api.conftest import problem
 async def test_each_budget_is_shown(client: httpx.AsyncClient, gateway: Gateway) -> None:
     gateway.budgets.configure(BudgetBounds(0.25, 0.1, {"streams": 40}, clients={"alice": 0.5}))
     streams = gateway.budgets["streams"]
-    streams.take(Client("alice"), 20)
-    streams.take(Client("bob"), 3)
+    streams.take(ShareHolder("alice"), 20)
+    streams.take(ShareHolder("bob"), 3)
     with pytest.raises(BudgetExceeded):
-        streams.take(Client("alice"))
+        streams.take(ShareHolder("alice"))
     answer = await client.get("/v1/budgets")
     assert answer.status_code == 200
     found = {each["resource"]: each for each in answer.json()["budgets"]}
@@ -45,7 +45,7 @@ async def test_each_budget_is_shown(client: httpx.AsyncClient, gateway: Gateway)
 
 async def test_the_list_of_clients_is_bounded(client: httpx.AsyncClient, gateway: Gateway) -> None:
     for number in range(30):
-        gateway.budgets["streams"].take(Client(f"client-{number}"), number + 1)
+        gateway.budgets["streams"].take(ShareHolder(f"client-{number}"), number + 1)
     (found,) = [each for each in (await client.get("/v1/budgets")).json()["budgets"] if each["resource"] == "streams"]
     assert [each["held"] for each in found["largest"]] == list(range(30, 20, -1))
 

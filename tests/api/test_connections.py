@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api.connections import LOOKED_AT, Connections, Place
-from gateway.budgets import BudgetBounds, Budgets, Client
+from gateway.api.connections import LOOKED_AT, Connections, ConnectionSlot
+from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.errors import BudgetExceeded, Overloaded
 
-ALICE, BOB, ROOT = Client("alice"), Client("bob"), Client("root", is_admin=True)
+ALICE, BOB, ROOT = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("root", is_admin=True)
 
 
 class Owner:
@@ -33,7 +33,7 @@ class Port:
         self.refusals: list[str] = []
         self.connections.holdings.on_refused = lambda _, reached: self.refusals.append(reached)
 
-    def open(self, host: str = "192.0.2.1", client: Client | None = None) -> tuple[Owner, Place]:
+    def open(self, host: str = "192.0.2.1", client: ShareHolder | None = None) -> tuple[Owner, ConnectionSlot]:
         owner = Owner()
         place = self.connections.admit(owner, host)
         assert place is not None
@@ -41,7 +41,7 @@ class Port:
             place.known(client)
         return owner, place
 
-    def fill(self, count: int, *clients: Client) -> list[Place]:
+    def fill(self, count: int, *clients: ShareHolder) -> list[ConnectionSlot]:
         return [self.open(client=client)[1] for client in clients for _ in range(count)]
 
 
@@ -96,12 +96,12 @@ def test_a_client_has_its_share() -> None:
 
 def test_admin_gets_in_when_others_hold_all_that_they_may() -> None:
     port = Port()
-    clients = [Client(name) for name in "abc"]
+    clients = [ShareHolder(name) for name in "abc"]
     port.fill(5, *clients)
-    port.fill(1, Client("d"))
+    port.fill(1, ShareHolder("d"))
     assert port.connections.holdings.held == 16
     with pytest.raises(Overloaded, match="16 of 20 HTTP connections are in use"):
-        port.open()[1].known(Client("e"))
+        port.open()[1].known(ShareHolder("e"))
     for _ in range(30):
         port.open()
     port.open(client=ROOT)
@@ -123,7 +123,7 @@ def test_a_caller_with_a_credential_takes_the_place_of_a_stranger() -> None:
 
 def test_the_last_place_is_refused() -> None:
     port = Port()
-    port.fill(5, *(Client(name, is_admin=True) for name in "abcd"))
+    port.fill(5, *(ShareHolder(name, is_admin=True) for name in "abcd"))
     assert port.connections.admit(Owner(), "192.0.2.1") is None
     assert port.refusals == ["total"]
 

@@ -20,7 +20,7 @@ from gateway.api.app import Api
 from gateway.budgets import BudgetBounds
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings
 from gateway.core import Gateway
-from gateway.outbound import GuardedTransport, Rules
+from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.webhooks.endpoints import Endpoints
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
@@ -268,7 +268,7 @@ async def test_only_an_admin_learns_how_a_name_resolves(
     async def resolve(host: str) -> list[str]:
         return ["10.0.0.7"] if host == "inside.example" else []
 
-    transport = make(Rules(), resolve=resolve)
+    transport = make(OutboundRules(), resolve=resolve)
     sender = Sender(transport)
     found = Endpoints(gateway.ledger, {}, sender, transport, Seals([bytes(32)]))
     await found.start()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.api.app import Api
-from gateway.budgets import BudgetBounds, Budgets, Client
+from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.core.ledger_budgets import CREATED, LedgerBudgets
@@ -178,7 +178,7 @@ async def test_subscriptions_of_one_client_are_bounded(gateway: Gateway, upstrea
 
 
 async def test_who_created_it_counts_after_a_restart(gateway: Gateway) -> None:
-    budgets, alice = gateway.ledger_budgets, Client("alice")
+    budgets, alice = gateway.ledger_budgets, ShareHolder("alice")
     for kind in CREATED:
         async with budgets.creating(alice, kind, "x"):
             await gateway.ledger.put_resource(kind, "x", {}, None)
@@ -186,7 +186,7 @@ async def test_who_created_it_counts_after_a_restart(gateway: Gateway) -> None:
     again = LedgerBudgets(gateway.ledger, Budgets())
     await again.count()
     for resource in CREATED.values():
-        assert again._budgets[resource].largest(9) == [(Client("alice"), 1)]
+        assert again._budgets[resource].largest(9) == [(ShareHolder("alice"), 1)]
     for kind in CREATED:
         await gateway.ledger.delete_resource(kind, "x")
         await budgets.deleted(kind, "x")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gateway.core import Gateway
-from gateway.translation import Target, target_of
+from gateway.translation import TranslationTarget, target_of
 from gateway.v010.version import V0_10
 from gateway.v091.version import V0_9_1
 from tests.api.conftest import problem
@@ -159,5 +159,5 @@ async def test_a_broker_that_was_never_there(client: httpx.AsyncClient, gateway:
 
 def test_a_target_says_what_it_is() -> None:
     target = target_of(V0_10, "qpid-cpp")
-    assert isinstance(target, Target)
+    assert isinstance(target, TranslationTarget)
     assert (target.product, target.frame_max) == ("other", 0)

@@ -28,7 +28,7 @@ import uvloop
 from gateway.api.app import Api
 from gateway.app import COLLECTOR, running
 from gateway.config import HttpSettings, load
-from gateway.tracing import Form, Tracer
+from gateway.tracing import OtlpForm, Tracer
 from tests.servers import KINDS, RabbitMQ310, started
 from tests.servers.process import State
 
@@ -44,7 +44,7 @@ WAYS: Final[dict[str, tuple[float | None, bool]]] = {
 QUEUE: Final = "bench-tracing"
 AT_ONCE: Final = 8
 BATCH: Final = 100
-FORM: Final = Form({"service.name": "bench"}, "1")
+FORM: Final = OtlpForm({"service.name": "bench"}, "1")
 
 
 class Caller:

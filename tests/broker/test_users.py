@@ -10,7 +10,7 @@ import pytest
 from gateway.broker.broker import Broker
 from gateway.broker.declared import Kind
 from gateway.budgets import BudgetBounds, Budgets
-from gateway.budgets import Client as BudgetClient
+from gateway.budgets import ShareHolder as BudgetClient
 from gateway.config import EmbeddedSettings, EmbeddedUser
 from gateway.limits import BrokerLimits
 from gateway.operations import (

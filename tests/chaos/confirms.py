@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from unittest.mock import patch
 
-from gateway.classic.confirms import Pending, Window
+from gateway.classic.confirms import ConfirmWindow, Pending
 from gateway.config import BrokerSettings
 from gateway.errors import FrameSyntaxError, GatewayError, OutcomeUnknown, PublishRefused
 from gateway.message import Message
@@ -119,7 +119,7 @@ def _near_the_end() -> Figures:
     """Numbers on both sides of 2^63, one by one, several at once, and such as were never given out."""
     figures = Figures("numbers near 2^63", unit="numbers")
     publish = Publish(1, "", "q", Message(b"x"))
-    window = Window()
+    window = ConfirmWindow()
     window._first = EDGE - 5_000
     for number in range(AT_ONCE):
         window.add(Pending(number, publish, b""))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.classic.assembler import Assembler, Spool
+from gateway.classic.assembler import Assembler, AssemblyLimit
 from gateway.classic.frames import CONTENT_HEADER
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
@@ -18,8 +18,8 @@ LIMITS = Limits(message_max=100, header_max=50, spool_max=150)
 class Collector(Assembler):
     """Remembers what it is told."""
 
-    def __init__(self, limits: Limits = LIMITS, spool: Spool | None = None) -> None:
-        super().__init__(limits, spool or Spool(limits.spool_max))
+    def __init__(self, limits: Limits = LIMITS, spool: AssemblyLimit | None = None) -> None:
+        super().__init__(limits, spool or AssemblyLimit(limits.spool_max))
         self.complete: list[tuple[Any, bytes, bytes]] = []
         self.refused: list[tuple[Any, int, int]] = []
 
@@ -77,7 +77,7 @@ def test_a_header_over_the_limit(size: int) -> None:
 
 
 def test_the_spool_is_shared_by_the_channels() -> None:
-    spool = Spool(150)
+    spool = AssemblyLimit(150)
     one, two = Collector(spool=spool), Collector(spool=spool)
     for collector in (one, two):
         collector.expect_content("method")
@@ -92,7 +92,7 @@ def test_the_spool_is_shared_by_the_channels() -> None:
 
 
 def test_large_headers_count_towards_the_spool() -> None:
-    spool = Spool(10_000)
+    spool = AssemblyLimit(10_000)
     one, two = Collector(Limits(), spool), Collector(Limits(), spool)
     for collector in (one, two):
         collector.expect_content("method")

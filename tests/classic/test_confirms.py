@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.classic.confirms import REMEMBERED_MAX, Pending, Remembered, Window
+from gateway.classic.confirms import REMEMBERED_MAX, ConfirmWindow, Pending, Remembered
 from gateway.errors import FrameSyntaxError
 from gateway.message import Message
 from gateway.operations import Publish
@@ -14,8 +14,8 @@ def pending(serial: int, key: str = "k", body: bytes = b"x", octets: bytes = b"\
     return Pending(serial, Publish(1, "ex", key, Message(body)), octets)
 
 
-def window(*serials: int) -> Window:
-    made = Window()
+def window(*serials: int) -> ConfirmWindow:
+    made = ConfirmWindow()
     for serial in serials:
         made.add(pending(serial, body=b"%d" % serial))
     return made
@@ -56,7 +56,7 @@ def test_a_publish_that_never_was() -> None:
             window(10, 11).settle(tag, multiple)
         assert error.value.reply_code == 503
     with pytest.raises(FrameSyntaxError):
-        Window().settle(0, True)
+        ConfirmWindow().settle(0, True)
 
 
 def test_a_returned_publish_is_the_oldest_that_matches() -> None:

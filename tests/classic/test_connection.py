@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.classic import methods as m
-from gateway.classic.connection import Phase
+from gateway.classic.connection import ConnectionPhase
 from gateway.classic.frames import HEARTBEAT_FRAME, content_frames, method_frame
 from gateway.limits import Limits
 from gateway.message import Message
@@ -226,9 +226,9 @@ def test_two_frames_and_a_half() -> None:
 
 def test_phases(version: Version) -> None:
     server = ScriptedServer(version, QPID)
-    assert server.session.phase is Phase.HEADER
+    assert server.session.phase is ConnectionPhase.HEADER
     server.shake_hands()
-    assert server.session.phase is Phase.OPEN
+    assert server.session.phase is ConnectionPhase.OPEN
     assert RABBITMQ["product"] != server.session.capabilities.product
     assert SERVER.limits == server.session.limits
 

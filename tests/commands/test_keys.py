@@ -63,7 +63,7 @@ def test_the_list_marks_what_opens_nothing(ask: Callable[..., Result], monkeypat
         for state in ("live", "expired", "revoked", "refused")
     ]  # fmt: skip
     keys[-1]["refusal"] = "the row is not as the gateway wrote it"
-    monkeypatch.setattr("gateway.commands.client.Client.ask", lambda *_, **__: {"keys": keys})
+    monkeypatch.setattr("gateway.commands.client.ApiClient.ask", lambda *_, **__: {"keys": keys})
     listed = ask("keys", "list")
     assert [line.split()[:4:3] for line in listed.stdout.splitlines()[1:]] == [
         ["id-live", "live"], ["id-refused", "refused"],

@@ -46,12 +46,12 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         link = {"link": f'</v1/messages?limit=7&state=dead&cursor={number}>; rel="next"'} if number < 100 else {}
         return httpx.Response(200, json={"messages": [ROW] * (number % 30 == 0)}, headers=link)
 
-    made = client.Client.__init__
+    made = client.ApiClient.__init__
 
     def with_transport(self: Any, url: str, api_key: str | None) -> None:
         made(self, url, api_key, httpx.MockTransport(answer))
 
-    monkeypatch.setattr(client.Client, "__init__", with_transport)
+    monkeypatch.setattr(client.ApiClient, "__init__", with_transport)
     return asked
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway import commands
-from gateway.commands.client import Client
+from gateway.commands.client import ApiClient
 from gateway.commands.probe import _with_password
 from gateway.versions import VERSION_NAMES
 from tests.commands.conftest import Run
@@ -24,7 +24,7 @@ from tests.commands.conftest import Run
 @pytest.fixture
 def broker(gateway: str) -> str:
     """Host and port of the embedded broker of the gateway that runs."""
-    port: int = Client(gateway, None).ask("GET", "/v1/brokers/local-0-8")["port"]
+    port: int = ApiClient(gateway, None).ask("GET", "/v1/brokers/local-0-8")["port"]
     return f"127.0.0.1:{port}"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import commands
 from gateway.commands import Failure
-from gateway.commands.client import Client
+from gateway.commands.client import ApiClient
 from gateway.commands.pull import settle
 from tests.commands.conftest import Canned, Run
 
@@ -27,7 +27,7 @@ def test_leases_that_are_gone_are_told(canned: Canned, statuses: list[str], exit
     results = [{"ack_id": ack_id, "status": status} for ack_id, status in zip(ids, statuses, strict=True)]
     canned.answer(200, {"results": results})
     with pytest.raises(Failure, match=r".*not \(.*") as caught:
-        settle(Client(canned.url, None), "/v1/subscriptions/s", "acknowledge", ids)
+        settle(ApiClient(canned.url, None), "/v1/subscriptions/s", "acknowledge", ids)
     assert caught.value.exit_code == exit_status
     assert said in caught.value.message
     assert canned.asked[0][1:] == (

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway import commands
-from gateway.commands.client import Client
+from gateway.commands.client import ApiClient
 from gateway.commands.demo import wait_for_ports
 from gateway.config import LOCAL_BROKERS
 
@@ -34,7 +34,7 @@ def test_it_says_that_it_is_ready_and_ends_cleanly(tmp_path: Path, number: signa
     ports = wait_for_ports(process, tmp_path / "ports.json")
     assert set(ports) == {"http", "ops", "amqp"}
     assert httpx.get(f"http://127.0.0.1:{ports['ops']}/readyz", trust_env=False).json()["ready"] is True
-    brokers = Client(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
+    brokers = ApiClient(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
     assert {broker["name"] for broker in brokers} == set(LOCAL_BROKERS)
     process.send_signal(number)
     out, log = process.communicate(timeout=30)
@@ -53,7 +53,7 @@ def test_with_a_file_the_embedded_broker_runs_only_if_it_says_so(tmp_path: Path)
     config.write_text('[brokers.away]\nurl = "amqp://127.0.0.1:1"\n', encoding="utf-8")
     process = serve(tmp_path, "--config", os.fspath(config), *ANY_PORT)
     ports = wait_for_ports(process, tmp_path / "ports.json")
-    brokers = Client(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
+    brokers = ApiClient(f"http://127.0.0.1:{ports['http']}", None).ask("GET", "/v1/brokers")["brokers"]
     process.terminate()
     process.communicate(timeout=30)
     assert set(ports) == {"http", "ops"}

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from gateway import commands
 from gateway.commands import Failure, follow
-from gateway.commands.client import Client
+from gateway.commands.client import ApiClient
 from gateway.commands.follow import Acknowledger
 from tests.commands.conftest import Canned, Run
 
@@ -90,7 +90,7 @@ def test_it_comes_back(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     acknowledged: list[list[str]] = []
     canned.body_of = lambda: next(lines)
-    client = Client(canned.url, None)
+    client = ApiClient(canned.url, None)
     shown: list[Any] = []
     follow.follow_stream(client, "/v1/subscriptions/s", shown.append, acknowledged.append, 2)
     assert [item["payload"] for item in shown] == [1, 2]
@@ -101,7 +101,7 @@ def test_it_comes_back(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_problem_is_told(canned: Canned) -> None:
     canned.answer(404, {"detail": "no subscription 's'", "code": "subscription_not_found"})
     with pytest.raises(Failure, match="no subscription 's'"):
-        follow.follow_stream(Client(canned.url, None), "/v1/subscriptions/s", print, print, None)
+        follow.follow_stream(ApiClient(canned.url, None), "/v1/subscriptions/s", print, print, None)
 
 
 def test_acknowledgements_share_requests_and_failures_are_told_at_the_end() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Client, Holdings
+from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Holdings, ShareHolder
 from gateway.core.byte_budget import OVERRUN, ByteBudget
 
 TOTAL = 1_000_000
@@ -42,7 +42,7 @@ def test_what_is_held_is_shown_by_name() -> None:
         part.add(number + 1)
     twin = budget.part("subscription", "s")
     twin.add(10)
-    assert holdings.largest(2) == [(Client("s", kind="subscription"), 13), (Client("b", kind="tap"), 2)]
+    assert holdings.largest(2) == [(ShareHolder("s", kind="subscription"), 13), (ShareHolder("b", kind="tap"), 2)]
     assert holdings.standing() == (16, TOTAL, TOTAL, 13)
     parts[2].close()
     parts[2].add(-3)  # what was under way when it ended

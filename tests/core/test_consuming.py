@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.budgets import BudgetBounds, Client
+from gateway.budgets import BudgetBounds, ShareHolder
 from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.consuming import own_id
@@ -355,7 +355,7 @@ async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
 
 async def test_leases_are_bounded(gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource) -> None:
     gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"leases": 4}))
-    alice, bob = Client("alice"), Client("bob")
+    alice, bob = ShareHolder("alice"), ShareHolder("bob")
     await gateway.publish("fake", "", [message() for _ in range(5)])
     held = await gateway.consuming.pull(billing, 10, 0.0, None, client=alice)
     assert len(held) == 2
@@ -375,7 +375,7 @@ async def test_pulls_that_fail_or_wait_in_vain_hold_no_share(
     gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:
     gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"leases": 4}))
-    alice = Client("alice")
+    alice = ShareHolder("alice")
     assert await gateway.consuming.pull(billing, 10, 0.05, None, client=alice) == []
     waiting = asyncio.create_task(gateway.consuming.pull(billing, 1, 30.0, None, client=alice))
     await asyncio.sleep(0.05)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.budgets import BudgetBounds, Budgets, Client
+from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.core import leases as module
 from gateway.core.ack_ids import AckIds
 from gateway.core.leases import End, Lease, Leases, Unusable
@@ -16,7 +16,7 @@ from gateway.message import Message
 from gateway.operations import Settlement
 from tests.core.fakes import FakeDelivery, FakeQueue, FakeUpstream
 
-ALICE, BOB, ROOT = Client("alice"), Client("bob"), Client("root", is_admin=True)
+ALICE, BOB, ROOT = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("root", is_admin=True)
 
 
 class Desk:
@@ -31,7 +31,7 @@ class Desk:
         self.leases = Leases(AckIds(b"k" * 32), self.holdings, self.expired.extend, self.lost.append)
 
     def grant(
-        self, seconds: float = 60.0, lease_max: float = 1500.0, client: Client = ALICE
+        self, seconds: float = 60.0, lease_max: float = 1500.0, client: ShareHolder = ALICE
     ) -> tuple[Lease, FakeDelivery]:
         assert self.leases.reserve(client, 1) == 1
         delivery: Any = FakeDelivery(self.upstream, "q", (Message(b"x"), "", "q", False))

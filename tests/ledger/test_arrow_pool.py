@@ -19,7 +19,7 @@ from gateway.errors import LedgerUnavailable, NoArrow
 from gateway.ledger import EventKind, Ledger, Log, arrow_pool
 from gateway.ledger.engine import Database
 from gateway.logs.columns import fields
-from gateway.logs.worker import DATA, ERROR, FRAME, Done
+from gateway.logs.worker import DATA, ERROR, FRAME, EndOfRange
 from tests.ledger.conftest import entry, new_id, published
 from tests.ledger.logs import rows, spooled
 from tests.ledgers import sqlite_ledger
@@ -166,7 +166,7 @@ def frame(kind: bytes, octets: bytes) -> bytes:
 @pytest.fixture
 async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, list[Scripted]]]:
     started: list[Scripted] = []
-    end = frame(b"E", msgspec.json.encode(Done(rows=2)))
+    end = frame(b"E", msgspec.json.encode(EndOfRange(rows=2)))
 
     async def start(*_: Any, **__: Any) -> Scripted:
         started.append(Scripted([frame(DATA, b"batch") + end] * 20))
@@ -201,7 +201,10 @@ async def test_there_are_only_so_many_workers(pool: Any, monkeypatch: pytest.Mon
 async def test_what_the_database_says(pool: Any) -> None:
     arrows, started = pool
     await pieces(arrows)
-    started[0].answers[:] = [frame(ERROR, msgspec.json.encode(Done(error="no such table"))), frame(b"E", b'{"rows":0}')]
+    started[0].answers[:] = [
+        frame(ERROR, msgspec.json.encode(EndOfRange(error="no such table"))),
+        frame(b"E", b'{"rows":0}'),
+    ]
     with pytest.raises(LedgerUnavailable, match="cannot be read: no such table"):
         await pieces(arrows)
     assert await pieces(arrows) == [0]  # it goes on with the same one

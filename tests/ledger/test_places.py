@@ -7,19 +7,19 @@ from contextvars import copy_context
 
 import pytest
 
-from gateway.budgets import ALONE, ON_BEHALF, BudgetBounds, Budgets, Client
+from gateway.budgets import ALONE, ON_BEHALF, BudgetBounds, Budgets, ShareHolder
 from gateway.ledger import EventKind, Ledger
 from gateway.ledger.places import Places
 from tests.ledger.conftest import Open, entry, new_id
 
-ALICE, BOB, CAROL = Client("alice"), Client("bob"), Client("carol")
+ALICE, BOB, CAROL = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("carol")
 
 
 def places(most: int = 20, share: float = 0.5) -> Places:
     return Places(most, Budgets(BudgetBounds(share, 0.0, {"ledger_rows": most}))["ledger_rows"])
 
 
-async def soon(queue: Places, client: Client, rows: int) -> asyncio.Task[None]:
+async def soon(queue: Places, client: ShareHolder, rows: int) -> asyncio.Task[None]:
     task = asyncio.create_task(queue.take(client, rows))
     await asyncio.sleep(0)
     return task
@@ -52,7 +52,7 @@ async def test_clients_take_turns() -> None:
     await queue.take(CAROL, 10)
     order: list[str] = []
 
-    async def take(client: Client) -> None:
+    async def take(client: ShareHolder) -> None:
         await queue.take(client, 10)
         order.append(client.name)
         queue.leave({client: 10})
@@ -90,7 +90,7 @@ async def ledger(open_ledger: Open) -> Ledger:
 async def test_huge_batches_of_one_client_do_not_hold_up_another(ledger: Ledger) -> None:
     done: list[str] = []
 
-    async def record(client: Client, rows: int) -> None:
+    async def record(client: ShareHolder, rows: int) -> None:
         ON_BEHALF.set(client)
         await ledger.record([entry(new_id(), EventKind.RECEIVED) for _ in range(rows)])
         done.append(client.name)

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
 from tests.outbound.endpoint import Endpoint, endpoint
 
 Make = Callable[..., GuardedTransport]
-LOOPBACK = Rules(allow=["127.0.0.0/8", "localhost", "hooks.example"])
+LOOPBACK = OutboundRules(allow=["127.0.0.0/8", "localhost", "hooks.example"])
 
 
 @pytest_asyncio.fixture
@@ -30,7 +30,9 @@ async def make() -> AsyncIterator[Make]:
     """Transports that may call loopback; limits by their names. All places must be free at the end."""
     made: list[GuardedTransport] = []
 
-    def make(rules: Rules = LOOPBACK, *, resolve: Any = None, dial: Any = None, tls: Any = None, **limits: Any) -> Any:
+    def make(
+        rules: OutboundRules = LOOPBACK, *, resolve: Any = None, dial: Any = None, tls: Any = None, **limits: Any
+    ) -> Any:
         options = {"resolve": resolve} | ({"dial": dial} if dial else {}) | ({"tls": tls} if tls else {})
         found = GuardedTransport(rules, replace(DEFAULT_OUTBOUND_LIMITS, **limits), **options)
         made.append(found)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import AddressDenied, EncodeError
 from gateway.outbound.addresses import GLOBAL_UNICAST, RANGES, denied, parse_address
-from gateway.outbound.hosts import Rules, site_of
+from gateway.outbound.hosts import OutboundRules, site_of
 from tests.outbound.vectors import VECTORS
 
 
@@ -27,10 +27,10 @@ def test_what_is_made_of_a_host(host: str, said: str) -> None:
         return
     site = site_of("https", host, 443)
     if said == "public":
-        Rules().check_site(site)
+        OutboundRules().check_site(site)
         return
     with pytest.raises(AddressDenied) as refused:
-        Rules().check_site(site)
+        OutboundRules().check_site(site)
     assert said in str(refused.value)
     if said[-1].isdigit() and " " not in said:
         assert f" is denied: {said} (" in str(refused.value)

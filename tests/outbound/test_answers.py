@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import AnswerCut, AnswerHeadTooLarge, AnswerMalformed
-from gateway.outbound.answers import Answer, AnswerReader
+from gateway.outbound.answers import AnswerReader, HttpAnswer
 from gateway.outbound.limits import OutboundLimits
 
 LIMITS = OutboundLimits(head_max=200, headers_max=5, body_kept=20, framing_max=100)
@@ -18,7 +18,7 @@ def reader(*, head_only: bool = False, limits: OutboundLimits = LIMITS) -> Answe
     return found
 
 
-def read(octets: bytes, step: int = 0, *, head_only: bool = False) -> tuple[Answer, AnswerReader]:
+def read(octets: bytes, step: int = 0, *, head_only: bool = False) -> tuple[HttpAnswer, AnswerReader]:
     """The answer, given in pieces of ``step`` octets (0: at once); it must end with the last octet, or before."""
     found = reader(head_only=head_only)
     step = step or len(octets)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import AddressDenied, ConfigurationError, EncodeError
 from gateway.outbound.addresses import parse_address
-from gateway.outbound.hosts import URL_MAX, Rules, Site, site_of, split_url
+from gateway.outbound.hosts import URL_MAX, OutboundRules, Site, site_of, split_url
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def site(url: str) -> Site:
 )
 def test_what_is_denied_by_the_url_alone(url: str, why: str) -> None:
     with pytest.raises(AddressDenied, match=why):
-        Rules().check_site(site(url))
+        OutboundRules().check_site(site(url))
 
 
 PLAIN_9055 = "only https is allowed; port 9055 is not allowed, only 443, 8443"
@@ -116,19 +116,19 @@ PLAIN_9055 = "only https is allowed; port 9055 is not allowed, only 443, 8443"
 )  # fmt: skip
 def test_every_rule_that_a_url_breaks_is_named_and_the_setting_that_allows_it(url: str, said: str) -> None:
     with pytest.raises(AddressDenied) as refused:
-        Rules().check_site(site(url))
+        OutboundRules().check_site(site(url))
     found = site(url)
     assert str(refused.value) == (
         f'{found}: {said}. To allow it, add "{found.host}" to `allow` of [outbound] in the configuration file and run '
         "`gateway reload`; no restart is needed"
     )
-    Rules(allow=[found.host]).check_site(found)
+    OutboundRules(allow=[found.host]).check_site(found)
 
 
 def test_http_can_be_allowed() -> None:
-    Rules(plain=True, ports=(80,)).check_site(site("http://example.com/"))
+    OutboundRules(plain=True, ports=(80,)).check_site(site("http://example.com/"))
     with pytest.raises(AddressDenied):
-        Rules(plain=True, ports=(80,)).check_site(site("http://127.0.0.1/"))
+        OutboundRules(plain=True, ports=(80,)).check_site(site("http://127.0.0.1/"))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_http_can_be_allowed() -> None:
 )
 def test_what_is_listed_is_allowed_on_any_port_and_without_tls(allow: str, url: str) -> None:
     with pytest.raises(AddressDenied):
-        Rules().check_site(site(url))
-    Rules(allow=[allow]).check_site(site(url))
+        OutboundRules().check_site(site(url))
+    OutboundRules(allow=[allow]).check_site(site(url))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_is_listed_is_allowed_on_any_port_and_without_tls(allow: str, url: 
 )
 def test_nothing_else_is_allowed_by_it(allow: str, url: str) -> None:
     with pytest.raises(AddressDenied):
-        Rules(allow=[allow]).check_site(site(url))
+        OutboundRules(allow=[allow]).check_site(site(url))
 
 
 def test_an_address_is_allowed_by_the_host_or_by_its_network() -> None:
@@ -172,13 +172,13 @@ def test_an_address_is_allowed_by_the_host_or_by_its_network() -> None:
     assert loopback is not None
     hooks = site("https://hooks.example/")
     with pytest.raises(AddressDenied, match=r"https://hooks.example: 127.0.0.1 is denied: 127.0.0.0/8"):
-        Rules().check_address(hooks, loopback)
-    Rules(allow=["hooks.example"]).check_address(hooks, loopback)
-    Rules(allow=["127.0.0.0/8"]).check_address(hooks, loopback)
+        OutboundRules().check_address(hooks, loopback)
+    OutboundRules(allow=["hooks.example"]).check_address(hooks, loopback)
+    OutboundRules(allow=["127.0.0.0/8"]).check_address(hooks, loopback)
 
 
 def test_the_gateway_does_not_call_itself() -> None:
-    rules = Rules(allow=["127.0.0.0/8", "hooks.example"], own=[("127.0.0.1", 8080)])
+    rules = OutboundRules(allow=["127.0.0.0/8", "hooks.example"], own=[("127.0.0.1", 8080)])
     with pytest.raises(AddressDenied, match=r"this gateway itself, which no setting allows$"):
         rules.check_site(site("http://127.0.0.1:8080/"))
     rules.check_site(site("http://127.0.0.1:8081/"))
@@ -191,11 +191,11 @@ def test_the_gateway_does_not_call_itself() -> None:
 @pytest.mark.parametrize("entry", ["", "*", "*.", "10.0.0.1/8", "a b", "fe80::1%eth0", "http://x", "1.2.3"])
 def test_entries_that_are_neither_network_nor_host(entry: str) -> None:
     with pytest.raises(ConfigurationError, match="neither a network nor a host"):
-        Rules(allow=[entry])
+        OutboundRules(allow=[entry])
 
 
 def test_own_addresses_are_added_as_they_are_opened() -> None:
-    rules = Rules(allow=["127.0.0.0/8"])
+    rules = OutboundRules(allow=["127.0.0.0/8"])
     rules.check_site(site("http://127.0.0.1:8080/"))
     rules.listens("127.0.0.1", 8080)
     with pytest.raises(AddressDenied, match=r"127\.0\.0\.1 port 8080 is this gateway itself"):

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from gateway.errors import AddressDenied, ConnectFailed
-from gateway.outbound import Rules
+from gateway.outbound import OutboundRules
 from gateway.outbound.addresses import RANGES, Address, denied, parse_address
 from tests.outbound.conftest import Make
 from tests.outbound.endpoint import Endpoint
@@ -45,7 +45,7 @@ async def test_no_connection_to_a_denied_range_however_the_name_turns(make: Make
         connects.append(address)
         raise OSError(101, "unreachable")
 
-    transport = make(Rules(), resolve=resolve, dial=dial)
+    transport = make(OutboundRules(), resolve=resolve, dial=dial)
     refused = failed = 0
     for number in range(TRIES):
         try:
@@ -68,7 +68,7 @@ async def test_a_name_is_resolved_once_for_each_connection(make: Make, server: E
     async def resolve(host: str) -> list[str]:
         return next(answers)
 
-    transport = make(Rules(allow=["127.0.0.0/8"], plain=True, ports=[server.port]), resolve=resolve)
+    transport = make(OutboundRules(allow=["127.0.0.0/8"], plain=True, ports=[server.port]), resolve=resolve)
     url = server.url("/200", host="rebind.example")
     assert (await transport.send("POST", url)).status == 200
     assert (await transport.send("POST", url)).status == 200
@@ -82,7 +82,7 @@ async def test_a_literal_that_is_denied_is_not_even_resolved(make: Make) -> None
     async def never(*_: object) -> list[str]:
         raise AssertionError
 
-    transport = make(Rules(plain=True, ports=(80,)), resolve=never, dial=never)
+    transport = make(OutboundRules(plain=True, ports=(80,)), resolve=never, dial=never)
     for host in ("127.0.0.1", "169.254.169.254", "[::1]", "[::ffff:127.0.0.1]", "localhost", "１２７.0.0.1"):
         with pytest.raises(AddressDenied):
             await transport.send("GET", f"http://{host}/")

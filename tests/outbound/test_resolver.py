@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.budgets import Client
+from gateway.budgets import ShareHolder
 from gateway.errors import Overloaded, ResolveFailed
 from gateway.outbound import OutboundLimits, resolver
 from gateway.outbound.resolver import SystemResolver
@@ -73,10 +73,10 @@ async def test_one_question_serves_all_who_ask(names: Names) -> None:
 
 async def test_few_names_at_once_and_not_too_many_waiting(names: Names) -> None:
     resolve = SystemResolver(OutboundLimits(lookups=2, lookups_waiting=4))
-    calls = [asyncio.create_task(resolve(f"host-{number}", Client(f"client-{number}"))) for number in range(4)]
+    calls = [asyncio.create_task(resolve(f"host-{number}", ShareHolder(f"client-{number}"))) for number in range(4)]
     await asyncio.sleep(0.05)
     with pytest.raises(Overloaded, match="lookups_waiting"):
-        await resolve("one-more", Client("one-more"))
+        await resolve("one-more", ShareHolder("one-more"))
     names.go_on.set()
     await asyncio.gather(*calls)
     assert names.most == 1  # no host is known yet, and those have half of the places
@@ -84,10 +84,10 @@ async def test_few_names_at_once_and_not_too_many_waiting(names: Names) -> None:
 
 async def test_a_client_has_a_share_of_the_places(names: Names) -> None:
     resolve = SystemResolver(OutboundLimits(lookups=16))
-    calls = [asyncio.create_task(resolve(f"silent-{number}", Client("mallory"))) for number in range(32)]
+    calls = [asyncio.create_task(resolve(f"silent-{number}", ShareHolder("mallory"))) for number in range(32)]
     await asyncio.sleep(0.05)
     assert names.asked == [f"silent-{number}" for number in range(4)]
-    other = asyncio.create_task(resolve("hooks", Client("alice")))
+    other = asyncio.create_task(resolve("hooks", ShareHolder("alice")))
     await asyncio.sleep(0.05)
     assert names.asked[4:] == ["hooks"]
     names.go_on.set()
@@ -99,12 +99,12 @@ async def test_a_client_has_a_share_of_the_places(names: Names) -> None:
 async def test_hosts_without_a_known_address_leave_half_of_the_places(names: Names) -> None:
     resolve = SystemResolver(OutboundLimits(lookups=8))
     names.go_on.set()
-    await resolve("hooks", Client("alice"))
+    await resolve("hooks", ShareHolder("alice"))
     names.go_on.clear()
-    calls = [asyncio.create_task(resolve(f"silent-{number}", Client(f"m-{number}"))) for number in range(20)]
+    calls = [asyncio.create_task(resolve(f"silent-{number}", ShareHolder(f"m-{number}"))) for number in range(20)]
     await asyncio.sleep(0.05)
     assert len(names.asked) == 1 + 4
-    calls.append(asyncio.create_task(resolve("hooks", Client("alice"))))
+    calls.append(asyncio.create_task(resolve("hooks", ShareHolder("alice"))))
     await asyncio.sleep(0.05)
     assert names.asked[-1] == "hooks"
     names.go_on.set()
@@ -123,12 +123,12 @@ async def test_a_host_that_lost_its_address_is_no_longer_known(names: Names) -> 
 
 async def test_who_got_no_place_was_not_tried(names: Names) -> None:
     resolve = SystemResolver(OutboundLimits(lookups=4))
-    first = asyncio.create_task(resolve("silent", Client("mallory")))
+    first = asyncio.create_task(resolve("silent", ShareHolder("mallory")))
     await asyncio.sleep(0.01)
     with pytest.raises(Overloaded, match=r"hooks: no place for a lookup within 0\.1 s"):
-        await resolve("hooks", Client("mallory"), within=0.1)
+        await resolve("hooks", ShareHolder("mallory"), within=0.1)
     with pytest.raises(ResolveFailed, match=r"silent: no addresses within 0\.1 s"):
-        await resolve("silent", Client("mallory"), within=0.1)
+        await resolve("silent", ShareHolder("mallory"), within=0.1)
     names.go_on.set()
     await first
     await asyncio.sleep(0.01)
@@ -138,8 +138,8 @@ async def test_who_got_no_place_was_not_tried(names: Names) -> None:
 
 async def test_clients_take_turns(names: Names) -> None:
     resolve = SystemResolver(OutboundLimits(lookups=2))
-    calls = [asyncio.create_task(resolve(f"a{number}", Client("alice"))) for number in range(3)]
-    calls += [asyncio.create_task(resolve(f"b{number}", Client("bob"))) for number in range(2)]
+    calls = [asyncio.create_task(resolve(f"a{number}", ShareHolder("alice"))) for number in range(3)]
+    calls += [asyncio.create_task(resolve(f"b{number}", ShareHolder("bob"))) for number in range(2)]
     await asyncio.sleep(0.01)
     names.go_on.set()
     await asyncio.gather(*calls)

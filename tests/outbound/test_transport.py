@@ -18,10 +18,10 @@ from gateway.errors import (
     ResolveFailed,
     StateError,
 )
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules, dialer
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules, dialer
 from gateway.outbound.addresses import Address, parse_address
 from gateway.outbound.answers import AnswerReader
-from gateway.outbound.connection import Connection
+from gateway.outbound.connection import HttpConnection
 from gateway.outbound.dialer import is_ours
 from tests.outbound.conftest import Make
 from tests.outbound.endpoint import Endpoint, until
@@ -87,7 +87,7 @@ async def test_an_answer_that_comes_unasked_is_nobodys(transport: GuardedTranspo
 @pytest.mark.parametrize("last_words", [b"HTTP/1.1 200 OK\r\n", b""])
 async def test_what_came_unasked_is_seen_before_the_loop_reads_it(last_words: bytes) -> None:
     ours, theirs = socket.socketpair()
-    connection = Connection("key", "https://x.example", DEFAULT_OUTBOUND_LIMITS, lambda _: None, lambda _: None)
+    connection = HttpConnection("key", "https://x.example", DEFAULT_OUTBOUND_LIMITS, lambda _: None, lambda _: None)
     assert connection.is_stale()  # it is not open yet
     await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
     assert not connection.is_stale()
@@ -188,7 +188,7 @@ async def test_so_many_requests_in_all_and_idle_ones_make_room(make: Make, serve
     async def resolve(host: str) -> list[str]:
         return ["127.0.0.1"]
 
-    transport = make(Rules(allow=["*.example"]), resolve=resolve, connections=2)
+    transport = make(OutboundRules(allow=["*.example"]), resolve=resolve, connections=2)
     for host in ("a.example", "b.example", "c.example"):
         await transport.send("POST", server.url("/200", host=host))
     assert (transport.open, transport.idle) == (2, 2)
@@ -325,7 +325,7 @@ async def test_all_addresses_are_judged_and_few_are_tried(make: Make) -> None:
         tried.append(str(address))
         raise OSError(113, "no route")
 
-    transport = make(Rules(), resolve=resolve, dial=dial)
+    transport = make(OutboundRules(), resolve=resolve, dial=dial)
     with pytest.raises(ConnectFailed, match=r"1\.1\.1\.7: No route to host \(and 7 more\)"):
         await transport.send("POST", "https://good.test-zone.example/")
     assert len(tried) == 8
@@ -392,7 +392,7 @@ async def test_a_port_of_ours_is_ours_at_every_address_of_the_machine(make: Make
     async def resolve(host: str) -> list[str]:
         return ["127.0.0.3"]
 
-    rules = Rules(allow=["127.0.0.0/8", "hooks.example"], own=[("0.0.0.0", server.port)])
+    rules = OutboundRules(allow=["127.0.0.0/8", "hooks.example"], own=[("0.0.0.0", server.port)])
     transport = make(rules, resolve=resolve)
     for host in ("127.0.0.1", "127.0.0.2", "hooks.example"):
         with pytest.raises(AddressDenied, match=f"port {server.port} is this gateway itself"):

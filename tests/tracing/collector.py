@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gateway.tracing import names
-from gateway.tracing.names import Kind
+from gateway.tracing.names import SpanKind
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Seen:
     """A span, as a collector has it."""
 
     name: str
-    kind: Kind
+    kind: SpanKind
     trace_id: str
     span_id: str
     parent_id: str
@@ -64,7 +64,7 @@ def read(body: bytes) -> list[Seen]:
                 found.append(
                     Seen(
                         name=span.name,
-                        kind=Kind(span.kind),
+                        kind=SpanKind(span.kind),
                         trace_id=span.trace_id.hex(),
                         span_id=span.span_id.hex(),
                         parent_id=span.parent_span_id.hex(),

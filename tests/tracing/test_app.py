@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app import App
 from gateway.tracing import names
-from gateway.tracing.names import Kind
+from gateway.tracing.names import SpanKind
 from gateway.versions import VERSION_NAMES
 from tests.tracing.collector import Collector
 from tests.tracing.estate import CALLER, NOT_SEEN, SPAN, TRACE, Hook, estate, of, only, until
@@ -65,13 +65,18 @@ async def test_publish_pull_acknowledge(tmp_path: Path, collector: Collector, le
         await collector.until(lambda found: bool(of(found, "ack")))
     spans = collector.spans
     request = only(spans, "POST", **{names.ROUTE: "/v1/brokers/{broker}/exchanges/{exchange}:publish"})
-    assert (request.trace_id, request.parent_id, request.kind, request.state) == (TRACE, SPAN, Kind.SERVER, "caller=1")
+    assert (request.trace_id, request.parent_id, request.kind, request.state) == (
+        TRACE,
+        SPAN,
+        SpanKind.SERVER,
+        "caller=1",
+    )
     assert request.name == "POST /v1/brokers/{broker}/exchanges/{exchange}:publish"
     assert request.attributes[names.STATUS] == 200
     assert request.attributes[names.URL_PATH] == "/v1/brokers/local-0-10/exchanges/amq.default:publish"
     sent = only(spans, "publish")
     assert (sent.trace_id, sent.parent_id, sent.kind, sent.name) == (
-        TRACE, request.span_id, Kind.PRODUCER, "publish q",
+        TRACE, request.span_id, SpanKind.PRODUCER, "publish q",
     )  # fmt: skip
     assert sent.attributes | {names.SERVER_PORT: 0} == {
         names.OPERATION: "publish", names.OPERATION_TYPE: "send", names.DESTINATION: "q", names.ROUTING_KEY: "q",
@@ -82,14 +87,19 @@ async def test_publish_pull_acknowledge(tmp_path: Path, collector: Collector, le
     # What the consumer gets names the span that sent it: it goes on from there.
     assert item["message"]["headers"] == {"traceparent": f"00-{TRACE}-{sent.span_id}-01", "tracestate": "caller=1"}
     taken = only(spans, "deliver")
-    assert (taken.trace_id, taken.parent_id, taken.kind, taken.name) == (TRACE, sent.span_id, Kind.CLIENT, "deliver q")
+    assert (taken.trace_id, taken.parent_id, taken.kind, taken.name) == (
+        TRACE,
+        sent.span_id,
+        SpanKind.CLIENT,
+        "deliver q",
+    )
     assert taken.attributes[names.OPERATION_TYPE] == "receive"
     assert (taken.attributes[names.SUBSCRIPTION], taken.attributes[names.MESSAGE_ID]) == ("s", told["id"])
     asked = only(spans, "POST", **{names.ROUTE: "/v1/subscriptions/{subscription}:pull"})
     assert asked.trace_id != TRACE
     assert taken.links == ((asked.trace_id, asked.span_id),)
     acked = only(spans, "ack")
-    assert (acked.trace_id, acked.parent_id, acked.kind) == (TRACE, taken.span_id, Kind.CLIENT)
+    assert (acked.trace_id, acked.parent_id, acked.kind) == (TRACE, taken.span_id, SpanKind.CLIENT)
     assert acked.attributes[names.OPERATION_TYPE] == "settle"
     assert acked.attributes[names.MESSAGE_ID] == told["id"]
     assert not any(span.failed for span in spans)
@@ -271,8 +281,8 @@ async def test_what_is_published_later_is_part_of_the_trace_that_asked(tmp_path:
         await publish(client, {**CALLER, "prefer": "respond-async"})
         spans = await collector.until(lambda found: bool(of(found, "publish")))
     asked, sent = only(spans, "schedule"), only(spans, "publish")
-    assert (asked.kind, asked.attributes[names.OPERATION_TYPE]) == (Kind.PRODUCER, "create")
-    assert (sent.kind, sent.trace_id, sent.parent_id) == (Kind.CLIENT, TRACE, asked.span_id)
+    assert (asked.kind, asked.attributes[names.OPERATION_TYPE]) == (SpanKind.PRODUCER, "create")
+    assert (sent.kind, sent.trace_id, sent.parent_id) == (SpanKind.CLIENT, TRACE, asked.span_id)
     assert asked.attributes[names.MESSAGE_ID] == sent.attributes[names.MESSAGE_ID]
 
 
@@ -312,11 +322,11 @@ async def test_an_attempt_belongs_to_the_messages_trace(tmp_path: Path, collecto
         (headers,) = await pushed(client, hook)
         spans = await collector.until(lambda found: bool(of(found, "process")))
     sent, attempt = only(spans, "publish"), only(spans, "process")
-    assert (attempt.trace_id, attempt.parent_id, attempt.kind) == (TRACE, sent.span_id, Kind.CONSUMER)
+    assert (attempt.trace_id, attempt.parent_id, attempt.kind) == (TRACE, sent.span_id, SpanKind.CONSUMER)
     assert (attempt.attributes[names.ENDPOINT], attempt.attributes[names.ATTEMPT]) == ("hook", 1)
     assert (attempt.attributes[names.MESSAGE_ID], attempt.attributes[names.SUBSCRIPTION]) == (told["id"], "s")
     post = only(spans, "POST", **{names.ENDPOINT: "hook"})
-    assert (post.trace_id, post.parent_id, post.kind) == (TRACE, attempt.span_id, Kind.CLIENT)
+    assert (post.trace_id, post.parent_id, post.kind) == (TRACE, attempt.span_id, SpanKind.CLIENT)
     assert (post.attributes[names.STATUS], post.failed, attempt.failed) == (500, "500", "500")
     assert post.attributes[names.SERVER_ADDRESS] == "127.0.0.1"
     assert headers["traceparent"] == f"00-{TRACE}-{post.span_id}-01"
@@ -383,12 +393,12 @@ async def test_a_bridge_reads_and_writes_nothing(tmp_path: Path, collector: Coll
         first, second = sorted(await until_pulled(client, 2), key=lambda item: "traceparent" in str(item), reverse=True)
         spans = await collector.until(lambda found: bool(of(found, "forward")))
     sent, passed = only(spans, "publish", **{names.BROKER: "local-0-9-1"}), only(spans, "forward")
-    assert (passed.trace_id, passed.parent_id, passed.kind) == (TRACE, sent.span_id, Kind.CONSUMER)
+    assert (passed.trace_id, passed.parent_id, passed.kind) == (TRACE, sent.span_id, SpanKind.CONSUMER)
     assert passed.attributes[names.BRIDGE] == "b"
     assert (passed.attributes[names.TARGET], passed.attributes[names.TARGET_DESTINATION]) == ("local-0-10", "out")
     assert passed.attributes[names.MESSAGE_ID] == told["id"]
     child = only(spans, "publish", **{names.BRIDGE: "b"})
-    assert (child.trace_id, child.parent_id, child.kind) == (TRACE, passed.span_id, Kind.CLIENT)
+    assert (child.trace_id, child.parent_id, child.kind) == (TRACE, passed.span_id, SpanKind.CLIENT)
     assert child.seconds <= passed.seconds
     # What came out is what went in.
     assert first["message"]["headers"] == {

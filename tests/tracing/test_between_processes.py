@@ -10,12 +10,12 @@ import pytest
 from gateway.access.scopes import Principal
 from gateway.api.peers import forward
 from gateway.api.traced import Trace
-from gateway.tracing import Context, Tracer
+from gateway.tracing import TraceContext, Tracer
 from tests.api.test_peers import Place, place
 
 __all__ = ["place"]
 
-CONTEXT = Context("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, "a=1")
+CONTEXT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, "a=1")
 
 
 def call(place: Place, trace: Trace | None) -> Any:

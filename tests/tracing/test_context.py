@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.message import Message, Properties, RawProperties
-from gateway.tracing import Context, header_pairs, into, of_message, of_request, parse, trace_of
+from gateway.tracing import TraceContext, header_pairs, into, of_message, of_request, parse, trace_of
 from gateway.values import Typed
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -129,7 +129,7 @@ def test_octets_that_are_no_properties_bring_none() -> None:
 
 # ---------------------------------------------------------------------------------------------------- written
 
-OURS = Context(TRACE, SPAN, 1, "ours=1")
+OURS = TraceContext(TRACE, SPAN, 1, "ours=1")
 
 
 def test_a_message_without_headers_gets_both() -> None:
@@ -145,7 +145,7 @@ def test_a_message_without_headers_gets_both() -> None:
 
 def test_they_stand_behind_the_publishers_own() -> None:
     headers = {"b": 1, "a": [1, {"c": b"\xff"}]}
-    after = into(Message(b"", Properties(headers=headers)), Context(TRACE, SPAN, 1))
+    after = into(Message(b"", Properties(headers=headers)), TraceContext(TRACE, SPAN, 1))
     assert after.properties.headers is not None
     assert list(after.properties.headers.items()) == [*headers.items(), ("traceparent", PARENT)]
 

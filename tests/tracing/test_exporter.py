@@ -17,11 +17,11 @@ from gateway import collector as collectors
 from gateway.config import TracingSettings
 from gateway.errors import ConfigurationError, OutboundTimeout
 from gateway.telemetry import Metrics
-from gateway.tracing import Exporter, Form, Tracer, exporter
-from gateway.tracing.names import Kind
+from gateway.tracing import Exporter, OtlpForm, Tracer, exporter
+from gateway.tracing.names import SpanKind
 from tests.tracing.collector import Collector, collecting
 
-FORM = Form({"service.name": "gw"}, "1")
+FORM = OtlpForm({"service.name": "gw"}, "1")
 
 
 class Answer:
@@ -62,7 +62,7 @@ class Far:
 
 def spans(tracer: Tracer, count: int) -> None:
     for _ in range(count):
-        span = tracer.begin("x", Kind.INTERNAL, None)
+        span = tracer.begin("x", SpanKind.INTERNAL, None)
         assert span is not None
         span.end()
 
@@ -211,7 +211,7 @@ async def tracing(
 async def test_without_an_endpoint_there_are_no_spans() -> None:
     async with tracing(TracingSettings(), Metrics("1")) as made:
         assert not made.tracer.exports
-        assert made.tracer.begin("x", Kind.SERVER, None) is None
+        assert made.tracer.begin("x", SpanKind.SERVER, None) is None
 
 
 async def test_spans_go_to_another_collector_and_to_none() -> None:
@@ -229,7 +229,7 @@ async def test_spans_go_to_another_collector_and_to_none() -> None:
         (await made.prepare(settings(two, interval=60)))()
         spans(tracer, 2)
         (await made.prepare(TracingSettings(inject="never")))()
-        assert tracer.begin("x", Kind.SERVER, None) is None
+        assert tracer.begin("x", SpanKind.SERVER, None) is None
         assert not tracer.inject
         await two.until(lambda found: len(found) == 4)
         assert len(one.spans) == 4

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.tracing import names
-from gateway.tracing.names import Kind
+from gateway.tracing.names import SpanKind
 from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.tracing.collector import Collector
 from tests.tracing.estate import CALLER, SPAN, TRACE, estate, of, only, until
@@ -73,7 +73,7 @@ async def test_one_trace(
     for message_id in ids:
         about = [span for span in trace if span.attributes.get(names.MESSAGE_ID) == message_id]
         sent = only(about, "publish", **{names.BROKER: "old"})
-        assert (sent.kind, sent.attributes[names.PROTOCOL_VERSION]) == (Kind.PRODUCER, "0-8")
+        assert (sent.kind, sent.attributes[names.PROTOCOL_VERSION]) == (SpanKind.PRODUCER, "0-8")
         assert sent.attributes[names.SYSTEM] == "rabbitmq"
         # Nobody wrote into the message behind the publish: all hang on its span, whatever is between.
         hops = {span.attributes[names.BRIDGE]: span for span in of(about, "forward")}
@@ -86,12 +86,12 @@ async def test_one_trace(
         assert attempt.parent_id == taken.parent_id == sent.span_id
         assert only(about, "ack").parent_id == taken.span_id
         request = by_id[sent.parent_id]
-        assert (request.kind, request.parent_id) == (Kind.SERVER, SPAN)
+        assert (request.kind, request.parent_id) == (SpanKind.SERVER, SPAN)
     # The endpoint was told, and the message is as it was sent.
     posts = {span.span_id for span in trace if names.ENDPOINT in span.attributes and span.word == "POST"}
     told = {headers["traceparent"] for headers, _ in hook.got}
     assert told == {f"00-{TRACE}-{span_id}-01" for span_id in posts}
-    publishes = {span.span_id for span in trace if span.kind is Kind.PRODUCER}
+    publishes = {span.span_id for span in trace if span.kind is SpanKind.PRODUCER}
     parents = [json.loads(headers["amqp-headers"])["traceparent"] for headers, _ in hook.got]
     parents += [item["message"]["headers"]["traceparent"] for item in items]
     assert sorted(parents) == sorted(f"00-{TRACE}-{span_id}-01" for span_id in publishes for _ in (1, 2))

@@ -7,19 +7,19 @@ from random import Random
 
 import pytest
 
-from gateway.tracing import Context, Form, Tracer, names, short
-from gateway.tracing.names import Kind, received_from, sent_to, system_of
+from gateway.tracing import OtlpForm, TraceContext, Tracer, names, short
+from gateway.tracing.names import SpanKind, received_from, sent_to, system_of
 from gateway.tracing.otlp import rejected
 from gateway.tracing.spans import LINKS_MAX, OUT_MAX, TEXT_MAX
 from tests.tracing.collector import read
 
-CALLER = Context("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, "a=1")
-UNSEEN = Context("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 0)
+CALLER = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1, "a=1")
+UNSEEN = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 0)
 
 
 def test_a_trace_begins_here() -> None:
     tracer = Tracer()
-    span = tracer.begin("publish q", Kind.PRODUCER, None)
+    span = tracer.begin("publish q", SpanKind.PRODUCER, None)
     assert span is not None
     assert span.parent_id == ""
     assert (len(span.context.trace_id), len(span.context.span_id), span.context.sampled) == (32, 16, True)
@@ -30,38 +30,38 @@ def test_a_trace_begins_here() -> None:
 
 
 def test_a_trace_goes_on_here() -> None:
-    span = Tracer(sample=0.0).begin("publish q", Kind.PRODUCER, CALLER)
+    span = Tracer(sample=0.0).begin("publish q", SpanKind.PRODUCER, CALLER)
     assert span is not None
     assert (span.context.trace_id, span.parent_id, span.context.state) == (CALLER.trace_id, CALLER.span_id, "a=1")
     assert span.context.span_id != CALLER.span_id
 
 
 def test_what_the_caller_does_not_want_seen_is_not() -> None:
-    assert Tracer().begin("publish q", Kind.PRODUCER, UNSEEN) is None
+    assert Tracer().begin("publish q", SpanKind.PRODUCER, UNSEEN) is None
 
 
 def test_who_must_not_begin_a_trace_does_not() -> None:
-    assert Tracer().begin("publish q", Kind.PRODUCER, None, root=False) is None
+    assert Tracer().begin("publish q", SpanKind.PRODUCER, None, root=False) is None
 
 
 def test_a_share_of_the_traces_is_seen() -> None:
     tracer = Tracer(sample=0.25, random=Random(7))
-    seen = sum(tracer.begin("x", Kind.INTERNAL, None) is not None for _ in range(4_000))
+    seen = sum(tracer.begin("x", SpanKind.INTERNAL, None) is not None for _ in range(4_000))
     assert 900 < seen < 1_100
-    assert Tracer(sample=0.0).begin("x", Kind.INTERNAL, None) is None
-    assert Tracer(sample=0.0).begin("x", Kind.INTERNAL, None, always=True) is not None
+    assert Tracer(sample=0.0).begin("x", SpanKind.INTERNAL, None) is None
+    assert Tracer(sample=0.0).begin("x", SpanKind.INTERNAL, None, always=True) is not None
 
 
 def test_ids_differ() -> None:
     tracer = Tracer()
-    spans = [tracer.begin("x", Kind.INTERNAL, None) for _ in range(1_000)]
+    spans = [tracer.begin("x", SpanKind.INTERNAL, None) for _ in range(1_000)]
     assert len({span.context.trace_id for span in spans if span is not None}) == 1_000
     assert len({span.context.span_id for span in spans if span is not None}) == 1_000
 
 
 def test_only_the_first_end_counts() -> None:
     tracer = Tracer()
-    span = tracer.begin("x", Kind.INTERNAL, CALLER, started=1_000)
+    span = tracer.begin("x", SpanKind.INTERNAL, CALLER, started=1_000)
     assert span is not None
     span.end("broker_unavailable", at=500)  # a clock that went back
     span.end()
@@ -74,14 +74,14 @@ def test_what_has_no_room_is_counted_and_gone() -> None:
     tracer = Tracer(queue_max=10)
     tracer.on_full(lambda: called.append(len(tracer)))
     for _ in range(25):
-        span = tracer.begin("x", Kind.INTERNAL, None)
+        span = tracer.begin("x", SpanKind.INTERNAL, None)
         assert span is not None
         span.end()
     assert (len(tracer), tracer.dropped, called) == (10, 15, [5])
 
 
 def test_links_are_bounded() -> None:
-    span = Tracer().begin("x", Kind.CONSUMER, None, links=[CALLER] * (LINKS_MAX + 1))
+    span = Tracer().begin("x", SpanKind.CONSUMER, None, links=[CALLER] * (LINKS_MAX + 1))
     assert span is not None
     assert len(span.links) == LINKS_MAX
 
@@ -100,16 +100,16 @@ def test_what_is_out_is_known_until_it_comes_back() -> None:
 def test_octets_are_what_the_protocol_says() -> None:
     tracer = Tracer()
     attributes = {names.BROKER: "shop", names.BODY_SIZE: 12, names.REDELIVERED: True, names.ROUTING_KEY: "a\udcff"}
-    one = tracer.begin("deliver q", Kind.CLIENT, CALLER, dict(attributes), links=[UNSEEN, CALLER], started=5_000)
-    two = tracer.begin("publish x", Kind.PRODUCER, None)
+    one = tracer.begin("deliver q", SpanKind.CLIENT, CALLER, dict(attributes), links=[UNSEEN, CALLER], started=5_000)
+    two = tracer.begin("publish x", SpanKind.PRODUCER, None)
     assert one is not None
     assert two is not None
     one.end(at=2_000_005_000)
     two.end("unroutable")
-    body = Form({"service.name": "gw"}, "1.2").request(tracer.fetch(10))
+    body = OtlpForm({"service.name": "gw"}, "1.2").request(tracer.fetch(10))
     first, second = read(body)
     assert (first.name, first.kind, first.trace_id, first.parent_id, first.span_id, first.state) == (
-        "deliver q", Kind.CLIENT, CALLER.trace_id, CALLER.span_id, one.context.span_id, "a=1",
+        "deliver q", SpanKind.CLIENT, CALLER.trace_id, CALLER.span_id, one.context.span_id, "a=1",
     )  # fmt: skip
     assert first.attributes == {**attributes, names.ROUTING_KEY: "a\\udcff"}
     assert first.links == ((UNSEEN.trace_id, UNSEEN.span_id), (CALLER.trace_id, CALLER.span_id))

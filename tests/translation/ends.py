@@ -10,7 +10,7 @@ from uuid import UUID
 from gateway.fidelity import RESERVED, forward
 from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.session import Version
-from gateway.translation import Target, target_of
+from gateway.translation import TranslationTarget, target_of
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
 from gateway.v09.version import V0_9
@@ -25,11 +25,11 @@ def clock() -> float:
     return NOW
 
 
-def _end(version: Version, dialect: str, product: str = "") -> Target:
+def _end(version: Version, dialect: str, product: str = "") -> TranslationTarget:
     return target_of(version, product, dialect=dialect, clock=clock)
 
 
-ENDS: Final[dict[str, Target]] = {
+ENDS: Final[dict[str, TranslationTarget]] = {
     "0-8 rabbitmq": _end(V0_8, "rabbitmq"),
     "0-8 qpid": _end(V0_8, "qpid"),
     "0-8 published": _end(V0_8, "published"),
@@ -151,7 +151,7 @@ def mine(properties: Properties) -> Properties:
     return replace(properties, headers=rest if rest or "empty" in headers[RESERVED] else None)
 
 
-def hop(message: Message, end: Target, **options: Any) -> Message:
+def hop(message: Message, end: TranslationTarget, **options: Any) -> Message:
     """What a bridge makes of a message, read back from its target."""
     return end.there_and_back(forward(message, {"id": "0190", "hops": "1"}, **options))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.classic.assembler import Spool
+from gateway.classic.assembler import AssemblyLimit
 from gateway.limits import Limits
 from gateway.v010_draft.fields import ReferenceTo
 from gateway.v010_draft.references import HELD_OVERHEAD, REFERENCES_MAX, References, SessionFault
@@ -15,8 +15,8 @@ def transfer(name: bytes = b"r", properties: bytes = b"") -> Transfer:
     return Transfer("to", 0, "", "key", properties, ReferenceTo(name))
 
 
-def make(message_max: int = 100, spool: int = 1_000) -> tuple[References, Spool]:
-    held = Spool(spool)
+def make(message_max: int = 100, spool: int = 1_000) -> tuple[References, AssemblyLimit]:
+    held = AssemblyLimit(spool)
     return References(Limits(message_max=message_max), held), held
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import EndpointAuth, EndpointSettings
 from gateway.errors import AddressDenied, ConnectFailed, EncodeError, GatewayError
-from gateway.outbound import GuardedTransport, Rules
+from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.outbound.addresses import Address, denied
 from gateway.webhooks.handshake import ask
 from gateway.webhooks.sender import Sender
@@ -29,7 +29,7 @@ class Guarded:
 
     def __init__(self, make: Make, resolve: Any) -> None:
         self.connects: list[Address] = []
-        self.transport: GuardedTransport = make(Rules(), resolve=resolve, dial=self.dial)
+        self.transport: GuardedTransport = make(OutboundRules(), resolve=resolve, dial=self.dial)
         self.sender = Sender(self.transport)
 
     async def dial(self, address: Address, port: int) -> socket.socket:

@@ -18,7 +18,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from gateway.config import EndpointAuth
 from gateway.errors import AddressDenied, ConfigurationError, EncodeError, GatewayError, ResolveFailed
-from gateway.outbound import GuardedTransport, Rules
+from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.outbound.addresses import Address
 from gateway.webhooks import sender as sender_module
 from gateway.webhooks.endpoint import Endpoint
@@ -212,7 +212,7 @@ async def test_the_guard_is_asked_each_time(make: Make) -> None:
     async def resolve(host: str) -> list[str]:
         return ["10.0.0.7"]
 
-    transport: GuardedTransport = make(Rules(), resolve=resolve)
+    transport: GuardedTransport = make(OutboundRules(), resolve=resolve)
     sender = Sender(transport)
     outcome = await sender.send(endpoint_of("https://hooks.example/"), [message()], 0)
     assert isinstance(outcome.detailed, AddressDenied)
@@ -231,7 +231,7 @@ async def test_nobody_learns_how_a_name_resolves(make: Make, lines: io.StringIO)
     async def dial(address: Address, port: int) -> socket.socket:
         raise ConnectionRefusedError(111, "no")
 
-    sender = Sender(make(Rules(), resolve=resolve, dial=dial))
+    sender = Sender(make(OutboundRules(), resolve=resolve, dial=dial))
     told = set()
     for host in (*names, "none.example"):
         error = (await sender.send(endpoint_of(f"https://{host}/"), [message()], 0)).error

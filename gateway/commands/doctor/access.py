@@ -10,7 +10,7 @@ import msgspec
 from gateway.access.configured import doubts
 from gateway.access.scopes import principal_of
 from gateway.access.tokens import FAMILIES, KEYS_MAX, KID_MAX, SET_MAX, WITHIN, JwkSet, refusal_of
-from gateway.api.auth import Keys
+from gateway.api.auth import ConfiguredKeys
 from gateway.app import check_configuration
 from gateway.broker.logins import open_to_strangers
 from gateway.commands.doctor.files import owner_only
@@ -88,7 +88,7 @@ def _callers(report: Report, config: Config, *, development: bool) -> None:
 
 def _keys(report: Report, config: Config) -> None:
     try:
-        Keys(config.api_keys)
+        ConfiguredKeys(config.api_keys)
     except ConfigurationError as error:
         report.fail("access.keys", "api_keys", str(error), do="gateway keys create makes keys that need no file.")
     for key in config.api_keys:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gateway.access.scopes import PUBLISHERS, parse_scope
 from gateway.commands.doctor.findings import Report
-from gateway.commands.doctor.network import Shown, Unreachable, addresses, connect, judge_dates, shown_by
+from gateway.commands.doctor.network import ShownCertificate, Unreachable, addresses, connect, judge_dates, shown_by
 from gateway.commands.doctor.permissions import Around, Uses
 from gateway.config import BrokerSettings, BrokerUrl, Config, TlsSettings
 from gateway.errors import (
@@ -97,7 +97,7 @@ class _Broker:
         self.within = within
         self.setting = f"brokers.{name}"
         self.where = self.setting
-        self.shown: Shown | None = None
+        self.shown: ShownCertificate | None = None
         """The certificate that it shows."""
 
     async def examine(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
-from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Resource
+from gateway.budgets import RESOURCES, BudgetBounds, BudgetResource, Budgets
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.listeners import WITHIN, near
 from gateway.config import Config, budget_bounds
@@ -41,7 +41,7 @@ def _shares_broker(config: Config) -> bool:
     return embedded.enabled and len({embedded.anonymous, *(user.name for user in embedded.users)} - {""}) > 1
 
 
-def _is_split(row: Resource, is_shared: bool) -> bool:
+def _is_split(row: BudgetResource, is_shared: bool) -> bool:
     """Whether clients have shares of a resource. ``is_shared``: the embedded broker has more than one user."""
     return row.is_split and (is_shared or not row.setting.startswith("embedded."))
 

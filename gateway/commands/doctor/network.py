@@ -48,7 +48,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownCertificate:
     """A certificate that was shown, or is in a file."""
 
     certificate: x509.Certificate
@@ -130,7 +130,7 @@ async def connect(found: Sequence[str], port: int, within: float) -> tuple[str, 
     raise last
 
 
-async def shown_by(sock: socket.socket, context: ssl.SSLContext, name: str, within: float) -> Shown | None:
+async def shown_by(sock: socket.socket, context: ssl.SSLContext, name: str, within: float) -> ShownCertificate | None:
     """The certificate that the far end of a connection shows, whatever it is worth; None: it speaks no TLS, or hung
     up. Closes the connection. ``context`` is only read."""
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -147,22 +147,22 @@ async def shown_by(sock: socket.socket, context: ssl.SSLContext, name: str, with
         return None
     try:
         octets = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return Shown(x509.load_der_x509_certificate(octets)) if octets else None
+        return ShownCertificate(x509.load_der_x509_certificate(octets)) if octets else None
     except ValueError:
         return None
     finally:
         transport.abort()
 
 
-def read_certificates(text: bytes) -> list[Shown]:
+def read_certificates(text: bytes) -> list[ShownCertificate]:
     """Those of a PEM text; none: it has none that can be read."""
     try:
-        return [Shown(each) for each in x509.load_pem_x509_certificates(text)]
+        return [ShownCertificate(each) for each in x509.load_pem_x509_certificates(text)]
     except ValueError:
         return []
 
 
-def judge_dates(report: Report, check: str, where: str, shown: Shown, whose: str) -> bool:
+def judge_dates(report: Report, check: str, where: str, shown: ShownCertificate, whose: str) -> bool:
     """Say it where a certificate has expired, is for later, or expires soon; whether it counts today."""
     now = clock.utc()
     certificate = shown.certificate

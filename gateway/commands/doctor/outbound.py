@@ -14,9 +14,9 @@ from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.listeners import ports
 from gateway.config import Config, EndpointSettings, EndpointTls
 from gateway.errors import AddressDenied, ConfigurationError, EncodeError, GatewayError, ResolveFailed, TlsFailed
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, Rules
-from gateway.outbound.connection import Connection
-from gateway.outbound.dialer import Dialer, dial
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, OutboundRules
+from gateway.outbound.connection import HttpConnection
+from gateway.outbound.dialer import GuardedDialer, dial
 from gateway.outbound.hosts import split_url
 from gateway.outbound.resolver import SystemResolver
 from gateway.runtime.clock import clock
@@ -30,9 +30,9 @@ TRAPS: Final = {
 """Addresses that nobody means to let others call, and what is there."""
 
 
-def rules_of(config: Config) -> Rules:
+def rules_of(config: Config) -> OutboundRules:
     """As the service has them. Raises ConfigurationError."""
-    rules = Rules(config.outbound.allow, ports=config.outbound.ports, plain=config.outbound.plain)
+    rules = OutboundRules(config.outbound.allow, ports=config.outbound.ports, plain=config.outbound.plain)
     for port in ports(config):
         if port.port:
             rules.listens("127.0.0.1" if port.host == "localhost" else port.host.strip("[]"), port.port)
@@ -53,7 +53,7 @@ async def examine(report: Report, config: Config, within: float, *, development:
         _rules(report, config)
     turn = asyncio.Semaphore(AT_ONCE)
     resolve = SystemResolver()
-    dialer = Dialer(rules, DEFAULT_OUTBOUND_LIMITS, resolve, dial)
+    dialer = GuardedDialer(rules, DEFAULT_OUTBOUND_LIMITS, resolve, dial)
 
     async def one(name: str, settings: EndpointSettings) -> Report:
         found = report.part()
@@ -98,16 +98,16 @@ def _rules(report: Report, config: Config) -> None:
 
 
 async def _endpoint(
-    report: Report, where: str, url: str, tls: EndpointTls, rules: Rules, dialer: Dialer, within: float
+    report: Report, where: str, url: str, tls: EndpointTls, rules: OutboundRules, dialer: GuardedDialer, within: float
 ) -> None:
-    def nothing(_: Connection) -> None:
+    def nothing(_: HttpConnection) -> None:
         """It carries no request."""
 
     try:
         site, _ = split_url(url)
         where = f"{where} ({site})"
         rules.check_site(site)
-        connection = Connection(None, str(site), DEFAULT_OUTBOUND_LIMITS, nothing, nothing)
+        connection = HttpConnection(None, str(site), DEFAULT_OUTBOUND_LIMITS, nothing, nothing)
         await dialer.open(site, tls, connection, clock.monotonic() + within)
         connection.abort()
     except EncodeError as error:

@@ -53,7 +53,7 @@ class AdbcRows:
         """
         self._database = Database(ledger_url(options))
         self._control = HttpRows(options, arrow=False)
-        self._connection: arrow.Connection | None = None
+        self._connection: arrow.ArrowConnection | None = None
 
     def head(self, log: str) -> Head:
         """Where the log begins and ends."""
@@ -65,7 +65,7 @@ class AdbcRows:
         wanted = {name: value.split(",") if name in LISTS else [value] for name, value in filters.items()}
         try:
             if self._connection is None:
-                self._connection = arrow.Connection(self._database.dialect, self._database.arrow_uri)
+                self._connection = arrow.ArrowConnection(self._database.dialect, self._database.arrow_uri)
             answer = _AdbcAnswer(self._connection, Log(log), where, fields(Log(log), columns), wanted)
             answer.check()
             yield answer
@@ -89,7 +89,7 @@ class AdbcRows:
 class _AdbcAnswer:
     def __init__(
         self,
-        connection: arrow.Connection,
+        connection: arrow.ArrowConnection,
         log: Log,
         where: Range,
         chosen: Sequence[Field],

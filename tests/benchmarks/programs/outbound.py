@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import uvloop
 
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, Rules, guarded_client
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules, guarded_client
 from tests.benchmarks.programs.clock import Stopwatch, percentile
 
 HEADERS = {
@@ -27,7 +27,9 @@ Post = Callable[[], Awaitable[int]]
 
 def guarded(callers: int) -> GuardedTransport:
     """Ours, which may call loopback."""
-    return GuardedTransport(Rules(allow=["127.0.0.0/8"]), replace(DEFAULT_OUTBOUND_LIMITS, idle_per_site=callers))
+    return GuardedTransport(
+        OutboundRules(allow=["127.0.0.0/8"]), replace(DEFAULT_OUTBOUND_LIMITS, idle_per_site=callers)
+    )
 
 
 def ours(url: str, body: bytes, callers: int) -> Post:
