@@ -50,7 +50,7 @@ from gateway.api.guard import Bounds, GuardedProtocol, guarded
 from gateway.api.ops import Ops
 from gateway.api.peers import PeerPort
 from gateway.api.proxies import Proxies
-from gateway.bridges import Bridges
+from gateway.bridges import BridgeSupervisor
 from gateway.broker.logins import open_to_strangers
 from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import MOST, Budgets, Holdings
@@ -76,15 +76,15 @@ from gateway.reload import Reloads, Running
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
-from gateway.taps import Taps
+from gateway.taps import TapSupervisor
 from gateway.telemetry import Metrics, log, set_up_logging, settle_lines
 from gateway.transports.tls import ServerTls
 from gateway.upstreams import Upstream
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.secrets import Seals, load_seals
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.supervisor import Pushes
-from gateway.webhooks.traces import Traces
+from gateway.webhooks.traces import PushTraces
 
 DEFAULT_HTTP: Final = HttpSettings(connections_per_address=0)
 """For the ports that are for machines of one's own."""
@@ -324,11 +324,11 @@ async def running(
             tracer=spans.tracer,
             budgets=budgets,
         )
-        bridges = Bridges(gateway, config.bridges)
-        taps = Taps(gateway, config.taps, config.retention)
+        bridges = BridgeSupervisor(gateway, config.bridges)
+        taps = TapSupervisor(gateway, config.taps, config.retention)
         rules, transport = _outbound(config, listeners, amqp_ports, gateway.budgets)
         stack.push_async_callback(transport.aclose)
-        sender = Sender(transport, traces=Traces(spans.tracer, brokers))
+        sender = Sender(transport, traces=PushTraces(spans.tracer, brokers))
         stack.push_async_callback(sender.close)
         if peers.shared and not config.ledger.secrets_file:
             log(
@@ -336,7 +336,7 @@ async def running(
                 detail="ledger.secrets_file is not set: what this gateway seals, others on this ledger cannot open, "
                 "and its rows of the audit log they cannot check",
             )  # fmt: skip
-        endpoints = Endpoints(ledger, config.endpoints, sender, transport, seals, origin=config.outbound.origin)
+        endpoints = EndpointRegistry(ledger, config.endpoints, sender, transport, seals, origin=config.outbound.origin)
         heads = Heads(ledger, config.audit, data, metrics, partial(_tell_head, endpoints, config.audit.send_endpoint))
         await heads.start()
         stack.push_async_callback(heads.close)
@@ -543,7 +543,7 @@ async def _open_ledger(config: Config, migrate: bool | None, seals: Seals) -> Le
     return ledger
 
 
-async def _tell_head(endpoints: Endpoints, name: str, head: Mapping[str, Any]) -> str:
+async def _tell_head(endpoints: EndpointRegistry, name: str, head: Mapping[str, Any]) -> str:
     """Send the head of the audit log to an endpoint; why it was not taken, or empty."""
     try:
         outcome = await endpoints.tell(name, "amqp.audit-head", head)

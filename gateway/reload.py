@@ -24,7 +24,7 @@ from gateway.access.access import Access
 from gateway.api.app import Api
 from gateway.api.auth import ConfiguredKeys
 from gateway.api.reloads import BrokerThen, Change, Reload
-from gateway.bridges import Bridges
+from gateway.bridges import BridgeSupervisor
 from gateway.bridges.supervisor import BRIDGE_KIND
 from gateway.collector import Collector
 from gateway.config import (
@@ -51,11 +51,11 @@ from gateway.errors import (
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.threads import threads
-from gateway.taps import Taps
+from gateway.taps import TapSupervisor
 from gateway.taps.rows import TAP_KIND
 from gateway.telemetry import log, set_level
 from gateway.upstreams import Upstream, UpstreamState
-from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, Endpoints
+from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, EndpointRegistry
 from gateway.webhooks.supervisor import PUSH_KIND, Pushes
 
 RESTART: Final = "restart"
@@ -139,9 +139,9 @@ class Running:
     """Everything that a configuration comes to count for."""
 
     gateway: Gateway
-    bridges: Bridges
-    taps: Taps
-    endpoints: Endpoints
+    bridges: BridgeSupervisor
+    taps: TapSupervisor
+    endpoints: EndpointRegistry
     pushes: Pushes
     access: Access
     api: Api

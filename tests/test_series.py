@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.bridges.counts import EVENTS
-from gateway.bridges.counts import Counts as BridgeCounts
+from gateway.bridges.counts import EVENTS, BridgeCounts
 from gateway.series import OTHER, SERIES_MAX
 from gateway.taps.counts import EVENTS as TAPPED
-from gateway.taps.counts import Counts as TapCounts
+from gateway.taps.counts import TapCounts
 from gateway.telemetry import PROMISES, Metrics
 from gateway.upstreams import UpstreamState
-from gateway.webhooks.counts import MESSAGES
-from gateway.webhooks.counts import Counts as PushCounts
-from gateway.webhooks.schedule import Ruling, Verdict
+from gateway.webhooks.counts import MESSAGES, PushCounts
+from gateway.webhooks.schedule import AttemptOutcome, Ruling
 
 MANY = 10_000
 
@@ -47,7 +45,7 @@ def everything(metrics: Metrics, many: int) -> None:
         push.up(name, True)
         for message in MESSAGES if number < 100 else MESSAGES[:1]:
             push.message(name, message)
-        for verdict in Verdict if number < 100 else [Verdict.DELIVERED]:
+        for verdict in AttemptOutcome if number < 100 else [AttemptOutcome.DELIVERED]:
             push.request(name, [Ruling(verdict, "")], 0.01)
         for state in ("waiting", "out", "dead"):
             metrics.subscription_messages.labels(name, state).set(1)

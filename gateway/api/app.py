@@ -59,7 +59,7 @@ from gateway.api.problems import ApiProblem, internal_problem, problem_headers, 
 from gateway.api.proxies import Proxies
 from gateway.api.routing import Route, Router, Scope
 from gateway.api.traced import Trace, begin, follow
-from gateway.bridges import Bridges
+from gateway.bridges import BridgeSupervisor
 from gateway.budgets import ALONE, ON_BEHALF, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
@@ -67,10 +67,10 @@ from gateway.errors import GatewayError
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
-from gateway.taps import Taps
+from gateway.taps import TapSupervisor
 from gateway.telemetry import Following
 from gateway.tracing import of_request
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.supervisor import Pushes
 
 RATED: Final = "gateway.rated"
@@ -154,21 +154,21 @@ class Api:
         gateway: Gateway,
         http: HttpSettings,
         api_keys: Iterable[ApiKeySettings] = (),
-        bridges: Bridges | None = None,
+        bridges: BridgeSupervisor | None = None,
         routes: Iterable[Route] = ROUTES,
         *,
-        endpoints: Endpoints | None = None,
+        endpoints: EndpointRegistry | None = None,
         pushes: Pushes | None = None,
         replays: Replays | None = None,
-        taps: Taps | None = None,
+        taps: TapSupervisor | None = None,
         access: Access | None = None,
     ) -> None:
         """``bridges``, ``taps`` None: there are none to begin with; ``endpoints`` None: there can be none;
         ``pushes`` None: nothing is pushed; ``replays`` None: nothing is sent once more over HTTP; ``access`` None: only
         the keys of the configuration open anything."""
         self._gateway = gateway
-        self._bridges = bridges if bridges is not None else Bridges(gateway, {})
-        self._taps = taps if taps is not None else Taps(gateway, {})
+        self._bridges = bridges if bridges is not None else BridgeSupervisor(gateway, {})
+        self._taps = taps if taps is not None else TapSupervisor(gateway, {})
         self._endpoints = endpoints
         self._pushes = pushes
         self._replays = replays if replays is not None else Replays(gateway)

@@ -37,7 +37,7 @@ from gateway.api.problems import (
     wrong_parameter,
 )
 from gateway.api.routing import Route, not_text
-from gateway.bridges import Bridges
+from gateway.bridges import BridgeSupervisor
 from gateway.budgets import ShareHolder
 from gateway.config import HttpSettings
 from gateway.core import Gateway
@@ -45,9 +45,9 @@ from gateway.errors import BudgetExceeded, EncodeError, Overloaded
 from gateway.notation.values import ValueProblem
 from gateway.replays import Replays
 from gateway.runtime.clock import clock, monotonic_time
-from gateway.taps import Taps
+from gateway.taps import TapSupervisor
 from gateway.validation import SHOWN_MAX, Misfit, Path, explain, fields_of, moments_in, resolve_ages, unknown
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.supervisor import Pushes
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ class Call:
     http: HttpSettings
     client: ShareHolder
     """Whose share of everything it takes."""
-    bridges: Bridges
-    taps: Taps
-    endpoints: Endpoints | None = None
+    bridges: BridgeSupervisor
+    taps: TapSupervisor
+    endpoints: EndpointRegistry | None = None
     pushes: Pushes | None = None
     replays: Replays | None = None
     access: Access | None = None

@@ -31,8 +31,8 @@ from gateway.runtime.clock import clock
 from gateway.runtime.ids import fraction
 from gateway.webhooks import checks, endpoints
 from gateway.webhooks.keys import HeldKey
-from gateway.webhooks.schedule import Ruling, Schedule, Verdict
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.schedule import AttemptOutcome, Ruling, Schedule
+from gateway.webhooks.sender import SendOutcome
 
 NAME_MAX: Final = 128
 """Longest name of an endpoint, in characters."""
@@ -40,7 +40,7 @@ NAMED_MAX: Final = 10
 """Most subscriptions that a refusal names."""
 
 
-def _all(call: Call) -> endpoints.Endpoints:
+def _all(call: Call) -> endpoints.EndpointRegistry:
     if call.endpoints is None:
         raise Unsupported("this gateway pushes nothing")
     return call.endpoints
@@ -176,7 +176,7 @@ async def test_endpoint(call: Call) -> Response:
     return answer(_result(outcome))
 
 
-def _result(outcome: Outcome) -> TestResult:
+def _result(outcome: SendOutcome) -> TestResult:
     ruling = _ruling(outcome)
     try:
         body, encoding = outcome.body.decode(), "string"
@@ -184,7 +184,7 @@ def _result(outcome: Outcome) -> TestResult:
         body, encoding = b64encode(outcome.body).decode(), "base64"
     return TestResult(
         id=outcome.id,
-        delivered=ruling.verdict is Verdict.DELIVERED,
+        delivered=ruling.verdict is AttemptOutcome.DELIVERED,
         status=outcome.status,
         verdict=ruling.verdict.value,
         reason=printable(ruling.why),
@@ -198,10 +198,10 @@ def _result(outcome: Outcome) -> TestResult:
     )
 
 
-def _ruling(outcome: Outcome) -> Ruling:
+def _ruling(outcome: SendOutcome) -> Ruling:
     """What a first attempt that ended so would mean."""
     if outcome.undeliverable:
-        return Ruling(Verdict.UNDELIVERABLE, outcome.undeliverable[0])
+        return Ruling(AttemptOutcome.UNDELIVERABLE, outcome.undeliverable[0])
     if outcome.error is not None:
         return Schedule().after_error(1, outcome.error, fraction)
     assert outcome.status is not None

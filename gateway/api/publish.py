@@ -38,7 +38,7 @@ from gateway.api.schemas import (
 )
 from gateway.api.stream import NDJSON, publish_stream
 from gateway.api.traced import Publishing
-from gateway.core import Answer, KeyedRequest, Publication, PublishOutcome
+from gateway.core import KeyedAnswer, KeyedRequest, Publication, PublishOutcome
 from gateway.core.fingerprints import of_request
 from gateway.core.outbox import moment
 from gateway.core.turns import aside
@@ -229,19 +229,19 @@ async def _publish(call: Call, octets: bytes, batch: bool, items: Sequence[Publi
         return answer(batch_results(items, ()), 207)
     keeps = all_or_none(messages, later)
 
-    def render(results: list[PublishOutcome]) -> Answer:
+    def render(results: list[PublishOutcome]) -> KeyedAnswer:
         if batch:
-            return Answer(
+            return KeyedAnswer(
                 207, _encode(batch_results(items, results)), {"content-type": JSON, **(APPLIED if later else {})}
             )
         error = results[0].error
         if error is None and results[0].scheduled:
             headers = {"content-type": JSON, **_scheduled_headers(results[0], later)}
-            return Answer(202, _encode(_scheduled(messages[0], results[0])), headers)
+            return KeyedAnswer(202, _encode(_scheduled(messages[0], results[0])), headers)
         if error is None:
-            return Answer(200, _encode(_published(results[0])), {"content-type": JSON})
+            return KeyedAnswer(200, _encode(_published(results[0])), {"content-type": JSON})
         problem = raw_body.placed(call, problem_of(error, call.path, results[0].id))
-        return Answer(problem.status, _encode(problem), {"content-type": PROBLEM_JSON, **problem_headers(error)})
+        return KeyedAnswer(problem.status, _encode(problem), {"content-type": PROBLEM_JSON, **problem_headers(error)})
 
     budgets, size = call.gateway.ledger_budgets, (0, 0)
     if keeps:

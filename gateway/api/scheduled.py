@@ -12,7 +12,7 @@ from gateway.api.call import Call, answer, no_content, page_headers
 from gateway.api.problems import printable, wrong_parameter
 from gateway.api.routing import Route, Scope
 from gateway.api.schemas import ScheduledMessage, ScheduledMessages, ScheduledQuery
-from gateway.core.outbox import Scheduled, moment
+from gateway.core.outbox import ScheduledPublish, moment
 from gateway.errors import NoSuchMessage
 from gateway.ledger import EventKind, MessageState, OutboxFilter, Promised, Timeline, id_text, parse_id
 from gateway.notation.values import text_to_json
@@ -59,7 +59,7 @@ async def retry_scheduled(call: Call) -> Response:
     return answer(_describe(await _find(call)))
 
 
-async def _find(call: Call) -> Scheduled:
+async def _find(call: Call) -> ScheduledPublish:
     """The one that the path names, if it is the caller's to see.
 
     Raises:
@@ -76,7 +76,7 @@ async def _find(call: Call) -> Scheduled:
     return found
 
 
-def _describe(found: Scheduled) -> ScheduledMessage:
+def _describe(found: ScheduledPublish) -> ScheduledMessage:
     if found.row is not None:
         return _row(found.row, found.waits_for, id_text(found.id))
     assert found.timeline is not None

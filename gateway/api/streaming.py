@@ -35,7 +35,7 @@ from gateway.api.pulled_json import GATHERED, pieces_of
 from gateway.api.traced import handed_out
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import Pulled
-from gateway.core.streams import Stream
+from gateway.core.streams import DeliveryStream
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.core.turns import Turns
 
@@ -158,7 +158,7 @@ def stream_answer(call: Call, subscription: SubscriptionResource) -> Response:
         return await why_refused(call, settings.broker, queue_of(subscription.name, settings))
 
     async def pieces(gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
-        stream = Stream(
+        stream = DeliveryStream(
             gateway.consuming,
             gateway.subscriptions,
             gateway.ledger,

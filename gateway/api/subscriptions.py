@@ -54,7 +54,7 @@ from gateway.api.schemas import (
 from gateway.api.streaming import StreamQuery, stream_answer
 from gateway.api.subscription_scopes import check_name, check_put, check_steer
 from gateway.api.traced import handed_out, now, settled
-from gateway.core import Gateway, Pulled, Settled, SubscriptionResource
+from gateway.core import AckOutcome, Gateway, Pulled, SubscriptionResource
 from gateway.core.own_queues import queue_of
 from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
 from gateway.limits import PULL_MAX
@@ -352,7 +352,7 @@ async def reject(call: Call) -> Response:
     return await _settled(call, names.REJECT, rejecting)
 
 
-async def _settled(call: Call, row: SpanRow | None, settling: Awaitable[Sequence[Settled]]) -> Response:
+async def _settled(call: Call, row: SpanRow | None, settling: Awaitable[Sequence[AckOutcome]]) -> Response:
     """One result each. Where all of them failed, and for the same reason, that is the answer. ``row``: the span that it
     is; None: it settles nothing."""
     started = now() if call.trace is not None else 0

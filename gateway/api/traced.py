@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.api.later import prefers_later
 from gateway.api.problems import ApiProblem
-from gateway.core import Publication, Pulled, Settled
+from gateway.core import AckOutcome, Publication, Pulled
 from gateway.core.own_queues import queue_of
 from gateway.core.pulled import SUCCESS
 from gateway.core.subscriptions import SubscriptionResource
@@ -200,7 +200,7 @@ SETTLED_SAYS: Final = (
 """What a settlement says as the delivery did."""
 
 
-def settled(call: Call, row: SpanRow, started: int, results: Iterable[Settled]) -> None:
+def settled(call: Call, row: SpanRow, started: int, results: Iterable[AckOutcome]) -> None:
     """Consumers have settled what was handed out."""
     trace = call.trace
     if trace is None or not trace.tracer.exports:

@@ -25,6 +25,6 @@ from the outside in::
 """
 
 from gateway.bridges.states import BridgeState, BridgeStatus
-from gateway.bridges.supervisor import Bridges
+from gateway.bridges.supervisor import BridgeSupervisor
 
-__all__ = ["BridgeState", "BridgeStatus", "Bridges"]
+__all__ = ["BridgeState", "BridgeStatus", "BridgeSupervisor"]

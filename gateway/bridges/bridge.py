@@ -1,10 +1,9 @@
 """One bridge: its source, its consumer, its flow, and how things stand.
 
-A bridge that runs has a consumer on its source's queue and a :class:`~gateway.bridges.flow.Flow` that takes what comes.
-Both live until the bridge is halted; what goes wrong meanwhile is a fault that is over by itself (see
+A bridge that runs has a consumer on its source's queue and a :class:`~gateway.bridges.flow.BridgeFlow` that takes what
+comes. Both live until the bridge is halted; what goes wrong meanwhile is a fault that is over by itself (see
 :mod:`gateway.bridges.faults`). A change of settings, a pause and a restart are a halt and a new start: what is under
-way is brought to an end, the rest goes back to the source.
-"""
+way is brought to an end, the rest goes back to the source."""
 
 from __future__ import annotations
 
@@ -14,21 +13,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.bridges.counts import Counts
+from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.faults import Faults
-from gateway.bridges.flow import Flow
-from gateway.bridges.graves import Graves
+from gateway.bridges.flow import BridgeFlow
+from gateway.bridges.graves import BridgeDeadLetterPublisher
 from gateway.bridges.in_doubt import settle
-from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
-from gateway.bridges.routes import Route
+from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
+from gateway.bridges.routes import BridgeRoute
 from gateway.bridges.states import BridgeState, BridgeStatus
-from gateway.bridges.traces import Traces
+from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.config import BridgeSettings
 from gateway.core.consuming import own_id
 from gateway.core.gateway import Gateway
 from gateway.core.publishing import version_name
-from gateway.core.supervised import HALT_WITHIN, Wish
+from gateway.core.supervised import HALT_WITHIN, WantedState
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
@@ -65,7 +64,7 @@ def check(name: str, settings: BridgeSettings, find: Callable[[str], object]) ->
         EncodeError: a setting is wrong; it names the setting.
         NoSuchBroker: a broker is not configured.
     """
-    Route(name, settings, "", own_id)
+    BridgeRoute(name, settings, "", own_id)
     for broker in (settings.source.broker, settings.target.broker, settings.dead_letter.broker):
         if broker:
             find(broker)
@@ -79,12 +78,12 @@ class Bridge:
         name: str,
         settings: BridgeSettings,
         gateway: Gateway,
-        counts: Counts,
+        counts: BridgeCounts,
         token: str,
         *,
         etag: str,
         read_only: bool,
-        wish: Wish,
+        wish: WantedState,
         on_finish: Callable[[Bridge, str], None],
     ) -> None:
         """``token`` is the bridge in a message's ``via``. ``on_finish`` is called when it is done by itself.
@@ -99,14 +98,14 @@ class Bridge:
         self.read_only = read_only
         self.wish = wish
         self.counts = counts
-        self.route = Route(name, settings, token, own_id)
+        self.route = BridgeRoute(name, settings, token, own_id)
         self._gateway = gateway
         self._on_finish = on_finish
         self._source = gateway.broker(settings.source.broker)
         self._target = gateway.broker(settings.target.broker)
         self._place = gateway.broker(settings.dead_letter.broker or settings.source.broker)
         self._faults = Faults(name, self._judge)
-        self._flow: Flow | None = None
+        self._flow: BridgeFlow | None = None
         self._consumer: Consumer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._declaring: asyncio.Task[None] | None = None
@@ -137,7 +136,7 @@ class Bridge:
 
     def start(self) -> None:
         """Run, if that is what is wished for. What stands in the way is a fault, and no error here."""
-        if self._tasks or self.wish not in (Wish.RUN, Wish.DRAIN):
+        if self._tasks or self.wish not in (WantedState.RUN, WantedState.DRAIN):
             self._look.set()
             self._judge()
             return
@@ -268,10 +267,10 @@ class Bridge:
         consumer.on_state.append(self._consumer_changed)
         self._consumer_changed(consumer)
 
-    def _make_flow(self) -> Flow:
+    def _make_flow(self) -> BridgeFlow:
         gateway, settings = self._gateway, self.settings
-        journal = Journal(self.name, settings, gateway.ledger, self._source, self._target, self._faults)
-        flow = Flow(
+        journal = BridgeJournal(self.name, settings, gateway.ledger, self._source, self._target, self._faults)
+        flow = BridgeFlow(
             self.route,
             self._target,
             journal,
@@ -284,14 +283,14 @@ class Bridge:
             on_crash=self._crashed,
         )
         queue, exchange = self.route.queue, settings.target.exchange
-        flow.traces = Traces(self._gateway.tracer, self.name, queue, exchange, self._source, self._target)
+        flow.traces = BridgeTraces(self._gateway.tracer, self.name, queue, exchange, self._source, self._target)
         if settings.acknowledge == "dtx":
             flow.redeliveries.trusts = True
             flow.two_phase = TwoPhase(
                 self.name, self.route.token, settings.target.exchange, self._target, journal, gateway.ledger,
                 self._faults, gateway.ids,
             )  # fmt: skip
-        flow.graves = Graves(
+        flow.graves = BridgeDeadLetterPublisher(
             self.route, settings.dead_letter, self._place, journal, self._faults, flow.buried, flow.retaken
         )
         return flow
@@ -301,7 +300,9 @@ class Bridge:
         target = self._target if self.settings.acknowledge == "dtx" else None
         if target is None and not await self._gateway.ledger.branches.of(self.name):
             return ()  # as for every bridge that never was one of mode dtx
-        journal = Journal(self.name, self.settings, self._gateway.ledger, self._source, self._target, self._faults)
+        journal = BridgeJournal(
+            self.name, self.settings, self._gateway.ledger, self._source, self._target, self._faults
+        )
         try:
             settled = await settle(self.name, self.route.token, self._gateway, journal, target)
         except GatewayError as error:
@@ -365,12 +366,12 @@ class Bridge:
         while True:
             self._look.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY if self.wish is Wish.DRAIN else GROW_EVERY):
+                async with asyncio.timeout(LOOK_EVERY if self.wish is WantedState.DRAIN else GROW_EVERY):
                     await self._look.wait()
             flow, consumer = self._flow, self._consumer
             if flow is None or consumer is None:
                 continue
-            if self.wish is Wish.DRAIN:
+            if self.wish is WantedState.DRAIN:
                 empty = empty + 1 if await self._is_empty(flow, consumer) else 0
                 if empty >= 2:
                     self._drained = True
@@ -384,7 +385,7 @@ class Bridge:
                 self._grow(flow, consumer, flow.done - messages, flow.done_octets - octets)
                 messages, octets = flow.done, flow.done_octets
 
-    async def _is_empty(self, flow: Flow, consumer: Consumer) -> bool:
+    async def _is_empty(self, flow: BridgeFlow, consumer: Consumer) -> bool:
         if not flow.idle or consumer.state is not ConsumerState.RUNNING:
             return False
         if flow.redeliveries.browses:
@@ -410,7 +411,7 @@ class Bridge:
             log("bridge.prefetch", bridge=self.name, prefetch=smaller, before=consumer.prefetch, octets=flow.octets)
             consumer.change_prefetch(smaller, flow.wait_low if overrun else None)
 
-    def _grow(self, flow: Flow, consumer: Consumer, messages: int, octets: int) -> None:
+    def _grow(self, flow: BridgeFlow, consumer: Consumer, messages: int, octets: int) -> None:
         """Messages have become smaller: more of them fit."""
         if not messages or consumer.prefetch >= self.settings.prefetch or consumer.changing:
             return
@@ -437,7 +438,9 @@ class Bridge:
     def finished(self) -> bool:
         """It has come to the end that was wished for."""
         left = self._flow.left if self._flow is not None else self._left
-        return (left == 0 and self.wish in (Wish.RUN, Wish.DRAIN)) or (self._drained and self.wish is Wish.DRAIN)
+        return (left == 0 and self.wish in (WantedState.RUN, WantedState.DRAIN)) or (
+            self._drained and self.wish is WantedState.DRAIN
+        )
 
     def _crashed(self, error: BaseException) -> None:
         """A fault of ours: everything goes back to the source, and it begins anew."""
@@ -521,15 +524,15 @@ class Bridge:
         return self._state
 
     def _state_now(self) -> BridgeState:
-        if self.wish is Wish.PAUSE:
+        if self.wish is WantedState.PAUSE:
             return BridgeState.PAUSED
-        if self.wish is Wish.STOP or not self._tasks:
+        if self.wish is WantedState.STOP or not self._tasks:
             return BridgeState.STOPPED
         if self._faults:
             return BridgeState.ERROR
         if self._consumer is None or self._consumer.state is not ConsumerState.RUNNING:
             return BridgeState.STARTING
-        return BridgeState.DRAINING if self.wish is Wish.DRAIN else BridgeState.RUNNING
+        return BridgeState.DRAINING if self.wish is WantedState.DRAIN else BridgeState.RUNNING
 
     def _judge(self) -> None:
         state = self._state_now()

@@ -22,8 +22,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from gateway.bridges.items import Item
-from gateway.bridges.routes import Fate, Route
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
 from gateway.core.consuming import own_id, printable
@@ -140,7 +140,7 @@ class Report(msgspec.Struct, kw_only=True):
     equal: bool
 
 
-class Known(NamedTuple):
+class SideMessage(NamedTuple):
     """What a side knows of a message."""
 
     digest: bytes
@@ -157,7 +157,7 @@ class Pile:
         self.messages = 0
         self.octets = 0
         self.complete = True
-        self.known: dict[str, list[Known]] = {}
+        self.known: dict[str, list[SideMessage]] = {}
         self._sum = 0
 
     def add(self, key: str, digest: bytes, octets: int) -> None:
@@ -167,7 +167,7 @@ class Pile:
             return
         self.messages += 1
         self.octets += octets
-        self.known.setdefault(key, []).append(Known(digest, octets))
+        self.known.setdefault(key, []).append(SideMessage(digest, octets))
         name = key.encode("utf-8", "surrogateescape") if self.by_id else b""
         self._sum += int.from_bytes(sha256(name + b"\0" + digest).digest(), "big")
 
@@ -198,7 +198,7 @@ class Pile:
         )
 
 
-class Window:
+class LedgerPiles:
     """What the ledger tells of a bridge: piles of distinct messages, by their ids."""
 
     def __init__(self, bridge: str) -> None:
@@ -207,7 +207,7 @@ class Window:
         self.counts: dict[EventKind, int] = dict.fromkeys(KINDS, 0)
         self._bridge = bridge
         self._seen: set[tuple[EventKind, bytes]] = set()
-        self._dead: dict[bytes, Known] = {}
+        self._dead: dict[bytes, SideMessage] = {}
 
     def add(self, events: list[Happened]) -> None:
         """Some events, of whichever bridge."""
@@ -222,7 +222,7 @@ class Window:
                 self.forwarded.add(id_text(event.message_id), event.sha256, event.octets)
                 self.taken.add(id_text(event.message_id), event.sha256, event.octets)
             elif kind is EventKind.DEAD_LETTERED:
-                self._dead[event.message_id] = Known(event.sha256, event.octets)
+                self._dead[event.message_id] = SideMessage(event.sha256, event.octets)
             if len(self._seen) < LEDGER_MAX:
                 self._seen.add((kind, event.message_id))
 
@@ -242,7 +242,7 @@ class Comparer:
 
     async def compare(
         self,
-        route: Route,
+        route: BridgeRoute,
         *,
         since: int | None = None,
         until: int | None = None,
@@ -281,7 +281,7 @@ class Comparer:
 
     async def _compare(
         self,
-        route: Route,
+        route: BridgeRoute,
         since: int | None,
         until: int | None,
         peek: bool,
@@ -291,7 +291,7 @@ class Comparer:
     ) -> Report:
         settings = route.settings
         now = clock.now_ns() // 1000
-        window = Window(route.name)
+        window = LedgerPiles(route.name)
         async for events in self._gateway.ledger.events_between(KINDS, since or 0, now if until is None else until):
             window.add(events)
         await threads.run(window.end)
@@ -321,14 +321,14 @@ class Comparer:
             equal=ledger.equal and (queues is None or queues.equal),
         )
 
-    async def _queues(self, route: Route, source_queue: str, target_queue: str, limit: int) -> Sides:
+    async def _queues(self, route: BridgeRoute, source_queue: str, target_queue: str, limit: int) -> Sides:
         """Both sides are queues. The source first: what it shows should be at the target by then."""
         settings = route.settings
         source, target = Pile(limit, by_id=False), Pile(limit, by_id=False)
 
         def from_source(delivery: Delivery) -> None:
-            item = Item(delivery, 0)
-            if route.look(item) is Fate.FORWARD:
+            item = BridgeDelivery(delivery, 0)
+            if route.look(item) is RouteOutcome.FORWARD:
                 source.add(item.key, _digest(_as_sent(delivery.message, settings)), len(delivery.message.body))
 
         def from_target(delivery: Delivery) -> None:
@@ -366,7 +366,7 @@ class Comparer:
         )
 
 
-def target_of(route: Route) -> str:
+def target_of(route: BridgeRoute) -> str:
     """The queue at the target that all messages of a bridge end in.
 
     Raises:
@@ -454,7 +454,7 @@ def beside(source: Pile, one: Side, target: Pile, other: Side) -> Sides:
     found: dict[str, list[Different]] = {"missing": [], "extra": [], "changed": []}
     counts = dict.fromkeys(found, 0)
 
-    def tell(what: str, key: str, there: Known | None, here: Known | None) -> None:
+    def tell(what: str, key: str, there: SideMessage | None, here: SideMessage | None) -> None:
         counts[what] += 1
         if len(found[what]) < LIST_MAX:
             known = there or here
@@ -469,7 +469,7 @@ def beside(source: Pile, one: Side, target: Pile, other: Side) -> Sides:
             )
 
     nameless = list(source.known.get("", ()))  # has an id at the target, perhaps, which the bridge gave it
-    strange: list[tuple[str, Known]] = []
+    strange: list[tuple[str, SideMessage]] = []
     for key in {**source.known, **target.known}:
         there, here = _unlike(source.known.get(key, ()) if key else (), target.known.get(key, ()))
         while there and here:
@@ -503,7 +503,7 @@ def beside(source: Pile, one: Side, target: Pile, other: Side) -> Sides:
     )
 
 
-def _unlike(there: Sequence[Known], here: Sequence[Known]) -> tuple[list[Known], list[Known]]:
+def _unlike(there: Sequence[SideMessage], here: Sequence[SideMessage]) -> tuple[list[SideMessage], list[SideMessage]]:
     """What is left of both when what is the same is taken away, one by one."""
     if there == here:
         return [], []

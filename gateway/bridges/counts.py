@@ -14,7 +14,7 @@ LAGS: Final = 101
 """How many lags the median is taken of."""
 
 
-class Counts:
+class BridgeCounts:
     """The numbers of one bridge. They live as long as its name is known, whatever becomes of its settings."""
 
     def __init__(self, name: str, metrics: Metrics) -> None:

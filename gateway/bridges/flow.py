@@ -27,16 +27,16 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
 
-from gateway.bridges.counts import Counts
+from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.faults import Faults
 from gateway.bridges.gate import Gate
-from gateway.bridges.graves import Graves
-from gateway.bridges.items import Item
-from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
+from gateway.bridges.graves import BridgeDeadLetterPublisher
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.redeliveries import Redeliveries
-from gateway.bridges.routes import Fate, Route
+from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.bridges.throttle import Throttle
-from gateway.bridges.traces import Traces
+from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.bridges.verdicts import Fault, verdict
 from gateway.core.byte_budget import Part
@@ -63,15 +63,15 @@ LOW_EVERY: Final = 0.02
 """How often it is looked whether a source that cannot be held back may go on, in seconds."""
 
 
-class Flow:
+class BridgeFlow:
     """The messages of one bridge, from start to stop."""
 
     def __init__(
         self,
-        route: Route,
+        route: BridgeRoute,
         target: Upstream,
-        journal: Journal,
-        counts: Counts,
+        journal: BridgeJournal,
+        counts: BridgeCounts,
         faults: Faults,
         ids: MessageIds,
         part: Part,
@@ -85,10 +85,10 @@ class Flow:
         on, so it must end. ``on_enough``: as many messages as asked for
         are done. ``on_crash``: a fault of ours."""
         settings = route.settings
-        self.graves: Graves
+        self.graves: BridgeDeadLetterPublisher
         self.two_phase: TwoPhase | None = None
         """Mode ``dtx``."""
-        self.traces: Traces | None = None
+        self.traces: BridgeTraces | None = None
         """None: nothing is traced."""
         self.held = 0
         self.octets = 0
@@ -121,7 +121,7 @@ class Flow:
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(settings.messages_per_second, settings.octets_per_second, clock.monotonic())
         self._arrived: deque[Delivery] = deque()
-        self._again: list[Item] = []
+        self._again: list[BridgeDelivery] = []
         """Refused, and to be tried again when they are due."""
         self._number = 0
         self.left: int | None = None
@@ -141,7 +141,7 @@ class Flow:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._chunks: dict[object, list[Item]] = {}
+        self._chunks: dict[object, list[BridgeDelivery]] = {}
         """What was published and has no outcome yet, by what waits for it."""
         self._idle = asyncio.Event()
         self._stopping = False
@@ -287,7 +287,7 @@ class Flow:
                 await self._send_all([*again, *items])
                 await clock.sleep(0)
 
-    def _take(self, now: float) -> list[Item]:
+    def _take(self, now: float) -> list[BridgeDelivery]:
         """What goes now, in order; nothing: it waits for a timer, or for news."""
         if self._stopping or not (self._arrived or self._again):
             return []
@@ -300,7 +300,7 @@ class Flow:
         room = min(self._gate.room, CHUNK)
         if room <= 0:
             return []
-        chunk: list[Item] = []
+        chunk: list[BridgeDelivery] = []
         if self._again:
             chunk = self._take_again(room, now)
         arrived, throttle = self._arrived, self._throttle
@@ -315,15 +315,15 @@ class Flow:
                 self._gone(len(delivery.message.body))
                 continue
             self._number += 1
-            item = Item(delivery, self._number)
+            item = BridgeDelivery(delivery, self._number)
             throttle.take(item.size)
             chunk.append(item)
         return chunk
 
-    def _take_again(self, room: int, now: float) -> list[Item]:
+    def _take_again(self, room: int, now: float) -> list[BridgeDelivery]:
         """Those that are due, the oldest first."""
-        due: list[Item] = []
-        rest: list[Item] = []
+        due: list[BridgeDelivery] = []
+        rest: list[BridgeDelivery] = []
         soonest = float("inf")
         for item in sorted(self._again, key=lambda item: item.number):
             if item.delivery.lost:
@@ -338,13 +338,13 @@ class Flow:
             self._wake_at(max(soonest, now + 0.001))
         return due
 
-    def _look(self, items: list[Item]) -> list[Item]:
+    def _look(self, items: list[BridgeDelivery]) -> list[BridgeDelivery]:
         """Route what came; those that are to be forwarded."""
         if not items:
             return items
         look, doubt = self._route.look, self.redeliveries.look
-        forward: list[Item] = []
-        dropped: dict[Fate, list[Item]] = {}
+        forward: list[BridgeDelivery] = []
+        dropped: dict[RouteOutcome, list[BridgeDelivery]] = {}
         self.taken += len(items)
         self._counts.add("taken", len(items))
         for item in items:
@@ -355,11 +355,11 @@ class Flow:
             except Exception as error:  # a fault of ours over one message must not hold up the others
                 log("bridge.route_failed", logging.ERROR, exc_info=error, bridge=self._route.name)
                 item.reason = f"internal error: {error!r:.200}"
-                fate = Fate.POISON
+                fate = RouteOutcome.POISON
             if item.id is None:
                 item.id = self._ids()
                 item.text = id_text(item.id)
-            if fate is Fate.FORWARD:
+            if fate is RouteOutcome.FORWARD:
                 doubt(item)
                 forward.append(item)
             else:
@@ -368,10 +368,10 @@ class Flow:
             self._drop_some(dropped)
         return forward
 
-    def _drop_some(self, dropped: dict[Fate, list[Item]]) -> None:
+    def _drop_some(self, dropped: dict[RouteOutcome, list[BridgeDelivery]]) -> None:
         """What becomes of those that are not forwarded."""
-        filtered = dropped.get(Fate.FILTERED, [])
-        looped = dropped.get(Fate.LOOPED, [])
+        filtered = dropped.get(RouteOutcome.FILTERED, [])
+        looped = dropped.get(RouteOutcome.LOOPED, [])
         if filtered:
             self._counts.add("filtered", len(filtered))
         if looped:
@@ -379,7 +379,7 @@ class Flow:
         for items, kind, discards in (
             (filtered, EventKind.FILTERED, self._route.discards_unmatched),
             (looped, EventKind.LOOPED, self._route.own_queue),
-            (dropped.get(Fate.POISON, []), EventKind.DEAD_LETTERED, False),
+            (dropped.get(RouteOutcome.POISON, []), EventKind.DEAD_LETTERED, False),
         ):
             if items and discards:
                 self._run(self._discard(items, kind))
@@ -387,7 +387,9 @@ class Flow:
                 for item in items:
                     self._poison(item)
 
-    async def _without_duplicates(self, items: list[Item], doubtful: list[Item]) -> list[Item]:
+    async def _without_duplicates(
+        self, items: list[BridgeDelivery], doubtful: list[BridgeDelivery]
+    ) -> list[BridgeDelivery]:
         """Without those that the target has already, or will have."""
         found = await self.redeliveries.find(doubtful)
         for item in found.joined:
@@ -398,7 +400,7 @@ class Flow:
         dropped = {*found.joined, *found.duplicates}
         return [item for item in items if item not in dropped] if dropped else items
 
-    async def _send_all(self, items: list[Item]) -> None:
+    async def _send_all(self, items: list[BridgeDelivery]) -> None:
         """Hand them to the target, in order. Where transient messages overtake persistent ones, each transient one
         waits until the persistent ones before it are taken."""
         if self.two_phase is not None:
@@ -421,7 +423,7 @@ class Flow:
                 futures = [item.future for item in run if item.future is not None]
                 self._persistent = futures[-1] if futures else self._persistent
 
-    async def _send_branches(self, items: list[Item], two_phase: TwoPhase) -> None:
+    async def _send_branches(self, items: list[BridgeDelivery], two_phase: TwoPhase) -> None:
         """Bring them to the target in branches, in order, and acknowledge what is recorded."""
         undone = False
         for branch in _branches(items):
@@ -459,7 +461,7 @@ class Flow:
             if self._arrived or self._again:
                 self._wake.set()
 
-    def _go_again(self, items: list[Item], reason: str) -> None:
+    def _go_again(self, items: list[BridgeDelivery], reason: str) -> None:
         """Nothing of these has happened; ``reason``: it is the target's fault."""
         for item in items:
             item.future, item.due = None, 0.0
@@ -471,11 +473,11 @@ class Flow:
         if reason:
             self._gate.close(reason, clock.monotonic())
 
-    def _send(self, items: list[Item]) -> None:
+    def _send(self, items: list[BridgeDelivery]) -> None:
         """Hand them to the target, in order."""
         publish, exchange, order = self._target.publish_nowait, self._exchange, self._route.name
         launched = self.redeliveries.launched
-        sent: list[Item] = []
+        sent: list[BridgeDelivery] = []
         for item, message in self._messages(items):
             item.future = publish(exchange, item.routing_key, message, timeout=CONFIRM_TIMEOUT, order=order)
             launched(item)
@@ -491,11 +493,13 @@ class Flow:
         self._gate.outstanding += len(sent)
         self._run(self._finish(sent))
 
-    def _messages(self, items: list[Item], two_phase: TwoPhase | None = None) -> list[tuple[Item, Message]]:
+    def _messages(
+        self, items: list[BridgeDelivery], two_phase: TwoPhase | None = None
+    ) -> list[tuple[BridgeDelivery, Message]]:
         """What is to be published, in order; what cannot be made is poison."""
         route, target = self._route, self._target.target
         annotated = self._target.settings.annotate
-        made: list[tuple[Item, Message]] = []
+        made: list[tuple[BridgeDelivery, Message]] = []
         resent = 0
         now = clock.monotonic() if self.traces is not None else 0.0
         for item in items:
@@ -535,7 +539,7 @@ class Flow:
 
     # --------------------------------------------------------------------------------------------- outcomes
 
-    async def _finish(self, items: list[Item]) -> None:
+    async def _finish(self, items: list[BridgeDelivery]) -> None:
         """Wait for the outcomes of a chunk; what has come when the patience is at its end does not wait longer."""
         patience = PATIENCE_MIN
         mark = object()
@@ -553,10 +557,10 @@ class Flow:
         finally:
             self._chunks.pop(mark, None)
 
-    async def _outcomes(self, items: list[Item]) -> None:
+    async def _outcomes(self, items: list[BridgeDelivery]) -> None:
         """Record and acknowledge what was taken; judge what was not."""
-        good: list[Item] = []
-        refused: list[tuple[Item, GatewayError]] = []
+        good: list[BridgeDelivery] = []
+        refused: list[tuple[BridgeDelivery, GatewayError]] = []
         for item in items:
             assert item.future is not None
             try:
@@ -585,7 +589,7 @@ class Flow:
         if self._arrived or self._again:
             self._wake.set()
 
-    def _acknowledge(self, items: list[Item]) -> None:
+    def _acknowledge(self, items: list[BridgeDelivery]) -> None:
         now = clock.monotonic()
         octets = 0
         for item in items:
@@ -600,7 +604,7 @@ class Flow:
         if self.traces is not None:
             self.traces.ended(items)
 
-    def _lossy(self, item: Item, now: float) -> None:
+    def _lossy(self, item: BridgeDelivery, now: float) -> None:
         for loss in item.losses:
             self._counts.lost(loss.name)
         if self._warns and now - self._warned_at >= 1.0:
@@ -610,7 +614,7 @@ class Flow:
                 losses=[f"{loss.name}: {loss.field}" for loss in item.losses], trace_id=trace_of(item.delivery.message),
             )  # fmt: skip
 
-    def _refused(self, refused: list[tuple[Item, GatewayError]], taken: int) -> None:
+    def _refused(self, refused: list[tuple[BridgeDelivery, GatewayError]], taken: int) -> None:
         """The target did not take these; ``taken`` others of the same chunk it did."""
         now = clock.monotonic()
         self._counts.add("refused", len(refused))
@@ -648,19 +652,19 @@ class Flow:
 
     # ------------------------------------------------------------------------------------ the end of an item
 
-    async def _discard(self, items: list[Item], kind: EventKind) -> None:
+    async def _discard(self, items: list[BridgeDelivery], kind: EventKind) -> None:
         """Record that they are not forwarded, and take them off the source."""
         if not self.redeliveries.browses:  # what is only shown is shown again at each start
             await self._journal.record(self._journal.dropped(items, kind))
         for item in items:
             self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
 
-    def _poison(self, item: Item) -> None:
+    def _poison(self, item: BridgeDelivery) -> None:
         item.future = None
         self.redeliveries.landed(item)
         self.graves.add(item)
 
-    def buried(self, items: Sequence[Item]) -> None:
+    def buried(self, items: Sequence[BridgeDelivery]) -> None:
         """The dead-letter place has them, and the ledger knows."""
         self._counts.add("dead_lettered", len(items))
         if self.traces is not None:
@@ -676,11 +680,11 @@ class Flow:
             )  # fmt: skip
             self._logged_at, self._unlogged = now, 0
 
-    def retaken(self, item: Item) -> None:
+    def retaken(self, item: BridgeDelivery) -> None:
         """The source has taken it back before it could be dead-lettered."""
         self._gone(item.size)
 
-    def _drop(self, item: Item) -> None:
+    def _drop(self, item: BridgeDelivery) -> None:
         """It is not ours any more."""
         self.redeliveries.landed(item)
         self._gone(item.size)
@@ -740,7 +744,7 @@ class Flow:
             self._on_crash(error)
 
 
-def _split(items: list[Item]) -> tuple[list[Item], list[Item]]:
+def _split(items: list[BridgeDelivery]) -> tuple[list[BridgeDelivery], list[BridgeDelivery]]:
     """Those with an outcome, and those without."""
     done = [item for item in items if item.future is not None and item.future.done()]
     if len(done) == len(items):
@@ -748,9 +752,9 @@ def _split(items: list[Item]) -> tuple[list[Item], list[Item]]:
     return done, [item for item in items if item.future is not None and not item.future.done()]
 
 
-def _branches(items: list[Item]) -> list[list[Item]]:
+def _branches(items: list[BridgeDelivery]) -> list[list[BridgeDelivery]]:
     """As many as may be in a branch each, in order."""
-    found: list[list[Item]] = []
+    found: list[list[BridgeDelivery]] = []
     octets = 0
     for item in items:
         octets += item.size
@@ -761,7 +765,7 @@ def _branches(items: list[Item]) -> list[list[Item]]:
     return found
 
 
-def _is_persistent(item: Item) -> bool:
+def _is_persistent(item: BridgeDelivery) -> bool:
     """What cannot be read is poison, and of no mode."""
     try:
         return item.delivery.message.properties.delivery_mode == 2

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.bridges.faults import Faults
-from gateway.bridges.items import Item
-from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
-from gateway.bridges.routes import Route
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
+from gateway.bridges.routes import BridgeRoute
 from gateway.config import BridgePlace
 from gateway.core.arrivals import printable
 from gateway.core.dead_letters import dead_letter_copy, without_deaths
@@ -40,18 +40,18 @@ REASON_MAX: Final = 200
 WHERE: Final = "dead-letter place"
 
 
-class Graves:
+class BridgeDeadLetterPublisher:
     """What waits to be dead-lettered."""
 
     def __init__(
         self,
-        route: Route,
+        route: BridgeRoute,
         settings: BridgePlace,
         place: Upstream,
-        journal: Journal,
+        journal: BridgeJournal,
         faults: Faults,
-        done: Callable[[Sequence[Item]], None],
-        gone: Callable[[Item], None],
+        done: Callable[[Sequence[BridgeDelivery]], None],
+        gone: Callable[[BridgeDelivery], None],
     ) -> None:
         """``done`` is called with what is safe there and recorded, ``gone`` with what the source has taken back."""
         self.place = place
@@ -63,7 +63,7 @@ class Graves:
         self._faults = faults
         self._done = done
         self._gone = gone
-        self._waiting: deque[Item] = deque()
+        self._waiting: deque[BridgeDelivery] = deque()
         self._declared = False
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -71,7 +71,7 @@ class Graves:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, item: Item) -> None:
+    def add(self, item: BridgeDelivery) -> None:
         """Dead-letter it, some time soon."""
         self._waiting.append(item)
         self._wake.set()
@@ -100,7 +100,7 @@ class Graves:
                 except TimeoutError:
                     pass  # the pause is over
 
-    async def _bury(self, items: list[Item]) -> str | None:
+    async def _bury(self, items: list[BridgeDelivery]) -> str | None:
         """Dead-letter some; those that the place did not take wait again. What was wrong, None: nothing."""
         items = [item for item in items if not self._lost(item)]
         if not items:
@@ -137,14 +137,14 @@ class Graves:
             self._done(buried)
         return trouble
 
-    def _lost(self, item: Item) -> bool:
+    def _lost(self, item: BridgeDelivery) -> bool:
         """The source has taken it back, and delivers it again."""
         if item.delivery.lost:
             self._gone(item)
             return True
         return False
 
-    def _copy(self, item: Item) -> Message:
+    def _copy(self, item: BridgeDelivery) -> Message:
         entries = {
             **self._route.entries(item),
             "reason": printable(item.reason[:REASON_MAX]),

@@ -23,16 +23,16 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.bridges.journal import Journal
+from gateway.bridges.journal import BridgeJournal
 from gateway.bridges.two_phase import FORMAT, branch_id, doubt_of, told_of, undone_of, xid_of
 from gateway.core.gateway import Gateway
 from gateway.errors import EntriesRefused, NoSuchBroker, RemoteError
 from gateway.ledger import BranchRecord, BranchStatus
 from gateway.telemetry import log
-from gateway.upstreams import Fate, Upstream
+from gateway.upstreams import BranchOutcome, Upstream
 
 
-class Settled(NamedTuple):
+class InDoubtOutcome(NamedTuple):
     """What became of the branches that were found."""
 
     committed: int
@@ -43,7 +43,9 @@ class Settled(NamedTuple):
     """Their broker is not configured any more."""
 
 
-async def settle(bridge: str, token: str, gateway: Gateway, journal: Journal, target: Upstream | None) -> Settled:
+async def settle(
+    bridge: str, token: str, gateway: Gateway, journal: BridgeJournal, target: Upstream | None
+) -> InDoubtOutcome:
     """Settle what was left in the middle. ``target``: where to look for branches of which the ledger knows nothing.
 
     Raises:
@@ -79,15 +81,17 @@ async def settle(bridge: str, token: str, gateway: Gateway, journal: Journal, ta
             "bridge.branches_settled", logging.WARNING if lost else logging.INFO,
             bridge=bridge, committed=committed, rolled_back=rolled_back, left=len(left), lost=lost,
         )  # fmt: skip
-    return Settled(committed, rolled_back, left, lost)
+    return InDoubtOutcome(committed, rolled_back, left, lost)
 
 
-async def _commit(token: str, upstream: Upstream, gateway: Gateway, journal: Journal, branch: BranchRecord) -> bool:
+async def _commit(
+    token: str, upstream: Upstream, gateway: Gateway, journal: BridgeJournal, branch: BranchRecord
+) -> bool:
     register = gateway.ledger.branches
     found = await register.of(branch.bridge)  # its detail may be newer than what was read of it
     detail = next((each.detail for each in found if each.id == branch.id), branch.detail)
     fate = await upstream.branches.commit(xid_of(token, branch.id))
-    if fate in (Fate.ROLLED_BACK, Fate.MIXED):
+    if fate in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
         log("bridge.branch_lost", logging.WARNING, bridge=branch.bridge, branch=branch.id.hex(), fate=fate.value)
         released = undone_of(detail, branch.broker, branch.bridge, fate)
         doubt = doubt_of(detail, branch.id, fate, journal)

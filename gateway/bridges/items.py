@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.upstreams import Delivery, PublishReceipt
 
 
-class Item:
+class BridgeDelivery:
     """One message on its way. Built per message, so with slots and without ceremony."""
 
     __slots__ = (

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.bridges.faults import Faults
-from gateway.bridges.items import Item
+from gateway.bridges.items import BridgeDelivery
 from gateway.config import BridgeSettings
 from gateway.core.consuming import printable
 from gateway.core.dead_letters import died
@@ -36,7 +36,7 @@ IN_DOUBT: Final = bytes(32)
 R = TypeVar("R")
 
 
-class Journal:
+class BridgeJournal:
     """The ledger, as one bridge sees it."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Journal:
 
     # --------------------------------------------------------------------------------------------- entries
 
-    def forwarded(self, items: Iterable[Item]) -> tuple[list[LogEntry], list[InboxRow]]:
+    def forwarded(self, items: Iterable[BridgeDelivery]) -> tuple[list[LogEntry], list[InboxRow]]:
         """The target has them."""
         at = clock.now_ns() // 1000
         broker, version = self._target.name, version_name(self._target)
@@ -172,7 +172,7 @@ class Journal:
         expires_at = clock.now_ns() // 1000 + self._remember_us
         return [InboxRow(scope, key, IN_DOUBT, id, expires_at) for key in keys]
 
-    def dropped(self, items: Iterable[Item], kind: EventKind) -> list[LogEntry]:
+    def dropped(self, items: Iterable[BridgeDelivery], kind: EventKind) -> list[LogEntry]:
         """They are not forwarded, and taken off the source."""
         at = clock.now_ns() // 1000
         source, spoken = self._source.name, version_name(self._source)
@@ -189,7 +189,9 @@ class Journal:
             for item in items
         ]
 
-    def dead_lettered(self, items: Iterable[Item], place: Upstream, exchange: str, routing_key: str) -> list[LogEntry]:
+    def dead_lettered(
+        self, items: Iterable[BridgeDelivery], place: Upstream, exchange: str, routing_key: str
+    ) -> list[LogEntry]:
         """The dead-letter place has them."""
         at = clock.now_ns() // 1000
         version = version_name(place)
@@ -213,7 +215,7 @@ class Journal:
             for item in items
         ]
 
-    def _message(self, item: Item, broker: str, version: str) -> NewMessage:
+    def _message(self, item: BridgeDelivery, broker: str, version: str) -> NewMessage:
         delivery = item.delivery
         return NewMessage(
             broker=broker,

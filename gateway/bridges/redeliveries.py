@@ -16,26 +16,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.bridges.items import Item
-from gateway.bridges.journal import IN_DOUBT, Journal
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.journal import IN_DOUBT, BridgeJournal
 from gateway.core.arrivals import Brought
 from gateway.ledger import Seen
 from gateway.runtime.clock import clock
 
 
-class Found(NamedTuple):
+class RedeliveryOutcome(NamedTuple):
     """What became of doubtful deliveries; the others are to be forwarded."""
 
-    joined: list[Item]
+    joined: list[BridgeDelivery]
     """The first delivery was lost while its publish had no outcome yet: it shares that."""
-    duplicates: list[Item]
+    duplicates: list[BridgeDelivery]
     """The target has them."""
 
 
 class Redeliveries:
     """What is under way, and what the ledger remembers."""
 
-    def __init__(self, journal: Journal, prefetch: int) -> None:
+    def __init__(self, journal: BridgeJournal, prefetch: int) -> None:
         self.browses = False
         """The source shows messages that were forwarded before, again and again."""
         self.trusts = False
@@ -43,7 +43,7 @@ class Redeliveries:
         consumer's channel began is that message, whether or not anybody says that it comes again."""
         self._journal = journal
         self._prefetch = prefetch
-        self._flying: dict[str, Item] = {}
+        self._flying: dict[str, BridgeDelivery] = {}
         self._brought = Brought()
         self._channel: object = None
         self._since = 0
@@ -54,20 +54,20 @@ class Redeliveries:
     def __len__(self) -> int:
         return len(self._flying)
 
-    def launched(self, item: Item) -> None:
+    def launched(self, item: BridgeDelivery) -> None:
         """It is published."""
         if item.key:
             self._flying[item.key] = item
             self._brings(item)
 
-    def landed(self, item: Item) -> None:
+    def landed(self, item: BridgeDelivery) -> None:
         """It is recorded, or not ours any more."""
         if item.key and item.delivery.channel is not self._channel:
             self._late.add(item.key)
         if item.key and self._flying.get(item.key) is item:
             del self._flying[item.key]
 
-    def look(self, item: Item) -> None:
+    def look(self, item: BridgeDelivery) -> None:
         """Whether it may be a redelivery."""
         channel = item.delivery.channel
         if channel is not self._channel:
@@ -82,10 +82,10 @@ class Redeliveries:
         elif item.delivery.redelivered or item.resent or self.browses:
             item.doubtful = True
 
-    async def find(self, doubtful: Sequence[Item]) -> Found:
+    async def find(self, doubtful: Sequence[BridgeDelivery]) -> RedeliveryOutcome:
         """What the target has already. Marks those as ``resent`` that may be there, but nobody says so."""
-        found = Found([], [])
-        asked: list[Item] = []
+        found = RedeliveryOutcome([], [])
+        asked: list[BridgeDelivery] = []
         for item in doubtful:
             if not item.key:
                 continue
@@ -125,18 +125,18 @@ class Redeliveries:
                 item.resent = True
         return found
 
-    def _is_another(self, item: Item, before: Seen) -> bool:
+    def _is_another(self, item: BridgeDelivery, before: Seen) -> bool:
         """Whether what was recorded stands for one that its channel has brought before."""
         if item.resent or item.key == item.text:
             return False
         return self._brought.has(item.delivery.channel, item.key, item.sha256, before.at)
 
-    def _brings(self, item: Item) -> None:
+    def _brings(self, item: BridgeDelivery) -> None:
         """Its channel has brought it. A gateway gives an id to one message only: two of it are one."""
         if item.key != item.text:
             self._brought.add(item.delivery.channel, item.key, item.sha256)
 
-    def _comes_again(self, item: Item) -> bool:
+    def _comes_again(self, item: BridgeDelivery) -> bool:
         """Whether somebody says that it may have been delivered before. Being among the first of a consumer is no
         such word: a publisher may use an id again, with the same body."""
         return item.delivery.redelivered or item.resent or self.browses or self.trusts

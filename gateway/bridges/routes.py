@@ -1,8 +1,8 @@
 """What becomes of one message: rules without I/O.
 
-A :class:`Route` is a bridge's settings, compiled. :meth:`Route.look` reads what the message brings along (its reserved
-header, its message id), asks loop check and selector, and fills in the routing key; :meth:`Route.message` makes the
-message as it is sent on.
+A :class:`BridgeRoute` is a bridge's settings, compiled. :meth:`BridgeRoute.look` reads what the message brings along
+(its reserved header, its message id), asks loop check and selector, and fills in the routing key;
+:meth:`BridgeRoute.message` makes the message as it is sent on.
 
 A message is told from all others by its *origin id*: the reserved header's ``origin``; else the reserved header's
 ``id``; else the publisher's message id, behind the name of the source broker; else it has none.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
-from gateway.bridges.items import Item
+from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.templates import Template
 from gateway.config import BridgeSettings, check_bridge
 from gateway.errors import EncodeError, FrameSyntaxError
@@ -32,7 +32,7 @@ VIA_MAX: Final = 4_096
 HOPS_DIGITS: Final = 4
 
 
-class Fate(Enum):
+class RouteOutcome(Enum):
     """What becomes of a message."""
 
     FORWARD = "forward"
@@ -44,7 +44,7 @@ class Fate(Enum):
     """It cannot be forwarded."""
 
 
-class Route:
+class BridgeRoute:
     """A bridge's settings, ready for use.
 
     Raises:
@@ -82,7 +82,7 @@ class Route:
         self._strip = settings.strip
         self._hops_max = settings.hops_max
 
-    def look(self, item: Item) -> Fate:
+    def look(self, item: BridgeDelivery) -> RouteOutcome:
         """Read what the message brings along, and decide. Fills in the item."""
         delivery = item.delivery
         message = delivery.message
@@ -95,11 +95,11 @@ class Route:
             if item.hops >= self._hops_max:
                 item.reason = f"it has passed {item.hops} bridges, and hops_max is {self._hops_max}"
                 item.code = "looped"
-                return Fate.LOOPED
+                return RouteOutcome.LOOPED
             if self.token in item.via and self.token in item.via.split(","):
                 item.reason = f"it has passed {self.token} before"
                 item.code = "looped"
-                return Fate.LOOPED
+                return RouteOutcome.LOOPED
         try:
             if not item.key:
                 message_id = message.properties.message_id
@@ -109,11 +109,11 @@ class Route:
             if self._selector is not None and not self._selector.matches(message.properties):
                 item.reason = "the selector does not match"
                 item.code = "filtered"
-                return Fate.FILTERED
+                return RouteOutcome.FILTERED
         except FrameSyntaxError as error:
             if self._selector is not None:
                 item.reason = f"its properties cannot be read for the selector: {error}"
-                return Fate.POISON
+                return RouteOutcome.POISON
         if self._template is not None:
             if self._constant is not None:
                 item.routing_key = self._constant
@@ -122,10 +122,10 @@ class Route:
                     item.routing_key = self._template.fill(delivery)
                 except EncodeError as error:
                     item.reason = str(error)
-                    return Fate.POISON
-        return Fate.FORWARD
+                    return RouteOutcome.POISON
+        return RouteOutcome.FORWARD
 
-    def message(self, item: Item, annotated: bool) -> Message:
+    def message(self, item: BridgeDelivery, annotated: bool) -> Message:
         """The message as it is sent on. ``annotated``: the target's messages get the reserved header; where they do
         not, it is stripped.
 
@@ -145,7 +145,7 @@ class Route:
         )
         return strip(message) if strips else message
 
-    def entries(self, item: Item) -> dict[str, str]:
+    def entries(self, item: BridgeDelivery) -> dict[str, str]:
         """What the bridge writes into the reserved header."""
         entries = {
             "id": item.text,
@@ -158,7 +158,7 @@ class Route:
             entries["resent"] = "1"
         return entries
 
-    def _read(self, item: Item, notes: Mapping[str, str]) -> None:
+    def _read(self, item: BridgeDelivery, notes: Mapping[str, str]) -> None:
         """Take over what the reserved header says, as far as a gateway can have written it."""
         text = notes.get("id")
         item.id = self._own_id(text)

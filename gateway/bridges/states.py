@@ -8,9 +8,8 @@
         │           │
         └──────> paused                    until it is resumed
 
-What is wished for (:class:`~gateway.core.supervised.Wish`) survives a restart of the gateway; the state follows from it
-and from what stands in the way.
-"""
+What is wished for (:class:`~gateway.core.supervised.WantedState`) survives a restart of the gateway; the state follows
+from it and from what stands in the way."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from gateway.config import BridgeSettings
-from gateway.core.supervised import Wish
+from gateway.core.supervised import WantedState
 from gateway.runtime.clock import clock
 
 
@@ -85,7 +84,7 @@ class BridgeStatus(msgspec.Struct, kw_only=True):
     """What was wrong last, also when it is over."""
 
 
-def resting(name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: Wish) -> BridgeStatus:
+def resting(name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState) -> BridgeStatus:
     """What there is to say of a bridge that this process does not run: its settings, and what is wished for."""
     state, reason = _RESTING[wish]
     return BridgeStatus(
@@ -118,9 +117,9 @@ def resting(name: str, settings: BridgeSettings, etag: str, read_only: bool, wis
 
 _AWAY = "the process that had it does not answer; another one takes over"
 _RESTING = {
-    Wish.RUN: (BridgeState.STARTING, _AWAY),
-    Wish.DRAIN: (BridgeState.STARTING, _AWAY),
-    Wish.PAUSE: (BridgeState.PAUSED, ""),
-    Wish.STOP: (BridgeState.STOPPED, ""),
+    WantedState.RUN: (BridgeState.STARTING, _AWAY),
+    WantedState.DRAIN: (BridgeState.STARTING, _AWAY),
+    WantedState.PAUSE: (BridgeState.PAUSED, ""),
+    WantedState.STOP: (BridgeState.STOPPED, ""),
 }
 """What is wished for -> state and reason of a bridge that nobody runs."""

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from gateway.bridges.bridge import Bridge, check
 from gateway.bridges.compare import Comparer, Report
-from gateway.bridges.counts import Counts
+from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.states import BridgeStatus, resting
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
-from gateway.core.supervised import Supervisor, Wish
+from gateway.core.supervised import Supervisor, WantedState
 from gateway.errors import EtagMismatch, NoSuchBridge
 from gateway.runtime.ids import ids
 from gateway.telemetry import log
@@ -23,7 +23,7 @@ IDENTITY: Final = ("gateway", "id")
 """The resource that holds the gateway's own id: the part of ``via`` behind the name."""
 
 
-class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
+class BridgeSupervisor(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
     """The bridges of a gateway."""
 
     kind = BRIDGE_KIND
@@ -32,7 +32,7 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
 
     def __init__(self, gateway: Gateway, configured: Mapping[str, BridgeSettings]) -> None:
         super().__init__(gateway, configured)
-        self._counts: dict[str, Counts] = {}
+        self._counts: dict[str, BridgeCounts] = {}
         self._identity = ""
         self._comparer = Comparer(gateway)
 
@@ -62,10 +62,10 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
     def check(self, name: str, settings: BridgeSettings, find: Callable[[str], object] | None = None) -> None:
         check(name, settings, find or self._gateway.broker)
 
-    def build(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: Wish) -> Bridge:
+    def build(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState) -> Bridge:
         counts = self._counts.get(name)
         if counts is None:
-            counts = self._counts[name] = Counts(name, self._gateway.metrics)
+            counts = self._counts[name] = BridgeCounts(name, self._gateway.metrics)
         return Bridge(
             name,
             settings,
@@ -78,7 +78,9 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
             on_finish=self._finished,
         )
 
-    def at_rest(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: Wish) -> BridgeStatus:
+    def at_rest(
+        self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState
+    ) -> BridgeStatus:
         return resting(name, settings, etag, read_only, wish)
 
     def has_moved(self, before: BridgeSettings, after: BridgeSettings) -> bool:
@@ -90,7 +92,7 @@ class Bridges(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
 
     async def drain(self, name: str) -> BridgeStatus:
         """Forward until the source's queue is empty, then stop. Raises NoSuchBridge."""
-        return await self._wish(name, Wish.DRAIN)
+        return await self._wish(name, WantedState.DRAIN)
 
     async def compare(self, name: str, **options: Any) -> Report:
         """Both sides of a bridge beside each other: see :meth:`gateway.bridges.compare.Comparer.compare`.

@@ -21,7 +21,7 @@ from gateway.values import Typed
 _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 
 
-class Source(Protocol):
+class TemplateSource(Protocol):
     """What a template may speak of."""
 
     @property
@@ -69,7 +69,7 @@ class Template:
         self.constant = None if any(callable(part) for part in self._parts) else "".join(map(str, self._parts))
         """What it always gives; None: that depends on the message."""
 
-    def fill(self, source: Source) -> str:
+    def fill(self, source: TemplateSource) -> str:
         """The routing key of a message.
 
         Raises:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from gateway.bridges.items import Item
+from gateway.bridges.items import BridgeDelivery
 from gateway.core.traces import of_broker, receiving
 from gateway.runtime.clock import clock
 from gateway.tracing import Tracer, names, of_message
 from gateway.upstreams import Upstream
 
 
-class Traces:
+class BridgeTraces:
     """What makes them, for one bridge."""
 
     def __init__(self, tracer: Tracer, bridge: str, queue: str, exchange: str, source: Upstream, target: Upstream):
@@ -28,7 +28,7 @@ class Traces:
         self._target = target
         self._loop = asyncio.get_running_loop()
 
-    def ended(self, items: Sequence[Item], error: str = "") -> None:
+    def ended(self, items: Sequence[BridgeDelivery], error: str = "") -> None:
         """These are acknowledged at the source. ``error``: the target has not got them, for that reason."""
         tracer, row, publish = self._tracer, names.FORWARD, names.BRIDGE_PUBLISH
         if not tracer.exports:

@@ -24,8 +24,8 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from gateway.bridges.faults import Faults
-from gateway.bridges.items import Item
-from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, Journal
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
 from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, MessageIds
 from gateway.message import Message
@@ -33,7 +33,7 @@ from gateway.operations import Xid
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
-from gateway.upstreams import Branch, Fate, Upstream
+from gateway.upstreams import BranchOutcome, Upstream, UpstreamBranch
 
 FORMAT: Final = 0x41475731
 """Of the gateway's transaction ids ("AGW1")."""
@@ -57,14 +57,14 @@ def branch_id(token: str) -> bytes:
     return octets if len(octets) <= BRANCH_MAX else sha256(octets).hexdigest().encode()
 
 
-class Ended(NamedTuple):
+class TwoPhaseOutcome(NamedTuple):
     """What became of the messages of a branch."""
 
-    good: list[Item]
+    good: list[BridgeDelivery]
     """Committed, and recorded."""
-    refused: list[tuple[Item, GatewayError]]
+    refused: list[tuple[BridgeDelivery, GatewayError]]
     """Not taken, each for a reason of its own."""
-    undone: list[Item]
+    undone: list[BridgeDelivery]
     """Nothing of them has happened; they may go again."""
     reason: str = ""
     """Why not, if that is the target's fault."""
@@ -79,7 +79,7 @@ class TwoPhase:
         token: str,
         exchange: str,
         target: Upstream,
-        journal: Journal,
+        journal: BridgeJournal,
         ledger: Ledger,
         faults: Faults,
         ids: MessageIds,
@@ -115,11 +115,11 @@ class TwoPhase:
         """The target may be back: do not wait for the end of a pause."""
         self._hurry.set()
 
-    async def forward(self, pairs: Sequence[tuple[Item, Message]]) -> Ended:
+    async def forward(self, pairs: Sequence[tuple[BridgeDelivery, Message]]) -> TwoPhaseOutcome:
         """Bring messages to the target, in order; returns when they are recorded there, or undone."""
         await self._tidy()
         id, xid = await self._begin()
-        branch: Branch | None = None
+        branch: UpstreamBranch | None = None
         try:
             async with asyncio.timeout(PREPARE_WITHIN):
                 branch = await self._worker.begin(xid, self._exchange)
@@ -142,7 +142,7 @@ class TwoPhase:
             raise
         if not good:
             await self._undo(id, branch)
-            return Ended([], refused, [])
+            return TwoPhaseOutcome([], refused, [])
         return await self._finish(id, xid, branch, good, refused)
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class TwoPhase:
         self._next = None
         return id, xid_of(self._token, id)
 
-    async def _undo(self, id: bytes, branch: Branch | None) -> None:
+    async def _undo(self, id: bytes, branch: UpstreamBranch | None) -> None:
         """It was not decided: undo it. Where that cannot be done here and now, the ledger knows that it is to be."""
         if branch is None:
             self._next = id  # the target has not heard of it
@@ -200,16 +200,21 @@ class TwoPhase:
     # ------------------------------------------------------------------------------------ what was prepared
 
     async def _finish(
-        self, id: bytes, xid: Xid, branch: Branch, good: list[Item], refused: list[tuple[Item, GatewayError]]
-    ) -> Ended:
+        self,
+        id: bytes,
+        xid: Xid,
+        branch: UpstreamBranch,
+        good: list[BridgeDelivery],
+        refused: list[tuple[BridgeDelivery, GatewayError]],
+    ) -> TwoPhaseOutcome:
         entries, inbox = self._journal.forwarded(good)
         detail = detail_of(entries, inbox)
         if not await self._decide(id, detail, entries, inbox):
             branch.abandon()
             self._aborted.add(id)
-            return Ended([], refused, good, "somebody else has settled the branch")
+            return TwoPhaseOutcome([], refused, good, "somebody else has settled the branch")
         fate = await self._commit(xid, branch)
-        if fate in (Fate.ROLLED_BACK, Fate.MIXED):
+        if fate in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
             log(
                 "bridge.branch_lost", logging.WARNING,
                 bridge=self._bridge, branch=id.hex(), fate=fate.value, messages=len(good),
@@ -219,8 +224,10 @@ class TwoPhase:
             released = undone_of(detail, self._target.name, self._bridge, fate)
             await self._journal.patiently(lambda: self._register.finish(id, released, forget=forget, doubt=doubt))
             for item in good:
-                item.resent = item.resent or fate is Fate.MIXED
-            return Ended([], refused, good, f"the target has not kept a branch that it had prepared: {fate.value}")
+                item.resent = item.resent or fate is BranchOutcome.MIXED
+            return TwoPhaseOutcome(
+                [], refused, good, f"the target has not kept a branch that it had prepared: {fate.value}"
+            )
         following = self._ids()
         told = told_of(detail, self._target.name)
         after = following, self._bridge, self._target.name
@@ -230,7 +237,7 @@ class TwoPhase:
             self._journal.refused(error)
             await self._journal.patiently(lambda: self._register.finish(id, following=after))
         self._next = following
-        return Ended(good, refused, [])
+        return TwoPhaseOutcome(good, refused, [])
 
     async def _decide(
         self, id: bytes, detail: Mapping[str, Any], entries: Sequence[LogEntry], inbox: Sequence[InboxRow]
@@ -247,7 +254,7 @@ class TwoPhase:
             self._journal.refused(error)
             return await self._journal.patiently(lambda: self._register.decide(id, detail, [], inbox))
 
-    async def _commit(self, xid: Xid, branch: Branch) -> Fate:
+    async def _commit(self, xid: Xid, branch: UpstreamBranch) -> BranchOutcome:
         """Commit what is decided, for as long as it takes."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
@@ -286,7 +293,7 @@ def told_of(detail: Mapping[str, Any], broker: str) -> list[LogEntry]:
     ]
 
 
-def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -> list[LogEntry]:
+def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: BranchOutcome) -> list[LogEntry]:
     """The events of a branch that was to be committed, and that its broker has undone."""
     at = clock.now_ns() // 1000
     why = {"bridge": bridge, "reason": f"the branch that {broker} had prepared was {fate.value} there"}
@@ -297,17 +304,19 @@ def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: Fate) -
     ]
 
 
-def doubt_of(detail: Mapping[str, Any], id: bytes, fate: Fate, journal: Journal) -> list[InboxRow]:
+def doubt_of(detail: Mapping[str, Any], id: bytes, fate: BranchOutcome, journal: BridgeJournal) -> list[InboxRow]:
     """What the inbox is to know of a branch that its broker has undone, if some of it may have been committed: whoever
     sends its messages again, after however many ends, marks them."""
-    return journal.in_doubt(detail["scope"], detail["keys"], id) if fate is Fate.MIXED else []
+    return journal.in_doubt(detail["scope"], detail["keys"], id) if fate is BranchOutcome.MIXED else []
 
 
-def _outcomes(items: Sequence[Item], exchange: str) -> tuple[list[Item], list[tuple[Item, GatewayError]], list[Item]]:
+def _outcomes(
+    items: Sequence[BridgeDelivery], exchange: str
+) -> tuple[list[BridgeDelivery], list[tuple[BridgeDelivery, GatewayError]], list[BridgeDelivery]]:
     """Those that the target took into the branch, those that it did not take, and those of which nobody knows."""
-    good: list[Item] = []
-    refused: list[tuple[Item, GatewayError]] = []
-    unknown: list[Item] = []
+    good: list[BridgeDelivery] = []
+    refused: list[tuple[BridgeDelivery, GatewayError]] = []
+    unknown: list[BridgeDelivery] = []
     for item in items:
         future = item.future
         if future is None or not future.done() or future.cancelled():
@@ -322,14 +331,14 @@ def _outcomes(items: Sequence[Item], exchange: str) -> tuple[list[Item], list[tu
     return good, refused, unknown
 
 
-def _undone(pairs: Sequence[tuple[Item, Message]], exchange: str, why: GatewayError | str) -> Ended:
+def _undone(pairs: Sequence[tuple[BridgeDelivery, Message]], exchange: str, why: GatewayError | str) -> TwoPhaseOutcome:
     """A branch that was not prepared: who is to blame for it?"""
     items = [item for item, _ in pairs]
     good, refused, unknown = _outcomes(items, exchange)
     others = sorted([*good, *unknown], key=lambda item: item.number)
     if any(isinstance(error, RemoteError) for _, error in refused):
-        return Ended([], refused, others)  # the broker has named it; the others go again
+        return TwoPhaseOutcome([], refused, others)  # the broker has named it; the others go again
     sent = any(item.future is not None for item in items)
     if len(others) == 1 and others == unknown and sent and isinstance(why, RemoteError):
-        return Ended([], [*refused, (others[0], why)], [])
-    return Ended([], refused, others, str(why))
+        return TwoPhaseOutcome([], [*refused, (others[0], why)], [])
+    return TwoPhaseOutcome([], refused, others, str(why))

@@ -44,7 +44,7 @@ class Fault(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RefusalOutcome:
     """What follows from a refusal."""
 
     fault: Fault
@@ -56,26 +56,26 @@ class Verdict:
     """One refusal says nothing of the others, which go on at full speed."""
 
 
-MESSAGE: Final = Verdict(Fault.MESSAGE)
-TARGET: Final = Verdict(Fault.TARGET)
+MESSAGE: Final = RefusalOutcome(Fault.MESSAGE)
+TARGET: Final = RefusalOutcome(Fault.TARGET)
 
-VERDICTS: Final[Mapping[type[GatewayError], Verdict]] = {
-    Unroutable:        Verdict(Fault.SUSPECT, tries=2, pause=0.1, alone=True),
-    AccessRefused:     Verdict(Fault.SUSPECT, tries=2, pause=0.1, alone=True),
-    PublishRefused:    Verdict(Fault.SUSPECT, tries=5),
-    OutcomeUnknown:    Verdict(Fault.SUSPECT, tries=10),
+VERDICTS: Final[Mapping[type[GatewayError], RefusalOutcome]] = {
+    Unroutable:        RefusalOutcome(Fault.SUSPECT, tries=2, pause=0.1, alone=True),
+    AccessRefused:     RefusalOutcome(Fault.SUSPECT, tries=2, pause=0.1, alone=True),
+    PublishRefused:    RefusalOutcome(Fault.SUSPECT, tries=5),
+    OutcomeUnknown:    RefusalOutcome(Fault.SUSPECT, tries=10),
     NotFound:          TARGET,
     BrokerUnavailable: TARGET,
     RemoteError:       MESSAGE,
     LocalError:        MESSAGE,
     LimitExceeded:     MESSAGE,
     FrameSyntaxError:  MESSAGE,
-    GatewayError:      Verdict(Fault.SUSPECT, tries=5),
+    GatewayError:      RefusalOutcome(Fault.SUSPECT, tries=5),
 }  # fmt: skip
 """Error -> verdict. A subclass counts as its nearest ancestor here."""
 
 
-def verdict(error: GatewayError) -> Verdict:
+def verdict(error: GatewayError) -> RefusalOutcome:
     """Whose fault it is that a publish ended with this error."""
     if isinstance(error, RemoteError) and whole_exchange(error):
         return TARGET

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.broker.consumers import Consumer, Window
-from gateway.broker.dtx import Branch, State
+from gateway.broker.dtx import Branch, BranchState
 from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.broker.turns import PIECE, Job, drained, pieces
@@ -193,7 +193,7 @@ class Channel:
 
     def _accept_in_branch(self, branch: Branch, deliveries: list[Delivery], now: float) -> None:
         """What a branch has accepted waits for its end; where that can only be a rollback, it goes back now."""
-        if branch.state is State.ACTIVE:
+        if branch.state is BranchState.ACTIVE:
             self.finish(deliveries, Settlement.ACCEPT, now, branch.entries.append)
         else:
             self.finish(deliveries, Settlement.RELEASE, now)

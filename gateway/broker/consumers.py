@@ -85,7 +85,7 @@ class CreditBalance:
         self.messages = self.octets = 0
 
 
-class Cursor:
+class QueueCursor:
     """How far a browsing or selecting consumer has looked through its queue.
 
     ``unseen`` is what was found when it last looked; what was taken by others in the meantime is passed over.
@@ -147,7 +147,7 @@ class Consumer:
         self.credit = credit
         """None: prefetch instead of credit."""
         self.window = window if window is not None else Window()
-        self.cursor: Cursor | None = None
+        self.cursor: QueueCursor | None = None
         """For those that do not simply take the first message: browsers and selectors."""
         self.waiting = False
         """It stands in its queue's rotation."""

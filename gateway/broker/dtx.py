@@ -62,7 +62,7 @@ Decision: TypeAlias = Generator[None, None, XaStatus]
 """A job that ends with what a coordinator is answered."""
 
 
-class State(Enum):
+class BranchState(Enum):
     """Of a branch; see the module."""
 
     ACTIVE = "active"
@@ -71,9 +71,9 @@ class State(Enum):
     TIMED_OUT = "timed out"
 
 
-_OUTCOMES: Mapping[State, XaStatus] = {
-    State.ROLLBACK_ONLY: XaStatus.XA_RBROLLBACK,
-    State.TIMED_OUT: XaStatus.XA_RBTIMEOUT,
+_OUTCOMES: Mapping[BranchState, XaStatus] = {
+    BranchState.ROLLBACK_ONLY: XaStatus.XA_RBROLLBACK,
+    BranchState.TIMED_OUT: XaStatus.XA_RBTIMEOUT,
 }
 
 
@@ -87,7 +87,7 @@ class Branch:
         self.timeout = timeout
         """Seconds."""
         self.since = now
-        self.state = State.ACTIVE
+        self.state = BranchState.ACTIVE
         self.alarm: float | None = None
         self.channels: dict[Channel, None] = {}
         """Those associated with it, at work or suspended."""
@@ -103,7 +103,7 @@ class Branch:
 
     def publish(self, envelope: Envelope, queues: list[Queue]) -> None:
         """Note a message for the queues it was routed to; nothing is noted in a branch that is to be rolled back."""
-        if self.state is State.ACTIVE and queues:
+        if self.state is BranchState.ACTIVE and queues:
             envelope.hold(len(queues))
             self.publishes += zip(repeat(envelope), queues, strict=False)
 
@@ -182,11 +182,11 @@ class Branches:
             branch = self._make(xid, now)
         elif not (request.join or request.resume):
             raise refusal(530, f"{_title(xid)} is known already")
-        elif branch.state is State.PREPARED:
+        elif branch.state is BranchState.PREPARED:
             raise _illegal(f"{_title(xid)} is prepared")
         elif request.resume and branch not in channel.branches:
             raise _illegal(f"{_title(xid)} was not suspended by this session")
-        elif branch.state is not State.ACTIVE:
+        elif branch.state is not BranchState.ACTIVE:
             return branch.status
         branch.channels[channel] = None
         channel.branches[branch] = None
@@ -227,21 +227,21 @@ class Branches:
     def prepare(self, channel: Channel, request: DtxPrepare, now: float) -> Decision:
         """dtx.prepare; 404, 409."""
         branch = self._left_alone(request.xid)
-        if branch.state is State.PREPARED:
+        if branch.state is BranchState.PREPARED:
             raise _illegal(f"{_title(request.xid)} is prepared already")
-        if branch.state is State.ACTIVE and not (branch.publishes or branch.entries):
+        if branch.state is BranchState.ACTIVE and not (branch.publishes or branch.entries):
             self._forget(branch)
             return XaStatus.XA_RDONLY
         if not (yield from self._sound(branch, now)):
             return branch.status
-        branch.state = State.PREPARED
+        branch.state = BranchState.PREPARED
         self.alarms.clear(branch)
         return XaStatus.XA_OK
 
     def commit(self, channel: Channel, request: DtxCommit, now: float) -> Decision:
         """dtx.commit; 404, 409."""
         branch = self._left_alone(request.xid)
-        prepared = branch.state is State.PREPARED
+        prepared = branch.state is BranchState.PREPARED
         if prepared is request.one_phase and branch.status is XaStatus.XA_OK:
             raise _illegal(f"{_title(request.xid)} is {'' if prepared else 'not '}prepared")
         if not prepared and not (yield from self._sound(branch, now)):
@@ -255,7 +255,7 @@ class Branches:
         branch = self._left_alone(request.xid)
         self._forget(branch)
         yield from branch.undo(now)
-        return XaStatus.XA_RBTIMEOUT if branch.state is State.TIMED_OUT else XaStatus.XA_OK
+        return XaStatus.XA_RBTIMEOUT if branch.state is BranchState.TIMED_OUT else XaStatus.XA_OK
 
     def known(self, xid: Xid) -> Branch:
         """A branch; 404."""
@@ -273,7 +273,7 @@ class Branches:
 
     def _sound(self, branch: Branch, now: float) -> Generator[None, None, bool]:
         """Whether it can be committed; if not, it is gone."""
-        if branch.state is State.ACTIVE and (yield from branch.fits()) and self._is_untouched(branch):
+        if branch.state is BranchState.ACTIVE and (yield from branch.fits()) and self._is_untouched(branch):
             return True
         yield from _fail(branch, now)
         self._forget(branch)
@@ -282,7 +282,7 @@ class Branches:
     def _is_untouched(self, branch: Branch) -> bool:
         """Whether nobody has decided of it, or begun to work on it, in between."""
         is_known = self._branches.get(branch.xid) is branch
-        return is_known and branch.state is State.ACTIVE and not branch.channels
+        return is_known and branch.state is BranchState.ACTIVE and not branch.channels
 
     def _forget(self, branch: Branch) -> None:
         if self._branches.get(branch.xid) is branch:
@@ -298,13 +298,13 @@ class Branches:
 
     def in_doubt(self) -> tuple[Xid, ...]:
         """dtx.recover: what is prepared."""
-        return tuple(xid for xid, branch in self._branches.items() if branch.state is State.PREPARED)
+        return tuple(xid for xid, branch in self._branches.items() if branch.state is BranchState.PREPARED)
 
     def set_timeout(self, request: DtxSetTimeout) -> None:
         """dtx.set-timeout; 404. From the start of the branch."""
         branch = self.known(request.xid)
         branch.timeout = request.timeout or self.limits.branch_timeout
-        if branch.state is State.ACTIVE:
+        if branch.state is BranchState.ACTIVE:
             self.alarms.clear(branch)
             self._arm(branch)
 
@@ -314,10 +314,10 @@ class Branches:
     def handle_timeout(self, now: float) -> None:
         """Let go of what takes too long, and in the end of what nobody asks for."""
         for branch in list(islice(self.alarms.due(now), PIECE)):
-            if branch.state is State.TIMED_OUT and not branch.channels:
+            if branch.state is BranchState.TIMED_OUT and not branch.channels:
                 self._forget(branch)
                 continue
-            branch.state = State.TIMED_OUT
+            branch.state = BranchState.TIMED_OUT
             self._begin(branch.undo(now))
             branch.since = now
             self._arm(branch)
@@ -329,8 +329,8 @@ def _dissociate(channel: Channel, branch: Branch) -> None:
 
 
 def _fail(branch: Branch, now: float) -> Job:
-    if branch.state is State.ACTIVE:
-        branch.state = State.ROLLBACK_ONLY
+    if branch.state is BranchState.ACTIVE:
+        branch.state = BranchState.ROLLBACK_ONLY
         yield from branch.undo(now)
 
 

@@ -48,7 +48,7 @@ def open_to_strangers(settings: EmbeddedSettings) -> list[str]:
     return found
 
 
-class Report(NamedTuple):
+class LoginReport(NamedTuple):
     """A line for the log."""
 
     address: str
@@ -91,7 +91,7 @@ class Logins:
             0.0 if of_user is None else of_user.delay(FREE_OF_USER, now),
         )
 
-    def failed(self, address: str, user: str, now: float) -> Report | None:
+    def failed(self, address: str, user: str, now: float) -> LoginReport | None:
         """A login failed. The line to write now."""
         _count(self._users, user, now)
         failures = _count(self._addresses, address, now)
@@ -100,7 +100,7 @@ class Logins:
             return None
         return _report(address, failures, now)
 
-    def reports(self, now: float) -> list[Report]:
+    def reports(self, now: float) -> list[LoginReport]:
         """The lines that are due about failures since the line before."""
         return [
             _report(address, failures, now)
@@ -138,8 +138,8 @@ def _is_loopback(host: str) -> bool:
     return (found if mapped is None else mapped).is_loopback
 
 
-def _report(address: str, failures: _Failures, now: float) -> Report:
-    report = Report(address, failures.unlogged)
+def _report(address: str, failures: _Failures, now: float) -> LoginReport:
+    report = LoginReport(address, failures.unlogged)
     failures.logged_at, failures.unlogged = now, 0
     return report
 

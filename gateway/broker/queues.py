@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from gateway.broker.arguments import QueueArguments, weight
-from gateway.broker.consumers import Consumer, Cursor, Rotation
+from gateway.broker.consumers import Consumer, QueueCursor, Rotation
 from gateway.broker.declared import DeclaredByUser
 from gateway.broker.turns import PIECE, Turn
 from gateway.message import Message
@@ -312,7 +312,7 @@ class Queue:
         self._next_position = 0
         self._rotation = Rotation()
         self._selective: dict[Consumer, None] = {}
-        self._carriers: dict[Carriage, Cursor] = {}
+        self._carriers: dict[Carriage, QueueCursor] = {}
         """While messages are skipped: how far connections that can carry the same have looked."""
         self._settled = False
         """Nobody can take any of what waits."""
@@ -418,7 +418,7 @@ class Queue:
             returned.clear()
         returned.append(entry)
 
-    def _cursors(self) -> Iterator[Cursor]:
+    def _cursors(self) -> Iterator[QueueCursor]:
         for consumer in self._selective:
             if consumer.cursor is not None:
                 yield consumer.cursor
@@ -575,14 +575,14 @@ class Queue:
             return self.first(now)
         return self._unseen(self._cursor_of(connection), connection.carries, now, bury=True)
 
-    def _cursor_of(self, connection: Carrier) -> Cursor:
+    def _cursor_of(self, connection: Carrier) -> QueueCursor:
         """The cursor of all connections that can carry what this one can."""
         carriers = self._carriers
         cursor = carriers.get(connection.carriage)
         if cursor is None:
             if len(carriers) >= CARRIERS_MAX:
                 del carriers[next(iter(carriers))]
-            cursor = carriers[connection.carriage] = Cursor(len(self._lines), len(self._returned))
+            cursor = carriers[connection.carriage] = QueueCursor(len(self._lines), len(self._returned))
         return cursor
 
     # ------------------------------------------------------------------------------------------ consumers
@@ -597,7 +597,7 @@ class Queue:
         self.consumers[consumer] = None
         self._settled = False
         if consumer.selective:
-            consumer.cursor = Cursor(len(self._lines), len(self._returned), looks_again=consumer.acquires)
+            consumer.cursor = QueueCursor(len(self._lines), len(self._returned), looks_again=consumer.acquires)
             self._selective[consumer] = None
         if consumer.acquires and (self._active() is consumer or not self.arguments.single_active_consumer):
             self._rotation.add(consumer)
@@ -685,7 +685,7 @@ class Queue:
                 if over():
                     return
         chosen: list[Entry] = []
-        dry: set[Cursor] = set()
+        dry: set[QueueCursor] = set()
         is_unfinished = False
 
         def choose(consumer: Consumer) -> bool:
@@ -750,7 +750,9 @@ class Queue:
             consumer.channel.connection.broker.finish_later(consumer)
         return True
 
-    def _unseen(self, cursor: Cursor, wants: Callable[[Entry], bool], now: float, bury: bool = False) -> Entry | None:
+    def _unseen(
+        self, cursor: QueueCursor, wants: Callable[[Entry], bool], now: float, bury: bool = False
+    ) -> Entry | None:
         """The first ready entry that was not looked at with this cursor and is wanted. What has expired is passed
         over, or buried. None: there is none, or the turn is over (``unfinished``)."""
         self.unfinished = False
@@ -781,7 +783,7 @@ class Queue:
             if not unseen:
                 return None
 
-    def _look_again(self, cursor: Cursor) -> None:
+    def _look_again(self, cursor: QueueCursor) -> None:
         """Put what came back where it belongs among what the cursor has found; if that is too much, it looks at the
         whole queue again."""
         seen, unseen = cursor.seen, cursor.unseen
@@ -800,7 +802,7 @@ class Queue:
             unseen.clear()
             unseen.extend(together)
 
-    def _put_back_lower(self, cursor: Cursor) -> None:
+    def _put_back_lower(self, cursor: QueueCursor) -> None:
         """Forget what was found of a priority if something of a higher one has come since."""
         for level in range(len(self._lines) - 1, cursor.unseen[0].level, -1):
             line = self._lines[level]
@@ -810,7 +812,7 @@ class Queue:
                 cursor.unseen.clear()
                 return
 
-    def _look(self, cursor: Cursor) -> None:
+    def _look(self, cursor: QueueCursor) -> None:
         """Collect a batch of what the cursor has not looked at, the highest priority first."""
         for level in range(len(self._lines) - 1, -1, -1):
             line, seen = self._lines[level], cursor.seen[level]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gateway import __version__
 from gateway.broker.broker import Broker, Skip
-from gateway.broker.logins import Logins, Report
+from gateway.broker.logins import LoginReport, Logins
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import NEVER, Listener, Served
 from gateway.budgets import Budgets
@@ -284,5 +284,5 @@ class EmbeddedBroker:
         self._look_later()
 
 
-def _log_failures(report: Report, latest: Mapping[str, Any]) -> None:
+def _log_failures(report: LoginReport, latest: Mapping[str, Any]) -> None:
     log("embedded.login_refused", logging.WARNING, address=report.address, failures=report.failures, **latest)

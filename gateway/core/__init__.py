@@ -31,18 +31,18 @@
 """
 
 from gateway.core.gateway import Gateway
-from gateway.core.keys import Answer, KeyedRequest
+from gateway.core.keys import KeyedAnswer, KeyedRequest
 from gateway.core.publishing import Publication, PublishOutcome
-from gateway.core.pulled import Pulled, Settled
+from gateway.core.pulled import AckOutcome, Pulled
 from gateway.core.subscriptions import SubscriptionResource
 
 __all__ = [
-    "Answer",
+    "AckOutcome",
     "Gateway",
+    "KeyedAnswer",
     "KeyedRequest",
     "Publication",
     "PublishOutcome",
     "Pulled",
-    "Settled",
     "SubscriptionResource",
 ]

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from gateway.core.dead_letters import Letter, Place, died
+from gateway.core.dead_letters import DeadLetterDestination, Letter, died
 from gateway.core.filters import Filter
 from gateway.core.order_keys import OrderKey
 from gateway.core.own_queues import queue_of
@@ -294,7 +294,7 @@ class Origins:
         delivery = arrival.delivery
         return died(code, self.broker, self.queue, delivery.exchange, delivery.routing_key)
 
-    def buried(self, arrival: Arrival, at: int, place: Place, reason: str, code: str) -> LogEntry:
+    def buried(self, arrival: Arrival, at: int, place: DeadLetterDestination, reason: str, code: str) -> LogEntry:
         """The event that the dead-letter place has it."""
         where = {
             "broker": place.broker,

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from gateway.budgets import ShareHolder
 from gateway.core.arrivals import Arrival, Arrivals, Readers, now_us, printable
-from gateway.core.dead_letters import Letter, Place, place_of
+from gateway.core.dead_letters import DeadLetterDestination, Letter, place_of
 from gateway.core.fetching import Fetch, settle
 from gateway.core.leases import End, Lease, Leases, Unusable
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
-from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, Pulled, Settled
+from gateway.core.pulled import FAILED, INVALID, LOST, SUCCESS, AckOutcome, Pulled
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.errors import BudgetExceeded, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
 from gateway.ledger import EventKind, LogEntry
@@ -207,13 +207,13 @@ class BrokerLeases:
 
     # ------------------------------------------------------------------------------------------- settle
 
-    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
+    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[AckOutcome]:
         """Accept messages; they are gone from their queue. A repeated acknowledgement succeeds."""
         return await self._settle(subscription, ack_ids, Settlement.ACCEPT, End.ACKNOWLEDGED, EventKind.ACKNOWLEDGED)
 
     async def release(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Give messages back to their queue, at once. With a delay the result is FAILED."""
         if delay:
             return self._cannot(
@@ -221,14 +221,14 @@ class BrokerLeases:
             )
         return await self._settle(subscription, ack_ids, Settlement.RELEASE, End.RELEASED, EventKind.RELEASED)
 
-    def _cannot(self, subscription: SubscriptionResource, ack_ids: Sequence[str], why: str) -> list[Settled]:
+    def _cannot(self, subscription: SubscriptionResource, ack_ids: Sequence[str], why: str) -> list[AckOutcome]:
         """A broker's leases cannot do that."""
         error = Unsupported(f'{why}: set lease = "ledger" for the subscription {subscription.name!r}')
         results = []
         for ack_id in ack_ids:
             found = self._leases.find(subscription.name, ack_id)
             if isinstance(found, Lease):
-                results.append(Settled(ack_id, FAILED, error))
+                results.append(AckOutcome(ack_id, FAILED, error))
             else:
                 results.append(_without_lease(ack_id, found, None))
         return results
@@ -241,7 +241,7 @@ class BrokerLeases:
         end: End,
         kind: EventKind,
         detail: dict[str, Any] | None = None,
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         results, done, lost = [], [], []
         for ack_id in ack_ids:
             found = self._leases.find(subscription.name, ack_id)
@@ -249,16 +249,18 @@ class BrokerLeases:
                 results.append(_without_lease(ack_id, found, end))
             elif self._leases.settle(found, settlement, end):
                 done.append(found)
-                results.append(Settled(ack_id, SUCCESS))
+                results.append(AckOutcome(ack_id, SUCCESS))
             else:
                 lost.append(found)
-                results.append(Settled(ack_id, LOST))
+                results.append(AckOutcome(ack_id, LOST))
         await self._record([*_entries(done, kind, detail), *_entries(lost, EventKind.LEASE_LOST)])
         self._count(subscription.settings.broker, kind.value, len(done))
         self._count(subscription.settings.broker, "lease_lost", len(lost))
         return results
 
-    async def extend(self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+    async def extend(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int
+    ) -> list[AckOutcome]:
         """Let leases last ``seconds`` from now, but all extensions together no longer than the broker's
         ``lease_max``. For more than EXTEND_MAX seconds the result is FAILED."""
         if seconds > EXTEND_MAX:
@@ -272,13 +274,13 @@ class BrokerLeases:
                 continue
             left = self._leases.extend(found, seconds)
             extended.extend(_entries([found], EventKind.EXTENDED, {"seconds": round(left, 3)}))
-            results.append(Settled(ack_id, SUCCESS))
+            results.append(AckOutcome(ack_id, SUCCESS))
         await self._record(extended)
         return results
 
     async def reject(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], reason: str, *, discard: bool = False
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Dead-letter messages. Where the subscription has a dead-letter place, and there is a reason to send along or
         the place is another broker's, as a copy there, confirmed; else by the broker, or as a copy without a reason
         where its queue is not known to dead-letter. Where neither can be, the result is FAILED and the lease goes on.
@@ -315,18 +317,18 @@ class BrokerLeases:
             if not isinstance(item, Lease):
                 results.append(_without_lease(ack_id, item, End.REJECTED))
             elif (error := errors[item]) is None:
-                results.append(Settled(ack_id, SUCCESS))
+                results.append(AckOutcome(ack_id, SUCCESS))
             elif isinstance(error, LeaseLost):
-                results.append(Settled(ack_id, LOST))
+                results.append(AckOutcome(ack_id, LOST))
             else:
-                results.append(Settled(ack_id, FAILED, error))
+                results.append(AckOutcome(ack_id, FAILED, error))
         await self._record([*_entries(done, EventKind.REJECTED, detail), *_entries(lost, EventKind.LEASE_LOST)])
         self._count(subscription.settings.broker, "rejected", len(done))
         self._count(subscription.settings.broker, "lease_lost", len(lost))
         return results
 
     async def _copy(
-        self, place: Place, subscription: str, leases: Sequence[Lease], reason: str
+        self, place: DeadLetterDestination, subscription: str, leases: Sequence[Lease], reason: str
     ) -> list[GatewayError | None]:
         """Copies to the dead-letter place; what is confirmed there is accepted here."""
         letters = [
@@ -343,7 +345,7 @@ class BrokerLeases:
             for lease, error in zip(leases, outcomes, strict=True)
         ]  # fmt: skip
 
-    async def _reject(self, lease: Lease, place: Place | None, native: bool) -> GatewayError | None:
+    async def _reject(self, lease: Lease, place: DeadLetterDestination | None, native: bool) -> GatewayError | None:
         try:
             at = (place.exchange, place.routing_key) if place is not None else None
             await self._parts.find(lease.broker).reject(lease.delivery, at, native=native)
@@ -465,8 +467,8 @@ def _entries(leases: Sequence[Lease], kind: EventKind, detail: dict[str, Any] | 
     ]
 
 
-def _without_lease(ack_id: str, found: End | Unusable, wanted: End | None) -> Settled:
+def _without_lease(ack_id: str, found: End | Unusable, wanted: End | None) -> AckOutcome:
     """The answer for an ack id that names no lease: the one it was given before, or why there is none."""
     if found is wanted:
-        return Settled(ack_id, SUCCESS)
-    return Settled(ack_id, INVALID if found is Unusable.INVALID else LOST)
+        return AckOutcome(ack_id, SUCCESS)
+    return AckOutcome(ack_id, INVALID if found is Unusable.INVALID else LOST)

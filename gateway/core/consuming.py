@@ -21,7 +21,7 @@ from gateway.core.ledger_pulls import LedgerPulls
 from gateway.core.ledger_settling import LedgerSettling
 from gateway.core.parts import Parts
 from gateway.core.peers import Peers
-from gateway.core.pulled import FAILED, LOST, Pulled, Settled
+from gateway.core.pulled import FAILED, LOST, AckOutcome, Pulled
 from gateway.core.shelves import Shelves
 from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import (
@@ -38,7 +38,7 @@ from gateway.limits import PULL_MAX
 __all__ = ["Consuming", "own_id", "printable"]
 
 VERBS: Final = ("acknowledge", "release", "extend", "reject")
-Verb = Callable[..., Awaitable[list[Settled]]]
+Verb = Callable[..., Awaitable[list[AckOutcome]]]
 
 
 class Consuming:
@@ -162,20 +162,20 @@ class Consuming:
 
     # ------------------------------------------------------------------------------------------- settle
 
-    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
+    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[AckOutcome]:
         """The consumer is done with the messages: they are gone. A repeated acknowledgement succeeds."""
         return await self._settle("acknowledge", subscription, ack_ids)
 
     async def release(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Give messages back, to be handed out again ``delay`` seconds from now. A lease that a broker holds knows no
         delay: its result is FAILED."""
         return await self._settle("release", subscription, ack_ids, delay=delay)
 
     async def modify_deadline(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Let leases last ``seconds`` from now. 0 gives the messages back. With more seconds than a lease can be
         extended by its result is FAILED."""
         if seconds == 0:
@@ -184,7 +184,7 @@ class Consuming:
 
     async def reject(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], reason: str, *, discard: bool = False
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Give messages up: they are dead letters, with the reason. Where that cannot be, the result is FAILED and the
         lease goes on. ``discard``: drop them instead."""
         arguments = {"discard": True} if discard else {}
@@ -192,7 +192,7 @@ class Consuming:
 
     async def _settle(
         self, verb: str, subscription: SubscriptionResource, ack_ids: Sequence[str], **arguments: Any
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Each ack id where its lease is."""
         groups: dict[bytes, list[str]] = {}
         shared = self._peers.shared
@@ -202,7 +202,7 @@ class Consuming:
             else:
                 where = (self._leases.owner_of(subscription.name, ack_id) or b"") if shared else b""
             groups.setdefault(where, []).append(ack_id)
-        results: dict[str, Settled] = {}
+        results: dict[str, AckOutcome] = {}
         for where, group in groups.items():
             if where == b"ledger":
                 settled = await self._verb(self.settling, verb)(subscription, group, **arguments)
@@ -227,17 +227,17 @@ class Consuming:
         subscription: SubscriptionResource,
         ack_ids: Sequence[str],
         arguments: dict[str, Any],
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Ask the process that holds the leases."""
         try:
             told = await self._peers.settle(owner, verb, subscription.name, ack_ids, **arguments)
         except GatewayError as error:
-            return [Settled(ack_id, FAILED, error) for ack_id in ack_ids]
+            return [AckOutcome(ack_id, FAILED, error) for ack_id in ack_ids]
         settled = []
         for ack_id, status in told:
             word, _, why = status.partition(" ")
             code, _, text = why.partition(" ")
-            settled.append(Settled(ack_id, word, error_of(code, text) if word == FAILED else None))
+            settled.append(AckOutcome(ack_id, word, error_of(code, text) if word == FAILED else None))
         return settled
 
     async def settle_here(

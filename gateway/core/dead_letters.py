@@ -35,7 +35,7 @@ REASON_MAX: Final = 200
 """Longest reason in a message, in characters; the ledger has more of it."""
 
 
-class Place(NamedTuple):
+class DeadLetterDestination(NamedTuple):
     """Where dead letters go."""
 
     broker: str
@@ -46,11 +46,11 @@ class Place(NamedTuple):
         return f"{self.exchange!r} with {self.routing_key!r} at {self.broker}"
 
 
-def place_of(settings: SubscriptionSettings) -> Place | None:
+def place_of(settings: SubscriptionSettings) -> DeadLetterDestination | None:
     """The dead-letter place of a subscription; None: it has none."""
     if not settings.dead_letter_exchange and not settings.dead_letter_routing_key:
         return None
-    return Place(
+    return DeadLetterDestination(
         settings.dead_letter_broker or settings.broker,
         settings.dead_letter_exchange,
         settings.dead_letter_routing_key,
@@ -88,7 +88,7 @@ class DeadLetters:
 
     async def bury(
         self,
-        place: Place,
+        place: DeadLetterDestination,
         name: str,
         letters: Sequence[Letter],
         within: float = CONFIRM_TIMEOUT,
@@ -118,7 +118,7 @@ class DeadLetters:
         return outcomes
 
     async def _publish(
-        self, upstream: Upstream, place: Place, messages: Sequence[Message], within: float
+        self, upstream: Upstream, place: DeadLetterDestination, messages: Sequence[Message], within: float
     ) -> list[GatewayError | None]:
         order = f"dead letters {place.exchange}/{place.routing_key}"
         futures: list[asyncio.Future[PublishReceipt]] = [

@@ -23,7 +23,7 @@ from gateway.core.delivery_limits import DeliveryLimitGuard
 from gateway.core.in_doubt import InDoubt
 from gateway.core.intakes import INTAKE_WORK, Intakes
 from gateway.core.keyed_messages import KeyedMessages
-from gateway.core.keys import Answer, KeyedPublisher, KeyedRequest, Render
+from gateway.core.keys import KeyedAnswer, KeyedPublisher, KeyedRequest, Render
 from gateway.core.leases import Leases
 from gateway.core.ledger_budgets import LedgerBudgets
 from gateway.core.observer import Observer
@@ -332,7 +332,7 @@ class Gateway:
 
     async def publish_keyed(
         self, request: KeyedRequest, broker: str, exchange: str, messages: Sequence[Publication], render: Render
-    ) -> Answer:
+    ) -> KeyedAnswer:
         """Publish messages under an Idempotency-Key. See :class:`KeyedPublisher`."""
         upstream = self.broker(broker)
         upstream.users += 1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.core.arrivals import Arrival, Arrivals, now_us, printable
-from gateway.core.dead_letters import Place, place_of
+from gateway.core.dead_letters import DeadLetterDestination, place_of
 from gateway.core.fetching import settle
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
@@ -91,7 +91,7 @@ class Intake(Taker):
             await self._store_wanted(wanted)
 
     async def _store_wanted(self, wanted: list[Arrival]) -> None:
-        kept = await self._keep(wanted, lambda new, _: Batch(self._arrivals, new))
+        kept = await self._keep(wanted, lambda new, _: IntakeBatch(self._arrivals, new))
         if kept is None:
             return
         batch, known = kept
@@ -121,7 +121,7 @@ class Intake(Taker):
 # ---------------------------------------------------------------------------------- what pull does in the same way
 
 
-class Batch:
+class IntakeBatch:
     """Messages that are stored in one commit."""
 
     def __init__(self, arrivals: Arrivals, new: Sequence[Arrival], lease_seconds: float = 0.0) -> None:
@@ -137,7 +137,7 @@ class Batch:
             self._add(arrival)
 
     @classmethod
-    async def of_many(cls, arrivals: Arrivals, new: Sequence[Arrival], lease_seconds: float) -> Batch:
+    async def of_many(cls, arrivals: Arrivals, new: Sequence[Arrival], lease_seconds: float) -> IntakeBatch:
         """The same, made in turns: all of them may be large."""
         turns = Turns()
         batch = cls(arrivals, (), lease_seconds)
@@ -191,7 +191,7 @@ class Batch:
 async def turn_away(
     parts: Parts,
     arrivals: Arrivals,
-    place: Place | None,
+    place: DeadLetterDestination | None,
     discards: bool,
     unwanted: Sequence[tuple[Arrival, str]],
     *,

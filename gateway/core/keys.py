@@ -61,7 +61,7 @@ PENDING_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class Answer:
+class KeyedAnswer:
     """An HTTP answer, to be kept under its key."""
 
     status: int
@@ -70,7 +70,7 @@ class Answer:
     replayed: bool = False
 
 
-Render: TypeAlias = Callable[[list[PublishOutcome]], Answer]
+Render: TypeAlias = Callable[[list[PublishOutcome]], KeyedAnswer]
 """Makes the answer from what became of the messages."""
 
 
@@ -91,7 +91,7 @@ class _Pending:
     """A keyed request that this process works on."""
 
     request: KeyedRequest
-    task: asyncio.Task[Answer]
+    task: asyncio.Task[KeyedAnswer]
     ids: Sequence[str]
     """Of its messages, as the API writes them."""
     given_up: bool = False
@@ -116,7 +116,7 @@ class KeyedPublisher:
         messages: Sequence[Publication],
         within: float,
         render: Render,
-    ) -> Answer:
+    ) -> KeyedAnswer:
         """The answer to the request, made now or kept from before. Where there is no outcome within ``within``
         seconds it says that of every message, by its id; repeat to go on waiting.
 
@@ -158,7 +158,7 @@ class KeyedPublisher:
         if not task.cancelled():
             task.exception()  # retrieved here, since its caller may be gone
 
-    async def _wait(self, pending: _Pending, within: float, render: Render) -> Answer:
+    async def _wait(self, pending: _Pending, within: float, render: Render) -> KeyedAnswer:
         try:
             done, _ = await asyncio.wait([pending.task], timeout=within)
         except asyncio.CancelledError:
@@ -186,7 +186,7 @@ class KeyedPublisher:
         messages: Sequence[Publication],
         within: float,
         render: Render,
-    ) -> Answer:
+    ) -> KeyedAnswer:
         version = version_name(upstream)
         at = clock.now_ns() // 1000
         intents = [
@@ -204,7 +204,7 @@ class KeyedPublisher:
         claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents, request.older)
         match claim:
             case StoredAnswer(status, headers, body):
-                return Answer(status, body, headers, replayed=True)
+                return KeyedAnswer(status, body, headers, replayed=True)
             case Mismatch():
                 raise KeyReused("the Idempotency-Key was used for another request")
             case RunningRequest():
@@ -253,7 +253,7 @@ class KeyedPublisher:
         ]
 
     async def _keep(
-        self, request: KeyedRequest, answer: Answer, results: Sequence[PublishOutcome], entries: Sequence[LogEntry]
+        self, request: KeyedRequest, answer: KeyedAnswer, results: Sequence[PublishOutcome], entries: Sequence[LogEntry]
     ) -> None:
         end: Callable[[Sequence[LogEntry]], Awaitable[None]]
         match finality(results):

@@ -30,12 +30,12 @@ from gateway.core.arrivals import READERS_MAX, Arrival, Readers, Taken, now_us
 from gateway.core.dead_letters import place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.fetching import Fetch, settle
-from gateway.core.intake import Batch, turn_away
+from gateway.core.intake import IntakeBatch, turn_away
 from gateway.core.ledger_settling import LedgerSettling, entry_of, used_up
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.pulled import LedgerLease, Pulled
-from gateway.core.shelves import Shelf, Shelves
+from gateway.core.shelves import Shelves, SubscriptionBacklog
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.core.turns import Turns
@@ -134,7 +134,7 @@ class LedgerPulls:
         return pulled
 
     async def _claim(
-        self, subscription: SubscriptionResource, shelf: Shelf, limit: int, seconds: float, bytes_max: int
+        self, subscription: SubscriptionResource, shelf: SubscriptionBacklog, limit: int, seconds: float, bytes_max: int
     ) -> list[Pulled]:
         """What is due in the ledger. Where more is due than ``bytes_max`` allows, the shelf says so."""
         pulled: list[Pulled] = []
@@ -213,7 +213,7 @@ class LedgerPulls:
     async def _wait_for_row(
         self,
         subscription: SubscriptionResource,
-        shelf: Shelf,
+        shelf: SubscriptionBacklog,
         limit: int,
         seconds: float,
         wait: float,
@@ -237,7 +237,7 @@ class LedgerPulls:
     async def _take(
         self,
         subscription: SubscriptionResource,
-        shelf: Shelf,
+        shelf: SubscriptionBacklog,
         wanted: int,
         seconds: float,
         wait: float,
@@ -281,7 +281,7 @@ class LedgerPulls:
             if fetch is not None:
                 fetch.close()
 
-    async def _room(self, subscription: SubscriptionResource, shelf: Shelf) -> int:
+    async def _room(self, subscription: SubscriptionResource, shelf: SubscriptionBacklog) -> int:
         """How many more messages the ledger may hold for it."""
         now = clock.monotonic()
         most = subscription.settings.backlog_max
@@ -302,7 +302,7 @@ class LedgerPulls:
     async def _store(
         self,
         subscription: SubscriptionResource,
-        shelf: Shelf,
+        shelf: SubscriptionBacklog,
         upstream: Upstream,
         deliveries: Sequence[Delivery],
         seconds: float,
@@ -327,7 +327,7 @@ class LedgerPulls:
     async def _store_now(
         self,
         subscription: SubscriptionResource,
-        shelf: Shelf,
+        shelf: SubscriptionBacklog,
         upstream: Upstream,
         deliveries: Sequence[Delivery],
         seconds: float,
@@ -346,7 +346,9 @@ class LedgerPulls:
             fresh = self._is_fresh(upstream.name, len(wanted))
             known = await arrivals.duplicates(self._parts.ledger, wanted, fresh=fresh, brought=taken)
             taken.add(wanted)  # before the inbox knows of them, for another pull may ask it then
-            batch = await Batch.of_many(arrivals, [arrival for arrival in wanted if arrival not in known], seconds)
+            batch = await IntakeBatch.of_many(
+                arrivals, [arrival for arrival in wanted if arrival not in known], seconds
+            )
             await batch.write(self._parts)
         except BaseException:
             # Where the commit happened and nobody can tell, the redelivery is recognised, or is a second copy.

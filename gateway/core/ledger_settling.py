@@ -22,7 +22,7 @@ from gateway.core.dead_letters import Letter, died, place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
-from gateway.core.pulled import INVALID, LOST, SUCCESS, LedgerLease, Pulled, Settled
+from gateway.core.pulled import INVALID, LOST, SUCCESS, AckOutcome, LedgerLease, Pulled
 from gateway.core.shelves import Shelves
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import SubscriptionResource
@@ -85,13 +85,13 @@ class LedgerSettling:
 
     # ------------------------------------------------------------------------------------------- settle
 
-    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[Settled]:
+    async def acknowledge(self, subscription: SubscriptionResource, ack_ids: Sequence[str]) -> list[AckOutcome]:
         """The consumer is done with the messages: they go. A repeated acknowledgement succeeds."""
         return await self._settle(subscription, ack_ids, Ending.DONE, EventKind.ACKNOWLEDGED)
 
     async def release(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float = 0.0
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Make messages due again, ``delay`` seconds from now; without a delay at their old place in line. Those that
         have used up ``max_deliveries`` are dead."""
         most = subscription.settings.max_deliveries
@@ -110,7 +110,7 @@ class LedgerSettling:
 
     async def release_alive(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """:meth:`release`, whatever ``max_deliveries`` says."""
         detail: dict[str, Any] = {"delay": delay} if delay else {}
         results = await self._settle(
@@ -120,7 +120,9 @@ class LedgerSettling:
             self._shelves[subscription.name].due_in(delay)
         return results
 
-    async def extend(self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int) -> list[Settled]:
+    async def extend(
+        self, subscription: SubscriptionResource, ack_ids: Sequence[str], seconds: int
+    ) -> list[AckOutcome]:
         """Let leases end ``seconds`` from now."""
         results = await self._settle(
             subscription, ack_ids, Ending.EXTEND, EventKind.EXTENDED, due_in=float(seconds), seconds=seconds
@@ -131,7 +133,7 @@ class LedgerSettling:
 
     async def reject(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], reason: str, *, discard: bool = False
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Give messages up: to the dead-letter place with the reason, confirmed; where there is none, or it takes
         nothing, they stay dead in the ledger. ``discard``: drop them instead."""
         if discard:
@@ -155,7 +157,7 @@ class LedgerSettling:
         due_in: float = 0.0,
         front: bool = False,
         **detail: Any,
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Settle in one commit. ``detail`` is for the event."""
         named = [self._read(subscription, ack_id) for ack_id in ack_ids]
         leases = [lease for lease in dict.fromkeys(named) if lease is not None]
@@ -215,15 +217,15 @@ class LedgerSettling:
         named: Sequence[LedgerAckId | None],
         results: dict[LedgerAckId, bool],
         ending: Ending,
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """What is answered for each ack id."""
         answers = []
         for ack_id, lease in zip(ack_ids, named, strict=True):
             if lease is None:
-                answers.append(Settled(ack_id, INVALID))
+                answers.append(AckOutcome(ack_id, INVALID))
                 continue
             done = results[lease] or await self._ended_so(subscription, lease, ending)
-            answers.append(Settled(ack_id, SUCCESS if done else LOST))
+            answers.append(AckOutcome(ack_id, SUCCESS if done else LOST))
         return answers
 
     async def _ended_so(self, subscription: SubscriptionResource, lease: LedgerAckId, ending: Ending) -> bool:
@@ -251,7 +253,7 @@ class LedgerSettling:
         reason: str,
         ending: Ending,
         code: str = "rejected",
-    ) -> list[Settled]:
+    ) -> list[AckOutcome]:
         """Give up what is leased. ``ending``: what was asked for, for those who ask again."""
         named = [self._read(subscription, ack_id) for ack_id in ack_ids]
         leases = [lease for lease in dict.fromkeys(named) if lease is not None]

@@ -35,7 +35,7 @@ from typing import Any, Final, Literal
 from gateway.core import envelopes
 from gateway.core.consuming import printable
 from gateway.core.envelopes import EnvelopeError
-from gateway.core.keys import Answer, KeyedRequest
+from gateway.core.keys import KeyedAnswer, KeyedRequest
 from gateway.core.ledger_budgets import LedgerBudgets
 from gateway.core.publishing import Publication, Publisher, PublishOutcome, describe, version_name
 from gateway.core.traces import published_later
@@ -95,7 +95,7 @@ TELL_EVERY: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduledPublish:
     """A publish that the ledger holds, or held."""
 
     id: bytes
@@ -120,7 +120,7 @@ class Scheduled:
 
 
 @dataclass(slots=True)
-class Work:
+class OutboxResult:
     """What became of a batch: what goes, what is tried again, what is kept; as ``ledger.outbox.settle`` takes it."""
 
     done: list[tuple[bytes, Sequence[LogEntry]]] = field(default_factory=list)
@@ -207,8 +207,8 @@ class Outbox:
         upstream: Upstream,
         exchange: str,
         messages: Sequence[Publication],
-        render: Callable[[list[PublishOutcome]], Answer],
-    ) -> Answer:
+        render: Callable[[list[PublishOutcome]], KeyedAnswer],
+    ) -> KeyedAnswer:
         """The same under an Idempotency-Key: the messages and the answer are kept in one commit.
 
         Raises:
@@ -235,7 +235,7 @@ class Outbox:
         )
         match claim:
             case StoredAnswer(status, headers, body):
-                return Answer(status, body, headers, replayed=True)
+                return KeyedAnswer(status, body, headers, replayed=True)
             case Mismatch():
                 raise KeyReused("the Idempotency-Key was used for another request")
             case New():
@@ -294,7 +294,7 @@ class Outbox:
 
     # ------------------------------------------------------------------------------------- looking, steering
 
-    async def get(self, message_id: bytes) -> Scheduled:
+    async def get(self, message_id: bytes) -> ScheduledPublish:
         """How things stand with one.
 
         Raises:
@@ -304,7 +304,7 @@ class Outbox:
         timeline = await self._ledger.timeline(message_id) if row is None else None
         if row is None and not (timeline and any(event.kind is EventKind.SCHEDULED for event in timeline.events)):
             raise NoSuchMessage(f"nothing was scheduled under the id {id_text(message_id)}")
-        return Scheduled(message_id, row, timeline, "" if row is None else self.waits_for(row))
+        return ScheduledPublish(message_id, row, timeline, "" if row is None else self.waits_for(row))
 
     async def page(self, where: OutboxFilter, cursor: str | None, limit: int) -> tuple[list[Promised], str | None]:
         """Those that the ledger holds, in the order in which they were taken. Raises ValueError for a cursor that is
@@ -503,7 +503,7 @@ class Outbox:
         """Hold these no longer. ``resent``: they may have been sent. Of those that somebody held who died that is so in
         any case, and nothing but the reason says it when they are nobody's again."""
         mark = {"resent": True}
-        work = Work(
+        work = OutboxResult(
             retry=[
                 (row.message_id, OLD_PLACE, row.reason | mark if resent or row.doubtful else row.reason)
                 for row in batch
@@ -522,7 +522,7 @@ class Outbox:
         if upstream is None:  # taken out of the configuration a moment ago
             await self._let_go(batch, resent=False)
             return
-        work = Work()
+        work = OutboxResult()
         ready: list[tuple[Promised, Publication]] = []
         for row in batch:
             try:
@@ -560,7 +560,9 @@ class Outbox:
         gone = await self._settle(work)
         self._count([row for row in batch if row.message_id in gone], -1)
 
-    def _sort(self, work: Work, upstream: Upstream, row: Promised, item: Publication, result: PublishOutcome) -> bool:
+    def _sort(
+        self, work: OutboxResult, upstream: Upstream, row: Promised, item: Publication, result: PublishOutcome
+    ) -> bool:
         """What follows from the outcome of one; whether its broker is away."""
         error = result.error
         reason: dict[str, Any] = {name: row.reason[name] for name in ("not_before", "mandatory") if name in row.reason}
@@ -585,7 +587,7 @@ class Outbox:
                 self._metrics.outbox_refused.labels(upstream.name, error.code).inc()
         return False
 
-    async def _settle(self, work: Work) -> set[bytes]:
+    async def _settle(self, work: OutboxResult) -> set[bytes]:
         """Write down what became of a batch; tries for as long as it takes. Returns what the ledger holds no more."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:

@@ -28,7 +28,7 @@ SUBSCRIPTION: Final = "subscription"
 """What own queues belong to, unless it is said otherwise."""
 
 
-class Source(Protocol):
+class QueueSourceSettings(Protocol):
     """The settings that say where messages are taken from."""
 
     @property
@@ -43,7 +43,7 @@ class Source(Protocol):
     def arguments(self) -> Mapping[str, str | int | bool]: ...
 
 
-def queue_of(name: str, settings: Source, kind: str = SUBSCRIPTION) -> str:
+def queue_of(name: str, settings: QueueSourceSettings, kind: str = SUBSCRIPTION) -> str:
     """The queue that a subscription (or what else ``kind`` says) takes from."""
     return settings.queue or f"gateway.{kind}.{name}"
 
@@ -57,7 +57,7 @@ class OwnQueues:
         self._declared: dict[str, float] = {}
         self._deleting: set[asyncio.Task[None]] = set()
 
-    async def ensure(self, name: str, settings: Source) -> None:
+    async def ensure(self, name: str, settings: QueueSourceSettings) -> None:
         """Declare and bind the own queue of that name, if there is one and that was not done just before.
 
         Raises:
@@ -87,7 +87,7 @@ class OwnQueues:
         """Brokers are others than before."""
         self._declared.clear()
 
-    async def abandon(self, name: str, settings: Source, heir: Source | None = None) -> None:
+    async def abandon(self, name: str, settings: QueueSourceSettings, heir: QueueSourceSettings | None = None) -> None:
         """What it belongs to goes, or gets the settings ``heir``: undo what they do not need. A queue that both use
         stays, and is bound anew before it is unbound: what both bindings match is not missed."""
         self.forget(name)
@@ -131,7 +131,7 @@ class OwnQueues:
         if self._deleting:
             await asyncio.wait(self._deleting)
 
-    def _queue(self, name: str, settings: Source) -> str:
+    def _queue(self, name: str, settings: QueueSourceSettings) -> str:
         return queue_of(name, settings, self._kind)
 
     def _left(self, name: str, queue: str, error: GatewayError) -> None:
@@ -139,5 +139,5 @@ class OwnQueues:
         log(f"{kind}.queue_left", logging.WARNING, None, **{kind: name}, queue=queue, reason=str(error))
 
 
-def _binding(settings: Source) -> object:
+def _binding(settings: QueueSourceSettings) -> object:
     return settings.exchange, settings.binding_key, settings.arguments

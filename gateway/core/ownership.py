@@ -91,7 +91,7 @@ class Held:
         """It was tried to start it."""
 
 
-class Group:
+class OwnedWork:
     """The work of one kind."""
 
     def __init__(self, kind: str, worker: Worker) -> None:
@@ -116,7 +116,7 @@ class Ownership:
         self.takes_work = takes_work
         self._peers = peers
         self._metrics = metrics
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, OwnedWork] = {}
         self._looking = asyncio.Lock()
         self._news = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -132,7 +132,7 @@ class Ownership:
     def register(self, kind: str, worker: Worker) -> None:
         """Take work of this kind, from now on; before or after the start."""
         assert kind not in self._groups, f"there is a worker for {kind!r} already"
-        self._groups[kind] = Group(kind, worker)
+        self._groups[kind] = OwnedWork(kind, worker)
         self._metrics.work.labels(kind).set(0)
         self._news.set()
 
@@ -278,7 +278,7 @@ class Ownership:
                 return
             await asyncio.gather(*(self._try(group, view, before) for group in list(self._groups.values())))
 
-    async def _try(self, group: Group, view: View, before: Mapping[str, str]) -> None:
+    async def _try(self, group: OwnedWork, view: View, before: Mapping[str, str]) -> None:
         try:
             await self._review(group, view)
         except Exception as error:  # the ledger's, or a fault of a worker
@@ -319,7 +319,7 @@ class Ownership:
         else:
             self._announced = announced
 
-    async def _review(self, group: Group, view: View) -> None:
+    async def _review(self, group: OwnedWork, view: View) -> None:
         """Claim what is missing of one kind, up to our share; hand over what is too much."""
         now = clock.monotonic()
         due = group.stale or (self._work.shared and now >= group.asked_at + NAMES_EVERY)
@@ -347,7 +347,7 @@ class Ownership:
             self._grant(group, name)
         self._metrics.work.labels(group.kind).set(len(group.held))
 
-    async def _claim_share(self, group: Group, view: View, wanted: set[str], due: bool) -> Collection[str]:
+    async def _claim_share(self, group: OwnedWork, view: View, wanted: set[str], due: bool) -> Collection[str]:
         """Claim what is free, up to our share; else hand over what is beyond it."""
         me = self._ledger.shard
         counts = {peer.shard: 0 for peer in view.peers if group.kind in peer.kinds}
@@ -386,11 +386,11 @@ class Ownership:
 
     # -------------------------------------------------------------------------------- granted, stopped, lost
 
-    def _grant(self, group: Group, name: str) -> None:
+    def _grant(self, group: OwnedWork, name: str) -> None:
         held = group.held[name] = Held(name)
         held.task = asyncio.get_running_loop().create_task(self._start(group, held), name=f"start {group.kind}")
 
-    async def _start(self, group: Group, held: Held) -> None:
+    async def _start(self, group: OwnedWork, held: Held) -> None:
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         said = ""
         while True:
@@ -411,7 +411,7 @@ class Ownership:
                 held.tried.set()
             await backoff.wait()
 
-    async def _refresh(self, group: Group, held: Held) -> None:
+    async def _refresh(self, group: OwnedWork, held: Held) -> None:
         """Have it read again. What went wrong is tried again: nobody else would."""
         worker = group.worker
         if not isinstance(worker, Attentive):
@@ -428,7 +428,7 @@ class Ownership:
                 log("work.not_started", level, exc_info=shown, kind=group.kind, name=held.name, reason=str(error))
             await backoff.wait()
 
-    async def _hand_over(self, group: Group, names: Iterable[str], within: float) -> None:
+    async def _hand_over(self, group: OwnedWork, names: Iterable[str], within: float) -> None:
         """Bring work to an end; it is free after that."""
         ending = [held for name in names if (held := group.held.get(name)) is not None and not held.stopping]
         for held in ending:
@@ -454,7 +454,7 @@ class Ownership:
             self._news.set()
             self._peers.tell(NEWS, {"kind": group.kind})
 
-    async def _stop(self, group: Group, held: Held, within: float) -> None:
+    async def _stop(self, group: OwnedWork, held: Held, within: float) -> None:
         if held.task is not None and not held.task.done():
             held.task.cancel()
             await asyncio.wait([held.task])

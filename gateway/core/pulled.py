@@ -48,7 +48,7 @@ class Pulled:
 
 
 @dataclass(slots=True)
-class Settled:
+class AckOutcome:
     """What became of one ack id."""
 
     ack_id: str

@@ -25,7 +25,7 @@ SHELVES_MAX: Final = 10_000
 """How many subscriptions are remembered; when they are more, those for which nobody waits are forgotten."""
 
 
-class Shelf:
+class SubscriptionBacklog:
     """One subscription."""
 
     __slots__ = (
@@ -118,13 +118,13 @@ class Shelves:
     """The shelves of a process, by subscription."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, SubscriptionBacklog] = {}
         self._clock = monotonic_time
 
-    def __getitem__(self, subscription: str) -> Shelf:
+    def __getitem__(self, subscription: str) -> SubscriptionBacklog:
         shelf = self._shelves.get(subscription)
         if shelf is None:
             if len(self._shelves) >= SHELVES_MAX:
                 self._shelves = {name: kept for name, kept in self._shelves.items() if not kept.idle}
-            shelf = self._shelves[subscription] = Shelf(self._clock)
+            shelf = self._shelves[subscription] = SubscriptionBacklog(self._clock)
         return shelf

@@ -58,7 +58,7 @@ _ELSEWHERE: Final = Stored(Message(), "", "", False, False)
 """In place of a message that the ledger holds: its lease is enough to settle it."""
 
 
-class Stream:
+class DeliveryStream:
     """One reader's stream. :meth:`batches` to the end, then :meth:`close`."""
 
     def __init__(

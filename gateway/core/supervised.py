@@ -1,7 +1,7 @@
 """Things that run by themselves until somebody stops them: bridges and taps.
 
 Those of the configuration file are read-only, the others are resources in the ledger. What is wished for of one
-(:class:`Wish`: paused, drained, stopped) is kept in the ledger as well, for both kinds, and survives a restart.
+(:class:`WantedState`: paused, drained, stopped) is kept in the ledger as well, for both kinds, and survives a restart.
 
 Each is work (:mod:`gateway.core.ownership`): where several processes share the ledger, one of them owns it, also while
 it is paused. That one runs it, and is the only one that changes it: whoever changes one that nobody owns takes it
@@ -44,7 +44,7 @@ PAUSE_MAX: Final = 30.0
 PAGE: Final = 100
 
 
-class Wish(StrEnum):
+class WantedState(StrEnum):
     """What is wanted of it."""
 
     RUN = "run"
@@ -82,7 +82,7 @@ class Thing(Protocol[S_co, X_co]):
     @property
     def read_only(self) -> bool: ...
 
-    wish: Wish
+    wish: WantedState
 
     @property
     def finished(self) -> bool:
@@ -146,11 +146,11 @@ class Supervisor(Generic[S, T, X]):
         """
         raise NotImplementedError
 
-    def build(self, name: str, settings: S, etag: str, read_only: bool, wish: Wish) -> T:
+    def build(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState) -> T:
         """Make one; it does not run yet. Raises as :meth:`check`."""
         raise NotImplementedError
 
-    def at_rest(self, name: str, settings: S, etag: str, read_only: bool, wish: Wish) -> X:
+    def at_rest(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState) -> X:
         """What there is to say of one that this process does not run."""
         raise NotImplementedError
 
@@ -213,7 +213,7 @@ class Supervisor(Generic[S, T, X]):
             if cursor is None:
                 return found
 
-    def _make(self, name: str, settings: S, etag: str, read_only: bool, wish: Wish | None) -> T:
+    def _make(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState | None) -> T:
         thing = self.build(name, settings, etag, read_only, _wished(settings, wish))
         self._here[name] = thing
         return thing
@@ -280,7 +280,7 @@ class Supervisor(Generic[S, T, X]):
         if self._here.get(thing.name) is thing:
             del self._here[thing.name]
 
-    async def _read(self, name: str) -> tuple[S, str, bool, Wish | None] | None:
+    async def _read(self, name: str) -> tuple[S, str, bool, WantedState | None] | None:
         """Settings, etag, whether they are read-only, and what is wished for; None: there is none of that name.
 
         Raises:
@@ -299,7 +299,7 @@ class Supervisor(Generic[S, T, X]):
             except msgspec.ValidationError as error:
                 raise EncodeError(str(explain(error, resource.spec, self.settings_type))) from None
         kept = await ledger.get_resource(self._wishes, name)
-        return settings, etag, name in self._configured, None if kept is None else Wish(kept.spec["wish"])
+        return settings, etag, name in self._configured, None if kept is None else WantedState(kept.spec["wish"])
 
     # --------------------------------------------------------------------------------------------- looking
 
@@ -432,13 +432,13 @@ class Supervisor(Generic[S, T, X]):
 
     async def pause(self, name: str) -> X:
         """Take nothing more until it is resumed. Raises NoSuchResource."""
-        return await self._wish(name, Wish.PAUSE)
+        return await self._wish(name, WantedState.PAUSE)
 
     async def resume(self, name: str) -> X:
         """Run. Raises NoSuchResource."""
-        return await self._wish(name, Wish.RUN)
+        return await self._wish(name, WantedState.RUN)
 
-    async def _wish(self, name: str, wish: Wish) -> X:
+    async def _wish(self, name: str, wish: WantedState) -> X:
         async with self._lock(name):
             thing = await self._find(name)
             if thing.wish is not wish:
@@ -448,7 +448,7 @@ class Supervisor(Generic[S, T, X]):
                 except LedgerUnavailable:
                     thing.wish = before
                     raise
-                if wish is Wish.PAUSE:
+                if wish is WantedState.PAUSE:
                     await thing.halt(HALT_WITHIN)
             self._start(thing)
             found: X = await thing.status()
@@ -481,7 +481,7 @@ class Supervisor(Generic[S, T, X]):
         async with self._lock(thing.name):
             if self._here.get(thing.name) is not thing or not thing.finished:
                 return  # something else was asked for meanwhile
-            thing.wish = Wish.STOP
+            thing.wish = WantedState.STOP
             await thing.halt(HALT_WITHIN)
         await self._keep_wish_at_last(thing)
 
@@ -530,10 +530,10 @@ class _Work:
         self.refresh = supervisor.refresh
 
 
-def _wished(settings: HasPaused, wish: Wish | None) -> Wish:
+def _wished(settings: HasPaused, wish: WantedState | None) -> WantedState:
     if wish is not None:
         return wish
-    return Wish.PAUSE if settings.paused else Wish.RUN
+    return WantedState.PAUSE if settings.paused else WantedState.RUN
 
 
 def _etag(settings: Any) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from gateway.core.arrivals import Arrival, Brought, Origins
 from gateway.core.fetching import settle
-from gateway.core.own_queues import BIND_EVERY, OwnQueues, Source, queue_of
+from gateway.core.own_queues import BIND_EVERY, OwnQueues, QueueSourceSettings, queue_of
 from gateway.core.parts import Parts
 from gateway.core.publishing import version_name
 from gateway.errors import GatewayError, LedgerUnavailable
@@ -47,7 +47,7 @@ BURY_WITHIN: Final = 10.0
 """How long the dead-letter place may take for messages that are not kept, in seconds."""
 
 
-class TakerSettings(Source, Protocol):
+class TakerSettings(QueueSourceSettings, Protocol):
     """The settings of whoever takes messages."""
 
     @property
@@ -56,7 +56,7 @@ class TakerSettings(Source, Protocol):
     def prefetch_octets(self) -> int: ...
 
 
-class Written(Protocol):
+class PendingWrite(Protocol):
     """Messages on their way into the ledger, in one commit."""
 
     async def write(self, parts: Parts) -> None:
@@ -70,7 +70,7 @@ class Written(Protocol):
         """Without what its broker has taken back, which it delivers again."""
 
 
-W = TypeVar("W", bound=Written)
+W = TypeVar("W", bound=PendingWrite)
 
 
 class Taker:

@@ -34,7 +34,7 @@ PREDECLARED: Final = "amq."
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class DeclarationOutcome:
     """What a declaration did."""
 
     created: bool
@@ -64,7 +64,7 @@ class Topology:
 
     async def declare_queue(
         self, broker: str, queue: str, *, durable: bool, auto_delete: bool, arguments: Table, spec: dict[str, Any]
-    ) -> Made:
+    ) -> DeclarationOutcome:
         """Declare a queue. ``spec`` is the declaration as JSON, to be remembered.
 
         Raises:
@@ -81,7 +81,7 @@ class Topology:
         await upstream.declare_queue(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
         self._publisher.know_queue(broker, queue, durable)
         await self._remember(QUEUE, broker, queue, spec)
-        return Made(created)
+        return DeclarationOutcome(created)
 
     async def queue(self, broker: str, queue: str) -> tuple[QueueInfo, dict[str, Any]]:
         """A queue as the broker describes it, and as it was declared here (empty: it was not)."""
@@ -125,7 +125,7 @@ class Topology:
         internal: bool,
         arguments: Table,
         spec: dict[str, Any],
-    ) -> Made:
+    ) -> DeclarationOutcome:
         """Declare an exchange. ``spec`` is the declaration as JSON, to be remembered.
 
         Raises:
@@ -143,7 +143,7 @@ class Topology:
             exchange, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
         await self._remember(EXCHANGE, broker, exchange, spec)
-        return Made(created)
+        return DeclarationOutcome(created)
 
     async def exchange(self, broker: str, exchange: str) -> tuple[ExchangeFound, dict[str, Any]]:
         """An exchange as the broker describes it, and as it was declared here (empty: it was not)."""
@@ -168,7 +168,7 @@ class Topology:
 
     # ----------------------------------------------------------------------------------------- bindings
 
-    async def bind(self, broker: str, place: BindingPlace, spec: dict[str, Any]) -> Made:
+    async def bind(self, broker: str, place: BindingPlace, spec: dict[str, Any]) -> DeclarationOutcome:
         """Make a binding. ``spec`` is the binding as JSON, to be remembered."""
         upstream = self._find(broker)
         if place.destination is not None:
@@ -180,7 +180,7 @@ class Topology:
             ends["destination"] = _name(place.destination)
         else:
             ends["queue"] = _name(place.queue or "")
-        return Made(await self._remember(BINDING, broker, _binding_name(spec), {**ends, "binding": spec}))
+        return DeclarationOutcome(await self._remember(BINDING, broker, _binding_name(spec), {**ends, "binding": spec}))
 
     async def unbind(self, broker: str, place: BindingPlace, spec: dict[str, Any]) -> None:
         """Remove the binding with these ends, key and arguments."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import GatewayError
 from gateway.ledger import NewMessage, id_text
 from gateway.message import Message
-from gateway.replays.places import Place, new_id
+from gateway.replays.places import ReplayPlace, new_id
 
 if TYPE_CHECKING:
     from gateway.ledger.owed import BacklogEntry
@@ -31,7 +31,7 @@ def name_of(key: str) -> str:
     return head.partition("#")[0] + at + place
 
 
-class Item:
+class ReplayItem:
     """A message that is to be sent once more."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Item:
         "recorded", "resent", "routing_key", "row", "sha256", "status", "text", "to", "tries",
     )  # fmt: skip
 
-    def __init__(self, key: str, id: bytes, message: Message, place: Place | None) -> None:
+    def __init__(self, key: str, id: bytes, message: Message, place: ReplayPlace | None) -> None:
         self.key = key
         """What the inbox remembers it by; only copies of one message share it."""
         self.name = name_of(key)
@@ -67,7 +67,7 @@ class Item:
         """How often it was sent in vain."""
         self.error: GatewayError | None = None
         """Why it was not sent, for good."""
-        self.to: Place | None = None
+        self.to: ReplayPlace | None = None
         """Where it went."""
         self.status: int | None = None
         """What the endpoint answered."""

@@ -31,7 +31,7 @@ from gateway.replays.requests import ReplayTarget, exchange_name
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplayPlace:
     """Somewhere to publish to. ``queue`` empty: it is only known what it was published to."""
 
     broker: str
@@ -42,18 +42,18 @@ class Place:
     """Only the message says that it came from that other broker. Anybody who may publish can write that, and nobody may
     have a gateway publish where they may not: it takes somebody who names the broker."""
 
-    def to(self, target: ReplayTarget) -> Place:
+    def to(self, target: ReplayTarget) -> ReplayPlace:
         """Where it goes, coming from here."""
         broker = target.broker or self.broker
         unsure = self.unsure and not target.broker
         if target.exchange is None and target.routing_key is None and self.queue and broker == self.broker:
-            return Place(broker, "", self.queue, unsure=unsure)
+            return ReplayPlace(broker, "", self.queue, unsure=unsure)
         exchange = self.exchange if target.exchange is None else exchange_name(target.exchange)
         routing_key = self.routing_key if target.routing_key is None else target.routing_key
-        return Place(broker, exchange, routing_key, unsure=unsure)
+        return ReplayPlace(broker, exchange, routing_key, unsure=unsure)
 
 
-def told_by_message(message: Message, broker: str) -> Place | None:
+def told_by_message(message: Message, broker: str) -> ReplayPlace | None:
     """What the message itself says of where it came from (1 and 2)."""
     try:
         headers = message.properties.headers
@@ -63,9 +63,9 @@ def told_by_message(message: Message, broker: str) -> Place | None:
         return None
     ours, native = told_by_gateway(headers), told_by_broker(headers)
     if ours is not None and (ours.queue or ours.exchange is not None):
-        return Place(ours.broker or broker, ours.exchange or "", ours.routing_key or "", ours.queue or "")
+        return ReplayPlace(ours.broker or broker, ours.exchange or "", ours.routing_key or "", ours.queue or "")
     if native is not None and native.queue:
-        return Place(broker, native.exchange or "", native.routing_key or "", native.queue)
+        return ReplayPlace(broker, native.exchange or "", native.routing_key or "", native.queue)
     return None
 
 
@@ -76,13 +76,13 @@ def was_at(timeline: Timeline | None, broker: str) -> bool:
     return broker == timeline.message.broker or any(event.broker == broker for event in timeline.events)
 
 
-def told_by_ledger(timeline: Timeline | None) -> Place | None:
+def told_by_ledger(timeline: Timeline | None) -> ReplayPlace | None:
     """What the ledger says (3)."""
     if timeline is None:
         return None
     message = timeline.message
     queue = _last(timeline.events, message.broker)
-    return Place(message.broker, message.exchange, message.routing_key, queue)
+    return ReplayPlace(message.broker, message.exchange, message.routing_key, queue)
 
 
 def _last(events: Iterable[RecordedEvent], broker: str) -> str:

@@ -28,8 +28,8 @@ from gateway.fidelity import annotation
 from gateway.ledger import id_text
 from gateway.message import Message
 from gateway.operations import Settlement
-from gateway.replays.items import Item, nameless
-from gateway.replays.places import Place, told_by_ledger, told_by_message, was_at
+from gateway.replays.items import ReplayItem, nameless
+from gateway.replays.places import ReplayPlace, told_by_ledger, told_by_message, was_at
 from gateway.replays.requests import QueueSource
 from gateway.replays.sources import Chunk, Refuses, Survey
 from gateway.session import Capabilities
@@ -44,7 +44,7 @@ KEEPERS: Final = ("RabbitMQ", "AMQP Gateway")
 deliver it as from the exchange that it was published to."""
 
 
-class Queue:
+class QueueSnapshot:
     """What was in a queue."""
 
     def __init__(self, gateway: Gateway, source: QueueSource, job: str) -> None:
@@ -120,7 +120,7 @@ class Queue:
         except FrameSyntaxError:
             return False
 
-    async def item(self, delivery: Delivery) -> Item:
+    async def item(self, delivery: Delivery) -> ReplayItem:
         """What is known of a delivery."""
         message = delivery.message
         digest = sha256(message.body).digest()
@@ -147,7 +147,7 @@ class Queue:
         else:
             text = nameless(digest.hex(), self._gateway.ids().hex())
         key = f"{text}@{place.broker}/{place.queue or place.routing_key}" if place is not None else text
-        item = Item(_printable(key), known if known is not None else self._gateway.ids(), message, place)
+        item = ReplayItem(_printable(key), known if known is not None else self._gateway.ids(), message, place)
         item.exchange, item.routing_key = delivery.exchange, delivery.routing_key
         item.sha256 = digest
         item.delivery = delivery
@@ -164,14 +164,14 @@ class Queue:
         """All that have not come: their broker may find out late that who had them is gone."""
         return names
 
-    def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
+    def left(self, recorded: Sequence[ReplayItem], position: str) -> tuple[bool, str]:
         return True, str(int(position) - sum(not item.counted for item in recorded))
 
-    async def passed(self, items: Sequence[Item]) -> list[Item]:
+    async def passed(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         """They are safe elsewhere, or were before: take them off the queue."""
         return [item for item in items if item.delivery is not None and not self._settle(item.delivery)]
 
-    async def refused(self, items: Sequence[Item]) -> None:
+    async def refused(self, items: Sequence[ReplayItem]) -> None:
         """The target does not take these.
 
         Raises:
@@ -198,12 +198,12 @@ class Queue:
         self._held.clear()
 
 
-def told_by_delivery(delivery: Delivery, broker: str, capabilities: Capabilities | None) -> Place | None:
+def told_by_delivery(delivery: Delivery, broker: str, capabilities: Capabilities | None) -> ReplayPlace | None:
     """Where it came from, by what it was delivered as; None where that says nothing."""
     product = capabilities.product if capabilities is not None else ""
     if product.startswith(KEEPERS) or (not delivery.exchange and delivery.routing_key == delivery.queue):
         return None
-    return Place(broker, delivery.exchange, delivery.routing_key)
+    return ReplayPlace(broker, delivery.exchange, delivery.routing_key)
 
 
 async def sample(gateway: Gateway, source: QueueSource, most: int) -> list[Delivery]:

@@ -24,11 +24,11 @@ from gateway.bridges.throttle import Throttle
 from gateway.core.consuming import printable
 from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
 from gateway.ledger import Ledger
-from gateway.replays.items import Item, name_of
+from gateway.replays.items import ReplayItem, name_of
 from gateway.replays.jobs import ENDED, Job, JobState, Wish
-from gateway.replays.shelf import Kept, Shelf
-from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, Source, refusal_of
-from gateway.replays.targets import Later, Target
+from gateway.replays.shelf import ReplayStore, StoredJob
+from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, MessageSource, refusal_of
+from gateway.replays.targets import Later, ResendTarget
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
@@ -60,10 +60,10 @@ class Runner:
 
     def __init__(
         self,
-        kept: Kept,
-        shelf: Shelf,
+        kept: StoredJob,
+        shelf: ReplayStore,
         ledger: Ledger,
-        parts: Callable[[], Awaitable[tuple[Source, Target]]],
+        parts: Callable[[], Awaitable[tuple[MessageSource, ResendTarget]]],
         on_end: Callable[[str], None],
     ) -> None:
         """``parts`` makes source and target; ``on_end`` is told when nothing more is to be done."""
@@ -76,12 +76,12 @@ class Runner:
         self._throttle = Throttle(kept.job.request.rate, 0.0, clock.monotonic())
         self._wake = asyncio.Event()
         self._stopping = False
-        self._again: list[Item] = []
+        self._again: list[ReplayItem] = []
         """Of the chunk that is under way: let go of in vain."""
         self._recent: set[str] = set()
         """What was let go of last: a broker may never have heard of it."""
-        self._source: Source
-        self._target: Target
+        self._source: MessageSource
+        self._target: ResendTarget
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------------ start, steer, stop
@@ -242,7 +242,7 @@ class Runner:
             raise LimitExceeded(f"more than {REFUSALS_MAX} messages were refused; ask for fewer", "refused messages")
         return not chunk.last
 
-    def _leave(self, items: list[Item], late: tuple[str, ...]) -> None:
+    def _leave(self, items: list[ReplayItem], late: tuple[str, ...]) -> None:
         """A chunk is left in the middle: in doubt is only what has no outcome."""
         job = self._kept.job
         recorded = [item for item in items if item.recorded]
@@ -258,7 +258,7 @@ class Runner:
             doubtful += [item.key for item in recorded]
         job.flying = (*late, *doubtful)
 
-    async def _sift(self, chunk: Chunk, doubtful: Counter[str]) -> tuple[list[Item], int]:
+    async def _sift(self, chunk: Chunk, doubtful: Counter[str]) -> tuple[list[ReplayItem], int]:
         """Those that are to be sent, and how many were sent by an earlier run."""
         job = self._kept.job
         items = chunk.items
@@ -266,7 +266,7 @@ class Runner:
             item.named(job.id, job.created_at)
             lately = item.name in self._recent and item.delivery is not None and item.delivery.redelivered
             item.resent = item.resent or item.name in doubtful or lately
-        skipped: list[Item] = []
+        skipped: list[ReplayItem] = []
         if job.runs > 1 and items:
             seen = await self._ledger.seen(job.scope, [item.key for item in items])
             skipped = [
@@ -282,7 +282,7 @@ class Runner:
         gone = set(skipped)
         return [item for item in items if item not in gone], len(skipped)
 
-    async def _send(self, items: list[Item]) -> None:
+    async def _send(self, items: list[ReplayItem]) -> None:
         """Send them, until each is there or refused for good."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         left = items
@@ -307,7 +307,7 @@ class Runner:
                 await self._wait(backoff.next())
             left = again
 
-    async def _record(self, done: list[Item]) -> None:
+    async def _record(self, done: list[ReplayItem]) -> None:
         """They are there: write that down, then let go of them. Not interrupted."""
 
         async def record() -> None:

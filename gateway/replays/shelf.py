@@ -18,32 +18,32 @@ KEPT_DAYS: Final = 30
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredJob:
     """A job, and the etag that it has in the ledger."""
 
     job: Job
     etag: str
 
 
-class Shelf:
+class ReplayStore:
     """Where replays are kept."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def load(self, job_id: str) -> Kept:
+    async def load(self, job_id: str) -> StoredJob:
         """A job by its id. Raises NoSuchReplay."""
         resource = await self._ledger.get_resource(REPLAY_RESOURCE, job_id)
         if resource is None:
             raise NoSuchReplay(f"no replay {job_id!r}")
-        return Kept(read_job(resource.spec), resource.etag)
+        return StoredJob(read_job(resource.spec), resource.etag)
 
-    async def add(self, job: Job) -> Kept:
+    async def add(self, job: Job) -> StoredJob:
         """A new one. Raises EtagMismatch: there is one of that id."""
         etag, _ = await self._ledger.put_resource(REPLAY_RESOURCE, job.id, job.spec(), "")
-        return Kept(job, etag)
+        return StoredJob(job, etag)
 
-    async def save(self, kept: Kept) -> None:
+    async def save(self, kept: StoredJob) -> None:
         """Write a job of which this process is the owner. What is wished for is the others' to say."""
         while True:
             try:
@@ -52,7 +52,7 @@ class Shelf:
             except EtagMismatch:
                 await self.reread(kept)
 
-    async def reread(self, kept: Kept) -> None:
+    async def reread(self, kept: StoredJob) -> None:
         """See what is wished for by now."""
         found = await self.load(kept.job.id)
         kept.job.wish, kept.etag = found.job.wish, found.etag

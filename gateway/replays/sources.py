@@ -20,9 +20,9 @@ from gateway.core.stored import Stored, open_envelope
 from gateway.errors import EncodeError, GatewayError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
 from gateway.ledger import MessageFilter, MessageState, StoredMessage, id_text, parse_id
 from gateway.ledger.owed import BacklogEntry, DeliveryFilter
-from gateway.replays.items import Item
+from gateway.replays.items import ReplayItem
 from gateway.replays.jobs import Refusal
-from gateway.replays.places import Place
+from gateway.replays.places import ReplayPlace
 from gateway.replays.requests import DeliveriesSource, MessagesSource, exchange_name, microseconds
 
 ORIGIN: Final = "replay"
@@ -48,7 +48,7 @@ COUNT_MAX: Final = 1_000_000
 class Chunk:
     """Some messages."""
 
-    items: list[Item] = field(default_factory=list)
+    items: list[ReplayItem] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     """What cannot be sent, whoever the target is."""
     position: str = ""
@@ -58,7 +58,7 @@ class Chunk:
     """The names of those that came though they were counted as sent."""
 
 
-Refuses: TypeAlias = Callable[[Place | None], GatewayError | None]
+Refuses: TypeAlias = Callable[[ReplayPlace | None], GatewayError | None]
 """Why the target would not take a message that came from there; None: it would."""
 
 
@@ -70,7 +70,7 @@ class Survey:
     """Messages that can be sent, as far as the source can tell."""
     complete: bool = True
     """Whether these are all; else there are more."""
-    items: list[Item] = field(default_factory=list)
+    items: list[ReplayItem] = field(default_factory=list)
     """The first of them."""
     refused: Counter[str] = field(default_factory=Counter)
     """Messages that cannot be sent, by the code of the reason."""
@@ -83,7 +83,7 @@ class Survey:
         if len(self.refusals) < most:
             self.refusals.append(refusal)
 
-    def take(self, item: Item, refuses: Refuses, most: int) -> None:
+    def take(self, item: ReplayItem, refuses: Refuses, most: int) -> None:
         """Show a message that was counted, among the first ``most``, or count it apart if the target refuses it."""
         if (error := refuses(item.place)) is not None:
             self.count -= 1
@@ -92,7 +92,7 @@ class Survey:
             self.items.append(item)
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where messages come from."""
 
     async def survey(self, most: int, refuses: Refuses) -> Survey:
@@ -121,17 +121,17 @@ class Source(Protocol):
         """Which of these may be met once more behind this chunk."""
         ...
 
-    def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
+    def left(self, recorded: Sequence[ReplayItem], position: str) -> tuple[bool, str]:
         """A chunk is left in the middle, after these were recorded and let go of: where to go on, and whether they will
         not be met again, so that they are to be counted now."""
         ...
 
-    async def passed(self, items: Sequence[Item]) -> list[Item]:
+    async def passed(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         """These are recorded as sent, now or before: let go of them. Answers with those that come again all the
         same."""
         ...
 
-    async def refused(self, items: Sequence[Item]) -> None:
+    async def refused(self, items: Sequence[ReplayItem]) -> None:
         """These are not sent, for good.
 
         Raises:
@@ -163,21 +163,21 @@ class LedgerSource:
             return Counter()
         return Counter({name: count for name, count in names.items() if parse_id(name).hex() > chunk.position})
 
-    def left(self, recorded: Sequence[Item], position: str) -> tuple[bool, str]:
+    def left(self, recorded: Sequence[ReplayItem], position: str) -> tuple[bool, str]:
         return False, position
 
-    async def passed(self, items: Sequence[Item]) -> list[Item]:
+    async def passed(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         """The ledger holds nothing for us."""
         return []
 
-    async def refused(self, items: Sequence[Item]) -> None:
+    async def refused(self, items: Sequence[ReplayItem]) -> None:
         """They stay where they are."""
 
     async def close(self) -> None:
         """There is nothing to close."""
 
 
-class Messages(LedgerSource):
+class LedgerMessageSource(LedgerSource):
     """Messages that the ledger knows, the oldest first, with the bodies that it keeps. What replays have sent is not
     sent once more, unless it is named by its id."""
 
@@ -288,7 +288,7 @@ class Messages(LedgerSource):
         return chunk
 
 
-class Deliveries(LedgerSource):
+class DeadDeliverySource(LedgerSource):
     """Dead messages of subscriptions, in the order in which they came."""
 
     def __init__(self, gateway: Gateway, source: DeliveriesSource, until: int, *, revives: bool) -> None:
@@ -370,13 +370,13 @@ class Deliveries(LedgerSource):
             chunk.position = delivery_id.hex()
         return rows
 
-    async def _item(self, row: BacklogEntry, stored: Stored) -> Item:
+    async def _item(self, row: BacklogEntry, stored: Stored) -> ReplayItem:
         place = None
         subscription = await self._subscription(row.subscription)
         if subscription is not None:
             broker, queue = subscription
-            place = Place(broker, stored.exchange, stored.routing_key, queue)
-        item = Item(id_text(row.id), row.message_id, stored.message, place)
+            place = ReplayPlace(broker, stored.exchange, stored.routing_key, queue)
+        item = ReplayItem(id_text(row.id), row.message_id, stored.message, place)
         item.exchange, item.routing_key = stored.exchange, stored.routing_key
         item.sha256 = sha256(stored.message.body).digest()
         item.row = row
@@ -453,11 +453,11 @@ def refusal_of(text: str, error: GatewayError) -> Refusal:
     return Refusal(text, error.code, printable(str(error))[:300])
 
 
-def _place(message: StoredMessage) -> Place:
-    return Place(message.broker, message.exchange, message.routing_key)
+def _place(message: StoredMessage) -> ReplayPlace:
+    return ReplayPlace(message.broker, message.exchange, message.routing_key)
 
 
-def _item(message: StoredMessage, stored: Stored) -> Item:
-    item = Item(id_text(message.id), message.id, stored.message, _place(message))
+def _item(message: StoredMessage, stored: Stored) -> ReplayItem:
+    item = ReplayItem(id_text(message.id), message.id, stored.message, _place(message))
     item.sha256 = message.sha256
     return item

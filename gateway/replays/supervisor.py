@@ -16,16 +16,16 @@ from gateway.core import Gateway
 from gateway.core.consuming import printable
 from gateway.errors import BrokerUnavailable, EtagMismatch, LimitExceeded, NoSuchReplay, StateError
 from gateway.ledger import id_text
-from gateway.replays.items import Item
+from gateway.replays.items import ReplayItem
 from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
-from gateway.replays.queues import Queue
+from gateway.replays.queues import QueueSnapshot
 from gateway.replays.requests import ReplayRequest, check
 from gateway.replays.runner import Runner
-from gateway.replays.shelf import KEPT_DAYS, Shelf
-from gateway.replays.sources import KEEP_BODIES, NO_BODY, Deliveries, Messages, Source
-from gateway.replays.targets import Brokers, Http, Subscriptions, Target
+from gateway.replays.shelf import KEPT_DAYS, ReplayStore
+from gateway.replays.sources import KEEP_BODIES, NO_BODY, DeadDeliverySource, LedgerMessageSource, MessageSource
+from gateway.replays.targets import BrokerTarget, HttpTarget, ResendTarget, SubscriptionTarget
 from gateway.runtime.clock import clock
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.sender import Sender
 
 REPLAY_WORK: Final = "replay"
@@ -76,12 +76,14 @@ class Preview(msgspec.Struct, kw_only=True):
 class Replays:
     """The replays of a gateway."""
 
-    def __init__(self, gateway: Gateway, endpoints: Endpoints | None = None, sender: Sender | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, endpoints: EndpointRegistry | None = None, sender: Sender | None = None
+    ) -> None:
         """``endpoints`` and ``sender`` None: nothing can be sent over HTTP."""
         self._gateway = gateway
         self._endpoints = endpoints
         self._sender = sender
-        self._shelf = Shelf(gateway.ledger)
+        self._shelf = ReplayStore(gateway.ledger)
         self._runners: dict[str, Runner] = {}
         self._forgot_at = 0
         self._closing = False
@@ -273,31 +275,31 @@ class Replays:
 
     # ---------------------------------------------------------------------------------------------- pieces
 
-    async def _parts(self, job: Job) -> tuple[Source, Target]:
+    async def _parts(self, job: Job) -> tuple[MessageSource, ResendTarget]:
         return self._source(job), self._target(job)
 
-    def _source(self, job: Job) -> Source:
+    def _source(self, job: Job) -> MessageSource:
         source = job.request.source
         if source.messages is not None:
-            return Messages(self._gateway, source.messages, job.asked_at)
+            return LedgerMessageSource(self._gateway, source.messages, job.asked_at)
         if source.deliveries is not None:
             revives = job.request.target.same_place
-            return Deliveries(self._gateway, source.deliveries, job.asked_at, revives=revives)
+            return DeadDeliverySource(self._gateway, source.deliveries, job.asked_at, revives=revives)
         assert source.queue is not None
-        return Queue(self._gateway, source.queue, job.id)
+        return QueueSnapshot(self._gateway, source.queue, job.id)
 
-    def _target(self, job: Job) -> Target:
+    def _target(self, job: Job) -> ResendTarget:
         target = job.request.target
         if target.over_http:
             if self._endpoints is None or self._sender is None:
                 raise StateError("this gateway sends nothing over HTTP")
-            return Http(self._gateway, job, self._endpoints, self._sender)
+            return HttpTarget(self._gateway, job, self._endpoints, self._sender)
         if target.same_place and job.request.source.deliveries is not None:
-            return Subscriptions(self._gateway, job)
-        return Brokers(self._gateway, job)
+            return SubscriptionTarget(self._gateway, job)
+        return BrokerTarget(self._gateway, job)
 
 
-def _shown(item: Item) -> Shown:
+def _shown(item: ReplayItem) -> Shown:
     place = item.place
     came_from = ""
     if place is not None:

@@ -33,17 +33,17 @@ from gateway.errors import (
 )
 from gateway.fidelity.copies import copy_of
 from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, EventKind, InboxRow, LogEntry, id_text
-from gateway.replays.items import Item
+from gateway.replays.items import ReplayItem
 from gateway.replays.jobs import Job
-from gateway.replays.places import Place
+from gateway.replays.places import ReplayPlace
 from gateway.replays.requests import exchange_name
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import fraction
 from gateway.upstreams import PublishReceipt, Upstream
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.endpoints import Endpoints
-from gateway.webhooks.forms import BATCHED, Outgoing
-from gateway.webhooks.schedule import Ruling, Schedule, Verdict
+from gateway.webhooks.endpoints import EndpointRegistry
+from gateway.webhooks.forms import BATCHED, PushedMessage
+from gateway.webhooks.schedule import AttemptOutcome, Ruling, Schedule
 from gateway.webhooks.sender import Sender
 
 CONFIRM_TIMEOUT: Final = 60.0
@@ -69,7 +69,7 @@ class Later(GatewayError):
         """Seconds; 0: as long as the caller likes."""
 
 
-class Target(Protocol):
+class ResendTarget(Protocol):
     """Where messages go."""
 
     async def check(self) -> None:
@@ -80,11 +80,11 @@ class Target(Protocol):
         """Whether requests are signed; None: it sends none."""
         ...
 
-    def refuses(self, place: Place | None) -> GatewayError | None:
+    def refuses(self, place: ReplayPlace | None) -> GatewayError | None:
         """Why it would not take a message that came from there, as far as that can be told before; None: it would."""
         ...
 
-    async def send(self, items: Sequence[Item]) -> list[Item]:
+    async def send(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         """Send them, in order, and answer with those that are to be tried again; the others are there, or have an
         ``error``.
 
@@ -94,7 +94,7 @@ class Target(Protocol):
         """
         ...
 
-    async def record(self, items: Sequence[Item]) -> None:
+    async def record(self, items: Sequence[ReplayItem]) -> None:
         """Write down that they are there.
 
         Raises:
@@ -111,7 +111,7 @@ class Recorded:
         self._gateway = gateway
         self._job = job
 
-    async def record(self, items: Sequence[Item]) -> None:
+    async def record(self, items: Sequence[ReplayItem]) -> None:
         """Events, the inbox and the end of the delivery, in one commit."""
         at = clock.now_ns() // 1000
         dead = [item for item in items if item.row is not None and item.row.dead]
@@ -132,7 +132,7 @@ class Recorded:
                 [InboxRow(self._job.scope, item.key, item.sha256, item.id, at + REMEMBERED) for item in others],
             )
 
-    def _entries(self, item: Item, at: int) -> list[LogEntry]:
+    def _entries(self, item: ReplayItem, at: int) -> list[LogEntry]:
         """The original's event comes last: what is remembered shares its fate."""
         detail: dict[str, Any] = {"replay": self._job.id, "id": item.text, **self._detail(item)}
         if item.resent:
@@ -140,20 +140,20 @@ class Recorded:
         original = LogEntry(item.id, EventKind.REPLAYED, at, *self._where(item), detail, item.original)
         return [*self._sent(item, at), original]
 
-    def _where(self, item: Item) -> tuple[str, str]:
+    def _where(self, item: ReplayItem) -> tuple[str, str]:
         """The broker and version it was sent to."""
         return "", ""
 
-    def _detail(self, item: Item) -> dict[str, str]:
+    def _detail(self, item: ReplayItem) -> dict[str, str]:
         """The place, for the timeline."""
         return {}
 
-    def _sent(self, item: Item, at: int) -> list[LogEntry]:
+    def _sent(self, item: ReplayItem, at: int) -> list[LogEntry]:
         """The events of what was sent."""
         return []
 
 
-class Brokers(Recorded):
+class BrokerTarget(Recorded):
     """Exchanges of brokers; each message's own place, or the one that was asked for."""
 
     def __init__(self, gateway: Gateway, job: Job) -> None:
@@ -185,7 +185,7 @@ class Brokers(Recorded):
     async def signed(self) -> bool | None:
         return None
 
-    def refuses(self, place: Place | None) -> GatewayError | None:
+    def refuses(self, place: ReplayPlace | None) -> GatewayError | None:
         place = self._place(place)
         if place is None:
             return Unsupported("it does not say where it came from; name a target")
@@ -198,15 +198,15 @@ class Brokers(Recorded):
             return error
         return None
 
-    async def send(self, items: Sequence[Item]) -> list[Item]:
-        sent: list[tuple[Item, asyncio.Future[PublishReceipt]]] = []
+    async def send(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
+        sent: list[tuple[ReplayItem, asyncio.Future[PublishReceipt]]] = []
         for item in items:
             item.error = self.refuses(item.place)
             place = self._place(item.place, item.routing_key)
             if item.error is None and place is not None:
                 item.to = place
                 sent.append((item, self._publish(self._gateway.broker(place.broker), place, item)))
-        again: list[Item] = []
+        again: list[ReplayItem] = []
         away: BrokerUnavailable | None = None
         for item, future in sent:
             try:
@@ -224,16 +224,16 @@ class Brokers(Recorded):
             raise Later(str(away))
         return again
 
-    def _place(self, place: Place | None, routing_key: str = "") -> Place | None:
+    def _place(self, place: ReplayPlace | None, routing_key: str = "") -> ReplayPlace | None:
         """Where a message goes that came from ``place``; ``routing_key``: as it came last."""
         target = self._target
         if place is not None:
             return place.to(target)
         if target.broker and target.exchange is not None and (target.exchange or target.routing_key):
-            return Place(target.broker, "", routing_key).to(target)
+            return ReplayPlace(target.broker, "", routing_key).to(target)
         return None
 
-    def _publish(self, upstream: Upstream, place: Place, item: Item) -> asyncio.Future[PublishReceipt]:
+    def _publish(self, upstream: Upstream, place: ReplayPlace, item: ReplayItem) -> asyncio.Future[PublishReceipt]:
         entries = {"id": item.text, "replay": self._job.id, "replay_of": id_text(item.id)}
         if item.resent:
             entries["resent"] = "1"
@@ -242,7 +242,7 @@ class Brokers(Recorded):
             place.exchange, place.routing_key, message, timeout=CONFIRM_TIMEOUT, order=f"replay {self._job.id}"
         )
 
-    def _judge(self, item: Item, error: GatewayError, again: list[Item]) -> None:
+    def _judge(self, item: ReplayItem, error: GatewayError, again: list[ReplayItem]) -> None:
         """What follows from a refusal."""
         item.resent = item.resent or error.resent or isinstance(error, OutcomeUnknown)
         item.tries += 1
@@ -252,15 +252,15 @@ class Brokers(Recorded):
         else:
             item.error = error
 
-    def _where(self, item: Item) -> tuple[str, str]:
+    def _where(self, item: ReplayItem) -> tuple[str, str]:
         assert item.to is not None
         return item.to.broker, version_name(self._gateway.broker(item.to.broker))
 
-    def _detail(self, item: Item) -> dict[str, str]:
+    def _detail(self, item: ReplayItem) -> dict[str, str]:
         assert item.to is not None
         return {"exchange": printable(item.to.exchange), "routing_key": printable(item.to.routing_key)}
 
-    def _sent(self, item: Item, at: int) -> list[LogEntry]:
+    def _sent(self, item: ReplayItem, at: int) -> list[LogEntry]:
         place = item.to
         assert place is not None
         broker, version = self._where(item)
@@ -273,10 +273,10 @@ class Brokers(Recorded):
         return entries
 
 
-class Http(Recorded):
+class HttpTarget(Recorded):
     """An endpoint, or a URL that is called as an endpoint without settings."""
 
-    def __init__(self, gateway: Gateway, job: Job, endpoints: Endpoints, sender: Sender) -> None:
+    def __init__(self, gateway: Gateway, job: Job, endpoints: EndpointRegistry, sender: Sender) -> None:
         super().__init__(gateway, job)
         self._endpoints = endpoints
         self._sender = sender
@@ -293,7 +293,7 @@ class Http(Recorded):
         target = self._job.request.target
         return not target.url and bool((await self._endpoints.get(target.endpoint)).keys)
 
-    def refuses(self, place: Place | None) -> GatewayError | None:
+    def refuses(self, place: ReplayPlace | None) -> GatewayError | None:
         return None
 
     async def _endpoint(self) -> Endpoint:
@@ -309,16 +309,16 @@ class Http(Recorded):
             return endpoint
         raise Later(f"the endpoint {endpoint.name!r} is {endpoint.state}: {endpoint.reason}")
 
-    async def send(self, items: Sequence[Item]) -> list[Item]:
+    async def send(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         endpoint = await self._endpoint()
         settings = endpoint.settings
         size = settings.batch_max if settings.format in BATCHED else 1
         groups = [items[begin : begin + size] for begin in range(0, len(items), size)]
         slots = asyncio.Semaphore(settings.concurrency)
-        again: set[Item] = set()
+        again: set[ReplayItem] = set()
         stops: list[Ruling] = []
 
-        async def call(group: Sequence[Item]) -> None:
+        async def call(group: Sequence[ReplayItem]) -> None:
             async with slots:
                 if stops:  # it wants to be left alone
                     again.update(group)
@@ -327,12 +327,14 @@ class Http(Recorded):
 
         await asyncio.gather(*(call(group) for group in groups))
         if stops and len(again) == len(items):
-            if stops[0].verdict is Verdict.DISABLE:
+            if stops[0].verdict is AttemptOutcome.DISABLE:
                 raise Hopeless(stops[0].why)
             raise Later(stops[0].why, stops[0].pause)
         return [item for item in items if item in again]
 
-    async def _request(self, endpoint: Endpoint, group: Sequence[Item], again: set[Item], stops: list[Ruling]) -> None:
+    async def _request(
+        self, endpoint: Endpoint, group: Sequence[ReplayItem], again: set[ReplayItem], stops: list[Ruling]
+    ) -> None:
         """One request, and what follows from its answer."""
         now = clock.now()
         outcome = await self._sender.send(endpoint, [self._outgoing(item) for item in group], int(now))
@@ -344,27 +346,27 @@ class Http(Recorded):
                 attempt, outcome.status or 0, outcome.retry_after, now, fraction, drop=outcome.drop
             )
         error = outcome.error or OutboundFailed(ruling.why)
-        if ruling.verdict in (Verdict.DISABLE, Verdict.PAUSE):
+        if ruling.verdict in (AttemptOutcome.DISABLE, AttemptOutcome.PAUSE):
             stops.append(ruling)
         for index, item in enumerate(group):
             if index in outcome.undeliverable:
                 item.error = EncodeError(outcome.undeliverable[index])
                 continue
-            if ruling.verdict is Verdict.DELIVERED:
+            if ruling.verdict is AttemptOutcome.DELIVERED:
                 item.status = outcome.status
                 item.resent = item.resent or outcome.resent
                 continue
             item.resent = item.resent or outcome.status is not None or error.outcome == "unknown"
-            if ruling.verdict is Verdict.RETRY:
+            if ruling.verdict is AttemptOutcome.RETRY:
                 item.tries += 1
-            if ruling.verdict in (Verdict.UNDELIVERABLE, Verdict.DROP) or item.tries >= TRIES:
+            if ruling.verdict in (AttemptOutcome.UNDELIVERABLE, AttemptOutcome.DROP) or item.tries >= TRIES:
                 item.error = error
             else:
                 again.add(item)
 
-    def _outgoing(self, item: Item) -> Outgoing:
+    def _outgoing(self, item: ReplayItem) -> PushedMessage:
         place = item.place
-        return Outgoing(
+        return PushedMessage(
             id=item.text,
             message_id=id_text(item.id),
             subscription=item.row.subscription if item.row is not None else "",
@@ -378,13 +380,13 @@ class Http(Recorded):
             resent=item.resent,
         )
 
-    def _detail(self, item: Item) -> dict[str, str]:
+    def _detail(self, item: ReplayItem) -> dict[str, str]:
         target = self._job.request.target
         where = {"endpoint": target.endpoint} if target.endpoint else {"url": target.url}
         return where | {"status": str(item.status)}
 
 
-class Subscriptions:
+class SubscriptionTarget:
     """Back to the subscriptions that owe them: dead messages are to be handed out, or pushed, once more."""
 
     def __init__(self, gateway: Gateway, job: Job) -> None:
@@ -397,14 +399,14 @@ class Subscriptions:
     async def signed(self) -> bool | None:
         return None
 
-    def refuses(self, place: Place | None) -> GatewayError | None:
+    def refuses(self, place: ReplayPlace | None) -> GatewayError | None:
         return None
 
-    async def send(self, items: Sequence[Item]) -> list[Item]:
+    async def send(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         """There is nothing to send."""
         return []
 
-    async def record(self, items: Sequence[Item]) -> None:
+    async def record(self, items: Sequence[ReplayItem]) -> None:
         """Revive them; one that is not dead any more is left as it is."""
         at = clock.now_ns() // 1000
         detail = {"replay": self._job.id}
@@ -439,6 +441,6 @@ async def revivals(
     return settlements
 
 
-def _place_text(item: Item) -> str:
+def _place_text(item: ReplayItem) -> str:
     place = item.to
     return f"{place.routing_key!r} at {place.exchange!r}" if place is not None else ""

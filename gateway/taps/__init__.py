@@ -15,6 +15,6 @@ parts, from the outside in::
 """
 
 from gateway.taps.states import TapState, TapStatus
-from gateway.taps.supervisor import Taps
+from gateway.taps.supervisor import TapSupervisor
 
-__all__ = ["TapState", "TapStatus", "Taps"]
+__all__ = ["TapState", "TapStatus", "TapSupervisor"]

@@ -13,7 +13,7 @@ EVENTS: Final = ("taken", "spooled", "redelivered", "duplicates_dropped", "dead_
 """The label ``event`` of ``amqpgw_tap_messages_total``."""
 
 
-class Counts:
+class TapCounts:
     """The numbers of one tap. They live as long as its name is known, whatever becomes of its settings."""
 
     def __init__(self, name: str, metrics: Metrics) -> None:

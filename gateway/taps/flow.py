@@ -25,10 +25,10 @@ from gateway.core.taking import STOP_WITHIN, Taker
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
-from gateway.taps.counts import Counts
+from gateway.taps.counts import TapCounts
 from gateway.taps.depth import Depth
-from gateway.taps.graves import Graves
-from gateway.taps.rows import TAP_KIND, Batch, TapOrigins
+from gateway.taps.graves import TapDeadLetterPublisher
+from gateway.taps.rows import TAP_KIND, TapBatch, TapOrigins
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, Upstream
 
@@ -46,7 +46,7 @@ PROGRESS: Final = "tap-progress"
 """The resource that says how much is left of the queue's depth."""
 
 
-class Flow(Taker):
+class TapFlow(Taker):
     """The messages of one tap, from start to stop."""
 
     kind = TAP_KIND
@@ -58,7 +58,7 @@ class Flow(Taker):
         settings: TapSettings,
         upstream: Upstream,
         own_queues: OwnQueues,
-        counts: Counts,
+        counts: TapCounts,
         *,
         etag: str,
         log_octets: Callable[[], int],
@@ -79,7 +79,7 @@ class Flow(Taker):
         self.depth: Depth | None = None
         self.done = False
         """All that was wanted is taken."""
-        self.graves = Graves(parts, self._reader, settings, self._buried, on_change)
+        self.graves = TapDeadLetterPublisher(parts, self._reader, settings, self._buried, on_change)
         self._settings = settings
         self._counts = counts
         self._etag = etag
@@ -265,7 +265,7 @@ class Flow(Taker):
                 self._failed(error)
                 refused.append((self._reader.unread(delivery), f"internal error: {error!r:.200}"))
         if wanted:
-            kept = await self._keep(wanted, lambda new, known: Batch(self._reader, new, known))
+            kept = await self._keep(wanted, lambda new, known: TapBatch(self._reader, new, known))
             if kept is None:  # it is to stop
                 for arrival, _ in refused:
                     settle(arrival.delivery, Settlement.RELEASE)
@@ -276,7 +276,7 @@ class Flow(Taker):
             self._counts.last_error = f"the ledger cannot hold a message: {refused[-1][1]}"[:500]
             self._set_aside(self.graves.bury(refused), "dead letters")
 
-    def _kept(self, wanted: list[Arrival], batch: Batch, known: set[Arrival]) -> None:
+    def _kept(self, wanted: list[Arrival], batch: TapBatch, known: set[Arrival]) -> None:
         """They are in the log: acknowledge them, in their order."""
         there = {*batch.kept, *known}
         octets = sum(arrival.size for arrival in batch.kept)

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.config import TapSettings
 from gateway.core.arrivals import Arrival, now_us
-from gateway.core.dead_letters import Place
+from gateway.core.dead_letters import DeadLetterDestination
 from gateway.core.parts import Parts
 from gateway.core.taking import BURY_WITHIN
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
@@ -26,15 +26,17 @@ PAUSE_MAX: Final = 30.0
 """Pause before it is tried again, in seconds; doubled each time."""
 
 
-def place_of(name: str, settings: TapSettings) -> Place:
+def place_of(name: str, settings: TapSettings) -> DeadLetterDestination:
     """The dead-letter place of a tap."""
     routing_key = settings.dead_letter_routing_key
     if not settings.dead_letter_exchange and not routing_key:
         routing_key = f"gateway.dead.tap.{name}"
-    return Place(settings.dead_letter_broker or settings.broker, settings.dead_letter_exchange, routing_key)
+    return DeadLetterDestination(
+        settings.dead_letter_broker or settings.broker, settings.dead_letter_exchange, routing_key
+    )
 
 
-class Graves:
+class TapDeadLetterPublisher:
     """The dead-letter place of one tap."""
 
     def __init__(

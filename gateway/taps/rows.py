@@ -75,7 +75,7 @@ class TapOrigins(Origins):
         return sound(f"{self.broker}/{message_id}") if message_id else ""
 
 
-class Batch:
+class TapBatch:
     """Messages that are spooled in one commit, and the events of those that are in the log already."""
 
     def __init__(self, origins: TapOrigins, new: Sequence[Arrival], known: Collection[Arrival]) -> None:

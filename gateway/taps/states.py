@@ -7,9 +7,8 @@
         │           └───────> stopped      it has taken what the queue held when it began (until = "depth")
         └──────> paused                    until it is resumed
 
-What is wished for (:class:`~gateway.core.supervised.Wish`) survives a restart of the gateway; the state follows from it
-and from what stands in the way.
-"""
+What is wished for (:class:`~gateway.core.supervised.WantedState`) survives a restart of the gateway; the state follows
+from it and from what stands in the way."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from enum import StrEnum
 import msgspec
 
 from gateway.config import TapSettings
-from gateway.core.supervised import Wish
+from gateway.core.supervised import WantedState
 from gateway.runtime.clock import clock
 
 
@@ -83,7 +82,7 @@ class TapStatus(msgspec.Struct, kw_only=True):
     """What was wrong last, also when it is over."""
 
 
-def resting(name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish, queue: str) -> TapStatus:
+def resting(name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState, queue: str) -> TapStatus:
     """What there is to say of a tap that this process does not run: its settings, and what is wished for."""
     state, reason = _RESTING[wish]
     return TapStatus(
@@ -94,8 +93,8 @@ def resting(name: str, settings: TapSettings, etag: str, read_only: bool, wish: 
 
 _AWAY = "the process that had it does not answer; another one takes over"
 _RESTING = {
-    Wish.RUN: (TapState.STARTING, _AWAY),
-    Wish.PAUSE: (TapState.PAUSED, ""),
-    Wish.STOP: (TapState.STOPPED, ""),
+    WantedState.RUN: (TapState.STARTING, _AWAY),
+    WantedState.PAUSE: (TapState.PAUSED, ""),
+    WantedState.STOP: (TapState.STOPPED, ""),
 }
 """What is wished for -> state and reason of a tap that nobody runs."""

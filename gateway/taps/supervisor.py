@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from gateway.config import RetentionSettings, TapSettings
 from gateway.core import Gateway
 from gateway.core.own_queues import OwnQueues, queue_of
-from gateway.core.supervised import Supervisor, Wish
+from gateway.core.supervised import Supervisor, WantedState
 from gateway.errors import NoSuchTap
-from gateway.taps.counts import Counts
+from gateway.taps.counts import TapCounts
 from gateway.taps.flow import PROGRESS
 from gateway.taps.rows import TAP_KIND
 from gateway.taps.states import TapStatus, resting
 from gateway.taps.tap import Tap, check
 
 
-class Taps(Supervisor[TapSettings, Tap, TapStatus]):
+class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
     """The taps of a gateway."""
 
     kind = TAP_KIND
@@ -31,7 +31,7 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         self._own_queues = OwnQueues(gateway.broker, TAP_KIND)
         self._retention = retention if retention is not None else RetentionSettings()
         self._checked: RetentionSettings | None = None
-        self._counts: dict[str, Counts] = {}
+        self._counts: dict[str, TapCounts] = {}
 
     def reconfigure(self, configured: Mapping[str, TapSettings], retention: RetentionSettings | None = None) -> None:
         """See :meth:`Supervisor.reconfigure`. ``retention`` None: as it was."""
@@ -60,17 +60,17 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
         finally:
             self._checked = None
 
-    def build(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> Tap:
+    def build(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState) -> Tap:
         counts = self._counts.get(name)
         if counts is None:
-            counts = self._counts[name] = Counts(name, self._gateway.metrics)
+            counts = self._counts[name] = TapCounts(name, self._gateway.metrics)
         return Tap(
             name, settings, self._gateway, self._own_queues, counts,
             etag=etag, read_only=read_only, wish=wish, log_octets=lambda: self._retention.log_octets // 2,
             on_finish=self._finished,
         )  # fmt: skip
 
-    def at_rest(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: Wish) -> TapStatus:
+    def at_rest(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState) -> TapStatus:
         return resting(name, settings, etag, read_only, wish, queue_of(name, settings, TAP_KIND))
 
     def has_moved(self, before: TapSettings, after: TapSettings) -> bool:
@@ -101,7 +101,7 @@ class Taps(Supervisor[TapSettings, Tap, TapStatus]):
 
     async def resume(self, name: str) -> TapStatus:
         """Run; one that has come to its end begins anew. Raises NoSuchTap."""
-        if (await self._find(name)).wish is Wish.STOP:
+        if (await self._find(name)).wish is WantedState.STOP:
             await self._gateway.ledger.delete_resource(PROGRESS, name, None)
         return await super().resume(name)
 

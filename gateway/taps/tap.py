@@ -1,6 +1,6 @@
 """One tap: its flow, what stands in its way, and how things stand.
 
-A tap that runs has a :class:`~gateway.taps.flow.Flow`, which keeps itself going whatever goes wrong. A change of
+A tap that runs has a :class:`~gateway.taps.flow.TapFlow`, which keeps itself going whatever goes wrong. A change of
 settings, a pause and a restart are a halt and a new flow: what is under way is brought to an end, the rest goes back to
 the queue.
 """
@@ -15,12 +15,12 @@ from gateway.config import RetentionSettings, TapSettings, check_tap
 from gateway.core.gateway import Gateway
 from gateway.core.own_queues import OwnQueues, queue_of
 from gateway.core.publishing import version_name
-from gateway.core.supervised import HALT_WITHIN, Wish
+from gateway.core.supervised import HALT_WITHIN, WantedState
 from gateway.errors import EncodeError, GatewayError
 from gateway.runtime.clock import clock
-from gateway.taps.counts import Counts
+from gateway.taps.counts import TapCounts
 from gateway.taps.depth import Depth
-from gateway.taps.flow import Flow
+from gateway.taps.flow import TapFlow
 from gateway.taps.rows import TAP_KIND
 from gateway.taps.states import TapState, TapStatus
 from gateway.telemetry import log
@@ -54,11 +54,11 @@ class Tap:
         settings: TapSettings,
         gateway: Gateway,
         own_queues: OwnQueues,
-        counts: Counts,
+        counts: TapCounts,
         *,
         etag: str,
         read_only: bool,
-        wish: Wish,
+        wish: WantedState,
         log_octets: Callable[[], int],
         on_finish: Callable[[Tap, str], None],
     ) -> None:
@@ -79,7 +79,7 @@ class Tap:
         self._upstream = gateway.broker(settings.broker)
         self._on_finish = on_finish
         self._log_octets = lambda: settings.log_octets or log_octets()
-        self._flow: Flow | None = None
+        self._flow: TapFlow | None = None
         self._depth: Depth | None = None
         """Of the last flow."""
         self._why_stopped = ""
@@ -97,9 +97,9 @@ class Tap:
 
     def start(self) -> None:
         """Run, if that is what is wished for. What stands in the way is a reason, and no error here."""
-        if self._flow is None and self.wish is Wish.RUN:
+        if self._flow is None and self.wish is WantedState.RUN:
             self._why_stopped = ""
-            self._flow = Flow(
+            self._flow = TapFlow(
                 self._gateway.parts,
                 self.name,
                 self.settings,
@@ -145,7 +145,7 @@ class Tap:
     @property
     def finished(self) -> bool:
         """It has taken what the queue held when it began."""
-        return self._flow is not None and self._flow.done and self.wish is Wish.RUN
+        return self._flow is not None and self._flow.done and self.wish is WantedState.RUN
 
     async def abandon_source(self, heir: Tap | None = None) -> None:
         """The tap goes: its own queue is unbound, and deleted where it is empty. What is in it stays, and so does a
@@ -162,9 +162,9 @@ class Tap:
 
     def _state_now(self) -> TapState:
         flow = self._flow
-        if self.wish is Wish.PAUSE:
+        if self.wish is WantedState.PAUSE:
             return TapState.PAUSED
-        if flow is None or self.wish is Wish.STOP or flow.done:
+        if flow is None or self.wish is WantedState.STOP or flow.done:
             return TapState.STOPPED
         if self._reason():
             return TapState.ERROR
@@ -225,7 +225,7 @@ class Tap:
         )
 
 
-async def _dropped(flow: Flow | None) -> None:
+async def _dropped(flow: TapFlow | None) -> None:
     """What the broker delivered is its again when the consumer is closed."""
     if flow is not None:
         await flow.gone()

@@ -19,7 +19,7 @@ and restores what stood on them. Its parts, each a module:
 * :mod:`~gateway.upstreams.probe`      what a broker really speaks
 """
 
-from gateway.upstreams.branches import Branch, Fate
+from gateway.upstreams.branches import BranchOutcome, UpstreamBranch
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.deliveries import Delivery, Oversized, stands
 from gateway.upstreams.probe import Attempt, Probe, probe
@@ -30,17 +30,17 @@ from gateway.upstreams.upstream import Upstream
 
 __all__ = [
     "Attempt",
-    "Branch",
+    "BranchOutcome",
     "Consumer",
     "ConsumerState",
     "Delivery",
-    "Fate",
     "Oversized",
     "Probe",
     "PublishReceipt",
     "QueueInfo",
     "Status",
     "Upstream",
+    "UpstreamBranch",
     "UpstreamState",
     "probe",
     "stands",

@@ -1,9 +1,9 @@
 """Branches of distributed transactions at one broker: 0-10's dtx class, as somebody who decides them sees it.
 
-A :class:`Branch` is worked on by one channel of the link that publishes, from its start to its end; then it is
+A :class:`UpstreamBranch` is worked on by one channel of the link that publishes, from its start to its end; then it is
 prepared there, and it may be committed or rolled back there or, when that channel is gone, on any other
-(:meth:`Branches.commit`, :meth:`Branches.rollback`). Nothing here decides anything: what a broker answers is told as a
-:class:`Fate`.
+(:meth:`UpstreamBranches.commit`, :meth:`UpstreamBranches.rollback`). Nothing here decides anything: what a broker
+answers is told as a :class:`BranchOutcome`.
 
 A broker ends the session over a branch that it does not know, so what is asked of branches that may be unknown has a
 channel of its own.
@@ -62,7 +62,7 @@ LOOK_EVERY: Final = 0.02
 """How often it is looked whether a broker that wants nothing at present wants something again, in seconds."""
 
 
-class Fate(Enum):
+class BranchOutcome(Enum):
     """What became of a branch that was to be committed, or to be rolled back."""
 
     DONE = "done"
@@ -76,22 +76,22 @@ class Fate(Enum):
 
 
 COMMITTED: Final = {
-    XaStatus.XA_OK: Fate.DONE,
-    XaStatus.XA_RDONLY: Fate.DONE,
-    XaStatus.XA_HEURCOM: Fate.DONE,
-    XaStatus.XA_RBROLLBACK: Fate.ROLLED_BACK,
-    XaStatus.XA_RBTIMEOUT: Fate.ROLLED_BACK,
-    XaStatus.XA_HEURRB: Fate.ROLLED_BACK,
-    XaStatus.XA_HEURMIX: Fate.MIXED,
-    XaStatus.XA_HEURHAZ: Fate.MIXED,
+    XaStatus.XA_OK: BranchOutcome.DONE,
+    XaStatus.XA_RDONLY: BranchOutcome.DONE,
+    XaStatus.XA_HEURCOM: BranchOutcome.DONE,
+    XaStatus.XA_RBROLLBACK: BranchOutcome.ROLLED_BACK,
+    XaStatus.XA_RBTIMEOUT: BranchOutcome.ROLLED_BACK,
+    XaStatus.XA_HEURRB: BranchOutcome.ROLLED_BACK,
+    XaStatus.XA_HEURMIX: BranchOutcome.MIXED,
+    XaStatus.XA_HEURHAZ: BranchOutcome.MIXED,
 }
 """What the answer to a commit says."""
 UNDONE: Final = {
     **dict.fromkeys(
         (XaStatus.XA_OK, XaStatus.XA_RDONLY, XaStatus.XA_RBROLLBACK, XaStatus.XA_RBTIMEOUT, XaStatus.XA_HEURRB),
-        Fate.DONE,
+        BranchOutcome.DONE,
     ),
-    **dict.fromkeys((XaStatus.XA_HEURCOM, XaStatus.XA_HEURMIX, XaStatus.XA_HEURHAZ), Fate.MIXED),
+    **dict.fromkeys((XaStatus.XA_HEURCOM, XaStatus.XA_HEURMIX, XaStatus.XA_HEURHAZ), BranchOutcome.MIXED),
 }
 """What the answer to a rollback says."""
 HEURISTIC: Final = frozenset({XaStatus.XA_HEURCOM, XaStatus.XA_HEURRB, XaStatus.XA_HEURMIX, XaStatus.XA_HEURHAZ})
@@ -164,10 +164,10 @@ class BranchLane(Channel):
             future.cancel()
 
 
-class Branch:
+class UpstreamBranch:
     """A branch that one channel works on."""
 
-    def __init__(self, xid: Xid, lane: BranchLane, branches: Branches) -> None:
+    def __init__(self, xid: Xid, lane: BranchLane, branches: UpstreamBranches) -> None:
         self.xid = xid
         self._branches = branches
         self._publishes = 0
@@ -207,13 +207,13 @@ class Branch:
         """The first phase: when it returns, the branch can be committed whatever happens. Raises as :meth:`end`."""
         self._check(await _answer(self._lane.request(DtxPrepare(self._lane.number, self.xid))))
 
-    async def commit(self) -> Fate:
+    async def commit(self) -> BranchOutcome:
         """The second phase. Raises as :meth:`end`: then nobody knows."""
         fate = COMMITTED[await _answer(self._lane.request(DtxCommit(self._lane.number, self.xid)))]
         self._over()
         return fate
 
-    async def rollback(self) -> Fate:
+    async def rollback(self) -> BranchOutcome:
         """Undo it. Raises as :meth:`end`: then nobody knows."""
         fate = UNDONE[await _answer(self._lane.request(DtxRollback(self._lane.number, self.xid)))]
         self._over()
@@ -234,7 +234,7 @@ class Branch:
         self._publishes = 0
 
 
-class Branches:
+class UpstreamBranches:
     """The branches at one broker. :meth:`attach` gives it a link, :meth:`detach` takes it away."""
 
     def __init__(self, name: str, check_exchange: Callable[[str], Awaitable[object]], message_max: int) -> None:
@@ -258,11 +258,11 @@ class Branches:
         self._link = self._asking = None
         self._why = reason
 
-    def worker(self) -> Worker:
+    def worker(self) -> BranchWorker:
         """Somebody who works on branches, one after the other."""
-        return Worker(self)
+        return BranchWorker(self)
 
-    async def commit(self, xid: Xid) -> Fate:
+    async def commit(self, xid: Xid) -> BranchOutcome:
         """Commit a branch that was prepared, on whichever channel.
 
         Raises:
@@ -270,7 +270,7 @@ class Branches:
         """
         return await self._finish(DtxCommit, xid, COMMITTED)
 
-    async def rollback(self, xid: Xid) -> Fate:
+    async def rollback(self, xid: Xid) -> BranchOutcome:
         """Roll back a branch in whatever state, unless a channel works on it still (406). Raises as :meth:`commit`."""
         return await self._finish(DtxRollback, xid, UNDONE)
 
@@ -282,13 +282,15 @@ class Branches:
         assert isinstance(found, RecoverResult)
         return found.in_doubt
 
-    async def _finish(self, kind: type[DtxCommit | DtxRollback], xid: Xid, fates: dict[XaStatus, Fate]) -> Fate:
+    async def _finish(
+        self, kind: type[DtxCommit | DtxRollback], xid: Xid, fates: dict[XaStatus, BranchOutcome]
+    ) -> BranchOutcome:
         async with self._turn:
             lane = await self._asked()
             try:
                 status = await _answer(lane.request(kind(lane.number, xid)))
             except NotFound:
-                return Fate.GONE
+                return BranchOutcome.GONE
             if status in HEURISTIC:
                 await _wait(lane.request(DtxForget(lane.number, xid)))
         return fates[status]
@@ -317,16 +319,16 @@ class Branches:
         return lane
 
 
-class Worker:
+class BranchWorker:
     """Works on branches of one broker, one at a time."""
 
-    def __init__(self, branches: Branches) -> None:
+    def __init__(self, branches: UpstreamBranches) -> None:
         self._branches = branches
         self._lane: BranchLane | None = None
         self._known: dict[str, float] = {}
         """Exchange that exists -> since when that is known."""
 
-    async def begin(self, xid: Xid, exchange: str) -> Branch:
+    async def begin(self, xid: Xid, exchange: str) -> UpstreamBranch:
         """Start a branch, to publish to an exchange; the one before it is finished.
 
         Raises:
@@ -343,7 +345,7 @@ class Worker:
             self._known.clear()
             await self._branches.check_exchange(exchange)
             self._known[exchange] = now
-        return Branch(xid, lane, self._branches)
+        return UpstreamBranch(xid, lane, self._branches)
 
     def check(self, message: Message) -> None:
         """Refuse what would make the broker end the channel, and with it the branch.

@@ -27,7 +27,7 @@ Waiting = tuple[asyncio.Future[PublishReceipt], float, str, Message, bool]
 """A publish in a line: its future, deadline, routing key, message, immediate."""
 
 
-class Owner(Protocol):
+class LaneOwner(Protocol):
     """What a lane tells the publisher it belongs to."""
 
     def freed(self, octets: int) -> None:
@@ -184,7 +184,7 @@ class Outlet:
 
     __slots__ = ("exchange", "lane", "limit", "line", "opening", "publisher", "suspects", "window")
 
-    def __init__(self, publisher: Owner, exchange: Exchange, window: int) -> None:
+    def __init__(self, publisher: LaneOwner, exchange: PublishedExchange, window: int) -> None:
         self.publisher = publisher
         self.exchange = exchange
         self.window = window
@@ -214,12 +214,12 @@ class Outlet:
         return bool(self.line) or self.opening is not None or (self.lane is not None and bool(self.lane.window))
 
 
-class Exchange:
+class PublishedExchange:
     """What is known of one exchange that is published to."""
 
     __slots__ = ("checking", "known_at", "name", "outlets", "used_at")
 
-    def __init__(self, publisher: Owner, name: str, outlets: int, window: int) -> None:
+    def __init__(self, publisher: LaneOwner, name: str, outlets: int, window: int) -> None:
         self.name = name
         self.outlets = [Outlet(publisher, self, window) for _ in range(outlets)]
         self.known_at = NEVER

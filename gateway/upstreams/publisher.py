@@ -1,11 +1,11 @@
 """Publishing: a window of messages per exchange, and what became of each of them.
 
-Every exchange that is published to (:class:`~gateway.upstreams.lanes.Exchange`) has one outlet, two where confirms
-are transactions: while one waits for its commit the other fills. An outlet has a lane, the channel that publishes,
-and a line of those that wait for room. A lane dies with the first message that its broker dislikes: most of these are
-refused before the wire (:mod:`gateway.upstreams.checks`), and where one comes through, whatever was in its window is
-sent again, one at a time, until it is found (:mod:`gateway.upstreams.isolation`); other exchanges never notice. One
-timer per broker looks after time-outs and silence.
+Every exchange that is published to (:class:`~gateway.upstreams.lanes.PublishedExchange`) has one outlet, two where
+confirms are transactions: while one waits for its commit the other fills. An outlet has a lane, the channel that
+publishes, and a line of those that wait for room. A lane dies with the first message that its broker dislikes: most of
+these are refused before the wire (:mod:`gateway.upstreams.checks`), and where one comes through, whatever was in its
+window is sent again, one at a time, until it is found (:mod:`gateway.upstreams.isolation`); other exchanges never
+notice. One timer per broker looks after time-outs and silence.
 
 Three things make the broker unavailable for publishing: there is no link; it said ``connection.blocked``, or
 stopped the channel, for longer than a moment; or, where it cannot say so (0-8), publishes are pending and
@@ -40,7 +40,7 @@ from gateway.telemetry import log
 from gateway.upstreams import isolation
 from gateway.upstreams.checks import check
 from gateway.upstreams.isolation import Refusals
-from gateway.upstreams.lanes import NEVER, Entry, Exchange, Lane, Outlet, settle
+from gateway.upstreams.lanes import NEVER, Entry, Lane, Outlet, PublishedExchange, settle
 from gateway.upstreams.receipts import PublishReceipt
 from gateway.upstreams.waiting import WaitingRoom
 
@@ -94,7 +94,7 @@ class Publisher:
         self._on_answered = on_answered
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
-        self._exchanges: dict[str, Exchange] = {}
+        self._exchanges: dict[str, PublishedExchange] = {}
         self._waiting = WaitingRoom(name, window_octets)
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -323,7 +323,7 @@ class Publisher:
 
     # --------------------------------------------------------------------------------------- lanes, lines
 
-    def _enter(self, name: str, link: Link) -> Exchange:
+    def _enter(self, name: str, link: Link) -> PublishedExchange:
         """Begin to publish to an exchange; the one that was idle longest makes room."""
         outlets = _outlets(link)
         # One number is left for a channel that is being closed. Where there is no limit, channel_max is 0.
@@ -338,7 +338,7 @@ class Publisher:
                 lane, outlet.lane = outlet.lane, None
                 if lane is not None:
                     lane.abandon()
-        entry = self._exchanges[name] = Exchange(self, name, outlets, self._window)
+        entry = self._exchanges[name] = PublishedExchange(self, name, outlets, self._window)
         return entry
 
     def _prepare(self, outlet: Outlet) -> None:
@@ -376,13 +376,13 @@ class Publisher:
             outlet.opening = None
         self._schedule_pump()
 
-    def _refresh(self, exchange: Exchange) -> asyncio.Task[None]:
+    def _refresh(self, exchange: PublishedExchange) -> asyncio.Task[None]:
         """Ask whether the exchange exists; all who need to know wait for one answer."""
         if exchange.checking is None or exchange.checking.done():
             exchange.checking = self._tasks.start(self._ask(exchange))
         return exchange.checking
 
-    async def _ask(self, exchange: Exchange) -> None:
+    async def _ask(self, exchange: PublishedExchange) -> None:
         try:
             await self._check_exchange(exchange.name)
             exchange.known_at = clock.monotonic()

@@ -29,7 +29,7 @@ from gateway.runtime.tasks import Tasks
 from gateway.session import Capabilities, Version
 from gateway.telemetry import log
 from gateway.translation import TranslationTarget, target_of
-from gateway.upstreams.branches import Branches
+from gateway.upstreams.branches import UpstreamBranches
 from gateway.upstreams.consumers import Consumer, ConsumerState
 from gateway.upstreams.dead_letters import DeadLetters
 from gateway.upstreams.deliveries import Delivery, Oversized
@@ -82,7 +82,7 @@ class Upstream:
             on_answered=self._answered,
         )
         self._topology = Topology(name)
-        self.branches = Branches(name, self.query_exchange, settings.message_max)
+        self.branches = UpstreamBranches(name, self.query_exchange, settings.message_max)
         """Branches of distributed transactions (0-10)."""
         self.delivery_limits = DeliveryLimits(settings.delivery_limit, self._topology)
         """The delivery limits of its queues."""

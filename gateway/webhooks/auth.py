@@ -61,7 +61,7 @@ class TokenError(msgspec.Struct):
     error: str
 
 
-class Token(msgspec.Struct, frozen=True):
+class EndpointToken(msgspec.Struct, frozen=True):
     """A token, and when it was given and when it is to be replaced, on our clock."""
 
     text: str
@@ -69,14 +69,14 @@ class Token(msgspec.Struct, frozen=True):
     until: float
 
 
-class Tokens:
+class EndpointTokens:
     """The OAuth2 tokens of all endpoints; endpoints with the same settings share one."""
 
     def __init__(self, transport: GuardedTransport, clock: Callable[[], float] = monotonic_time) -> None:
         self._transport = transport
         self._clock = clock
-        self._kept: OrderedDict[EndpointAuth, Token] = OrderedDict()
-        self._asking: dict[EndpointAuth, asyncio.Task[Token]] = {}
+        self._kept: OrderedDict[EndpointAuth, EndpointToken] = OrderedDict()
+        self._asking: dict[EndpointAuth, asyncio.Task[EndpointToken]] = {}
 
     async def get(self, auth: EndpointAuth, within: float, client: ShareHolder = NOBODY, refused: str = "") -> str:
         """A token.
@@ -115,7 +115,7 @@ class Tokens:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _asked(self, auth: EndpointAuth, task: asyncio.Task[Token]) -> None:
+    def _asked(self, auth: EndpointAuth, task: asyncio.Task[EndpointToken]) -> None:
         del self._asking[auth]
         if not task.cancelled() and task.exception() is None:
             self._kept[auth] = task.result()
@@ -123,7 +123,7 @@ class Tokens:
             if len(self._kept) > TOKENS:
                 self._kept.popitem(last=False)
 
-    async def _ask(self, auth: EndpointAuth, client: ShareHolder) -> Token:
+    async def _ask(self, auth: EndpointAuth, client: ShareHolder) -> EndpointToken:
         form = {"grant_type": "client_credentials"} | ({"scope": auth.scope} if auth.scope else {})
         headers = [
             (b"content-type", b"application/x-www-form-urlencoded"),
@@ -136,7 +136,7 @@ class Tokens:
         )  # fmt: skip
         return self._read(auth, answer)
 
-    def _read(self, auth: EndpointAuth, answer: HttpAnswer) -> Token:
+    def _read(self, auth: EndpointAuth, answer: HttpAnswer) -> EndpointToken:
         who = f"the token server at {split_url(auth.token_url)[0]}"
         if answer.status != 200:
             raise TokenRefused(f"{who} answered {answer.status}{_said(answer.body)}")
@@ -151,7 +151,7 @@ class Tokens:
             raise TokenRefused(f"{who} answered with a token that is no bearer token (RFC 6750)")
         life = min(max(life, 0.0), LIFE_MAX) if life == life else 0.0  # NaN lives no time
         now = self._clock()
-        return Token(found.access_token, now, now + life - min(EARLY, life / 10))
+        return EndpointToken(found.access_token, now, now + life - min(EARLY, life / 10))
 
 
 def _said(body: bytes) -> str:

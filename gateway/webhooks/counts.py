@@ -13,7 +13,7 @@ from prometheus_client import Counter, Histogram
 
 from gateway.telemetry import Metrics
 from gateway.webhooks.schedule import Ruling
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.sender import SendOutcome
 
 MESSAGES: Final = (
     "delivered", "retried", "dead", "dead_lettered", "replied", "duplicate_dropped", "filtered",
@@ -23,7 +23,7 @@ TOLD: Final = frozenset({410, 429, 503})
 """Statuses that mean something of their own; others are told by their class. An endpoint may answer any."""
 
 
-class Counts:
+class PushCounts:
     """The numbers of all endpoints."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -56,7 +56,7 @@ class Counts:
             histogram = self._seconds[endpoint] = self._metrics.push_seconds.labels(endpoint)
         histogram.observe(seconds)
 
-    def retried(self, outcome: Outcome, count: int) -> None:
+    def retried(self, outcome: SendOutcome, count: int) -> None:
         """So many messages of a request are tried again."""
         if count:
             self._metrics.retries.labels("push", reason_of(outcome)).inc(count)
@@ -86,7 +86,7 @@ class Counts:
             self._metrics.push_seconds.remove(endpoint)
 
 
-def reason_of(outcome: Outcome) -> str:
+def reason_of(outcome: SendOutcome) -> str:
     """Why a request did not do, in one of few words."""
     if outcome.error is not None:
         return outcome.error.code

@@ -2,9 +2,8 @@
 
 Two documents: :class:`Spec` is what was put, with its secrets sealed; an endpoint of the configuration file has none.
 URLs count as secrets from their path on, for many a receiver knows its senders by that alone.
-:class:`State` is what became of it. An endpoint whose documents cannot be read here, for want of a key, say, is
-disabled: its messages wait, and it says why.
-"""
+:class:`EndpointStateDocument` is what became of it. An endpoint whose documents cannot be read here, for want of a key,
+say, is disabled: its messages wait, and it says why."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class Verified(msgspec.Struct):
     """Requests a second; 0: any number."""
 
 
-class State(msgspec.Struct):
+class EndpointStateDocument(msgspec.Struct):
     """The document ``endpoint-state``."""
 
     keys: list[StoredKey] = []
@@ -61,11 +60,11 @@ class State(msgspec.Struct):
     verified: Verified | None = None
 
 
-class Held(msgspec.Struct):
+class StoredEndpoint(msgspec.Struct):
     """An endpoint, and the documents that it was made from."""
 
     endpoint: Endpoint
-    state: State
+    state: EndpointStateDocument
     state_etag: str
     """Empty: there is no such document."""
     trouble: str = ""
@@ -83,14 +82,14 @@ class Documents:
         self.refused: dict[str, str] = {}
         """Of an endpoint that is not verified: what it said last."""
 
-    def make(self, name: str, spec: ResourceRecord | None, state: ResourceRecord | None) -> Held:
+    def make(self, name: str, spec: ResourceRecord | None, state: ResourceRecord | None) -> StoredEndpoint:
         """An endpoint from its documents."""
         trouble = ""
-        more = State()
+        more = EndpointStateDocument()
         found: tuple[HeldKey, ...] = ()
         try:
             if state is not None:
-                more = msgspec.convert(state.spec, State)
+                more = msgspec.convert(state.spec, EndpointStateDocument)
             found = keys.unseal(self._seals, name, more.keys)
         except (GatewayError, msgspec.ValidationError) as error:
             trouble = f"its keys cannot be read here: {error}"
@@ -109,14 +108,14 @@ class Documents:
                 settings = msgspec.convert(spec.spec, Spec).settings
                 trouble = f"its secrets cannot be read here: {error}"
         endpoint = self.endpoint(name, settings, etag, more, found, trouble)
-        return Held(endpoint, more, state.etag if state is not None else "", trouble)
+        return StoredEndpoint(endpoint, more, state.etag if state is not None else "", trouble)
 
     def endpoint(
         self,
         name: str,
         settings: EndpointSettings,
         etag: str,
-        more: State,
+        more: EndpointStateDocument,
         found: tuple[HeldKey, ...],
         trouble: str = "",
     ) -> Endpoint:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from gateway.config import EndpointSettings
 from gateway.webhooks.keys import HeldKey
-from gateway.webhooks.signing import SigningKey
+from gateway.webhooks.signing import Signer
 
 Header = tuple[bytes, bytes]
 
@@ -56,6 +56,6 @@ class Endpoint:
         """Those of each request."""
         return [(name.encode(), value.encode()) for name, value in self.settings.headers.items()]
 
-    def signing_keys(self, now: float) -> list[SigningKey]:
+    def signing_keys(self, now: float) -> list[Signer]:
         """The keys that sign a request made now (seconds since 1970), the newest first."""
         return [key.key for key in self.keys if key.signs(now)]

@@ -43,13 +43,21 @@ from gateway.runtime.threads import threads
 from gateway.telemetry import log
 from gateway.transports import client_context
 from gateway.webhooks import checks, handshake, keys
-from gateway.webhooks.documents import Disabled, Documents, Held, State, Verified, lacks_keys, mark_of
+from gateway.webhooks.documents import (
+    Disabled,
+    Documents,
+    EndpointStateDocument,
+    StoredEndpoint,
+    Verified,
+    lacks_keys,
+    mark_of,
+)
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.keys import HeldKey, PublicKeys, Scheme
 from gateway.webhooks.secrets import Seals
-from gateway.webhooks.sender import Outcome, Outgoing, Sender, endpoint_client
+from gateway.webhooks.sender import PushedMessage, Sender, SendOutcome, endpoint_client
 
-__all__ = ["Endpoint", "EndpointState", "Endpoints"]
+__all__ = ["Endpoint", "EndpointRegistry", "EndpointState"]
 
 ENDPOINT_RESOURCE: Final = "endpoint"
 STATE: Final = "endpoint-state"
@@ -70,7 +78,7 @@ OVERLAP: Final = 86_400.0
 """How long an old key signs beside a new one unless told otherwise, in seconds."""
 
 
-class Prepared(NamedTuple):
+class PreparedEndpoints(NamedTuple):
     """Other settings in the configuration file, with what the ledger knows of them."""
 
     configured: Mapping[str, EndpointSettings]
@@ -78,7 +86,7 @@ class Prepared(NamedTuple):
     specs: Mapping[str, ResourceRecord | None]
 
 
-class Endpoints:
+class EndpointRegistry:
     """The endpoints of a gateway."""
 
     def __init__(
@@ -110,7 +118,7 @@ class Endpoints:
         self._clock = clock
         self._random = random
         self._ids = MessageIds()
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, StoredEndpoint] = {}
         self._loads = 0
         """How often all of them were read."""
         self._touched: set[str] = set()
@@ -147,7 +155,7 @@ class Endpoints:
             except GatewayError as error:
                 raise ConfigurationError(f"endpoints.{name}.{error}") from None
 
-    async def prepare(self, configured: Mapping[str, EndpointSettings]) -> Prepared:
+    async def prepare(self, configured: Mapping[str, EndpointSettings]) -> PreparedEndpoints:
         """What of other settings in the configuration file is in the ledger: of those that are new, their state; of
         those that go, another one of their name. Raises LedgerUnavailable."""
         unread = {name for name in configured if (held := self._held.get(name)) is None or held.trouble}
@@ -155,9 +163,9 @@ class Endpoints:
         gone = self._configured.keys() - configured.keys()
         states = {name: await self._ledger.get_resource(STATE, name) for name in sorted(unread | new | gone)}
         specs = {name: await self._ledger.get_resource(ENDPOINT_RESOURCE, name) for name in sorted(gone)}
-        return Prepared(configured, states, specs)
+        return PreparedEndpoints(configured, states, specs)
 
-    def reconfigure(self, prepared: Prepared) -> list[str]:
+    def reconfigure(self, prepared: PreparedEndpoints) -> list[str]:
         """Have these settings count, which were checked. Returns the names of those that are not as they were; their
         keys are made by :meth:`complete`."""
         before = dict(self._configured)
@@ -183,7 +191,7 @@ class Endpoints:
         """Make the keys that these lack, and ask them whether they may be called. Raises LedgerUnavailable."""
         await self._complete({name: self._held[name] for name in names if name in self._held})
 
-    async def _complete(self, some: Mapping[str, Held]) -> None:
+    async def _complete(self, some: Mapping[str, StoredEndpoint]) -> None:
         for name, held in list(some.items()):
             if held.trouble:
                 log("endpoint.not_read", logging.ERROR, endpoint=name, reason=held.trouble)
@@ -261,7 +269,7 @@ class Endpoints:
             raise NoSuchEndpoint(f"no endpoint {name!r}")
         return held.endpoint
 
-    async def _read(self, name: str) -> Held | None:
+    async def _read(self, name: str) -> StoredEndpoint | None:
         """Read one anew."""
         spec = None if name in self._configured else await self._ledger.get_resource(ENDPOINT_RESOURCE, name)
         if spec is None and name not in self._configured:
@@ -321,7 +329,7 @@ class Endpoints:
             resource = ResourceRecord(ENDPOINT_RESOURCE, name, spec, etag, 0, 0)
             self._held[name] = self._documents.make(name, resource, await self._ledger.get_resource(STATE, name))
             if created:  # what is left of another endpoint that had this name is none of this one
-                new = await self._change_locked(name, lambda _: State(), lambda _: (), anew=True)
+                new = await self._change_locked(name, lambda _: EndpointStateDocument(), lambda _: (), anew=True)
             else:
                 new = await self._change_locked(name, lambda state: _as_put(state, before, settings))
             endpoint = self._held[name].endpoint
@@ -419,7 +427,7 @@ class Endpoints:
         settings = (await self.get(name)).settings
         try:
             rate = await handshake.ask(self._transport, settings, self._origin, client or endpoint_client(name))
-        except handshake.Refused as error:
+        except handshake.HandshakeRefused as error:
             self._documents.refused[name] = f"not verified: {error}"
             return await self._set(name, verified=None)
         except (OutboundFailed, EncodeError, ConfigurationError) as error:
@@ -433,7 +441,7 @@ class Endpoints:
         self._documents.refused.pop(name, None)
         return await self._set(name, verified=Verified(mark_of(settings.url), self._origin, self._clock(), rate))
 
-    async def test(self, name: str, client: ShareHolder | None = None) -> Outcome:
+    async def test(self, name: str, client: ShareHolder | None = None) -> SendOutcome:
         """Send it a message that says that it is a test, in every state of the endpoint.
 
         Args:
@@ -446,7 +454,7 @@ class Endpoints:
         document = {"test": True, "endpoint": name}
         return await self._tell(name, "amqp.test", document, {"test": True}, test=True, client=client)
 
-    async def tell(self, name: str, kind: str, document: Mapping[str, Any]) -> Outcome:
+    async def tell(self, name: str, kind: str, document: Mapping[str, Any]) -> SendOutcome:
         """Send it a message of the gateway's own, once, whatever state it is in. Raises NoSuchEndpoint.
 
         Args:
@@ -463,13 +471,13 @@ class Endpoints:
         *,
         test: bool = False,
         client: ShareHolder | None = None,
-    ) -> Outcome:
+    ) -> SendOutcome:
         endpoint = await self.get(name)
         now = self._clock()
         message_id = id_text(self._ids())
         properties = Properties("application/json", timestamp=int(now), type=kind, headers=headers)
         body = msgspec.json.encode({**document, "id": message_id})
-        item = Outgoing(message_id, message_id, "", "", "", "", "", Message(body, properties), test=test)
+        item = PushedMessage(message_id, message_id, "", "", "", "", "", Message(body, properties), test=test)
         return await self._sender.send(endpoint, [item], int(now), client=client)
 
     # ---------------------------------------------------------------------------------------------- pieces
@@ -499,7 +507,7 @@ class Endpoints:
         """Change the state."""
         return await self._change(name, lambda state: msgspec.structs.replace(state, **fields))
 
-    async def _change(self, name: str, change: Callable[[State], State]) -> Endpoint:
+    async def _change(self, name: str, change: Callable[[EndpointStateDocument], EndpointStateDocument]) -> Endpoint:
         async with self._lock(name):
             await self._change_locked(name, change)
             return self._held[name].endpoint
@@ -507,7 +515,7 @@ class Endpoints:
     async def _change_locked(
         self,
         name: str,
-        change: Callable[[State], State],
+        change: Callable[[EndpointStateDocument], EndpointStateDocument],
         turn: Callable[[tuple[HeldKey, ...]], tuple[HeldKey, ...]] = lambda held: held,
         *,
         anew: bool = False,
@@ -541,7 +549,7 @@ class Endpoints:
                     continue  # another gateway was quicker
             trouble = "" if anew else held.trouble
             made = self._documents.endpoint(name, endpoint.settings, endpoint.etag, state, found, trouble)
-            self._held[name] = Held(made, state, etag, trouble)
+            self._held[name] = StoredEndpoint(made, state, etag, trouble)
             self._changed(name)
             return [key for key in found if key.id not in {each.id for each in old}]
         raise LedgerUnavailable(f"the endpoint {name!r} is being changed by others all the time")
@@ -597,7 +605,7 @@ class Endpoints:
             raise ReadOnly(f"the endpoint {name!r} is defined by the configuration file")
 
 
-def _as_put(state: State, before: Endpoint | None, settings: EndpointSettings) -> State:
+def _as_put(state: EndpointStateDocument, before: Endpoint | None, settings: EndpointSettings) -> EndpointStateDocument:
     """What was paused or resumed stays so, unless the settings say something new about it."""
     if before is None or before.settings.paused == settings.paused:
         return state

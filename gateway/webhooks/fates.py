@@ -30,13 +30,13 @@ from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.tracing import trace_of
-from gateway.webhooks.counts import Counts
-from gateway.webhooks.items import Item
-from gateway.webhooks.journal import Journal
+from gateway.webhooks.counts import PushCounts
+from gateway.webhooks.items import PushDelivery
+from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.notes import Notes, ended, reason_of, short
 from gateway.webhooks.replies import Replies
-from gateway.webhooks.sender import Outcome
-from gateway.webhooks.shelf import Shelf
+from gateway.webhooks.sender import SendOutcome
+from gateway.webhooks.shelf import EndpointBacklog
 
 BURY_PAUSE: Final = 30.0
 """After so many seconds a dead-letter place that did not take a message is tried again."""
@@ -56,11 +56,11 @@ class Fates:
         subscription: str,
         settings: SubscriptionSettings,
         parts: Parts,
-        journal: Journal,
+        journal: PushJournal,
         replies: Replies,
-        counts: Counts,
+        counts: PushCounts,
         arrivals: Arrivals,
-        shelf: Shelf,
+        shelf: EndpointBacklog,
         *,
         gone: Callable[[Arrival, Settlement], None],
         settled: Callable[[], None],
@@ -85,7 +85,7 @@ class Fates:
         self._gone = gone
         self._settled = settled
 
-    async def delivered(self, item: Item, outcome: Outcome, *, reply: bool) -> None:
+    async def delivered(self, item: PushDelivery, outcome: SendOutcome, *, reply: bool) -> None:
         """The endpoint took it. ``reply``: what it answered may be a reply."""
         detail = self._notes.detail(item, outcome)
         at = now_us()
@@ -105,7 +105,7 @@ class Fates:
         self._counts.message(self._settings.push, "delivered")
         await self._done(item, entries)
 
-    async def _done(self, item: Item, entries: Sequence[LogEntry]) -> None:
+    async def _done(self, item: PushDelivery, entries: Sequence[LogEntry]) -> None:
         """Nothing is owed any more."""
         if item.arrival is not None:
             await self._journal.record(entries)
@@ -114,7 +114,7 @@ class Fates:
             self._shelf.removed()
             self._settled()
 
-    async def again(self, item: Item, outcome: Outcome | None, why: str, wait: float, **more: Any) -> None:
+    async def again(self, item: PushDelivery, outcome: SendOutcome | None, why: str, wait: float, **more: Any) -> None:
         """There will be another attempt, ``wait`` seconds from now."""
         at = now_us()
         detail = self._notes.detail(item, outcome, reason=short(why), next_in=round(wait, 3))
@@ -134,7 +134,7 @@ class Fates:
 
     async def _keep(
         self,
-        item: Item,
+        item: PushDelivery,
         arrival: Arrival,
         at: int,
         entries: Sequence[LogEntry],
@@ -154,7 +154,7 @@ class Fates:
 
     async def _keep_as(
         self,
-        item: Item,
+        item: PushDelivery,
         arrival: Arrival,
         at: int,
         entries: Sequence[LogEntry],
@@ -174,7 +174,7 @@ class Fates:
             await clock.sleep(REFUSED_PAUSE)
             self._gone(arrival, Settlement.RELEASE)
 
-    async def _is_owed(self, item: Item) -> bool:
+    async def _is_owed(self, item: PushDelivery) -> bool:
         """Whether there is a row of this id already."""
         while True:
             try:
@@ -183,7 +183,7 @@ class Fates:
                 await clock.sleep(ASK_PAUSE)
 
     async def give_up(
-        self, item: Item, outcome: Outcome | None, why: str, code: str, *, given_up: bool = False
+        self, item: PushDelivery, outcome: SendOutcome | None, why: str, code: str, *, given_up: bool = False
     ) -> None:
         """There is no attempt any more: the dead-letter place gets it, or the ledger keeps it. ``code``: why, in one of
         :data:`gateway.fidelity.deaths.CODES`."""
@@ -244,7 +244,7 @@ class Fates:
 
     async def damaged(self, row: BacklogEntry, why: str) -> None:
         """A row whose body cannot be read: it stays, dead, for whoever can."""
-        item = Item()
+        item = PushDelivery()
         item.arrival, item.id, item.message_id, item.attempt = None, row.id, row.message_id, row.attempt
         item.lease, item.redelivered = row.lease, False
         at = now_us()

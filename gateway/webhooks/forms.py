@@ -65,7 +65,7 @@ MADE_TYPE: Final = "amqp.message"
 Header = tuple[bytes, bytes]
 
 
-class Outgoing(msgspec.Struct):
+class PushedMessage(msgspec.Struct):
     """A message on its way to an endpoint."""
 
     id: str
@@ -103,7 +103,7 @@ class Pushed(msgspec.Struct, kw_only=True):
     message: ReceivedMessage
 
 
-class Written(msgspec.Struct):
+class FormedRequest(msgspec.Struct):
     """A request, but for what the endpoint itself adds."""
 
     id: str
@@ -117,7 +117,7 @@ class TooLarge(Exception):
     """The headers that a message needs are over :data:`HEAD_MAX`."""
 
 
-def write(settings: EndpointSettings, items: Sequence[Outgoing]) -> Written:
+def write(settings: EndpointSettings, items: Sequence[PushedMessage]) -> FormedRequest:
     """The request that carries these messages: its id, headers and body.
 
     Raises:
@@ -128,11 +128,11 @@ def write(settings: EndpointSettings, items: Sequence[Outgoing]) -> Written:
     try:
         headers, body = _FORMS[settings.format](settings, items)
     except TooLarge as error:
-        return Written(items[0].id, [], b"", {0: str(error)})
-    return Written(request_id(items), headers, body)
+        return FormedRequest(items[0].id, [], b"", {0: str(error)})
+    return FormedRequest(request_id(items), headers, body)
 
 
-def request_id(items: Sequence[Outgoing]) -> str:
+def request_id(items: Sequence[PushedMessage]) -> str:
     """``webhook-id`` of a request: that of its one message; of several, one that is the same for the same ones."""
     if len(items) == 1:
         return items[0].id
@@ -144,7 +144,7 @@ def request_id(items: Sequence[Outgoing]) -> str:
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def _json(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
+def _json(settings: EndpointSettings, items: Sequence[PushedMessage]) -> tuple[list[Header], bytes]:
     pushed = [
         Pushed(
             id=item.id,
@@ -176,7 +176,7 @@ _SAYS_ITSELF: Final = re.compile(rf"{_TOKEN}/{_TOKEN}(?:[ \t]*;(?:[\t -~]*[!-~])
 """A media type that arrives as it was sent: HTTP takes white space off the end of a value."""
 
 
-def _raw(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
+def _raw(settings: EndpointSettings, items: Sequence[PushedMessage]) -> tuple[list[Header], bytes]:
     (item,) = items
     properties = _properties(item.message)
     headers = [_content_type(properties, OCTETS), *_about(item, properties)]
@@ -208,7 +208,7 @@ def _content_type(properties: Properties, unless: bytes) -> Header:
     return b"content-type", kind.encode() if kind is not None and _MEDIA_TYPE.fullmatch(kind) else unless
 
 
-def _about(item: Outgoing, properties: Properties, but: Collection[str] = ()) -> list[Header]:
+def _about(item: PushedMessage, properties: Properties, but: Collection[str] = ()) -> list[Header]:
     """All that is known of a message, in ``Amqp-*`` headers; without the AMQP headers of these names."""
     return [
         *_of_this_attempt(item),
@@ -216,7 +216,7 @@ def _about(item: Outgoing, properties: Properties, but: Collection[str] = ()) ->
     ]
 
 
-def _of_this_attempt(item: Outgoing) -> list[Header]:
+def _of_this_attempt(item: PushedMessage) -> list[Header]:
     """What is no part of the message: where it comes from, and how often it was on its way."""
     headers = [
         (b"amqp-gateway-id", item.message_id.encode()),
@@ -237,7 +237,7 @@ def _of_this_attempt(item: Outgoing) -> list[Header]:
     return headers
 
 
-def _fields(item: Outgoing, properties: Properties, but: Collection[str] = ()) -> list[tuple[str, bytes]]:
+def _fields(item: PushedMessage, properties: Properties, but: Collection[str] = ()) -> list[tuple[str, bytes]]:
     """What is the message's own, and the same on every attempt."""
     fields = [("Amqp-Exchange", _text(item.exchange)), ("Amqp-Routing-Key", _text(item.routing_key))]
     kind = properties.content_type
@@ -261,7 +261,7 @@ def _fields(item: Outgoing, properties: Properties, but: Collection[str] = ()) -
     return fields
 
 
-def _death(item: Outgoing) -> bytes | None:
+def _death(item: PushedMessage) -> bytes | None:
     """Why it is a dead letter, as JSON; None: it is no dead letter."""
     found = dead_letter_of(item.message)
     return _ascii(msgspec.to_builtins(found)) if found is not None else None
@@ -300,7 +300,7 @@ _CHARSET: Final = re.compile(r';[ \t]*charset="?([^";]*)"?', re.IGNORECASE)
 _AS_TEXT: Final = frozenset({"utf-8", "utf8", "us-ascii"})
 
 
-class Event(msgspec.Struct):
+class CloudEvent(msgspec.Struct):
     """An event: its attributes, without ``datacontenttype``, and its data as octets."""
 
     attributes: dict[str, str | int | bool]
@@ -312,14 +312,14 @@ class Event(msgspec.Struct):
     """The structured event that it came as."""
 
 
-def event_of(settings: EndpointSettings, item: Outgoing, properties: Properties) -> Event:
+def event_of(settings: EndpointSettings, item: PushedMessage, properties: Properties) -> CloudEvent:
     """The event that the message is, or that is made of it."""
-    return _from_headers(item.message.body, properties) or _from_body(item.message.body, properties) or Event(
+    return _from_headers(item.message.body, properties) or _from_body(item.message.body, properties) or CloudEvent(
         _made(settings, item, properties), item.message.body, properties.content_type, made=True
     )  # fmt: skip
 
 
-def _made(settings: EndpointSettings, item: Outgoing, properties: Properties) -> dict[str, str | int | bool]:
+def _made(settings: EndpointSettings, item: PushedMessage, properties: Properties) -> dict[str, str | int | bool]:
     where = "/test" if item.test else f"/brokers/{_part(item.broker)}/queues/{_part(item.queue)}"
     kind = properties.type if properties.type and _sound(properties.type) else ""
     attributes: dict[str, str | int | bool] = {
@@ -358,7 +358,7 @@ def _moment(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _from_headers(body: bytes, properties: Properties) -> Event | None:
+def _from_headers(body: bytes, properties: Properties) -> CloudEvent | None:
     """An event in binary mode: its attributes are AMQP headers."""
     table = properties.headers
     if not table or f"{PREFIX}specversion" not in table:
@@ -370,10 +370,10 @@ def _from_headers(body: bytes, properties: Properties) -> Event | None:
             attributes[name] = _attribute(value)
     if not _complete(attributes):
         return None
-    return Event(attributes, body, properties.content_type, made=False)
+    return CloudEvent(attributes, body, properties.content_type, made=False)
 
 
-def _from_body(body: bytes, properties: Properties) -> Event | None:
+def _from_body(body: bytes, properties: Properties) -> CloudEvent | None:
     """An event in structured mode: it is the body."""
     kind = properties.content_type
     match = _MEDIA_TYPE.fullmatch(kind) if kind is not None else None
@@ -388,12 +388,12 @@ def _from_body(body: bytes, properties: Properties) -> Event | None:
             return None
         if "data_base64" in found:
             data = b64decode(msgspec.json.decode(found["data_base64"], type=str), validate=True)
-            return None if "data" in found else Event(attributes, data, inner, made=False, whole=body)
+            return None if "data" in found else CloudEvent(attributes, data, inner, made=False, whole=body)
         raw = bytes(found.get("data", b""))
         if raw and (inner is None or _is_json(inner)):
-            return Event(attributes, raw, inner or "application/json", made=False, whole=body)
+            return CloudEvent(attributes, raw, inner or "application/json", made=False, whole=body)
         text = msgspec.json.decode(raw) if raw else ""
-        return Event(attributes, text.encode() if isinstance(text, str) else raw, inner, made=False, whole=body)
+        return CloudEvent(attributes, text.encode() if isinstance(text, str) else raw, inner, made=False, whole=body)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None  # it says that it is one, and is none
 
@@ -419,7 +419,7 @@ def _attribute(value: Value) -> str | int | bool:
     return str(value) if isinstance(value, UUID | Decimal | float) else _ascii(value_to_json(value)).decode()
 
 
-def _binary(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
+def _binary(settings: EndpointSettings, items: Sequence[PushedMessage]) -> tuple[list[Header], bytes]:
     """HTTP binding section 3.1."""
     (item,) = items
     properties = _properties(item.message)
@@ -440,7 +440,7 @@ def _written(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _structured(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
+def _structured(settings: EndpointSettings, items: Sequence[PushedMessage]) -> tuple[list[Header], bytes]:
     """HTTP binding section 3.2."""
     (item,) = items
     headers = [(b"content-type", f"{STRUCTURED}; charset=utf-8".encode()), *_of_this_attempt(item)]
@@ -451,13 +451,13 @@ def _structured(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[
     return headers, _event_json(settings, item, event)
 
 
-def _batch(settings: EndpointSettings, items: Sequence[Outgoing]) -> tuple[list[Header], bytes]:
+def _batch(settings: EndpointSettings, items: Sequence[PushedMessage]) -> tuple[list[Header], bytes]:
     """HTTP binding section 3.3."""
     body = b"[" + b",".join(map(partial(_in_batch, settings), items)) + b"]"
     return [(b"content-type", f"{BATCH}; charset=utf-8".encode())], body
 
 
-def _in_batch(settings: EndpointSettings, item: Outgoing) -> bytes:
+def _in_batch(settings: EndpointSettings, item: PushedMessage) -> bytes:
     event = event_of(settings, item, _properties(item.message))
     if not event.whole:
         return _event_json(settings, item, event)
@@ -467,7 +467,7 @@ def _in_batch(settings: EndpointSettings, item: Outgoing) -> bytes:
     return event.whole.rstrip()[:-1] + b',"' + _EXTENSION.encode() + b'":' + _encode(death.decode()) + b"}"
 
 
-def _event_json(settings: EndpointSettings, item: Outgoing, event: Event) -> bytes:
+def _event_json(settings: EndpointSettings, item: PushedMessage, event: CloudEvent) -> bytes:
     """The JSON event format, of an event that did not come in it."""
     properties = _properties(item.message)
     members: dict[str, Any] = dict(event.attributes)
@@ -528,7 +528,7 @@ def _valid(data: bytes) -> bool:
     return True
 
 
-_FORMS: Final[Mapping[str, Callable[[EndpointSettings, Sequence[Outgoing]], tuple[list[Header], bytes]]]] = {
+_FORMS: Final[Mapping[str, Callable[[EndpointSettings, Sequence[PushedMessage]], tuple[list[Header], bytes]]]] = {
     "json": _json,
     "raw": _raw,
     "cloudevents-binary": _binary,

@@ -25,7 +25,7 @@ RATE_MAX: Final = 999_999_999.0
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
-class Refused(OutboundFailed):
+class HandshakeRefused(OutboundFailed):
     """The endpoint did not allow us to call it."""
 
 
@@ -53,17 +53,17 @@ async def ask(
 
 def _judge(answer: HttpAnswer, origin: str) -> float:
     if not 200 <= answer.status <= 299:
-        raise Refused(f"it answered OPTIONS with {answer.status}", sent=True, status=answer.status)
+        raise HandshakeRefused(f"it answered OPTIONS with {answer.status}", sent=True, status=answer.status)
     allowed = _value(answer, ALLOWED_ORIGIN)
     if allowed is None:
-        raise Refused("its answer to OPTIONS has no WebHook-Allowed-Origin", sent=True, status=answer.status)
+        raise HandshakeRefused("its answer to OPTIONS has no WebHook-Allowed-Origin", sent=True, status=answer.status)
     if allowed != "*" and allowed.lower() != origin.lower():
-        raise Refused(f"it allows {allowed[:80]!r}, and we are {origin!r}", sent=True, status=answer.status)
+        raise HandshakeRefused(f"it allows {allowed[:80]!r}, and we are {origin!r}", sent=True, status=answer.status)
     rate = _value(answer, ALLOWED_RATE)
     if rate is None or rate == "*":
         return 0.0
     if not _NUMBER.fullmatch(rate) or int(rate) == 0:
-        raise Refused(
+        raise HandshakeRefused(
             f"its WebHook-Allowed-Rate is {rate[:80]!r}, no number of requests a minute", sent=True,
             status=answer.status,
         )  # fmt: skip

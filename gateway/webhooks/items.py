@@ -22,7 +22,7 @@ _VERSION: Final = 0x70
 _VARIANT: Final = 0x80
 
 
-class Item:
+class PushDelivery:
     """One message. Built per message, so with slots and without ceremony."""
 
     __slots__ = (
@@ -65,10 +65,10 @@ class Item:
         return self.arrival.delivery if self.arrival is not None else None
 
 
-def arrived(arrival: Arrival, subscription: str) -> Item:
+def arrived(arrival: Arrival, subscription: str) -> PushDelivery:
     """What a broker delivered."""
     delivery = arrival.delivery
-    item = Item()
+    item = PushDelivery()
     item.arrival = arrival
     item.message_id = arrival.id
     item.id = delivery_id(arrival.id, subscription, arrival.sha256)
@@ -84,10 +84,10 @@ def arrived(arrival: Arrival, subscription: str) -> Item:
     return item
 
 
-def stored(row: BacklogEntry) -> Item:
+def stored(row: BacklogEntry) -> PushDelivery:
     """What the ledger handed out. Raises :class:`~gateway.core.envelopes.EnvelopeError`: its body is damaged."""
     found = open_envelope(row.payload or b"")
-    item = Item()
+    item = PushDelivery()
     item.arrival = None
     item.id = row.id
     item.message_id = row.message_id

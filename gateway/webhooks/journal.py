@@ -1,9 +1,8 @@
 """What pushing writes into the ledger.
 
 One journal serves all subscriptions: whatever came to its end while the last commit ran goes with the next, in one
-call. When the ledger is away nothing more is begun (:attr:`Journal.writable`), and what has an outcome waits, and is
-written when the ledger is back: nothing is acknowledged to its broker before that.
-"""
+call. When the ledger is away nothing more is begun (:attr:`PushJournal.writable`), and what has an outcome waits, and
+is written when the ledger is back: nothing is acknowledged to its broker before that."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ class Line(Generic[T, R]):
         self._waiting.clear()
 
 
-class Journal:
+class PushJournal:
     """The ledger, as pushing sees it."""
 
     def __init__(self, ledger: Ledger, on_trouble: Callable[[], None] = lambda: None) -> None:

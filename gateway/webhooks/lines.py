@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.forms import Outgoing
-from gateway.webhooks.items import Item
+from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.items import PushDelivery
 from gateway.webhooks.schedule import Ruling
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.sender import SendOutcome
 
 
 class Appetite(StrEnum):
@@ -44,7 +44,7 @@ class Hold:
         )
 
 
-class Line(Protocol):
+class PushSource(Protocol):
     """Where a target gets its messages from: one subscription."""
 
     name: str
@@ -54,19 +54,19 @@ class Line(Protocol):
         the loop's clock; None: it has none."""
         ...
 
-    def take(self, most: int) -> list[Item]:
+    def take(self, most: int) -> list[PushDelivery]:
         """The messages of the next request, at least one where it is ripe."""
         ...
 
-    def outgoing(self, item: Item) -> Outgoing:
+    def outgoing(self, item: PushDelivery) -> PushedMessage:
         """A message as the sender wants it."""
         ...
 
-    async def finished(self, items: Sequence[Item], outcome: Outcome, rulings: Sequence[Ruling]) -> None:
+    async def finished(self, items: Sequence[PushDelivery], outcome: SendOutcome, rulings: Sequence[Ruling]) -> None:
         """A request is over; returns when what follows is safe."""
         ...
 
-    def dropped(self, items: Sequence[Item]) -> None:
+    def dropped(self, items: Sequence[PushDelivery]) -> None:
         """A request was cut off: nothing is known of it."""
         ...
 
@@ -78,6 +78,8 @@ class Line(Protocol):
 class Send(Protocol):
     """What makes requests."""
 
-    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False) -> Outcome:
+    async def send(
+        self, endpoint: Endpoint, items: Sequence[PushedMessage], timestamp: int, fresh: bool = False
+    ) -> SendOutcome:
         """Never raises but CancelledError."""
         ...

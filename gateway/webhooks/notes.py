@@ -7,11 +7,11 @@ from typing import Any
 from msgspec import structs
 
 from gateway.core.arrivals import Arrival, Arrivals, printable
-from gateway.core.dead_letters import Place, died
+from gateway.core.dead_letters import DeadLetterDestination, died
 from gateway.ledger import EventKind, LogEntry
 from gateway.ledger.owed import BacklogSettlement, Ending, Owed
-from gateway.webhooks.items import Item
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.items import PushDelivery
+from gateway.webhooks.sender import SendOutcome
 
 REASON_MAX = 500
 """Longest reason in an event and in a row, in characters."""
@@ -24,7 +24,7 @@ class Notes:
         self._arrivals = arrivals
         self._endpoint = endpoint
 
-    def detail(self, item: Item, outcome: Outcome | None, **more: Any) -> dict[str, Any]:
+    def detail(self, item: PushDelivery, outcome: SendOutcome | None, **more: Any) -> dict[str, Any]:
         """What every event of an attempt says."""
         found: dict[str, Any] = {
             "subscription": self._arrivals.name,
@@ -41,7 +41,7 @@ class Notes:
             found["redelivered"] = True
         return {**found, **more}
 
-    def entry(self, item: Item, kind: EventKind, at: int, detail: dict[str, Any]) -> LogEntry:
+    def entry(self, item: PushDelivery, kind: EventKind, at: int, detail: dict[str, Any]) -> LogEntry:
         """An event. Of what the broker holds the ledger may not know the message yet."""
         arrival, arrivals = item.arrival, self._arrivals
         return LogEntry(
@@ -54,7 +54,7 @@ class Notes:
             arrivals.message(arrival) if arrival is not None else None,
         )
 
-    def entries(self, item: Item, kind: EventKind, at: int, detail: dict[str, Any]) -> list[LogEntry]:
+    def entries(self, item: PushDelivery, kind: EventKind, at: int, detail: dict[str, Any]) -> list[LogEntry]:
         """The event, and before it that the message came, where nobody told yet."""
         entry = self.entry(item, kind, at, detail)
         if item.arrival is None or not item.arrival.first:
@@ -64,12 +64,14 @@ class Notes:
             entry,
         ]
 
-    def died(self, item: Item, code: str) -> dict[str, Any]:
+    def died(self, item: PushDelivery, code: str) -> dict[str, Any]:
         """What events and rows say of a message that is given up, beside the reason."""
         arrivals = self._arrivals
         return died(code, arrivals.broker, arrivals.queue, item.exchange, item.routing_key)
 
-    def dead_lettered(self, item: Item, at: int, reason: str, place: Place, code: str) -> list[LogEntry]:
+    def dead_lettered(
+        self, item: PushDelivery, at: int, reason: str, place: DeadLetterDestination, code: str
+    ) -> list[LogEntry]:
         """The dead-letter place has it."""
         detail = self.detail(
             item,
@@ -83,7 +85,7 @@ class Notes:
         return self.entries(item, EventKind.DEAD_LETTERED, at, detail)
 
     def owed(
-        self, item: Item, arrival: Arrival, at: int, wait: float, reason: dict[str, Any], *, dead: bool = False
+        self, item: PushDelivery, arrival: Arrival, at: int, wait: float, reason: dict[str, Any], *, dead: bool = False
     ) -> Owed:
         """The row for what the broker held until now. Due ``wait`` seconds after ``at``."""
         return structs.replace(
@@ -96,12 +98,12 @@ class Notes:
         )
 
 
-def reason_of(item: Item, why: str, at: int, **more: Any) -> dict[str, Any]:
+def reason_of(item: PushDelivery, why: str, at: int, **more: Any) -> dict[str, Any]:
     """What a row says of its last attempt."""
     return {"reason": short(why), "attempt": item.attempt, "at": at, **more}
 
 
-def ended(item: Item, ending: Ending, *entries: LogEntry, **fields: Any) -> BacklogSettlement:
+def ended(item: PushDelivery, ending: Ending, *entries: LogEntry, **fields: Any) -> BacklogSettlement:
     """The settlement of a row that is out with us."""
     goes = item.size if ending is Ending.DONE else 0
     return BacklogSettlement(item.id, ending, item.lease, entries=entries, octets=goes, **fields)

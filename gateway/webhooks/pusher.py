@@ -43,20 +43,20 @@ from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Delivery
-from gateway.webhooks.counts import Counts
+from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.fates import GIVEN_UP, Fates
-from gateway.webhooks.forms import Outgoing
-from gateway.webhooks.items import Item, arrived, stored
-from gateway.webhooks.journal import Journal
+from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.items import PushDelivery, arrived, stored
+from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.lines import Appetite
 from gateway.webhooks.notes import ended
 from gateway.webhooks.replies import Replies
-from gateway.webhooks.schedule import Ruling, Verdict
-from gateway.webhooks.sender import Outcome
-from gateway.webhooks.shelf import Shelf
+from gateway.webhooks.schedule import AttemptOutcome, Ruling
+from gateway.webhooks.sender import SendOutcome
+from gateway.webhooks.shelf import EndpointBacklog
 from gateway.webhooks.states import PushState, PushStatus
-from gateway.webhooks.tap import Tap
-from gateway.webhooks.targets import Target, Targets
+from gateway.webhooks.tap import EndpointSource
+from gateway.webhooks.targets import PushTarget, Targets
 
 ALONE_FROM: Final = 3
 """From this attempt on a message is sent in a request of its own: one bad message must not take a batch with it."""
@@ -86,9 +86,9 @@ class Pusher:
         subscription: SubscriptionResource,
         parts: Parts,
         targets: Targets,
-        journal: Journal,
+        journal: PushJournal,
         replies: Replies,
-        counts: Counts,
+        counts: PushCounts,
     ) -> None:
         """
         Raises:
@@ -109,7 +109,7 @@ class Pusher:
         self._place = place_of(settings)
         self._ledger_first = settings.lease == "ledger"
         self._loop = asyncio.get_running_loop()
-        self._shelf = Shelf(
+        self._shelf = EndpointBacklog(
             parts.ledger,
             subscription.name,
             ordered=bool(settings.order_key),
@@ -128,14 +128,14 @@ class Pusher:
             gone=self._gone,
             settled=self._settled,
         )
-        self._tap = Tap(
+        self._tap = EndpointSource(
             subscription.name, self._upstream, self._queue, self._arrive, self._give_back_fresh, self._prepare
         )
         self._intake: Intake | None = None
-        self._target: Target | None = None
-        self._fresh: deque[Item] = deque()
+        self._target: PushTarget | None = None
+        self._fresh: deque[PushDelivery] = deque()
         """Held by the broker, and not begun."""
-        self._rows: deque[Item] = deque()
+        self._rows: deque[PushDelivery] = deque()
         """Claimed from the ledger, and not begun."""
         self._row_bytes = 0
         """Bytes of what was claimed: of those, and of those in requests under way."""
@@ -354,7 +354,7 @@ class Pusher:
         for item in rows:
             self._run(self._put_back(item, 0.0))
 
-    async def _put_back(self, item: Item, wait: float) -> None:
+    async def _put_back(self, item: PushDelivery, wait: float) -> None:
         """A row that was claimed, and not tried."""
         await self._journal.settle(ended(item, Ending.RETRY, attempt=item.attempt - 1, due_in=wait, front=not wait))
         self._shelf.expect(wait)
@@ -465,7 +465,7 @@ class Pusher:
         self._row_bytes += size
         self._part.add(size)
 
-    async def _bury(self, item: Item) -> None:
+    async def _bury(self, item: PushDelivery) -> None:
         """Bring it to the dead-letter place that did not take it before."""
         try:
             reason, code = (str(item.reason.get(name, "")) for name in ("reason", "code"))
@@ -488,9 +488,9 @@ class Pusher:
         """The ledger has room for one more that fails."""
         return self._shelf.count + self._under_way < self.settings.backlog_max
 
-    def take(self, most: int) -> list[Item]:
+    def take(self, most: int) -> list[PushDelivery]:
         """The messages of the next request."""
-        items: list[Item] = []
+        items: list[PushDelivery] = []
         while len(items) < most:
             item = self._next(alone=bool(items))
             if item is None:
@@ -505,7 +505,7 @@ class Pusher:
             self._poke()
         return items
 
-    def _next(self, *, alone: bool) -> Item | None:
+    def _next(self, *, alone: bool) -> PushDelivery | None:
         """Of what came from the broker and what came from the ledger, in turn. ``alone``: none that goes alone."""
         while self._rows or (self._fresh and self._may_begin):
             self._turn = not self._turn
@@ -521,9 +521,9 @@ class Pusher:
             return item
         return None
 
-    def outgoing(self, item: Item) -> Outgoing:
+    def outgoing(self, item: PushDelivery) -> PushedMessage:
         """A message as the sender wants it."""
-        return Outgoing(
+        return PushedMessage(
             id=id_text(item.id),
             message_id=id_text(item.message_id),
             subscription=self.name,
@@ -537,7 +537,7 @@ class Pusher:
             resent=item.resent,
         )
 
-    def dropped(self, items: Sequence[Item]) -> None:
+    def dropped(self, items: Sequence[PushDelivery]) -> None:
         """A request was cut off: nothing is known of it. What the broker holds goes back; a claim ends by itself."""
         self._under_way -= len(items)
         self._count_rows(-_of_rows(items))
@@ -546,7 +546,7 @@ class Pusher:
                 self._gone(item.arrival, Settlement.RELEASE)
         self._look_idle()
 
-    async def finished(self, items: Sequence[Item], outcome: Outcome, rulings: Sequence[Ruling]) -> None:
+    async def finished(self, items: Sequence[PushDelivery], outcome: SendOutcome, rulings: Sequence[Ruling]) -> None:
         """A request is over; returns when what follows is safe."""
         try:
             if len(items) == 1:
@@ -567,12 +567,12 @@ class Pusher:
         else:
             self._refill()
 
-    async def _finish(self, item: Item, outcome: Outcome, ruling: Ruling, *, single: bool) -> None:
-        if ruling.verdict is Verdict.DELIVERED:
+    async def _finish(self, item: PushDelivery, outcome: SendOutcome, ruling: Ruling, *, single: bool) -> None:
+        if ruling.verdict is AttemptOutcome.DELIVERED:
             endpoint = self._target.endpoint if self._target is not None else None
             reply = single and endpoint is not None and endpoint.settings.reply
             await self._fates.delivered(item, outcome, reply=reply)
-        elif ruling.verdict is Verdict.NOT_TRIED:
+        elif ruling.verdict is AttemptOutcome.NOT_TRIED:
             await self._not_tried(item, ruling.wait or 1.0)
         elif ruling.dead:
             self._fates.failed(ruling.why)
@@ -581,7 +581,7 @@ class Pusher:
             self._fates.failed(ruling.why)
             await self._fates.again(item, outcome, ruling.why, ruling.wait or 0.0)
 
-    async def _not_tried(self, item: Item, wait: float) -> None:
+    async def _not_tried(self, item: PushDelivery, wait: float) -> None:
         """We were too busy: it is no attempt."""
         if item.arrival is None:
             await self._put_back(item, wait)
@@ -666,7 +666,7 @@ class Pusher:
             self._idle.set()
 
 
-def _of_rows(items: Sequence[Item]) -> int:
+def _of_rows(items: Sequence[PushDelivery]) -> int:
     """The bytes of those that were claimed from the ledger."""
     return sum(item.size for item in items if item.arrival is None)
 

@@ -25,8 +25,8 @@ from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.tracing import trace_of
 from gateway.upstreams import Upstream
-from gateway.webhooks.items import Item
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.items import PushDelivery
+from gateway.webhooks.sender import SendOutcome
 
 CONFIRM_TIMEOUT: Final = 10.0
 """How long a reply waits for its confirm, in seconds."""
@@ -48,7 +48,7 @@ class Replies:
     def __init__(self, ids: MessageIds) -> None:
         self._ids = ids
 
-    async def send(self, upstream: Upstream, item: Item, outcome: Outcome) -> Told | None:
+    async def send(self, upstream: Upstream, item: PushDelivery, outcome: SendOutcome) -> Told | None:
         """Publish what the endpoint answered. None: nobody asked for it, or there is nothing to say. Else the event and
         its detail; without an event, why there is no reply."""
         try:
@@ -97,7 +97,7 @@ def _place(reply_to: ReplyTo) -> tuple[str, str]:
     return reply_to.exchange, reply_to.routing_key
 
 
-def _reply(asked: Properties, outcome: Outcome, notes: Mapping[str, str]) -> Message:
+def _reply(asked: Properties, outcome: SendOutcome, notes: Mapping[str, str]) -> Message:
     properties = Properties(
         content_type=_short(outcome.content_type),
         content_encoding=_short(outcome.content_encoding),

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.errors import ConfigurationError, EtagMismatch
 from gateway.ledger import Ledger, ResourceRecord
-from gateway.webhooks.documents import Spec, State, purposes_of
+from gateway.webhooks.documents import EndpointStateDocument, Spec, purposes_of
 from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.keys import purpose_of
 from gateway.webhooks.secrets import Seals, key_of
@@ -90,7 +90,7 @@ def _renewed(kind: str, resource: ResourceRecord, renew: Renew) -> dict[str, Any
                 spec.sealed = renew(purposes_of(resource.name, spec.settings), spec.sealed)
                 return {**resource.spec, "sealed": spec.sealed}
             return dict(resource.spec)
-        state = msgspec.convert(resource.spec, State)
+        state = msgspec.convert(resource.spec, EndpointStateDocument)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"it is of another release: {error}") from None
     keys = [renew((purpose_of(resource.name, key.scheme, key.id),), key.sealed) for key in state.keys]

@@ -49,7 +49,7 @@ Chance = Callable[[], float]
 """``random.Random().random``: from 0 to 1, without 1."""
 
 
-class Verdict(StrEnum):
+class AttemptOutcome(StrEnum):
     """What becomes of the message, and of its endpoint."""
 
     DELIVERED = "delivered"
@@ -74,7 +74,7 @@ class StatusRule:
 
     first: int
     last: int
-    verdict: Verdict
+    verdict: AttemptOutcome
     why: str
     asked: bool = False
     """Only where the answer has the header :data:`DROP_HEADER` with the value :data:`DROP`."""
@@ -85,37 +85,37 @@ DROP: Final = "drop"
 """Header of an answer, and its value, with which a receiver says that it wants the message never again."""
 
 STATUSES: Sequence[StatusRule] = (
-    StatusRule(200, 299, Verdict.DELIVERED, "success"),
-    StatusRule(400, 499, Verdict.DROP, "the receiver asked to drop the message", asked=True),
-    StatusRule(300, 399, Verdict.RETRY, "a redirect, which is never followed: correct the endpoint's URL"),
-    StatusRule(410, 410, Verdict.DISABLE, "the endpoint is gone and says so"),
-    StatusRule(429, 429, Verdict.PAUSE, "too many requests"),
-    StatusRule(503, 503, Verdict.PAUSE, "the endpoint is overloaded or under repair"),
-    StatusRule(200, 999, Verdict.RETRY, "the endpoint failed"),
+    StatusRule(200, 299, AttemptOutcome.DELIVERED, "success"),
+    StatusRule(400, 499, AttemptOutcome.DROP, "the receiver asked to drop the message", asked=True),
+    StatusRule(300, 399, AttemptOutcome.RETRY, "a redirect, which is never followed: correct the endpoint's URL"),
+    StatusRule(410, 410, AttemptOutcome.DISABLE, "the endpoint is gone and says so"),
+    StatusRule(429, 429, AttemptOutcome.PAUSE, "too many requests"),
+    StatusRule(503, 503, AttemptOutcome.PAUSE, "the endpoint is overloaded or under repair"),
+    StatusRule(200, 999, AttemptOutcome.RETRY, "the endpoint failed"),
 )
 """The first row that fits counts."""
 
-ERRORS: Mapping[type[GatewayError], tuple[Verdict, str]] = {
-    EncodeError: (Verdict.UNDELIVERABLE, "the request cannot be written"),
-    Overloaded: (Verdict.NOT_TRIED, "too many requests of ours are under way"),
-    ConfigurationError: (Verdict.RETRY, "a file of the endpoint's TLS settings is missing or wrong"),
-    AddressDenied: (Verdict.RETRY, "the guard does not let us call there"),
-    ResolveFailed: (Verdict.RETRY, "the host has no address"),
-    ConnectFailed: (Verdict.RETRY, "nobody took the connection"),
-    TlsFailed: (Verdict.RETRY, "TLS failed"),
-    OutboundTimeout: (Verdict.RETRY, "no whole answer in time"),
-    AnswerCut: (Verdict.RETRY, "the endpoint hung up"),
-    AnswerMalformed: (Verdict.RETRY, "the answer is no HTTP/1.1"),
-    AnswerHeadTooLarge: (Verdict.RETRY, "the head of the answer is too large"),
-    TokenRefused: (Verdict.RETRY, "there is no OAuth2 token for it"),
-    OutboundFailed: (Verdict.RETRY, "there is no answer"),
+ERRORS: Mapping[type[GatewayError], tuple[AttemptOutcome, str]] = {
+    EncodeError: (AttemptOutcome.UNDELIVERABLE, "the request cannot be written"),
+    Overloaded: (AttemptOutcome.NOT_TRIED, "too many requests of ours are under way"),
+    ConfigurationError: (AttemptOutcome.RETRY, "a file of the endpoint's TLS settings is missing or wrong"),
+    AddressDenied: (AttemptOutcome.RETRY, "the guard does not let us call there"),
+    ResolveFailed: (AttemptOutcome.RETRY, "the host has no address"),
+    ConnectFailed: (AttemptOutcome.RETRY, "nobody took the connection"),
+    TlsFailed: (AttemptOutcome.RETRY, "TLS failed"),
+    OutboundTimeout: (AttemptOutcome.RETRY, "no whole answer in time"),
+    AnswerCut: (AttemptOutcome.RETRY, "the endpoint hung up"),
+    AnswerMalformed: (AttemptOutcome.RETRY, "the answer is no HTTP/1.1"),
+    AnswerHeadTooLarge: (AttemptOutcome.RETRY, "the head of the answer is too large"),
+    TokenRefused: (AttemptOutcome.RETRY, "there is no OAuth2 token for it"),
+    OutboundFailed: (AttemptOutcome.RETRY, "there is no answer"),
 }
 """By the nearest class; what is not listed is a fault of ours and is tried again."""
 
 
-DEAD_CODES: Final[Mapping[Verdict, str]] = {
-    Verdict.DROP: "dropped_by_receiver",
-    Verdict.UNDELIVERABLE: "undeliverable",
+DEAD_CODES: Final[Mapping[AttemptOutcome, str]] = {
+    AttemptOutcome.DROP: "dropped_by_receiver",
+    AttemptOutcome.UNDELIVERABLE: "undeliverable",
 }
 """Verdict -> code of the dead letter; of any other verdict the schedule has no attempt left."""
 
@@ -124,7 +124,7 @@ DEAD_CODES: Final[Mapping[Verdict, str]] = {
 class Ruling:
     """What follows from one attempt."""
 
-    verdict: Verdict
+    verdict: AttemptOutcome
     why: str
     wait: float | None = None
     """Until the next attempt of this message, in seconds; None: there is none."""
@@ -134,7 +134,7 @@ class Ruling:
     @property
     def dead(self) -> bool:
         """Whether the message is given up: it can never be sent, or there is no attempt left."""
-        return self.wait is None and self.verdict not in (Verdict.DELIVERED, Verdict.DISABLE)
+        return self.wait is None and self.verdict not in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE)
 
     @property
     def code(self) -> str:
@@ -171,12 +171,12 @@ class Schedule:
         seconds since 1970; ``drop``: the answer asks to drop the message."""
         rule = rule_of(status, drop=drop)
         why = f"{status}: {rule.why}"
-        if rule.verdict in (Verdict.DELIVERED, Verdict.DISABLE, Verdict.DROP):
+        if rule.verdict in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE, AttemptOutcome.DROP):
             return Ruling(rule.verdict, why)
         asked = None if retry_after is None else parse_retry_after(retry_after, now)
         wait = self.before(attempt + 1, chance)
         pause = 0.0
-        if rule.verdict is Verdict.PAUSE:
+        if rule.verdict is AttemptOutcome.PAUSE:
             pause = asked if asked is not None else min(max(wait or 0.0, PAUSE_MIN), PAUSE_MAX)
         if wait is not None:
             wait = max(wait, asked or 0.0, pause)
@@ -185,11 +185,11 @@ class Schedule:
     def after_error(self, attempt: int, error: GatewayError, chance: Chance) -> Ruling:
         """What follows where there was no answer."""
         known = next((ERRORS[cls] for cls in type(error).__mro__ if cls in ERRORS), None)
-        verdict, what = known or (Verdict.RETRY, "a fault of the gateway")
+        verdict, what = known or (AttemptOutcome.RETRY, "a fault of the gateway")
         why = f"{what}: {error}"
-        if verdict is Verdict.UNDELIVERABLE:
+        if verdict is AttemptOutcome.UNDELIVERABLE:
             return Ruling(verdict, why)
-        if verdict is Verdict.NOT_TRIED:
+        if verdict is AttemptOutcome.NOT_TRIED:
             return Ruling(verdict, why, 1 + chance())
         return Ruling(verdict, why, self.before(attempt + 1, chance))
 

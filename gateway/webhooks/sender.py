@@ -1,6 +1,6 @@
 """One request to an endpoint: written in its form, signed, sent through the guard, and what came of it.
 
-Whatever goes wrong is part of the :class:`Outcome`; what it means for the message is judged elsewhere
+Whatever goes wrong is part of the :class:`SendOutcome`; what it means for the message is judged elsewhere
 (:mod:`gateway.webhooks.schedule`). One deadline covers everything, a token of OAuth2 included.
 
 Receivers know a repeat by its ``webhook-id``, so a request may go out twice where a kept connection was closed just
@@ -21,22 +21,22 @@ from gateway.errors import ConfigurationError, EncodeError, GatewayError, Outbou
 from gateway.outbound import GuardedTransport, HttpAnswer
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
-from gateway.webhooks.auth import Tokens, bearer, fixed
+from gateway.webhooks.auth import EndpointTokens, bearer, fixed
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.excerpts import excerpt, secrets_of
-from gateway.webhooks.forms import Header, Outgoing, Written, write
+from gateway.webhooks.forms import FormedRequest, Header, PushedMessage, write
 from gateway.webhooks.schedule import DROP_HEADER, STATUSES, asks_to_drop
 from gateway.webhooks.signing import ID, TIMESTAMP, sign
-from gateway.webhooks.traces import Push, Traces
+from gateway.webhooks.traces import PushTrace, PushTraces
 
-__all__ = ["Outcome", "Outgoing", "Sender"]
+__all__ = ["PushedMessage", "SendOutcome", "Sender"]
 
 NO_TLS: Final = EndpointTls()
 UNAUTHORIZED: Final = 401
 SUCCESS: Final = STATUSES[0]
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class SendOutcome(msgspec.Struct, kw_only=True):
     """What came of a request: a status or an error; or neither, where no message could be sent in this form."""
 
     id: str = ""
@@ -70,12 +70,12 @@ class Sender:
     """Makes requests."""
 
     def __init__(
-        self, transport: GuardedTransport, tokens: Tokens | None = None, *, traces: Traces | None = None
+        self, transport: GuardedTransport, tokens: EndpointTokens | None = None, *, traces: PushTraces | None = None
     ) -> None:
         """``traces`` None: nothing is traced."""
         self._transport = transport
         self._traces = traces
-        self._tokens = tokens if tokens is not None else Tokens(transport)
+        self._tokens = tokens if tokens is not None else EndpointTokens(transport)
 
     async def close(self) -> None:
         """Ask for no tokens any more. The transport is closed by whoever made it."""
@@ -84,11 +84,11 @@ class Sender:
     async def send(
         self,
         endpoint: Endpoint,
-        items: Sequence[Outgoing],
+        items: Sequence[PushedMessage],
         timestamp: int,
         fresh: bool = False,
         client: ShareHolder | None = None,
-    ) -> Outcome:
+    ) -> SendOutcome:
         """Send messages as one request. Never raises but CancelledError.
 
         Args:
@@ -97,8 +97,8 @@ class Sender:
             fresh: on a connection of its own.
         """
         began = clock.monotonic()
-        outcome = Outcome()
-        push: Push | None = None
+        outcome = SendOutcome()
+        push: PushTrace | None = None
         try:
             push = self._traces.begin(endpoint, items) if self._traces is not None else None
             written = write(endpoint.settings, items)
@@ -125,7 +125,7 @@ class Sender:
         return outcome
 
     @staticmethod
-    def _note(outcome: Outcome, answer: HttpAnswer) -> None:
+    def _note(outcome: SendOutcome, answer: HttpAnswer) -> None:
         outcome.status = answer.status
         outcome.body, outcome.truncated, outcome.resent = answer.body, answer.truncated, answer.resent
         outcome.retry_after = _value(answer, b"retry-after")
@@ -136,7 +136,7 @@ class Sender:
     async def _send(
         self,
         endpoint: Endpoint,
-        written: Written,
+        written: FormedRequest,
         timestamp: int,
         began: float,
         told: Sequence[Header],
@@ -196,7 +196,7 @@ def endpoint_client(name: str) -> ShareHolder:
     return ShareHolder(name, kind="endpoint")
 
 
-def _signed(endpoint: Endpoint, written: Written, timestamp: int) -> list[Header]:
+def _signed(endpoint: Endpoint, written: FormedRequest, timestamp: int) -> list[Header]:
     """The headers of Standard Webhooks; without keys the id and the time alone."""
     keys = endpoint.signing_keys(timestamp)
     missing = set(endpoint.settings.signing).difference(key.scheme for key in keys)

@@ -35,7 +35,7 @@ COUNT_EVERY = 5.0
 """How often it is counted anew what the ledger holds while that is too much, in seconds."""
 
 
-class Shelf:
+class EndpointBacklog:
     """The ledger's rows of one subscription."""
 
     def __init__(

@@ -51,7 +51,7 @@ Random = Callable[[int], bytes]
 """So many random octets: ``secrets.token_bytes``."""
 
 
-class SigningKey(Protocol):
+class Signer(Protocol):
     """Makes signatures."""
 
     @property
@@ -202,7 +202,7 @@ class SecretKey:
         return self._key.sign(text)
 
 
-def sign(keys: Sequence[SigningKey], message_id: str, timestamp: int, body: bytes) -> list[tuple[bytes, bytes]]:
+def sign(keys: Sequence[Signer], message_id: str, timestamp: int, body: bytes) -> list[tuple[bytes, bytes]]:
     """The three headers of one attempt.
 
     Args:
@@ -223,7 +223,7 @@ def sign(keys: Sequence[SigningKey], message_id: str, timestamp: int, body: byte
     return [(ID, name), (TIMESTAMP, b"%d" % timestamp), (SIGNATURE, signatures.encode())]
 
 
-class Verdict(StrEnum):
+class SignatureOutcome(StrEnum):
     """What a receiver finds."""
 
     VALID = "valid"
@@ -244,16 +244,16 @@ def verify(
     body: bytes,
     now: float,
     tolerance: float = TOLERANCE,
-) -> Verdict:
+) -> SignatureOutcome:
     """Judge a request as its receiver. ``headers`` have lower-case names; ``now`` is in seconds since 1970."""
     name, stamp, listed = headers.get(ID), headers.get(TIMESTAMP), headers.get(SIGNATURE)
     if not name or stamp is None or listed is None or not _SECONDS.fullmatch(stamp):
-        return Verdict.UNSIGNED
+        return SignatureOutcome.UNSIGNED
     age = now - int(stamp)
     if age > tolerance:
-        return Verdict.TOO_OLD
+        return SignatureOutcome.TOO_OLD
     if age < -tolerance:
-        return Verdict.TOO_NEW
+        return SignatureOutcome.TOO_NEW
     text = b".".join((name, stamp, body))
     for each in listed.split(b" ", KEYS_MAX)[:KEYS_MAX]:
         scheme, _, encoded = each.partition(b",")
@@ -262,8 +262,8 @@ def verify(
         except binascii.Error:
             continue  # a scheme of its own may look like anything
         if any(key.scheme.encode() == scheme and key.verifies(text, signature) for key in keys):
-            return Verdict.VALID
-    return Verdict.MISMATCH
+            return SignatureOutcome.VALID
+    return SignatureOutcome.MISMATCH
 
 
 def public_key_set(keys: Sequence[PublicKey]) -> dict[str, Any]:

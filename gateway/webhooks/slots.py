@@ -57,7 +57,7 @@ SHARES: Final[Mapping[Health, float]] = {
 """The part of all places that a class and those below it may hold together."""
 
 
-class Lane:
+class EndpointSlots:
     """One endpoint: its class, its window and its requests under way. Made by :meth:`Slots.lane`."""
 
     __slots__ = ("_begun", "_slots", "called", "concurrency", "failures", "health", "queued", "ready", "window")
@@ -131,8 +131,8 @@ class Slots:
         self.held = [0] * len(Health)
         """Requests under way, by class."""
         self._most = [max(1, int(places * SHARES[health])) for health in Health]
-        self._lines: list[deque[Lane]] = [deque() for _ in Health]
-        self.busy: dict[Lane, None] = {}
+        self._lines: list[deque[EndpointSlots]] = [deque() for _ in Health]
+        self.busy: dict[EndpointSlots, None] = {}
         """Those that have requests under way."""
         self.rest: Callable[[], None] | None = None
         """Called when an endpoint that fails begins a request; another one may when :meth:`rested` was called. None:
@@ -147,9 +147,9 @@ class Slots:
         """Requests under way."""
         return sum(self.held)
 
-    def lane(self, concurrency: int, ready: Callable[[], None]) -> Lane:
+    def lane(self, concurrency: int, ready: Callable[[], None]) -> EndpointSlots:
         """A new endpoint."""
-        return Lane(self, concurrency, ready)
+        return EndpointSlots(self, concurrency, ready)
 
     def may(self, health: Health) -> bool:
         """Whether an endpoint of this class may begin a request."""
@@ -162,7 +162,7 @@ class Slots:
                 return False
         return True
 
-    def ask(self, lane: Lane) -> bool:
+    def ask(self, lane: EndpointSlots) -> bool:
         """Whether it may begin a request now. If not, it waits in line, and ``lane.ready`` is called; unless its window
         is full: then it asks again when one of its requests is over."""
         if not lane.room:
@@ -177,14 +177,14 @@ class Slots:
             self._lines[lane.health].append(lane)
         return False
 
-    def leave(self, lane: Lane) -> None:
+    def leave(self, lane: EndpointSlots) -> None:
         """It wants no place any more: it leaves the line."""
         if lane.queued:
             lane.queued = False
             self._lines[lane.health].remove(lane)
 
-    def begin(self, lane: Lane, now: float) -> int:
-        """See :meth:`Lane.begin`."""
+    def begin(self, lane: EndpointSlots, now: float) -> int:
+        """See :meth:`EndpointSlots.begin`."""
         self._number += 1
         lane._begun[self._number] = now
         self.busy[lane] = None
@@ -198,14 +198,14 @@ class Slots:
         """The rest is over. Whoever waits is not called yet: see :meth:`serve`."""
         self._resting = False
 
-    def end(self, lane: Lane, number: int) -> None:
-        """See :meth:`Lane.end`. Whoever waits is not called yet: see :meth:`serve`."""
+    def end(self, lane: EndpointSlots, number: int) -> None:
+        """See :meth:`EndpointSlots.end`. Whoever waits is not called yet: see :meth:`serve`."""
         del lane._begun[number]
         self.held[lane.health] -= 1
         if not lane._begun:
             del self.busy[lane]
 
-    def move(self, lane: Lane, health: Health) -> None:
+    def move(self, lane: EndpointSlots, health: Health) -> None:
         """It changes its class, and what it has under way changes with it; in line it goes to the end."""
         if health is lane.health:
             return

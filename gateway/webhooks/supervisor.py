@@ -21,10 +21,10 @@ from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import wall_time
 from gateway.runtime.ids import fraction
 from gateway.telemetry import log
-from gateway.webhooks.counts import Counts
+from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.endpoints import Endpoints
-from gateway.webhooks.journal import Journal
+from gateway.webhooks.endpoints import EndpointRegistry
+from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.lines import Send
 from gateway.webhooks.pusher import Pusher
 from gateway.webhooks.replies import Replies
@@ -50,7 +50,7 @@ class Pushes:
     def __init__(
         self,
         gateway: Gateway,
-        endpoints: Endpoints,
+        endpoints: EndpointRegistry,
         sender: Send,
         *,
         places: int = PLACES,
@@ -65,8 +65,8 @@ class Pushes:
         """
         self._gateway = gateway
         self._endpoints = endpoints
-        self._counts = Counts(gateway.metrics)
-        self._journal = Journal(gateway.ledger, self._look)
+        self._counts = PushCounts(gateway.metrics)
+        self._journal = PushJournal(gateway.ledger, self._look)
         self._replies = Replies(gateway.ids)
         self.targets = Targets(
             endpoints.get,

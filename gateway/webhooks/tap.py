@@ -29,7 +29,7 @@ SETTLE_WITHIN: Final = 1_500.0
 a delivery be out, but longer than a ledger is away as a rule."""
 
 
-class Tap:
+class EndpointSource:
     """The consumer of one queue."""
 
     def __init__(

@@ -1,9 +1,9 @@
 """The endpoints at work: what goes to each of them, when, and how it is doing.
 
-A :class:`Target` is one endpoint that messages are pushed to, for however many subscriptions. It begins a request when
-nothing holds it (:class:`~gateway.webhooks.lines.Hold`), a :class:`~gateway.webhooks.lines.Line` of it has messages,
-its window has room, and there is a place for it among all requests (:mod:`gateway.webhooks.slots`). Lines take turns, a
-request at a time.
+A :class:`PushTarget` is one endpoint that messages are pushed to, for however many subscriptions. It begins a request
+when nothing holds it (:class:`~gateway.webhooks.lines.Hold`), a :class:`~gateway.webhooks.lines.PushSource` of it has
+messages, its window has room, and there is a place for it among all requests (:mod:`gateway.webhooks.slots`). Lines
+take turns, a request at a time.
 
 What holds a target, in the order in which it is asked::
 
@@ -29,13 +29,13 @@ from gateway.errors import GatewayError, NoSuchEndpoint
 from gateway.runtime.clock import clock, wall_time
 from gateway.telemetry import log
 from gateway.webhooks.breaker import Breaker, BreakerSettings, BreakerState
-from gateway.webhooks.counts import Counts
+from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.forms import BATCHED
-from gateway.webhooks.items import Item
-from gateway.webhooks.lines import Appetite, Hold, Line, Send
-from gateway.webhooks.schedule import DELAYS, PAUSE_MAX, Chance, Ruling, Schedule, Verdict
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.items import PushDelivery
+from gateway.webhooks.lines import Appetite, Hold, PushSource, Send
+from gateway.webhooks.schedule import DELAYS, PAUSE_MAX, AttemptOutcome, Chance, Ruling, Schedule
+from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.slots import Health, Slots
 
 LOOK_EVERY: Final = 0.25
@@ -62,7 +62,7 @@ class Targets:
         find: Callable[[str], Coroutine[Any, Any, Endpoint]],
         disable: Callable[[str, str], Coroutine[Any, Any, object]],
         sender: Send,
-        counts: Counts,
+        counts: PushCounts,
         *,
         places: int,
         chance: Chance,
@@ -86,7 +86,7 @@ class Targets:
         self.writable = writable
         self.slots = Slots(places)
         self.slots.rest = self._rest
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, PushTarget] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._tick: asyncio.TimerHandle | None = None
         self._resting: asyncio.TimerHandle | None = None
@@ -95,20 +95,20 @@ class Targets:
     def __len__(self) -> int:
         return len(self._targets)
 
-    def get(self, name: str) -> Target | None:
+    def get(self, name: str) -> PushTarget | None:
         """A target that is at work."""
         return self._targets.get(name)
 
-    async def join(self, name: str, line: Line) -> Target:
+    async def join(self, name: str, line: PushSource) -> PushTarget:
         """Have a line served by an endpoint. One that is not there, or cannot be read now, holds its lines."""
         target = self._targets.get(name)
         if target is None:
-            target = self._targets[name] = Target(name, self)
+            target = self._targets[name] = PushTarget(name, self)
             await target.reload()
         target.lines.append(line)
         return target
 
-    async def cut(self, target: Target, line: Line) -> None:
+    async def cut(self, target: PushTarget, line: PushSource) -> None:
         """A line is served no more, and its requests are cut off. A target without lines is forgotten, with all that
         was known of its health."""
         await target.remove(line)
@@ -173,7 +173,7 @@ class Targets:
             await asyncio.wait(self._tasks)
 
 
-class Target:
+class PushTarget:
     """One endpoint at work. All methods belong to the event loop."""
 
     def __init__(self, name: str, targets: Targets) -> None:
@@ -182,7 +182,7 @@ class Target:
         self.schedule = Schedule()
         self.breaker = Breaker()
         self.lane = targets.slots.lane(1, self.pump)
-        self.lines: deque[Line] = deque()
+        self.lines: deque[PushSource] = deque()
         """Those that it serves; the one whose turn is next comes first."""
         self.trouble = "it was not read yet"
         """Why there is no endpoint."""
@@ -205,7 +205,7 @@ class Target:
         """Its last request was the end of its connection."""
         self._proven = False
         """It has taken something."""
-        self._requests: dict[asyncio.Task[None], Line] = {}
+        self._requests: dict[asyncio.Task[None], PushSource] = {}
         self._closed = False
 
     # --------------------------------------------------------------------------------------------- settings
@@ -321,7 +321,7 @@ class Target:
 
     # -------------------------------------------------------------------------------------------- requests
 
-    async def remove(self, line: Line) -> None:
+    async def remove(self, line: PushSource) -> None:
         """Serve it no more; what is under way is cut off."""
         if line in self.lines:
             self.lines.remove(line)
@@ -371,7 +371,7 @@ class Target:
             self._requests[task] = line
             task.add_done_callback(self._requests.pop)
 
-    def _next_line(self, most: int, wait: float) -> tuple[Line | None, float | None]:
+    def _next_line(self, most: int, wait: float) -> tuple[PushSource | None, float | None]:
         """The next line that has a request's worth; None, and when one will have it."""
         now = clock.monotonic()
         soonest: float | None = None
@@ -384,7 +384,7 @@ class Target:
             soonest = at if soonest is None else min(soonest, at)
         return None, soonest
 
-    async def _request(self, endpoint: Endpoint, line: Line, items: list[Item], number: int) -> None:
+    async def _request(self, endpoint: Endpoint, line: PushSource, items: list[PushDelivery], number: int) -> None:
         targets = self._targets
         begun = clock.monotonic()
         try:
@@ -402,7 +402,7 @@ class Target:
         self._learn(rulings, outcome, number, begun, now)
         targets.counts.request(self.name, rulings, now - begun)
         targets.counts.retried(outcome, sum(each.wait is not None for each in rulings))
-        self._gone = next((each.why for each in rulings if each.verdict is Verdict.DISABLE), self._gone)
+        self._gone = next((each.why for each in rulings if each.verdict is AttemptOutcome.DISABLE), self._gone)
         targets.slots.serve()
         self.look()
         if self._gone:
@@ -410,19 +410,19 @@ class Target:
         await line.finished(items, outcome, rulings)
         self.look()
 
-    def _rule(self, item: Item, index: int, outcome: Outcome) -> Ruling:
+    def _rule(self, item: PushDelivery, index: int, outcome: SendOutcome) -> Ruling:
         targets = self._targets
         if index in outcome.undeliverable:
-            return Ruling(Verdict.UNDELIVERABLE, outcome.undeliverable[index])
+            return Ruling(AttemptOutcome.UNDELIVERABLE, outcome.undeliverable[index])
         if outcome.error is not None:
             return self.schedule.after_error(item.attempt, outcome.error, targets.chance)
         return self.schedule.after_status(
             item.attempt, outcome.status or 0, outcome.retry_after, targets.clock(), targets.chance, drop=outcome.drop
         )
 
-    def _learn(self, rulings: Sequence[Ruling], outcome: Outcome, number: int, begun: float, now: float) -> None:
+    def _learn(self, rulings: Sequence[Ruling], outcome: SendOutcome, number: int, begun: float, now: float) -> None:
         """What the outcome says of the endpoint."""
-        told = next((each for each in rulings if each.verdict is not Verdict.UNDELIVERABLE), None)
+        told = next((each for each in rulings if each.verdict is not AttemptOutcome.UNDELIVERABLE), None)
         good = _GOOD[told.verdict] if told is not None else None
         self.lane.end(number, good, now)
         if good is None or told is None:
@@ -484,14 +484,14 @@ class Target:
             self._timer = None
 
 
-_GOOD: Final[dict[Verdict, bool | None]] = {
-    Verdict.DELIVERED: True,
-    Verdict.DROP: True,
-    Verdict.RETRY: False,
-    Verdict.PAUSE: False,
-    Verdict.DISABLE: False,
-    Verdict.UNDELIVERABLE: None,
-    Verdict.NOT_TRIED: None,
+_GOOD: Final[dict[AttemptOutcome, bool | None]] = {
+    AttemptOutcome.DELIVERED: True,
+    AttemptOutcome.DROP: True,
+    AttemptOutcome.RETRY: False,
+    AttemptOutcome.PAUSE: False,
+    AttemptOutcome.DISABLE: False,
+    AttemptOutcome.UNDELIVERABLE: None,
+    AttemptOutcome.NOT_TRIED: None,
 }
 """What a verdict says of the endpoint; None: nothing."""
 

@@ -15,17 +15,17 @@ from gateway.outbound.hosts import split_url
 from gateway.tracing import Span, TraceContext, Tracer, header_pairs, names, of_message
 from gateway.upstreams import Upstream
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.forms import Header, Outgoing
+from gateway.webhooks.forms import Header, PushedMessage
 
 
-class Traces:
+class PushTraces:
     """What makes them."""
 
     def __init__(self, tracer: Tracer, brokers: Mapping[str, Upstream]) -> None:
         self._tracer = tracer
         self._brokers = brokers
 
-    def begin(self, endpoint: Endpoint, items: Sequence[Outgoing]) -> Push:
+    def begin(self, endpoint: Endpoint, items: Sequence[PushedMessage]) -> PushTrace:
         """A request begins."""
         tracer = self._tracer
         contexts = [context for item in items if (context := of_message(item.message)) is not None]
@@ -38,7 +38,7 @@ class Traces:
             always=parent is None and bool(seen),
         )  # fmt: skip
         if span is None:
-            return Push(None, None, self._headers(endpoint, parent))
+            return PushTrace(None, None, self._headers(endpoint, parent))
         span.attributes = receiving(
             row, self._brokers.get(first.broker), first.exchange, first.routing_key, first.queue, first.message_id,
             sum(len(item.message.body) for item in items),
@@ -54,7 +54,7 @@ class Traces:
             del span.attributes[names.MESSAGE_ID]
         post = tracer.begin(names.POST.name, names.POST.kind, span.context, _of_endpoint(endpoint))
         assert post is not None  # its parent is seen
-        return Push(span, post, self._headers(endpoint, post.context))
+        return PushTrace(span, post, self._headers(endpoint, post.context))
 
     def _headers(self, endpoint: Endpoint, context: TraceContext | None) -> list[Header]:
         """What tells the endpoint; nothing where its own headers do."""
@@ -65,7 +65,7 @@ class Traces:
         return header_pairs(context)
 
 
-class Push:
+class PushTrace:
     """One request."""
 
     __slots__ = ("_post", "_process", "headers")

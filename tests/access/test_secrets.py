@@ -19,7 +19,7 @@ from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
 from gateway.ledger.audit import PURPOSE
 from gateway.webhooks import resealing
-from gateway.webhooks.documents import Documents, State
+from gateway.webhooks.documents import Documents, EndpointStateDocument
 from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.keys import make, seal
 from gateway.webhooks.secrets import Seals
@@ -38,7 +38,7 @@ async def fill(ledger: Ledger, seals: Seals, names: tuple[str, ...] = ("a", "b")
         spec = msgspec.to_builtins(documents.spec(name, settings))
         await ledger.put_resource(ENDPOINT_RESOURCE, name, spec)
         keys = [make(scheme, lambda size: bytes(range(size)), 1.0) for scheme in ("v1", "v1a")]
-        state = State(keys=seal(seals, name, keys, ()))
+        state = EndpointStateDocument(keys=seal(seals, name, keys, ()))
         await ledger.put_resource(STATE, name, msgspec.to_builtins(state))
         told += [str(key.key) for key in keys]
     return told

@@ -14,7 +14,7 @@ from gateway.api.subscription_scopes import NEEDS
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
 from tests.api.conftest import problem
@@ -35,7 +35,7 @@ async def make(gateway: Gateway, upstream: FakeUpstream) -> Any:
         "hook": EndpointSettings(url="https://hook.example/", signing=("v1a",)),
         "answers": EndpointSettings(url="https://hook.example/", signing=("v1a",), reply=True),
     }
-    endpoints = Endpoints(gateway.ledger, configured, sender, transport, Seals([bytes(32)]))
+    endpoints = EndpointRegistry(gateway.ledger, configured, sender, transport, Seals([bytes(32)]))
     await endpoints.start()
 
     def client(*scopes: str) -> httpx.AsyncClient:

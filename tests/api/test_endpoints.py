@@ -21,7 +21,7 @@ from gateway.budgets import BudgetBounds
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings
 from gateway.core import Gateway
 from gateway.outbound import GuardedTransport, OutboundRules
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
 from tests.api.conftest import problem
@@ -36,11 +36,11 @@ SHOP, KEYS = "/v1/endpoints/shop", "/.well-known/webhook-keys"
 @pytest.fixture
 async def endpoints(
     gateway: Gateway, make: Callable[..., GuardedTransport], server: Server
-) -> AsyncIterator[Endpoints]:
+) -> AsyncIterator[EndpointRegistry]:
     transport = make()
     sender = Sender(transport)
     configured = {"file": EndpointSettings(url=server.url("/200"), signing=("v1a",))}
-    found = Endpoints(gateway.ledger, configured, sender, transport, Seals([bytes(32)]))
+    found = EndpointRegistry(gateway.ledger, configured, sender, transport, Seals([bytes(32)]))
     await found.start()
     yield found
     await found.close()
@@ -48,7 +48,7 @@ async def endpoints(
 
 
 @pytest.fixture
-async def client(gateway: Gateway, endpoints: Endpoints) -> AsyncIterator[httpx.AsyncClient]:
+async def client(gateway: Gateway, endpoints: EndpointRegistry) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(Api(gateway, HttpSettings(), endpoints=endpoints))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
@@ -148,7 +148,7 @@ async def test_what_the_file_defines_is_read_only(client: httpx.AsyncClient, ser
     assert (await client.post("/v1/endpoints/file:pause")).json()["state"] == "paused"
 
 
-async def test_pause_resume_enable(client: httpx.AsyncClient, server: Server, endpoints: Endpoints) -> None:
+async def test_pause_resume_enable(client: httpx.AsyncClient, server: Server, endpoints: EndpointRegistry) -> None:
     await client.put(SHOP, json={"url": server.url("/200")})
     assert (await client.post(f"{SHOP}:pause")).json()["state"] == "paused"
     assert (await client.post(f"{SHOP}:resume")).json()["state"] == "active"
@@ -227,7 +227,7 @@ async def test_verify(client: httpx.AsyncClient, server: Server) -> None:
     assert "answered OPTIONS with 404" in found["reason"]
 
 
-async def test_only_for_admin(gateway: Gateway, endpoints: Endpoints) -> None:
+async def test_only_for_admin(gateway: Gateway, endpoints: EndpointRegistry) -> None:
     keys = [ApiKeySettings(name="caller", key="secret", scopes=("publish:*/*", "consume:*/*"))]
     transport = httpx.ASGITransport(Api(gateway, HttpSettings(), keys, endpoints=endpoints))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client:
@@ -244,7 +244,9 @@ async def test_a_gateway_that_pushes_nothing(gateway: Gateway) -> None:
         assert (await client.get(KEYS)).json() == {"keys": []}
 
 
-async def test_a_patch_keeps_the_secrets(client: httpx.AsyncClient, server: Server, endpoints: Endpoints) -> None:
+async def test_a_patch_keeps_the_secrets(
+    client: httpx.AsyncClient, server: Server, endpoints: EndpointRegistry
+) -> None:
     problem(await client.patch(SHOP, json={"rate": 2}), 404, "endpoint_not_found")
     auth = {"kind": "bearer", "secret": "s3cret"}
     made = await client.put(SHOP, json={"url": server.url("/200"), "auth": auth})
@@ -270,7 +272,7 @@ async def test_only_an_admin_learns_how_a_name_resolves(
 
     transport = make(OutboundRules(), resolve=resolve)
     sender = Sender(transport)
-    found = Endpoints(gateway.ledger, {}, sender, transport, Seals([bytes(32)]))
+    found = EndpointRegistry(gateway.ledger, {}, sender, transport, Seals([bytes(32)]))
     await found.start()
     keys = [
         ApiKeySettings(name="low", key="low", scopes=("endpoint:*",)),
@@ -296,7 +298,7 @@ async def test_only_an_admin_learns_how_a_name_resolves(
 
 
 @asynccontextmanager
-async def two_keys(gateway: Gateway, endpoints: Endpoints, url: str) -> AsyncIterator[httpx.AsyncClient]:
+async def two_keys(gateway: Gateway, endpoints: EndpointRegistry, url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API, two keys, and an endpoint for each."""
     keys = [ApiKeySettings(name=name, key=f"{name}-secret", scopes=("endpoint:*",)) for name in ("mallory", "alice")]
     transport = httpx.ASGITransport(Api(gateway, HttpSettings(), keys, endpoints=endpoints))
@@ -313,7 +315,7 @@ def _key(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("verb", ["test", "verify"])
 async def test_one_client_has_its_share_of_the_requests_to_endpoints(
-    gateway: Gateway, endpoints: Endpoints, server: Server, verb: str
+    gateway: Gateway, endpoints: EndpointRegistry, server: Server, verb: str
 ) -> None:
     gateway.budgets.configure(BudgetBounds(0.5, 0.0, {"outbound_requests": 4}))
     async with two_keys(gateway, endpoints, server.url("/never")) as client:
@@ -333,7 +335,7 @@ async def test_one_client_has_its_share_of_the_requests_to_endpoints(
 
 
 async def test_names_that_nobody_answers_hold_up_nobody_else(
-    gateway: Gateway, endpoints: Endpoints, server: Server, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, endpoints: EndpointRegistry, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     getaddrinfo = socket.getaddrinfo

@@ -12,7 +12,7 @@ import pytest
 from gateway.api.app import Api
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.errors import ConfigurationError
-from gateway.taps import Taps
+from gateway.taps import TapSupervisor
 from tests.api.conftest import problem
 from tests.taps.conftest import House, house, tap_settings
 
@@ -136,7 +136,7 @@ async def test_taps_of_the_configuration_file(house: House) -> None:
 
 async def test_a_wrong_tap_in_the_configuration_file(house: House) -> None:
     with pytest.raises(ConfigurationError, match=r"taps\.orders\.no broker 'missing'"):
-        await Taps(house.gateway, {"orders": tap_settings(broker="missing")}).start()
+        await TapSupervisor(house.gateway, {"orders": tap_settings(broker="missing")}).start()
 
 
 async def test_a_patch(client: httpx.AsyncClient) -> None:

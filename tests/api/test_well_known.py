@@ -7,7 +7,7 @@ from base64 import b64decode, urlsafe_b64decode
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from gateway.webhooks.endpoints import Endpoints
+from gateway.webhooks.endpoints import EndpointRegistry
 from tests.api.test_endpoints import KEYS, SHOP, client, endpoints, make, server
 from tests.outbound.endpoint import Endpoint as Server
 
@@ -42,7 +42,9 @@ async def test_all_keys_and_nothing_else(client: httpx.AsyncClient, server: Serv
     assert (await client.get(KEYS, params={"kid": "none"})).json() == {"keys": []}
 
 
-async def test_who_has_it_already_is_told_so(client: httpx.AsyncClient, server: Server, endpoints: Endpoints) -> None:
+async def test_who_has_it_already_is_told_so(
+    client: httpx.AsyncClient, server: Server, endpoints: EndpointRegistry
+) -> None:
     first = await client.get(KEYS)
     same = await client.get(KEYS, headers={"if-none-match": f'"other", {first.headers["etag"]}'})
     assert (same.status_code, same.content) == (304, b"")

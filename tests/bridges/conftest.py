@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.bridges import Bridges, BridgeState, BridgeStatus
+from gateway.bridges import BridgeState, BridgeStatus, BridgeSupervisor
 from gateway.broker.server import EmbeddedBroker, Listener
 from gateway.config import BridgeSettings, BrokerSettings, EmbeddedSettings, LedgerSettings
 from gateway.core import Gateway
@@ -43,7 +43,7 @@ class Estate:
         self.upstreams: dict[str, Upstream] = {}
         self.ledger: Ledger
         self.gateway: Gateway
-        self.bridges: Bridges
+        self.bridges: BridgeSupervisor
         self._listened: dict[str, int] = {}
         self._counter = 0
         self.refused: set[str] = set()
@@ -69,7 +69,7 @@ class Estate:
         await self.gateway.start()
         for upstream in self.upstreams.values():
             assert await upstream.wait_up(30), upstream.reason
-        self.bridges = Bridges(self.gateway, configured or {})
+        self.bridges = BridgeSupervisor(self.gateway, configured or {})
         await self.bridges.start()
 
     def upstream(self, name: str, version: str, **options: Any) -> Upstream:

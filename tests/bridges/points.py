@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.ledger import BranchStatus
 from gateway.ledger.branches import BranchStore as Register
-from gateway.upstreams.branches import Branch, Worker
+from gateway.upstreams.branches import BranchWorker, UpstreamBranch
 from tests.bridges.conftest import Estate
 
 
@@ -45,13 +45,13 @@ def after(original: Callable[..., Awaitable[Any]], hold: Hold) -> Callable[..., 
 
 
 POINTS: dict[str, tuple[Any, str, Callable[..., Any], BranchStatus, int]] = {
-    "before start": (Worker, "begin", before, BranchStatus.BEGUN, 0),
-    "after start": (Branch, "started", after, BranchStatus.BEGUN, 0),
-    "after transfers": (Branch, "end", before, BranchStatus.BEGUN, 0),
-    "after end": (Branch, "end", after, BranchStatus.BEGUN, 0),
-    "after prepare": (Branch, "prepare", after, BranchStatus.BEGUN, 1),
+    "before start": (BranchWorker, "begin", before, BranchStatus.BEGUN, 0),
+    "after start": (UpstreamBranch, "started", after, BranchStatus.BEGUN, 0),
+    "after transfers": (UpstreamBranch, "end", before, BranchStatus.BEGUN, 0),
+    "after end": (UpstreamBranch, "end", after, BranchStatus.BEGUN, 0),
+    "after prepare": (UpstreamBranch, "prepare", after, BranchStatus.BEGUN, 1),
     "after the ledger's write": (Register, "decide", after, BranchStatus.DECIDED, 1),
-    "after commit": (Branch, "commit", after, BranchStatus.DECIDED, 0),
+    "after commit": (UpstreamBranch, "commit", after, BranchStatus.DECIDED, 0),
     "after the ledger's second write": (Register, "finish", after, BranchStatus.BEGUN, 0),
 }
 """Where a process ends: what is called there, and what ledger and target know then: the status of the branch, and how

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.bridges import compare
-from gateway.bridges.compare import Known, Pile, Report, Window, beside, target_of
-from gateway.bridges.routes import Route
+from gateway.bridges.compare import LedgerPiles, Pile, Report, SideMessage, beside, target_of
+from gateway.bridges.routes import BridgeRoute
 from gateway.core.consuming import own_id
 from gateway.errors import EncodeError, NoSuchBridge, NotFound, Overloaded
 from gateway.ledger import EventKind, Happened, MessageIds, id_text
@@ -112,7 +112,7 @@ def happened(kind: EventKind, message_id: bytes, bridge: str = "b", body: bytes 
 
 def test_a_window_counts_each_message_once() -> None:
     one, two, three = new_id(), new_id(), new_id()
-    window = Window("b")
+    window = LedgerPiles("b")
     window.add(
         [happened(EventKind.DEAD_LETTERED, one), happened(EventKind.FORWARDED, two), happened(EventKind.FORWARDED, two)]
     )
@@ -134,7 +134,7 @@ def test_a_window_counts_each_message_once() -> None:
 
 def test_a_window_says_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "LEDGER_MAX", 3)
-    window = Window("b")
+    window = LedgerPiles("b")
     window.add([happened(EventKind.FORWARDED, new_id()) for _ in range(5)])
     window.end()
     assert (window.forwarded.messages, window.forwarded.complete) == (3, False)
@@ -326,7 +326,7 @@ async def test_an_empty_queue(estate: Estate) -> None:
     ],
 )
 def test_which_queue_the_target_is(settings: dict[str, Any], queue: str | None) -> None:
-    route = Route("b", bridge_settings(**settings), "b@1", own_id)
+    route = BridgeRoute("b", bridge_settings(**settings), "b@1", own_id)
     if queue is not None:
         assert target_of(route) == queue
     else:
@@ -393,7 +393,7 @@ def test_many_messages_without_an_id_take_no_square_of_time() -> None:
         two.add("", *known)
     assert differences(one, two).equal
     assert one.nameless().digest == one.digest
-    assert two.known[""][0] == Known(sha256(b"999").digest(), 3)
+    assert two.known[""][0] == SideMessage(sha256(b"999").digest(), 3)
 
 
 def broken(octets: bytes) -> Properties:

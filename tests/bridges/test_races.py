@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.bridges import bridge as bridges
-from gateway.core.supervised import Wish
+from gateway.core.supervised import WantedState
 from gateway.errors import AccessRefused, LedgerUnavailable, NoSuchBridge
 from gateway.message import Message, Properties
 from tests.bridges.conftest import Estate, bridge_settings, until
@@ -97,11 +97,11 @@ async def test_a_resume_that_comes_as_it_is_drained(estate: Estate) -> None:
     await estate.wait_for(state="running")
     lock = estate.bridges._lock("b")
     bridge = estate.bridges._here["b"]
-    bridge.wish = Wish.DRAIN
+    bridge.wish = WantedState.DRAIN
     bridge.start()
     async with lock:
         await until(lambda: bridge._why_stopped == "drained")
-        bridge.wish = Wish.RUN  # as a resume does, which was first
+        bridge.wish = WantedState.RUN  # as a resume does, which was first
         bridge.start()
     await asyncio.sleep(0.2)
     await estate.wait_for(state="running")

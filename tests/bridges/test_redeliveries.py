@@ -6,7 +6,7 @@ from time import time_ns
 from types import SimpleNamespace
 from typing import Any
 
-from gateway.bridges.items import Item
+from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.redeliveries import Redeliveries
 from gateway.ledger import Seen
 from gateway.message import Message
@@ -27,24 +27,24 @@ class Source:
         """As the journal's."""
         return {key: self.rows[key] for key in keys if key in self.rows}
 
-    def bring(self, channel: object, key: str, *, redelivered: bool = False) -> Item:
+    def bring(self, channel: object, key: str, *, redelivered: bool = False) -> BridgeDelivery:
         """A delivery, looked at as it comes."""
         self._number += 1
         message = Message(b"body")
         delivery: Any = SimpleNamespace(
             message=message, exchange="", routing_key="q", channel=channel, redelivered=redelivered, lost=False
         )
-        item = Item(delivery, self._number)
+        item = BridgeDelivery(delivery, self._number)
         item.key, item.sha256 = key, BODY
         self.redeliveries.look(item)
         return item
 
-    def record(self, item: Item) -> None:
+    def record(self, item: BridgeDelivery) -> None:
         """Its target has it, and so has the ledger."""
         self.rows[item.key] = Seen(BODY, b"m" * 16, time_ns() // 1000)
         self.redeliveries.landed(item)
 
-    async def forwarded(self, *items: Item) -> list[str]:
+    async def forwarded(self, *items: BridgeDelivery) -> list[str]:
         """Forward what is to be; the keys of those that carry a mark."""
         found = await self.redeliveries.find([item for item in items if item.doubtful])
         assert not found.joined

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.bridges.items import Item
-from gateway.bridges.routes import KEY_MAX, Fate, Route
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.routes import KEY_MAX, BridgeRoute, RouteOutcome
 from gateway.core.consuming import own_id
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.ledger import MessageIds, id_text
@@ -20,15 +20,15 @@ TOKEN = "b@12345678"
 ID = MessageIds()()
 
 
-def route(**settings: Any) -> Route:
-    return Route("b", bridge_settings(**settings), TOKEN, own_id)
+def route(**settings: Any) -> BridgeRoute:
+    return BridgeRoute("b", bridge_settings(**settings), TOKEN, own_id)
 
 
-def item(message: Message | None = None, **properties: Any) -> Item:
+def item(message: Message | None = None, **properties: Any) -> BridgeDelivery:
     if message is None:
         message = Message(b"body", Properties(**properties))
     delivery: Any = SimpleNamespace(message=message, exchange="ex", routing_key="a.b", queue="in")
-    return Item(delivery, 1)
+    return BridgeDelivery(delivery, 1)
 
 
 def broken() -> Message:
@@ -61,14 +61,14 @@ def reserved(**entries: Any) -> dict[str, Any]:
 )
 def test_origin_id(properties: dict[str, Any], key: str, new: bool) -> None:
     found = item(**properties)
-    assert route().look(found) is Fate.FORWARD
+    assert route().look(found) is RouteOutcome.FORWARD
     assert (found.key, found.new) == (key, new)
 
 
 def test_an_id_is_kept_and_the_entries_say_where_it_has_been() -> None:
     found = item(**reserved(id=id_text(ID), hops="2", via="x@1,y@2", resent="1"))
     way = route()
-    assert way.look(found) is Fate.FORWARD
+    assert way.look(found) is RouteOutcome.FORWARD
     assert found.id == ID
     assert way.entries(found) == {"id": id_text(ID), "hops": "3", "via": f"x@1,y@2,{TOKEN}", "resent": "1"}
 
@@ -87,21 +87,21 @@ def test_entries_of_one_that_comes_first() -> None:
 @pytest.mark.parametrize(
     ("entries", "fate"),
     [
-        ({"via": TOKEN}, Fate.LOOPED),
-        ({"via": f"x@1,{TOKEN},y@2"}, Fate.LOOPED),
-        ({"via": f"x{TOKEN}"}, Fate.FORWARD),
-        ({"via": "b@87654321"}, Fate.FORWARD),
-        ({"hops": "8"}, Fate.LOOPED),
-        ({"hops": "7"}, Fate.FORWARD),
-        ({"hops": "-8"}, Fate.FORWARD),
-        ({"hops": "99999"}, Fate.FORWARD),
-        ({"hops": "\u0668"}, Fate.FORWARD),
+        ({"via": TOKEN}, RouteOutcome.LOOPED),
+        ({"via": f"x@1,{TOKEN},y@2"}, RouteOutcome.LOOPED),
+        ({"via": f"x{TOKEN}"}, RouteOutcome.FORWARD),
+        ({"via": "b@87654321"}, RouteOutcome.FORWARD),
+        ({"hops": "8"}, RouteOutcome.LOOPED),
+        ({"hops": "7"}, RouteOutcome.FORWARD),
+        ({"hops": "-8"}, RouteOutcome.FORWARD),
+        ({"hops": "99999"}, RouteOutcome.FORWARD),
+        ({"hops": "\u0668"}, RouteOutcome.FORWARD),
     ],
 )
-def test_loops(entries: dict[str, str], fate: Fate) -> None:
+def test_loops(entries: dict[str, str], fate: RouteOutcome) -> None:
     found = item(**reserved(**entries))
     assert route().look(found) is fate
-    assert bool(found.reason) is (fate is Fate.LOOPED)
+    assert bool(found.reason) is (fate is RouteOutcome.LOOPED)
 
 
 # ------------------------------------------------------------------------------------- selector, routing key
@@ -109,8 +109,8 @@ def test_loops(entries: dict[str, str], fate: Fate) -> None:
 
 def test_a_selector() -> None:
     way = route(selector="JMSPriority > 4")
-    assert way.look(item(priority=5)) is Fate.FORWARD
-    assert way.look(item(priority=3)) is Fate.FILTERED
+    assert way.look(item(priority=5)) is RouteOutcome.FORWARD
+    assert way.look(item(priority=3)) is RouteOutcome.FILTERED
 
 
 @pytest.mark.parametrize(
@@ -118,20 +118,20 @@ def test_a_selector() -> None:
 )
 def test_routing_keys(key: str | None, becomes: str) -> None:
     found = item()
-    assert route(target={"broker": "new", "routing_key": key}).look(found) is Fate.FORWARD
+    assert route(target={"broker": "new", "routing_key": key}).look(found) is RouteOutcome.FORWARD
     assert found.routing_key == becomes
 
 
 def test_a_template_without_its_header() -> None:
     found = item()
-    assert route(target={"broker": "new", "routing_key": "{header:x}"}).look(found) is Fate.POISON
+    assert route(target={"broker": "new", "routing_key": "{header:x}"}).look(found) is RouteOutcome.POISON
     assert "no header 'x'" in found.reason
 
 
 def test_properties_that_cannot_be_read_pass_unless_they_are_asked_for() -> None:
-    assert route().look(item(broken())) is Fate.FORWARD
+    assert route().look(item(broken())) is RouteOutcome.FORWARD
     found = item(broken())
-    assert route(selector="a = 1").look(found) is Fate.POISON
+    assert route(selector="a = 1").look(found) is RouteOutcome.POISON
     assert "cannot be read" in found.reason
 
 
@@ -157,8 +157,8 @@ def test_a_dead_letter_place_that_is_the_source_is_refused() -> None:
     """What is dead-lettered there would come again, for ever."""
     for place in ({"routing_key": "in"}, {"broker": "old", "routing_key": "in"}):
         with pytest.raises(EncodeError, match="dead_letter: 'in' is the source's own queue"):
-            Route("b", bridge_settings(dead_letter=place), "", lambda text: None)
-    Route("b", bridge_settings(dead_letter={"broker": "new", "routing_key": "in"}), "", lambda text: None)
+            BridgeRoute("b", bridge_settings(dead_letter=place), "", lambda text: None)
+    BridgeRoute("b", bridge_settings(dead_letter={"broker": "new", "routing_key": "in"}), "", lambda text: None)
 
 
 @pytest.mark.parametrize(("settings", "annotated"), [({"strip": True}, True), ({}, False)])

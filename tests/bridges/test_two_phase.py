@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from gateway.bridges import two_phase
-from gateway.bridges.flow import Flow, _branches
-from gateway.bridges.items import Item
-from gateway.bridges.journal import Journal
+from gateway.bridges.flow import BridgeFlow, _branches
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.journal import BridgeJournal
 from gateway.bridges.two_phase import FORMAT, branch_id, xid_of
 from gateway.config import check_bridge
 from gateway.errors import BrokerUnavailable, EntriesRefused, LedgerUnavailable, NotFound, RemoteError
 from gateway.ledger import BranchStatus, EventKind
 from gateway.ledger.branches import BranchStore as Register
 from gateway.message import Message, Properties
-from gateway.upstreams import Fate
+from gateway.upstreams import BranchOutcome
 from gateway.upstreams import branches as upstream_branches
-from gateway.upstreams.branches import Branch, Branches, Worker
+from gateway.upstreams.branches import BranchWorker, UpstreamBranch, UpstreamBranches
 from tests.bridges.conftest import Estate, bridge_settings, entry, until
 from tests.bridges.points import POINTS, Hold, after, before, branches, crash, prepared, until_async
 
@@ -163,13 +163,13 @@ async def test_neither_gap_nor_duplicate(estate: Estate, monkeypatch: pytest.Mon
 @TO_0_10
 async def test_cut_off_after_the_sources_acknowledgement(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await estate.fill(12)
-    acknowledge, reached = Flow._acknowledge, []
+    acknowledge, reached = BridgeFlow._acknowledge, []
 
-    def noted(flow: Flow, items: list[Item]) -> None:
+    def noted(flow: BridgeFlow, items: list[BridgeDelivery]) -> None:
         acknowledge(flow, items)
         reached.append(items)
 
-    monkeypatch.setattr(Flow, "_acknowledge", noted)
+    monkeypatch.setattr(BridgeFlow, "_acknowledge", noted)
     await estate.bridge(acknowledge=DTX)
     await until(lambda: sum(map(len, reached)) == 12)
     await asyncio.sleep(0.05)
@@ -193,7 +193,7 @@ async def test_cut_off_again_while_it_is_settled(estate: Estate, monkeypatch: py
     for verb in ("commit", "rollback"):
         hold = Hold()
         with monkeypatch.context() as patched:
-            patched.setattr(Branches, verb, after(getattr(Branches, verb), hold))
+            patched.setattr(UpstreamBranches, verb, after(getattr(UpstreamBranches, verb), hold))
             await estate.open_gateway(VERSIONS)
             if (await branches(estate)) == [BranchStatus.DECIDED] and verb == "commit":
                 await until(lambda: hold.reached)  # noqa: B023  # at once
@@ -209,7 +209,7 @@ async def test_messages_without_an_id_leave_no_gap(estate: Estate, monkeypatch: 
     await estate.fill(6, message_id=None)
     hold = Hold()
     with monkeypatch.context() as patched:
-        patched.setattr(Branch, "commit", after(Branch.commit, hold))
+        patched.setattr(UpstreamBranch, "commit", after(UpstreamBranch.commit, hold))
         await estate.bridge(acknowledge=DTX)
         await until(lambda: hold.reached)
         await crash(estate)
@@ -270,9 +270,9 @@ async def test_prepared_branches_without_a_row_are_undone_and_others_left_alone(
     await estate.bridge(acknowledge=DTX)
     await estate.wait_for(state="running")
     assert set(await estate.new.branches.recover()) == {other, foreign}
-    assert await estate.new.branches.commit(other) is Fate.DONE
-    assert await estate.new.branches.rollback(foreign) is Fate.DONE
-    assert await estate.new.branches.rollback(foreign) is Fate.GONE
+    assert await estate.new.branches.commit(other) is BranchOutcome.DONE
+    assert await estate.new.branches.rollback(foreign) is BranchOutcome.DONE
+    assert await estate.new.branches.rollback(foreign) is BranchOutcome.GONE
 
 
 @TO_0_10
@@ -301,14 +301,14 @@ async def test_what_another_mode_has_published_is_marked(
     await estate.close_gateway()
     hold = Hold()
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "record", before(Journal.record, hold))
+        patched.setattr(BridgeJournal, "record", before(BridgeJournal.record, hold))
         await estate.open_gateway(VERSIONS, {"b": bridge_settings()})
         await until(lambda: hold.reached)
         await crash(estate)
     if ends == 2:
         again = Hold()
         with monkeypatch.context() as patched:
-            patched.setattr(Worker, "begin", before(Worker.begin, again))
+            patched.setattr(BranchWorker, "begin", before(BranchWorker.begin, again))
             await estate.open_gateway(VERSIONS, {"b": bridge_settings(acknowledge=DTX)})
             await until(lambda: again.reached)
             await crash(estate)
@@ -362,9 +362,9 @@ async def test_a_bridge_that_is_deleted_with_a_decided_branch(
 async def test_the_link_is_lost_over_the_commit(estate: Estate, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     """The branch is prepared, or committed without our hearing of it; the next link finds out which."""
     ids = await estate.fill(6)
-    commit, cut = Branch.commit, []
+    commit, cut = UpstreamBranch.commit, []
 
-    async def once(branch: Branch) -> Fate:
+    async def once(branch: UpstreamBranch) -> BranchOutcome:
         if cut:
             return await commit(branch)
         cut.append(1)
@@ -374,7 +374,7 @@ async def test_the_link_is_lost_over_the_commit(estate: Estate, monkeypatch: pyt
         await estate.back("new")
         raise BrokerUnavailable("the connection is lost")
 
-    monkeypatch.setattr(Branch, "commit", once)
+    monkeypatch.setattr(UpstreamBranch, "commit", once)
     await estate.bridge(acknowledge=DTX)
     await settled(estate, ids)
     assert cut == [1]
@@ -383,16 +383,16 @@ async def test_the_link_is_lost_over_the_commit(estate: Estate, monkeypatch: pyt
 @TO_0_10
 async def test_while_it_cannot_be_committed_the_bridge_says_so(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await estate.fill(6)
-    commit, cut = Branch.commit, []
+    commit, cut = UpstreamBranch.commit, []
 
-    async def once(branch: Branch) -> Fate:
+    async def once(branch: UpstreamBranch) -> BranchOutcome:
         if cut:
             return await commit(branch)
         cut.append(1)
         await estate.away("new")
         raise BrokerUnavailable("the connection is lost")
 
-    monkeypatch.setattr(Branch, "commit", once)
+    monkeypatch.setattr(UpstreamBranch, "commit", once)
     await estate.bridge(acknowledge=DTX)
     await estate.wait_for(state="error", reason=lambda text: "branch: it is prepared at new" in text)
     assert (await branches(estate)) == [BranchStatus.DECIDED]
@@ -416,16 +416,16 @@ async def test_the_link_is_lost_before_it_is_prepared(
     estate: Estate, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     ids = await estate.fill(6)
-    original, cut = getattr(Branch, point), []
+    original, cut = getattr(UpstreamBranch, point), []
 
-    async def once(branch: Branch) -> None:
+    async def once(branch: UpstreamBranch) -> None:
         if not cut:
             cut.append(1)
             await estate.away("new")
             await estate.back("new")
         await original(branch)
 
-    monkeypatch.setattr(Branch, point, once)
+    monkeypatch.setattr(UpstreamBranch, point, once)
     monkeypatch.setattr(two_phase, "TIDY_EVERY", 0.0)
     await estate.bridge(acknowledge=DTX)
     await settled(estate, ids)
@@ -437,16 +437,16 @@ async def test_the_link_is_lost_before_it_is_prepared(
 @TO_0_10
 async def test_it_takes_too_long(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await estate.fill(6)
-    end, slow = Branch.end, []
+    end, slow = UpstreamBranch.end, []
 
-    async def once(branch: Branch) -> None:
+    async def once(branch: UpstreamBranch) -> None:
         if not slow:
             slow.append(1)
             await asyncio.sleep(60)
         await end(branch)
 
     monkeypatch.setattr(two_phase, "PREPARE_WITHIN", 0.3)
-    monkeypatch.setattr(Branch, "end", once)
+    monkeypatch.setattr(UpstreamBranch, "end", once)
     await estate.bridge(acknowledge=DTX)
     await estate.wait_for(state="error", reason=lambda text: "nothing was prepared within 0.3 s" in text)
     await settled(estate, ids)
@@ -469,16 +469,16 @@ async def test_the_ledger_is_away(estate: Estate, monkeypatch: pytest.MonkeyPatc
         return found
 
     if verb == "abort":
-        end, cut = Branch.end, []
+        end, cut = UpstreamBranch.end, []
 
-        async def once(branch: Branch) -> None:
+        async def once(branch: UpstreamBranch) -> None:
             if not cut:
                 cut.append(1)
                 branch.abandon()
                 raise BrokerUnavailable("cut off")
             await end(branch)
 
-        monkeypatch.setattr(Branch, "end", once)
+        monkeypatch.setattr(UpstreamBranch, "end", once)
     monkeypatch.setattr(Register, verb, away)
     await estate.bridge(acknowledge=DTX)
     await until(lambda: calls[0] >= 2)
@@ -506,29 +506,29 @@ async def test_events_that_cannot_be_stored(estate: Estate, monkeypatch: pytest.
     assert refused == [1]
 
 
-@pytest.mark.parametrize("fate", [Fate.ROLLED_BACK, Fate.MIXED])
+@pytest.mark.parametrize("fate", [BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED])
 @TO_0_10
 async def test_a_target_that_undoes_what_it_had_prepared(
-    estate: Estate, monkeypatch: pytest.MonkeyPatch, fate: Fate
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, fate: BranchOutcome
 ) -> None:
     """Against its word: the messages go again, marked if some of them may be there."""
     ids = await estate.fill(6)
-    commit, undone = Branch.commit, []
+    commit, undone = UpstreamBranch.commit, []
 
-    async def once(branch: Branch) -> Fate:
+    async def once(branch: UpstreamBranch) -> BranchOutcome:
         if not undone:
             undone.append(1)
-            assert await branch.rollback() is Fate.DONE
+            assert await branch.rollback() is BranchOutcome.DONE
             return fate
         return await commit(branch)
 
-    monkeypatch.setattr(Branch, "commit", once)
+    monkeypatch.setattr(UpstreamBranch, "commit", once)
     await estate.bridge(acknowledge=DTX)
     await estate.wait_for(forwarded=6)
     found = await estate.take(6)
     assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
     marked = sum("resent" in entry(delivery) for delivery in found)
-    assert marked > 0 if fate is Fate.MIXED else marked == 0
+    assert marked > 0 if fate is BranchOutcome.MIXED else marked == 0
 
 
 @TO_0_10
@@ -544,17 +544,17 @@ async def test_doubt_outlives_ends_in_quick_succession(
         await estate.bridge(acknowledge=DTX)
         await until(lambda: hold.reached)
         await crash(estate)
-    rollback = Branches.rollback
+    rollback = UpstreamBranches.rollback
 
-    async def undo(branches_: Branches, xid: Any) -> Fate:
+    async def undo(branches_: UpstreamBranches, xid: Any) -> BranchOutcome:
         await rollback(branches_, xid)
-        return Fate.MIXED
+        return BranchOutcome.MIXED
 
-    monkeypatch.setattr(Branches, "commit", undo)
+    monkeypatch.setattr(UpstreamBranches, "commit", undo)
     if ends == 2:
         again = Hold()
         with monkeypatch.context() as patched:
-            patched.setattr(Worker, "begin", before(Worker.begin, again))
+            patched.setattr(BranchWorker, "begin", before(BranchWorker.begin, again))
             await estate.open_gateway(VERSIONS)
             await until(lambda: again.reached)
             await crash(estate)
@@ -575,13 +575,13 @@ async def test_a_target_that_undoes_it_while_nobody_looks(estate: Estate, monkey
         await until(lambda: hold.reached)
         await crash(estate)
 
-    rollback = Branches.rollback
+    rollback = UpstreamBranches.rollback
 
-    async def undo(branches_: Branches, xid: Any) -> Fate:
+    async def undo(branches_: UpstreamBranches, xid: Any) -> BranchOutcome:
         await rollback(branches_, xid)
-        return Fate.ROLLED_BACK
+        return BranchOutcome.ROLLED_BACK
 
-    monkeypatch.setattr(Branches, "commit", undo)
+    monkeypatch.setattr(UpstreamBranches, "commit", undo)
     await estate.open_gateway(VERSIONS)
     await settled(estate, ids, states=("forwarded", "released"))
     assert (await told(estate))[EventKind.RELEASED] == 6
@@ -722,10 +722,10 @@ def _pairs(count: int) -> list[Any]:
         message = Message(b"x", Properties())
         exchange = routing_key = ""
 
-    return [(Item(Delivered(), number), Delivered.message) for number in range(count)]  # type: ignore[arg-type]
+    return [(BridgeDelivery(Delivered(), number), Delivered.message) for number in range(count)]  # type: ignore[arg-type]
 
 
-async def _with(pairs: list[Any], *outcomes: Any) -> list[Item]:
+async def _with(pairs: list[Any], *outcomes: Any) -> list[BridgeDelivery]:
     loop = asyncio.get_running_loop()
     for (item, _), outcome in zip(pairs, outcomes, strict=True):
         if outcome is None:
@@ -804,16 +804,16 @@ async def test_what_is_behind_a_branch_that_is_undone_does_not_overtake_it(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await estate.fill(9)
-    end, cut = Branch.end, []
+    end, cut = UpstreamBranch.end, []
 
-    async def once(branch: Branch) -> None:
+    async def once(branch: UpstreamBranch) -> None:
         if not cut:
             cut.append(1)
             branch.abandon()
             raise BrokerUnavailable("cut off")
         await end(branch)
 
-    monkeypatch.setattr(Branch, "end", once)
+    monkeypatch.setattr(UpstreamBranch, "end", once)
     monkeypatch.setattr("gateway.bridges.flow.BRANCH_OCTETS", 2)
     await estate.bridge(acknowledge=DTX)
     await settled(estate, ids)
@@ -826,11 +826,11 @@ async def test_a_source_that_forgets_what_it_had_delivered(estate: Estate, monke
     await estate.fill(6)
     hold = Hold()
     with monkeypatch.context() as patched:
-        patched.setattr(Branch, "commit", after(Branch.commit, hold))
+        patched.setattr(UpstreamBranch, "commit", after(UpstreamBranch.commit, hold))
         await estate.bridge(acknowledge=DTX)
         await until(lambda: hold.reached)
         await crash(estate)
-    monkeypatch.setattr(Item, "delivery", Forgetful(Item.delivery))  # type: ignore[attr-defined]
+    monkeypatch.setattr(BridgeDelivery, "delivery", Forgetful(BridgeDelivery.delivery))  # type: ignore[attr-defined]
     await estate.open_gateway(VERSIONS)
     await estate.wait_for(duplicates_dropped=6)
     assert len(await estate.take(6)) == 6

@@ -17,9 +17,9 @@ from typing import Final
 
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
-from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.schedule import DELAYS, JITTER, RETRY_AFTER_MAX
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.sender import SendOutcome
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.webhooks.virtual import World, now, run
@@ -90,16 +90,16 @@ async def _world(jumps: Jumps, messages: int, seed: int) -> Figures:
         world.targets.clock = wall.time
         asked: list[float] = []
 
-        def asks(items: Sequence[Outgoing]) -> Outcome:
+        def asks(items: Sequence[PushedMessage]) -> SendOutcome:
             until = asked[0] if asked else now() + ASK
             asked[:] = [until]
             if now() >= until:
-                return Outcome(status=200)
-            return Outcome(status=503, retry_after=email.utils.formatdate(EPOCH + until, usegmt=True))
+                return SendOutcome(status=200)
+            return SendOutcome(status=503, retry_after=email.utils.formatdate(EPOCH + until, usegmt=True))
 
-        world.receivers.put("fails", Outcome(status=500), breaker_failures=1_000)
+        world.receivers.put("fails", SendOutcome(status=500), breaker_failures=1_000)
         world.receivers.put("asks", asks, breaker_failures=1_000)
-        world.receivers.put("well", Outcome(status=200))
+        world.receivers.put("well", SendOutcome(status=200))
         for name in ("fails", "asks", "well"):
             await world.push(name)
         for second in range(messages * 10):

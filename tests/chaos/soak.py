@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.webhooks.endpoint import EndpointState
-from gateway.webhooks.forms import Outgoing
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.sender import SendOutcome
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.chaos.slow_target import resident
@@ -63,7 +63,7 @@ class Mishaps:
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world = world
         self.rng = rng
-        self.answer: Outcome | None = None
+        self.answer: SendOutcome | None = None
         """What the endpoint says; None: it takes everything."""
         self.delay = 0.0
         self.all: tuple[Callable[[float], Awaitable[None]], ...] = (
@@ -75,10 +75,10 @@ class Mishaps:
             self.channel_dies,
         )
 
-    async def respond(self, items: Sequence[Outgoing]) -> Outcome:
+    async def respond(self, items: Sequence[PushedMessage]) -> SendOutcome:
         """The endpoint."""
         await asyncio.sleep(0.01 + self.delay)
-        return self.answer or Outcome(status=200)
+        return self.answer or SendOutcome(status=200)
 
     async def ledger_away(self, seconds: float) -> None:
         self.world.ledger.away = True
@@ -86,12 +86,12 @@ class Mishaps:
         self.world.ledger.away = False
 
     async def endpoint_fails(self, seconds: float) -> None:
-        self.answer = Outcome(status=self.rng.choice((500, 502, 503)))
+        self.answer = SendOutcome(status=self.rng.choice((500, 502, 503)))
         await asyncio.sleep(seconds)
         self.answer = None
 
     async def endpoint_asks_to_wait(self, seconds: float) -> None:
-        self.answer = Outcome(status=429, retry_after=str(int(seconds)))
+        self.answer = SendOutcome(status=429, retry_after=str(int(seconds)))
         await asyncio.sleep(seconds)
         self.answer = None
 

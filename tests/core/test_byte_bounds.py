@@ -109,7 +109,7 @@ async def test_a_stream_has_a_window_in_bytes(
     monkeypatch.setattr(streams, "WINDOW_BYTES", 4 * SIZE)
     monkeypatch.setattr(streams, "BATCH_BYTES", 2 * SIZE)
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    stream = streams.Stream(
+    stream = streams.DeliveryStream(
         gateway.consuming, gateway.subscriptions, gateway.ledger, billing, 100, None, gone, shared=False
     )
     await publish(gateway, 10)
@@ -130,7 +130,7 @@ async def test_a_stream_waits_where_others_hold_all_bytes(
     budget.configure(SIZE, 1.0, 0.0, {})
     budget.take(ALONE, SIZE)
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    stream = streams.Stream(
+    stream = streams.DeliveryStream(
         gateway.consuming, gateway.subscriptions, gateway.ledger, billing, 100, None, gone,
         shared=False, bytes_left=lambda: budget.check(ALONE),
     )  # fmt: skip

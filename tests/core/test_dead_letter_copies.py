@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.core.dead_letters import DeadLetters, Letter, Place
+from gateway.core.dead_letters import DeadLetterDestination, DeadLetters, Letter
 from gateway.errors import EncodeError
 from gateway.message import Message, Properties
 from gateway.session import Capabilities
 from gateway.upstreams import PublishReceipt
 from tests.core.fakes import FakeUpstream
 
-PLACE = Place("fake", "", "orders")
+PLACE = DeadLetterDestination("fake", "", "orders")
 
 
 class Tight(FakeUpstream):

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config import SubscriptionFilter, SubscriptionSettings
 from gateway.core import Gateway, SubscriptionResource, intake, taking
-from gateway.core.dead_letters import Letter, Place
+from gateway.core.dead_letters import DeadLetterDestination, Letter
 from gateway.core.intake import Intake
 from gateway.core.stored import open_envelope
 from gateway.errors import EntriesRefused, LedgerUnavailable
@@ -395,7 +395,9 @@ async def test_a_dead_letter_that_is_driven_back_by_hand_twice_is_no_redelivery(
     await start()
     for time in (1, 2):
         letter = Letter(message_id, message, "500", "fake", "orders", "", "orders")
-        (error,) = await gateway.parts.dead_letters.bury(Place("fake", "", "graves"), "billing", [letter])
+        (error,) = await gateway.parts.dead_letters.bury(
+            DeadLetterDestination("fake", "", "graves"), "billing", [letter]
+        )
         assert error is None
         message = upstream.queues["graves"].ready.pop()[0]
         put(upstream, message, redelivered=time == 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.config import LedgerSettings
-from gateway.core import Answer, Gateway, KeyedRequest, Publication, PublishOutcome, envelopes
+from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome, envelopes
 from gateway.core.keys import finality
 from gateway.errors import (
     BrokerUnavailable,
@@ -32,13 +32,13 @@ from tests.core.test_publishing import kinds, message
 REQUEST = KeyedRequest("alice", "key-1", b"f" * 32)
 
 
-def render(results: list[PublishOutcome]) -> Answer:
+def render(results: list[PublishOutcome]) -> KeyedAnswer:
     errors = [type(result.error).__name__ for result in results if result.error is not None]
     resent = any(result.resent for result in results)
-    return Answer(504 if errors else 200, f"{[result.id for result in results]} {errors} {resent}".encode())
+    return KeyedAnswer(504 if errors else 200, f"{[result.id for result in results]} {errors} {resent}".encode())
 
 
-async def publish(gateway: Gateway, request: KeyedRequest = REQUEST, *messages: Publication) -> Answer:
+async def publish(gateway: Gateway, request: KeyedRequest = REQUEST, *messages: Publication) -> KeyedAnswer:
     return await gateway.publish_keyed(request, "fake", "", messages or [message()], render)
 
 
@@ -69,7 +69,7 @@ async def test_another_body_is_refused(gateway: Gateway, upstream: FakeUpstream)
 async def test_fifty_in_parallel_publish_once(gateway: Gateway, upstream: FakeUpstream) -> None:
     outcomes = await asyncio.gather(*(publish(gateway) for _ in range(50)), return_exceptions=True)
     assert len(upstream.published) == 1
-    assert sum(isinstance(outcome, Answer) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, KeyedAnswer) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, KeyRunning) for outcome in outcomes) == 49
 
 
@@ -232,7 +232,7 @@ async def test_a_repeat_waits_for_a_timeline_that_cannot_be_read(
 async def test_a_fault_after_the_claim_lets_the_key_go(gateway: Gateway, upstream: FakeUpstream) -> None:
     """Otherwise it would be running, and answered with 409, for as long as the process lives."""
 
-    def fail(results: list[PublishOutcome]) -> Answer:
+    def fail(results: list[PublishOutcome]) -> KeyedAnswer:
         raise RuntimeError("a fault of ours")
 
     with pytest.raises(RuntimeError):

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from gateway.config import LedgerSettings, SubscriptionFilter, SubscriptionSettings
-from gateway.core import Gateway, Pulled, Settled, SubscriptionResource, ledger_pulls
+from gateway.core import AckOutcome, Gateway, Pulled, SubscriptionResource, ledger_pulls
 from gateway.core.ack_ids import of_ledger
 from gateway.core.envelopes import EnvelopeError
 from gateway.errors import LedgerUnavailable, NoSuchSubscription, NotFound, Overloaded, StateError
@@ -55,7 +55,7 @@ def bodies(items: list[Pulled]) -> list[bytes]:
 
 
 async def statuses(results: Any) -> list[str]:
-    settled: list[Settled] = await results
+    settled: list[AckOutcome] = await results
     return [result.status for result in settled]
 
 

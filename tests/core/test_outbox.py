@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from gateway.config import LedgerSettings, RetentionSettings
-from gateway.core import Answer, Gateway, KeyedRequest, Publication, PublishOutcome, envelopes
+from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome, envelopes
 from gateway.core import outbox as module
 from gateway.core.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
@@ -366,8 +366,8 @@ async def test_damaged_octets_are_kept_and_cost_nobody_else(gateway: Gateway, up
 # -------------------------------------------------------------------------------------------------- keys
 
 
-def render(results: list[PublishOutcome]) -> Answer:
-    return Answer(202, ",".join(result.id for result in results).encode(), {"content-type": "text/plain"})
+def render(results: list[PublishOutcome]) -> KeyedAnswer:
+    return KeyedAnswer(202, ",".join(result.id for result in results).encode(), {"content-type": "text/plain"})
 
 
 async def test_a_key_is_answered_once(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -411,9 +411,9 @@ async def test_bodies_are_kept_as_the_settings_say(tmp_path: Path, upstream: Fak
     plain, refused = await gateway.publish("fake", "", [message(b"plain"), message(b"no", key="no", mandatory=True)])
     keyed: list[PublishOutcome] = []
 
-    def render_keyed(results: list[PublishOutcome]) -> Answer:
+    def render_keyed(results: list[PublishOutcome]) -> KeyedAnswer:
         keyed.extend(results)
-        return Answer(200, b"")
+        return KeyedAnswer(200, b"")
 
     await gateway.publish_keyed(KeyedRequest("me", "k", b"f" * 32), "fake", "", [message(b"keyed")], render_keyed)
     (later,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"later")], "")

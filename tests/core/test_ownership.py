@@ -331,7 +331,7 @@ async def test_a_worker_at_fault_keeps_no_other_kind_from_its_work(rows: Rows, p
 
     process = Process(rows, 0, ["a"])
     processes.append(process)
-    process.ownership._groups = {"broken": module.Group("broken", Broken()), **process.ownership._groups}
+    process.ownership._groups = {"broken": module.OwnedWork("broken", Broken()), **process.ownership._groups}
     await process.ownership.start()
     await until(lambda: process.running == {"a"})
 

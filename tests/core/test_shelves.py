@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.core import shelves
-from gateway.core.shelves import LOOK_MAX, LOOK_MIN, Shelf, Shelves
+from gateway.core.shelves import LOOK_MAX, LOOK_MIN, Shelves, SubscriptionBacklog
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
         return self.now
 
 
-def emptied(shelf: Shelf) -> None:
+def emptied(shelf: SubscriptionBacklog) -> None:
     assert shelf.may_be_due()
     shelf.asked()
     shelf.emptied()
@@ -26,7 +26,7 @@ def emptied(shelf: Shelf) -> None:
 
 def test_it_is_looked_less_and_less_often() -> None:
     clock = Clock()
-    shelf = Shelf(clock)
+    shelf = SubscriptionBacklog(clock)
     pauses = []
     for _ in range(6):
         emptied(shelf)
@@ -38,7 +38,7 @@ def test_it_is_looked_less_and_less_often() -> None:
 
 def test_what_is_due_later_is_known_to_the_second() -> None:
     clock = Clock()
-    shelf = Shelf(clock)
+    shelf = SubscriptionBacklog(clock)
     emptied(shelf)
     for _ in range(1_000):
         shelf.due_in(0.3)
@@ -50,7 +50,7 @@ def test_what_is_due_later_is_known_to_the_second() -> None:
 
 
 def test_news_during_a_claim_are_not_forgotten() -> None:
-    shelf = Shelf(Clock())
+    shelf = SubscriptionBacklog(Clock())
     assert shelf.may_be_due()
     shelf.asked()
     shelf.news()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.core import Gateway, Pulled, SubscriptionResource, streams
-from gateway.core.streams import Stream
+from gateway.core.streams import DeliveryStream
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import until
@@ -22,7 +22,7 @@ Open = Callable[..., Any]
 class Reader:
     """Reads a stream, as long as it may."""
 
-    def __init__(self, stream: Stream, gone: asyncio.Future[None]) -> None:
+    def __init__(self, stream: DeliveryStream, gone: asyncio.Future[None]) -> None:
         self.stream = stream
         self.gone = gone
         self.got: list[Pulled] = []
@@ -60,7 +60,7 @@ async def read(gateway: Gateway) -> AsyncIterator[Open]:
         subscription: SubscriptionResource, window: int = 100, seconds: float | None = None, shared: bool = False
     ) -> Reader:
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stream = Stream(
+        stream = DeliveryStream(
             gateway.consuming, gateway.subscriptions, gateway.ledger, subscription, window, seconds, gone, shared=shared
         )
         readers.append(Reader(stream, gone))

@@ -16,7 +16,7 @@ from gateway.ledger.deliveries import DeliveryStore
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import leases
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.sender import SendOutcome
 from tests.webhooks.pushed import Estate
 
 
@@ -108,7 +108,7 @@ async def test_no_more_is_remembered_than_a_bound(estate: Estate, monkeypatch: p
 
 
 async def test_pushed_while_another_waits_for_its_next_attempt(estate: Estate) -> None:
-    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600], breaker_failures=100)
+    estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 600], breaker_failures=100)
     await looked_at(estate, 3)
     await estate.subscribe(prefetch=1)
     await estate.wait_for(waiting=3)

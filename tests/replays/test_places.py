@@ -11,7 +11,7 @@ from gateway.errors import FrameSyntaxError
 from gateway.fidelity import copy_of
 from gateway.ledger import EventKind, RecordedEvent, StoredMessage, Timeline
 from gateway.message import Message, Properties, RawProperties
-from gateway.replays.places import Place, new_id, told_by_ledger, told_by_message
+from gateway.replays.places import ReplayPlace, new_id, told_by_ledger, told_by_message
 from gateway.replays.requests import ReplayTarget
 from gateway.values import Typed
 
@@ -36,19 +36,19 @@ def undecodable() -> Message:
         ({"x-death": "nonsense"}, None),
         ({"x-death": [7]}, None),
         ({"x-death": [{"exchange": "shop"}]}, None),
-        ({"x-death": [{"queue": "q"}]}, Place("b", "", "", "q")),
+        ({"x-death": [{"queue": "q"}]}, ReplayPlace("b", "", "", "q")),
         (
             {"x-death": [{"queue": "q", "exchange": "shop", "routing-keys": ["k", "cc"]}, {"queue": "older"}]},
-            Place("b", "shop", "k", "q"),
+            ReplayPlace("b", "shop", "k", "q"),
         ),
-        ({"x-death": [{"queue": Typed("str8", "q"), "routing-keys": [b"\xff"]}]}, Place("b", "", "\udcff", "q")),
-        ({"x-gateway": {"queue": "q", "exchange": "shop", "routing_key": "k"}}, Place("b", "shop", "k", "q")),
-        ({"x-gateway": {"broker": "c", "exchange": "shop"}}, Place("c", "shop", "", "")),
-        ({"x-gateway": {"queue": "ours"}, "x-death": [{"queue": "q"}]}, Place("b", "", "", "ours")),
-        ({"x-gateway": {"id": "i"}, "x-death": [{"queue": "q"}]}, Place("b", "", "", "q")),
+        ({"x-death": [{"queue": Typed("str8", "q"), "routing-keys": [b"\xff"]}]}, ReplayPlace("b", "", "\udcff", "q")),
+        ({"x-gateway": {"queue": "q", "exchange": "shop", "routing_key": "k"}}, ReplayPlace("b", "shop", "k", "q")),
+        ({"x-gateway": {"broker": "c", "exchange": "shop"}}, ReplayPlace("c", "shop", "", "")),
+        ({"x-gateway": {"queue": "ours"}, "x-death": [{"queue": "q"}]}, ReplayPlace("b", "", "", "ours")),
+        ({"x-gateway": {"id": "i"}, "x-death": [{"queue": "q"}]}, ReplayPlace("b", "", "", "q")),
     ],
 )
-def test_what_the_message_says(headers: dict[str, Any] | None, place: Place | None) -> None:
+def test_what_the_message_says(headers: dict[str, Any] | None, place: ReplayPlace | None) -> None:
     assert told_by_message(message(headers), "b") == place
 
 
@@ -70,34 +70,34 @@ def test_what_the_ledger_says() -> None:
         )
     ]
     assert told_by_ledger(None) is None
-    assert told_by_ledger(Timeline(stored, [])) == Place("b", "shop", "k", "")
-    assert told_by_ledger(Timeline(stored, events)) == Place("b", "shop", "k", "last")
+    assert told_by_ledger(Timeline(stored, [])) == ReplayPlace("b", "shop", "k", "")
+    assert told_by_ledger(Timeline(stored, events)) == ReplayPlace("b", "shop", "k", "last")
 
 
 @pytest.mark.parametrize(
     ("target", "place"),
     [
-        ({}, Place("b", "", "q")),
-        ({"broker": "b"}, Place("b", "", "q")),
-        ({"broker": "c"}, Place("c", "shop", "k")),  # the queue is another broker's
-        ({"exchange": "other"}, Place("b", "other", "k")),
-        ({"exchange": "amq.default", "routing_key": "z"}, Place("b", "", "z")),
-        ({"routing_key": "z"}, Place("b", "shop", "z")),
+        ({}, ReplayPlace("b", "", "q")),
+        ({"broker": "b"}, ReplayPlace("b", "", "q")),
+        ({"broker": "c"}, ReplayPlace("c", "shop", "k")),  # the queue is another broker's
+        ({"exchange": "other"}, ReplayPlace("b", "other", "k")),
+        ({"exchange": "amq.default", "routing_key": "z"}, ReplayPlace("b", "", "z")),
+        ({"routing_key": "z"}, ReplayPlace("b", "shop", "z")),
     ],
 )
-def test_where_it_goes(target: dict[str, str], place: Place) -> None:
-    assert Place("b", "shop", "k", "q").to(ReplayTarget(**target)) == place
+def test_where_it_goes(target: dict[str, str], place: ReplayPlace) -> None:
+    assert ReplayPlace("b", "shop", "k", "q").to(ReplayTarget(**target)) == place
 
 
 def test_who_names_the_broker_makes_it_sure() -> None:
-    told = Place("c", "shop", "k", "q", unsure=True)
+    told = ReplayPlace("c", "shop", "k", "q", unsure=True)
     assert told.to(ReplayTarget()).unsure
     assert told.to(ReplayTarget(exchange="other")).unsure
-    assert told.to(ReplayTarget(broker="c")) == Place("c", "", "q")
+    assert told.to(ReplayTarget(broker="c")) == ReplayPlace("c", "", "q")
 
 
 def test_without_a_queue_it_goes_where_it_was_published() -> None:
-    assert Place("b", "shop", "k").to(ReplayTarget()) == Place("b", "shop", "k")
+    assert ReplayPlace("b", "shop", "k").to(ReplayTarget()) == ReplayPlace("b", "shop", "k")
 
 
 def test_what_is_sent_has_no_traces_of_earlier_ways() -> None:

@@ -558,7 +558,7 @@ async def without_passing(house: House) -> list[Any]:
         await asyncio.Event().wait()
 
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(queues_module.Queue, "passed", passed)
+    monkeypatch.setattr(queues_module.QueueSnapshot, "passed", passed)
     async with asyncio.timeout(60):
         while not waiting:
             await asyncio.sleep(0.01)
@@ -603,7 +603,7 @@ async def test_acknowledged_in_vain(house: House, monkeypatch: pytest.MonkeyPatc
     """The channel went as the first chunk was recorded: what comes again is taken off the queue."""
     monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
     await grave(house, 12)
-    real = queues_module.Queue.passed
+    real = queues_module.QueueSnapshot.passed
     calls = 0
 
     async def passed(self: Any, items: Any) -> Any:
@@ -614,7 +614,7 @@ async def test_acknowledged_in_vain(house: House, monkeypatch: pytest.MonkeyPatc
                 delivery.lose()
         return await real(self, items)
 
-    monkeypatch.setattr(queues_module.Queue, "passed", passed)
+    monkeypatch.setattr(queues_module.QueueSnapshot, "passed", passed)
     await house.replays.ask(request(queue=dead_queue()), "")
     job = await house.ended("r1")
     assert (job.state, job.found, job.sent, job.resent) == (JobState.DONE, 12, 12, 0)
@@ -626,7 +626,7 @@ async def test_an_acknowledgement_that_never_came_there(house: House, monkeypatc
     """Nobody can know of it; what comes again says that it may have been sent, under the id that it had."""
     monkeypatch.setattr("gateway.replays.runner.CHUNK", 5)
     await grave(house, 10)
-    real = queues_module.Queue.passed
+    real = queues_module.QueueSnapshot.passed
     calls = 0
 
     async def passed(self: Any, items: Any) -> Any:
@@ -638,7 +638,7 @@ async def test_an_acknowledgement_that_never_came_there(house: House, monkeypatc
             return []
         return await real(self, items)
 
-    monkeypatch.setattr(queues_module.Queue, "passed", passed)
+    monkeypatch.setattr(queues_module.QueueSnapshot, "passed", passed)
     await house.replays.ask(request(queue=dead_queue()), "")
     job = await house.ended("r1")
     assert (job.state, job.sent, job.resent) == (JobState.DONE, 10, 5)

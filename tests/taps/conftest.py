@@ -19,7 +19,7 @@ from gateway.ledger import Ledger, RecordedEvent, id_text
 from gateway.ledger.models import message_log
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
-from gateway.taps import Taps, TapStatus
+from gateway.taps import TapStatus, TapSupervisor
 from gateway.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
 from tests.audited import missing
@@ -46,7 +46,7 @@ class House:
         self.upstream: Upstream
         self.ledger: Ledger
         self.gateway: Gateway
-        self.taps: Taps
+        self.taps: TapSupervisor
         self.metrics: Metrics
         self._port = 0
         self._counter = 0
@@ -67,7 +67,7 @@ class House:
         )
         await self.gateway.start()
         assert await self.upstream.wait_up(5.0), self.upstream.reason
-        self.taps = Taps(self.gateway, configured or {})
+        self.taps = TapSupervisor(self.gateway, configured or {})
         await self.taps.start()
 
     async def close_gateway(self, within: float = 2.0) -> None:

@@ -18,7 +18,7 @@ from gateway.ledger.logged import Log
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.taps import TapState, flow
-from gateway.taps.flow import Flow
+from gateway.taps.flow import TapFlow
 from gateway.versions import VERSION_NAMES
 from tests.taps.conftest import House, unmarked_copies, until
 
@@ -139,7 +139,7 @@ async def test_what_was_written_in_part_is_not_written_again(house: House, monke
 async def crashed(house: House, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The gateway has spooled so many messages, and dies before it acknowledges any."""
     with monkeypatch.context() as patch:
-        patch.setattr(Flow, "_acknowledge", lambda self, deliveries: list(deliveries))
+        patch.setattr(TapFlow, "_acknowledge", lambda self, deliveries: list(deliveries))
         await house.tap()
         await house.wait_for(spooled=count)
         house.cut()
@@ -236,7 +236,7 @@ async def test_more_twins_than_are_remembered(house: House, monkeypatch: pytest.
 
 async def test_without_deduplication_everything_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     await house.fill(2, message_id="m-1")
-    monkeypatch.setattr(Flow, "_acknowledge", lambda self, deliveries: list(deliveries))
+    monkeypatch.setattr(TapFlow, "_acknowledge", lambda self, deliveries: list(deliveries))
     await house.tap(dedupe_seconds=0)
     await house.wait_for(spooled=2)
     monkeypatch.undo()

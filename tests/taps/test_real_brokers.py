@@ -26,7 +26,7 @@ from gateway.ledger.models import message_log
 from gateway.message import Message, Properties
 from gateway.notation.logged import from_json
 from gateway.operations import Settlement
-from gateway.taps import Taps, TapState, TapStatus
+from gateway.taps import TapState, TapStatus, TapSupervisor
 from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
 from tests.faults.harness import SETTINGS, GatewayProcess
@@ -52,7 +52,9 @@ def servers(rabbitmq: RabbitMQ, rabbitmq310: RabbitMQ310, brokerj: BrokerJ) -> S
 
 
 @asynccontextmanager
-async def tapped(folder: Path, end: End, servers: Servers, settings: TapSettings) -> AsyncIterator[tuple[Ledger, Taps]]:
+async def tapped(
+    folder: Path, end: End, servers: Servers, settings: TapSettings
+) -> AsyncIterator[tuple[Ledger, TapSupervisor]]:
     """A gateway with one tap, ``t``, when it has stopped by itself."""
     async with running(folder, end, servers, settings) as (ledger, taps):
         status = await stopped(taps)
@@ -60,7 +62,7 @@ async def tapped(folder: Path, end: End, servers: Servers, settings: TapSettings
         yield ledger, taps
 
 
-async def stopped(taps: Taps) -> TapStatus:
+async def stopped(taps: TapSupervisor) -> TapStatus:
     """The tap, once it has stopped by itself."""
     until = time.monotonic() + WITHIN
     while (status := await taps.get("t")).state is not TapState.STOPPED:
@@ -72,13 +74,13 @@ async def stopped(taps: Taps) -> TapStatus:
 @asynccontextmanager
 async def running(
     folder: Path, end: End, servers: Servers, settings: TapSettings
-) -> AsyncIterator[tuple[Ledger, Taps]]:
+) -> AsyncIterator[tuple[Ledger, TapSupervisor]]:
     """A gateway with one tap, ``t``."""
     async with upstream(end, servers, "house") as broker:
         ledger = await Ledger.open(sqlite_ledger(folder), LedgerSettings(), owner="test")
         gateway = Gateway(ledger, {"house": broker}, Metrics("test"), ack_key=b"k" * 32)
         await gateway.start()
-        taps = Taps(gateway, {"t": settings})
+        taps = TapSupervisor(gateway, {"t": settings})
         await taps.start()
         try:
             yield ledger, taps

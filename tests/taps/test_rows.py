@@ -19,8 +19,8 @@ from gateway.ledger.models import message_log
 from gateway.message import Message, Properties, RawProperties
 from gateway.notation.logged import from_json
 from gateway.operations import Settlement
-from gateway.taps.counts import Counts
-from gateway.taps.flow import Flow
+from gateway.taps.counts import TapCounts
+from gateway.taps.flow import TapFlow
 from tests.core.conftest import gateway, ledger, upstream
 from tests.core.fakes import FakeConsumer, FakeUpstream
 
@@ -33,9 +33,9 @@ class Tapped:
     def __init__(self, gateway: Gateway, upstream: FakeUpstream, **settings: Any) -> None:
         self.gateway = gateway
         self.upstream = upstream
-        self.counts = Counts("t", gateway.metrics)
+        self.counts = TapCounts("t", gateway.metrics)
         self.done: list[str] = []
-        self.flow = Flow(
+        self.flow = TapFlow(
             gateway.parts,
             "t",
             TapSettings(broker="fake", queue="orders", **settings),

@@ -15,7 +15,7 @@ from gateway.errors import BrokerUnavailable, LimitExceeded, NotFound, PublishRe
 from gateway.link import Channel
 from gateway.message import Message, Properties
 from gateway.operations import Flow, Refused, Settlement, XaStatus, Xid
-from gateway.upstreams import Branch, Fate, Upstream
+from gateway.upstreams import BranchOutcome, Upstream, UpstreamBranch
 from gateway.upstreams import branches as module
 from gateway.upstreams.branches import COMMITTED, HEURISTIC, UNDONE
 from tests.servers import BrokerJ
@@ -39,7 +39,7 @@ async def opened(url: str, **settings: Any) -> Upstream:
     return upstream
 
 
-async def work(upstream: Upstream, name: Xid, *queues: str, prepare: bool = True) -> Branch:
+async def work(upstream: Upstream, name: Xid, *queues: str, prepare: bool = True) -> UpstreamBranch:
     """A branch with a message to each queue."""
     branch = await upstream.branches.worker().begin(name, "")
     await branch.started()
@@ -100,7 +100,7 @@ async def test_two_phases_over_two_queues(upstream: Upstream, queues: tuple[str,
     assert name in await upstream.branches.recover()
     assert [await depth(upstream, queue) for queue in queues] == [0, 0]
     assert upstream.branches.pending == 2
-    assert await branch.commit() is Fate.DONE
+    assert await branch.commit() is BranchOutcome.DONE
     assert upstream.branches.pending == 0
     assert [await bodies(upstream, queue) for queue in queues] == [[queue.encode()] for queue in queues]
     assert name not in await upstream.branches.recover()
@@ -109,11 +109,11 @@ async def test_two_phases_over_two_queues(upstream: Upstream, queues: tuple[str,
 @pytest.mark.parametrize("prepared", [False, True])
 async def test_a_rollback(upstream: Upstream, queues: tuple[str, str], prepared: bool) -> None:
     branch = await work(upstream, name := xid(), *queues, prepare=prepared)
-    assert await branch.rollback() is Fate.DONE
+    assert await branch.rollback() is BranchOutcome.DONE
     assert [await depth(upstream, queue) for queue in queues] == [0, 0]
     assert name not in await upstream.branches.recover()
     again = await work(upstream, name, queues[0])  # the broker has forgotten it
-    assert await again.rollback() is Fate.DONE
+    assert await again.rollback() is BranchOutcome.DONE
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback"])
@@ -121,9 +121,9 @@ async def test_the_channel_that_prepared_it_is_gone(upstream: Upstream, queues: 
     branch = await work(upstream, name := xid(), *queues)
     branch.abandon()
     assert not branch.usable
-    assert await getattr(upstream.branches, verb)(name) is Fate.DONE
-    assert await getattr(upstream.branches, verb)(name) is Fate.GONE
-    assert await getattr(upstream.branches, verb)(name) is Fate.GONE
+    assert await getattr(upstream.branches, verb)(name) is BranchOutcome.DONE
+    assert await getattr(upstream.branches, verb)(name) is BranchOutcome.GONE
+    assert await getattr(upstream.branches, verb)(name) is BranchOutcome.GONE
     there = 1 if verb == "commit" else 0
     assert [len(await bodies(upstream, queue)) for queue in queues] == [there, there]
 
@@ -141,7 +141,7 @@ async def test_the_connection_that_prepared_it_is_gone(upstream: Upstream, queue
         await asyncio.sleep(0.01)
     assert await upstream.wait_up(30)
     assert name in await upstream.branches.recover()
-    assert await upstream.branches.commit(name) is Fate.DONE
+    assert await upstream.branches.commit(name) is BranchOutcome.DONE
     assert [await bodies(upstream, queue) for queue in queues] == [[queue.encode()] for queue in queues]
 
 
@@ -155,7 +155,7 @@ async def test_a_branch_that_has_not_ended_is_undone_when_its_channel_is_gone(
         await upstream.branches.rollback(name)
     branch.abandon()
     await asyncio.sleep(0.3)
-    assert await upstream.branches.rollback(name) in (Fate.DONE, Fate.GONE)
+    assert await upstream.branches.rollback(name) in (BranchOutcome.DONE, BranchOutcome.GONE)
     assert await depth(upstream, queues[0]) == 0
 
 
@@ -166,7 +166,7 @@ async def test_what_nobody_takes_is_no_part_of_it(upstream: Upstream, queues: tu
     await branch.end()
     assert [future.result().routed for future in futures] == [True, False, True]
     await branch.prepare()
-    assert await branch.commit() is Fate.DONE
+    assert await branch.commit() is BranchOutcome.DONE
     assert len(await bodies(upstream, queues[0])) == 2
 
 
@@ -179,7 +179,7 @@ async def test_what_cannot_be_written_is_no_part_of_it(upstream: Upstream, queue
     assert bad.exception() is not None
     assert good.result().routed
     await branch.prepare()
-    assert await branch.commit() is Fate.DONE
+    assert await branch.commit() is BranchOutcome.DONE
     assert len(await bodies(upstream, queues[0])) == 1
 
 
@@ -191,7 +191,7 @@ async def test_one_after_the_other_by_one_worker(upstream: Upstream, queues: tup
         branch.publish("", queues[0], message(b"%d" % number))
         await branch.end()
         await branch.prepare()
-        assert await (branch.rollback() if number == 2 else branch.commit()) is Fate.DONE
+        assert await (branch.rollback() if number == 2 else branch.commit()) is BranchOutcome.DONE
     worker.rest()
     assert await bodies(upstream, queues[0]) == [b"0", b"1", b"3", b"4"]
 
@@ -206,11 +206,11 @@ async def test_the_exchange_is_asked_for(upstream: Upstream) -> None:
     await branch.started()
     await upstream.delete_exchange(exchange)
     await branch.end()
-    assert await branch.rollback() is Fate.DONE
+    assert await branch.rollback() is BranchOutcome.DONE
     branch = await worker.begin(name, exchange)  # known for some seconds
     await branch.started()
     await branch.end()
-    assert await branch.rollback() is Fate.DONE
+    assert await branch.rollback() is BranchOutcome.DONE
 
 
 async def test_a_body_over_the_limit(upstream: Upstream) -> None:
@@ -254,7 +254,7 @@ async def test_a_broker_that_wants_nothing_at_present(upstream: Upstream, queues
     with pytest.raises(PublishRefused, match="506 full"):
         await future
     await branch.end()
-    assert await branch.rollback() is Fate.DONE
+    assert await branch.rollback() is BranchOutcome.DONE
 
 
 async def test_publishes_without_an_outcome_when_the_channel_dies(upstream: Upstream, queues: tuple[str, str]) -> None:
@@ -287,9 +287,9 @@ async def test_what_was_prepared_survives_the_broker(private_server: Callable[[s
     await asyncio.to_thread(server.restart)
     assert await upstream.wait_up(60)
     assert set(names[:2]) == set(await upstream.branches.recover())
-    assert await upstream.branches.commit(names[0]) is Fate.DONE
-    assert await upstream.branches.rollback(names[1]) is Fate.DONE
-    assert await upstream.branches.rollback(names[2]) is Fate.GONE
+    assert await upstream.branches.commit(names[0]) is BranchOutcome.DONE
+    assert await upstream.branches.rollback(names[1]) is BranchOutcome.DONE
+    assert await upstream.branches.rollback(names[2]) is BranchOutcome.GONE
     assert await bodies(upstream, kept) == [kept.encode()] * 2
     assert await bodies(upstream, undone) == await bodies(upstream, unprepared) == []
     await upstream.close(0.0)

@@ -20,16 +20,16 @@ from gateway.message import Message, Properties
 from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.forms import Outgoing
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushStatus
 from gateway.webhooks.supervisor import Pushes
 from tests.audited import missing
 from tests.ledgers import sqlite_ledger
 
 WITHIN = 20.0
-OK = Outcome(status=200)
-Answer = Outcome | Callable[[Sequence[Outgoing]], Any]
+OK = SendOutcome(status=200)
+Answer = SendOutcome | Callable[[Sequence[PushedMessage]], Any]
 
 
 async def until(condition: Callable[[], Any], within: float = WITHIN) -> None:
@@ -48,8 +48,8 @@ class Receivers:
         self.endpoints: dict[str, Endpoint] = {}
         self.answers: dict[str, Answer] = {}
         """What each says; unless it is told, 200."""
-        self.got: dict[str, list[Outgoing]] = {}
-        self.requests: dict[str, list[tuple[float, list[Outgoing]]]] = {}
+        self.got: dict[str, list[PushedMessage]] = {}
+        self.requests: dict[str, list[tuple[float, list[PushedMessage]]]] = {}
         """When, on the loop's clock, and what."""
         self.disabled: dict[str, str] = {}
         self.under_way: dict[str, int] = {}
@@ -89,7 +89,9 @@ class Receivers:
         self.set_state(name, EndpointState.DISABLED)
         return self.endpoints[name]
 
-    async def send(self, endpoint: Endpoint, items: Sequence[Outgoing], timestamp: int, fresh: bool = False) -> Outcome:
+    async def send(
+        self, endpoint: Endpoint, items: Sequence[PushedMessage], timestamp: int, fresh: bool = False
+    ) -> SendOutcome:
         name = endpoint.name
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -99,12 +101,12 @@ class Receivers:
         self.most[name] = max(self.most.get(name, 0), self.under_way[name])
         try:
             answer = self.answers[name]
-            found = answer if isinstance(answer, Outcome) else answer(items)
+            found = answer if isinstance(answer, SendOutcome) else answer(items)
             if asyncio.iscoroutine(found):
                 found = await found
         finally:
             self.under_way[name] -= 1
-        assert isinstance(found, Outcome)
+        assert isinstance(found, SendOutcome)
         outcome = msgspec.structs.replace(found, seconds=loop.time() - begun)
         if outcome.status is not None and 200 <= outcome.status < 300:
             self.got.setdefault(name, []).extend(items)

@@ -14,11 +14,11 @@ from gateway.errors import AnswerCut, AnswerHeadTooLarge, GatewayError, Outbound
 from gateway.ledger import MessageIds, id_text
 from gateway.message import Message, Properties
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.keys import HeldKey
-from gateway.webhooks.schedule import Verdict
+from gateway.webhooks.schedule import AttemptOutcome
 from gateway.webhooks.signing import SecretKey, SharedSecret, VerifyingKey, verify
-from gateway.webhooks.signing import Verdict as Signed
+from gateway.webhooks.signing import SignatureOutcome as Signed
 from tests.outbound.endpoint import BOMB, Request
 
 
@@ -27,7 +27,7 @@ class Receiver:
     """What a receiver does, and how that is handled."""
 
     path: str
-    verdict: Verdict
+    verdict: AttemptOutcome
     status: int | None = None
     error: type[GatewayError] | None = None
     body: int = 0
@@ -37,21 +37,21 @@ class Receiver:
 
 
 RECEIVERS: dict[str, Receiver] = {
-    "200": Receiver("/200", Verdict.DELIVERED, 200, body=2),
-    "301 to loopback": Receiver("/moved", Verdict.RETRY, 301),
-    "404": Receiver("/404", Verdict.RETRY, 404, body=12),
-    "410": Receiver("/410", Verdict.DISABLE, 410),
-    "429 with Retry-After": Receiver("/429", Verdict.PAUSE, 429, retry_after="120"),
-    "500": Receiver("/500", Verdict.RETRY, 500, body=2),
-    "503 with a date": Receiver("/503", Verdict.PAUSE, 503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"),
-    "never": Receiver("/never", Verdict.RETRY, error=OutboundTimeout),
-    "one octet at a time": Receiver("/drip-body", Verdict.RETRY, error=OutboundTimeout),
-    "one octet of the head at a time": Receiver("/drip-head", Verdict.RETRY, error=OutboundTimeout),
-    "hangs up": Receiver("/hang-up", Verdict.RETRY, error=AnswerCut),
-    "resets": Receiver("/reset", Verdict.RETRY, error=AnswerCut),
-    "10 GB": Receiver("/10-gb", Verdict.DELIVERED, 200, body=16_384, truncated=True),
-    "gzip bomb": Receiver("/gzip-bomb", Verdict.DELIVERED, 200, body=len(BOMB)),
-    "100,000 headers": Receiver("/many-headers", Verdict.RETRY, error=AnswerHeadTooLarge),
+    "200": Receiver("/200", AttemptOutcome.DELIVERED, 200, body=2),
+    "301 to loopback": Receiver("/moved", AttemptOutcome.RETRY, 301),
+    "404": Receiver("/404", AttemptOutcome.RETRY, 404, body=12),
+    "410": Receiver("/410", AttemptOutcome.DISABLE, 410),
+    "429 with Retry-After": Receiver("/429", AttemptOutcome.PAUSE, 429, retry_after="120"),
+    "500": Receiver("/500", AttemptOutcome.RETRY, 500, body=2),
+    "503 with a date": Receiver("/503", AttemptOutcome.PAUSE, 503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"),
+    "never": Receiver("/never", AttemptOutcome.RETRY, error=OutboundTimeout),
+    "one octet at a time": Receiver("/drip-body", AttemptOutcome.RETRY, error=OutboundTimeout),
+    "one octet of the head at a time": Receiver("/drip-head", AttemptOutcome.RETRY, error=OutboundTimeout),
+    "hangs up": Receiver("/hang-up", AttemptOutcome.RETRY, error=AnswerCut),
+    "resets": Receiver("/reset", AttemptOutcome.RETRY, error=AnswerCut),
+    "10 GB": Receiver("/10-gb", AttemptOutcome.DELIVERED, 200, body=16_384, truncated=True),
+    "gzip bomb": Receiver("/gzip-bomb", AttemptOutcome.DELIVERED, 200, body=len(BOMB)),
+    "100,000 headers": Receiver("/many-headers", AttemptOutcome.RETRY, error=AnswerHeadTooLarge),
 }
 """Name -> receiver. One that drips answers an octet every 20 ms, and is given less time than that takes."""
 
@@ -72,10 +72,10 @@ def endpoint_of(url: str, **settings: Any) -> Endpoint:
     return Endpoint("shop", found, "etag", False, EndpointState.ACTIVE, "", tuple(keys[each] for each in found.signing))
 
 
-def message(body: bytes = b'{"n":1}', attempt: int = 1, **properties: Any) -> Outgoing:
+def message(body: bytes = b'{"n":1}', attempt: int = 1, **properties: Any) -> PushedMessage:
     """A message on its way."""
     properties.setdefault("content_type", "application/json")
-    return Outgoing(
+    return PushedMessage(
         id_text(_ids()), id_text(_ids()), "billing", "shop-broker", "orders", "amq.topic", f"order.{next(_numbers)}",
         Message(body, Properties(**properties)), attempt,
     )  # fmt: skip

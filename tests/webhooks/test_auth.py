@@ -15,7 +15,7 @@ from gateway.config import EndpointAuth
 from gateway.errors import AddressDenied, ConfigurationError, GatewayError, OutboundTimeout, TokenRefused
 from gateway.outbound import GuardedTransport
 from gateway.webhooks import auth as auth_module
-from gateway.webhooks.auth import EARLY, FRESH, LIFE_UNLESS_SAID, TOKENS, Tokens, fixed
+from gateway.webhooks.auth import EARLY, FRESH, LIFE_UNLESS_SAID, TOKENS, EndpointTokens, fixed
 from gateway.webhooks.sender import Sender
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
@@ -75,8 +75,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def tokens(transport: GuardedTransport, clock: Clock) -> AsyncIterator[Tokens]:
-    found = Tokens(transport, clock)
+async def tokens(transport: GuardedTransport, clock: Clock) -> AsyncIterator[EndpointTokens]:
+    found = EndpointTokens(transport, clock)
     yield found
     await found.close()
 
@@ -89,7 +89,7 @@ def auth_of(server: TokenServer, **changes: str) -> EndpointAuth:
 # ----------------------------------------------------------------------------------------------- OAuth2
 
 
-async def test_a_token_is_asked_for_as_the_rfc_says(tokens: Tokens, server: TokenServer) -> None:
+async def test_a_token_is_asked_for_as_the_rfc_says(tokens: EndpointTokens, server: TokenServer) -> None:
     auth = auth_of(server, user="sh op:x", secret="ge/h+eim", scope="hooks:write read")
     assert await tokens.get(auth, 5.0) == "t-1"
     (request,) = server.tokens()
@@ -100,7 +100,9 @@ async def test_a_token_is_asked_for_as_the_rfc_says(tokens: Tokens, server: Toke
     assert request.headers["authorization"] == "Basic c2grb3AlM0F4OmdlJTJGaCUyQmVpbQ=="
 
 
-async def test_it_is_kept_until_shortly_before_its_end(tokens: Tokens, server: TokenServer, clock: Clock) -> None:
+async def test_it_is_kept_until_shortly_before_its_end(
+    tokens: EndpointTokens, server: TokenServer, clock: Clock
+) -> None:
     auth = auth_of(server)
     assert await tokens.get(auth, 5.0) == "t-1"
     clock.now += 3_600 - EARLY - 0.1
@@ -113,7 +115,9 @@ async def test_it_is_kept_until_shortly_before_its_end(tokens: Tokens, server: T
     ("life", "kept"),
     [(None, LIFE_UNLESS_SAID * 0.9), ("100", 90.0), (10, 9.0), (1e12, 86_400 - EARLY), (0, 0.0), (-5, 0.0)],
 )
-async def test_lives_of_tokens(tokens: Tokens, server: TokenServer, clock: Clock, life: Any, kept: float) -> None:
+async def test_lives_of_tokens(
+    tokens: EndpointTokens, server: TokenServer, clock: Clock, life: Any, kept: float
+) -> None:
     server.life = life
     auth = auth_of(server)
     await tokens.get(auth, 5.0)
@@ -124,7 +128,7 @@ async def test_lives_of_tokens(tokens: Tokens, server: TokenServer, clock: Clock
     assert await tokens.get(auth, 5.0) == "t-2"
 
 
-async def test_one_asks_for_all(tokens: Tokens, server: TokenServer) -> None:
+async def test_one_asks_for_all(tokens: EndpointTokens, server: TokenServer) -> None:
     server.wait = asyncio.Event()
     auth = auth_of(server)
     waiting = [asyncio.create_task(tokens.get(auth, 5.0)) for _ in range(50)]
@@ -138,7 +142,7 @@ async def test_one_asks_for_all(tokens: Tokens, server: TokenServer) -> None:
     assert len(server.tokens()) == 1
 
 
-async def test_all_hear_of_a_failure_and_the_next_one_asks_again(tokens: Tokens, server: TokenServer) -> None:
+async def test_all_hear_of_a_failure_and_the_next_one_asks_again(tokens: EndpointTokens, server: TokenServer) -> None:
     server.wait, server.answer = asyncio.Event(), plain(503)
     auth = auth_of(server)
     waiting = [asyncio.create_task(tokens.get(auth, 5.0)) for _ in range(3)]
@@ -152,7 +156,7 @@ async def test_all_hear_of_a_failure_and_the_next_one_asks_again(tokens: Tokens,
 
 
 async def test_other_settings_have_other_tokens_and_there_is_an_end_to_them(
-    tokens: Tokens, server: TokenServer, monkeypatch: pytest.MonkeyPatch
+    tokens: EndpointTokens, server: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert TOKENS >= 1_000
     monkeypatch.setattr(auth_module, "TOKENS", 2)
@@ -187,7 +191,7 @@ async def test_what_is_no_token(sender: Sender, server: TokenServer, answer: Any
     assert [request.line.split()[1] for request in server.requests] == ["/token"], "the endpoint was not asked"
 
 
-async def test_a_life_of_no_number(tokens: Tokens, server: TokenServer) -> None:
+async def test_a_life_of_no_number(tokens: EndpointTokens, server: TokenServer) -> None:
     server.answer = plain(200, body=b'{"access_token":"t","token_type":"bearer","expires_in":"nan"}')
     auth = auth_of(server)
     assert [await tokens.get(auth, 5.0) for _ in range(2)] == ["t", "t"]
@@ -205,7 +209,7 @@ async def test_a_token_server_that_says_nothing(sender: Sender, server: TokenSer
 async def test_a_token_that_is_refused_is_asked_for_anew_once(
     transport: GuardedTransport, server: TokenServer, clock: Clock
 ) -> None:
-    sender = Sender(transport, Tokens(transport, clock))
+    sender = Sender(transport, EndpointTokens(transport, clock))
     endpoint = endpoint_of(server.url("/hook"), auth=auth_of(server))
     item = message()
     assert (await sender.send(endpoint, [item], 0)).status == 200
@@ -223,7 +227,7 @@ async def test_one_that_takes_no_token_does_not_drive_us(
     transport: GuardedTransport, server: TokenServer, clock: Clock
 ) -> None:
     server.takes = "Bearer none"
-    sender = Sender(transport, Tokens(transport, clock))
+    sender = Sender(transport, EndpointTokens(transport, clock))
     endpoint = endpoint_of(server.url("/hook"), auth=auth_of(server))
     for _ in range(5):
         outcome = await sender.send(endpoint, [message()], 0)

@@ -6,29 +6,29 @@ import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout
 from gateway.telemetry import Metrics
-from gateway.webhooks.counts import Counts, reason_of
-from gateway.webhooks.schedule import Ruling, Verdict
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.counts import PushCounts, reason_of
+from gateway.webhooks.schedule import AttemptOutcome, Ruling
+from gateway.webhooks.sender import SendOutcome
 
 
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
-        (Outcome(error=ConnectFailed("refused")), ConnectFailed.code),
-        (Outcome(error=OutboundTimeout("late"), status=500), OutboundTimeout.code),
-        (Outcome(status=429), "status_429"),
-        (Outcome(status=503), "status_503"),
-        (Outcome(status=410), "status_410"),
-        (Outcome(status=302), "status_3xx"),
-        (Outcome(status=418), "status_4xx"),
-        (Outcome(status=599), "status_5xx"),
-        (Outcome(status=777), "status_other"),
-        (Outcome(), "status_other"),
+        (SendOutcome(error=ConnectFailed("refused")), ConnectFailed.code),
+        (SendOutcome(error=OutboundTimeout("late"), status=500), OutboundTimeout.code),
+        (SendOutcome(status=429), "status_429"),
+        (SendOutcome(status=503), "status_503"),
+        (SendOutcome(status=410), "status_410"),
+        (SendOutcome(status=302), "status_3xx"),
+        (SendOutcome(status=418), "status_4xx"),
+        (SendOutcome(status=599), "status_5xx"),
+        (SendOutcome(status=777), "status_other"),
+        (SendOutcome(), "status_other"),
     ],
 )
-def test_the_reason_in_few_words(outcome: Outcome, reason: str) -> None:
+def test_the_reason_in_few_words(outcome: SendOutcome, reason: str) -> None:
     metrics = Metrics("test")
-    counts = Counts(metrics)
+    counts = PushCounts(metrics)
     counts.retried(outcome, 0)
     assert b"amqpgw_retries_total{" not in metrics.render()
     counts.retried(outcome, 2)
@@ -39,7 +39,7 @@ def test_the_reason_in_few_words(outcome: Outcome, reason: str) -> None:
 
 
 def test_there_are_few_of_them() -> None:
-    assert len({reason_of(Outcome(status=status)) for status in range(1_000)}) == 8
+    assert len({reason_of(SendOutcome(status=status)) for status in range(1_000)}) == 8
 
 
 def shown(metrics: Metrics) -> set[str]:
@@ -54,12 +54,12 @@ def shown(metrics: Metrics) -> set[str]:
 
 def test_an_endpoint_has_its_name_as_a_label_as_long_as_it_exists() -> None:
     metrics = Metrics("test", names=2)
-    counts = Counts(metrics)
+    counts = PushCounts(metrics)
 
     def use(name: str) -> None:
         counts.up(name, up=True)
         counts.message(name, "delivered")
-        counts.request(name, [Ruling(Verdict.DELIVERED, "200: success")], 0.1)
+        counts.request(name, [Ruling(AttemptOutcome.DELIVERED, "200: success")], 0.1)
 
     for number in range(4):
         use(f"e{number}")

@@ -34,10 +34,10 @@ from gateway.outbound import GuardedTransport
 from gateway.webhooks import endpoints as module
 from gateway.webhooks import resealing
 from gateway.webhooks.documents import Spec, purposes_of
-from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE, Endpoints, EndpointState
+from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE, EndpointRegistry, EndpointState
 from gateway.webhooks.secrets import Seals
 from gateway.webhooks.sender import Sender
-from gateway.webhooks.signing import Verdict as Signed
+from gateway.webhooks.signing import SignatureOutcome as Signed
 from tests.core.conftest import ledger
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
@@ -66,10 +66,12 @@ def clock() -> Clock:
 @pytest.fixture
 async def opened(ledger: Ledger, transport: GuardedTransport, sender: Sender, clock: Clock) -> AsyncIterator[Open]:
     """``await opened(configured)``: endpoints over the ledger, started."""
-    made: list[Endpoints] = []
+    made: list[EndpointRegistry] = []
 
-    async def open(configured: dict[str, EndpointSettings] | None = None, seals: Seals = SEALS) -> Endpoints:
-        found = Endpoints(ledger, configured or {}, sender, transport, seals, origin="gateway.example", clock=clock)
+    async def open(configured: dict[str, EndpointSettings] | None = None, seals: Seals = SEALS) -> EndpointRegistry:
+        found = EndpointRegistry(
+            ledger, configured or {}, sender, transport, seals, origin="gateway.example", clock=clock
+        )
         made.append(found)
         await found.start()
         return found
@@ -80,7 +82,7 @@ async def opened(ledger: Ledger, transport: GuardedTransport, sender: Sender, cl
 
 
 @pytest.fixture
-async def endpoints(opened: Open) -> Endpoints:
+async def endpoints(opened: Open) -> EndpointRegistry:
     return await opened()  # type: ignore[no-any-return]
 
 
@@ -91,7 +93,7 @@ def settings(server: Server, path: str = "/200", **more: Any) -> EndpointSetting
 # ----------------------------------------------------------------------------------------------- settings
 
 
-async def test_put_get_delete(endpoints: Endpoints, server: Server) -> None:
+async def test_put_get_delete(endpoints: EndpointRegistry, server: Server) -> None:
     heard: list[str] = []
     endpoints.on_change.append(heard.append)
     found, created, keys = await endpoints.put("shop", settings(server), None)
@@ -110,7 +112,7 @@ async def test_put_get_delete(endpoints: Endpoints, server: Server) -> None:
         await endpoints.delete("shop", None)
 
 
-async def test_the_same_again_changes_nothing(endpoints: Endpoints, server: Server) -> None:
+async def test_the_same_again_changes_nothing(endpoints: EndpointRegistry, server: Server) -> None:
     wanted = settings(server, auth=EndpointAuth(kind="bearer", secret="s"))
     first, _, _ = await endpoints.put("shop", wanted, None)
     for match in (None, "*", first.etag):
@@ -120,7 +122,7 @@ async def test_the_same_again_changes_nothing(endpoints: Endpoints, server: Serv
         await endpoints.put("shop", wanted, "other")
 
 
-async def test_other_settings_need_the_etag(endpoints: Endpoints, server: Server) -> None:
+async def test_other_settings_need_the_etag(endpoints: EndpointRegistry, server: Server) -> None:
     first, _, (key,) = await endpoints.put("shop", settings(server), None)
     other = settings(server, concurrency=3)
     with pytest.raises(EtagMismatch, match="exists with other settings"):
@@ -176,7 +178,7 @@ async def test_a_wrong_configuration_file_does_not_start(opened: Open, server: S
     ],
 )
 async def test_what_is_refused_when_it_is_put(
-    endpoints: Endpoints, server: Server, given: dict[str, Any], error: Any, why: str
+    endpoints: EndpointRegistry, server: Server, given: dict[str, Any], error: Any, why: str
 ) -> None:
     wanted = msgspec.structs.replace(settings(server), **given)
     if error is None:
@@ -188,7 +190,9 @@ async def test_what_is_refused_when_it_is_put(
         await endpoints.get("x")
 
 
-async def test_there_is_an_end_to_them(endpoints: Endpoints, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_an_end_to_them(
+    endpoints: EndpointRegistry, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "ENDPOINTS_MAX", 2)
     for name in ("a", "b"):
         await endpoints.put(name, settings(server), None)
@@ -197,7 +201,7 @@ async def test_there_is_an_end_to_them(endpoints: Endpoints, server: Server, mon
     await endpoints.put("b", settings(server, rate=1.0), "*")
 
 
-async def test_pages(endpoints: Endpoints, server: Server) -> None:
+async def test_pages(endpoints: EndpointRegistry, server: Server) -> None:
     for name in "dbac":
         await endpoints.put(name, settings(server), None)
     first, cursor = await endpoints.page(None, 3)
@@ -210,7 +214,7 @@ async def test_pages(endpoints: Endpoints, server: Server) -> None:
 
 
 async def test_no_secret_is_in_the_database(
-    endpoints: Endpoints, server: Server, ledger: Ledger, tmp_path: Path
+    endpoints: EndpointRegistry, server: Server, ledger: Ledger, tmp_path: Path
 ) -> None:
     pem = trustme.CA().issue_cert("x.example")
     cert = b"".join(blob.bytes() for blob in pem.cert_chain_pems).decode()
@@ -251,7 +255,7 @@ async def test_urls_that_are_stored_in_clear_are_read(opened: Open, ledger: Ledg
     assert "s3cret" not in json.dumps(resource.spec)
 
 
-async def test_they_are_there_after_a_restart(opened: Open, endpoints: Endpoints, server: Server) -> None:
+async def test_they_are_there_after_a_restart(opened: Open, endpoints: EndpointRegistry, server: Server) -> None:
     wanted = settings(server, auth=EndpointAuth(kind="bearer", secret="s"), signing=("v1", "v1a"))
     before, _, _ = await endpoints.put("shop", wanted, None)
     after = await (await opened()).get("shop")
@@ -259,7 +263,7 @@ async def test_they_are_there_after_a_restart(opened: Open, endpoints: Endpoints
     assert [str(key.key) for key in after.keys] == [str(key.key) for key in before.keys]
 
 
-async def test_without_the_key_messages_wait(opened: Open, endpoints: Endpoints, server: Server) -> None:
+async def test_without_the_key_messages_wait(opened: Open, endpoints: EndpointRegistry, server: Server) -> None:
     """An attempt that cannot be right is none: the endpoint is disabled, and says why."""
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s"), signing=()), None)
     await endpoints.put("signed", settings(server), None)
@@ -275,7 +279,7 @@ async def test_without_the_key_messages_wait(opened: Open, endpoints: Endpoints,
 
 
 async def test_whoever_changes_the_database_gets_no_secret_sent_elsewhere(
-    opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger
+    opened: Open, endpoints: EndpointRegistry, server: Server, ledger: Ledger
 ) -> None:
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s")), None)
     resource = await ledger.get_resource(ENDPOINT_RESOURCE, "shop")
@@ -305,7 +309,7 @@ async def test_whoever_changes_the_database_gets_no_secret_sent_elsewhere(
     ],
 )
 async def test_nor_by_other_settings_that_decide_who_gets_it(
-    opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger, table: str, name: str, value: str
+    opened: Open, endpoints: EndpointRegistry, server: Server, ledger: Ledger, table: str, name: str, value: str
 ) -> None:
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s")), None)
     resource = await ledger.get_resource(ENDPOINT_RESOURCE, "shop")
@@ -329,7 +333,7 @@ async def _sealed_before(ledger: Ledger) -> str:
 
 
 async def test_secrets_of_a_release_before_open_and_are_sealed_anew(
-    opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger
+    opened: Open, endpoints: EndpointRegistry, server: Server, ledger: Ledger
 ) -> None:
     auth = EndpointAuth(kind="bearer", secret="s")
     await endpoints.put("shop", settings(server, auth=auth), None)
@@ -358,7 +362,7 @@ async def test_documents_that_cannot_be_read(opened: Open, ledger: Ledger, spec:
     assert "its settings cannot be read" in found.reason
 
 
-async def test_a_secret_stays_where_it_is_put_empty(endpoints: Endpoints, server: Server) -> None:
+async def test_a_secret_stays_where_it_is_put_empty(endpoints: EndpointRegistry, server: Server) -> None:
     await endpoints.put("shop", settings(server, auth=EndpointAuth(kind="bearer", secret="s")), None)
     shown = settings(server, auth=EndpointAuth(kind="bearer"))
     same, _, _ = await endpoints.put("shop", shown, None)
@@ -373,7 +377,9 @@ async def test_a_secret_stays_where_it_is_put_empty(endpoints: Endpoints, server
 # ---------------------------------------------------------------------------------------------------- keys
 
 
-async def test_rotation_over_the_wire(endpoints: Endpoints, sender: Sender, server: Server, clock: Clock) -> None:
+async def test_rotation_over_the_wire(
+    endpoints: EndpointRegistry, sender: Sender, server: Server, clock: Clock
+) -> None:
     _, _, (old,) = await endpoints.put("shop", settings(server), None)
 
     async def judged() -> list[Signed]:
@@ -389,7 +395,7 @@ async def test_rotation_over_the_wire(endpoints: Endpoints, sender: Sender, serv
     assert await judged() == [Signed.MISMATCH, Signed.VALID]
 
 
-async def test_until_it_is_finished(endpoints: Endpoints, server: Server, clock: Clock) -> None:
+async def test_until_it_is_finished(endpoints: EndpointRegistry, server: Server, clock: Clock) -> None:
     await endpoints.put("shop", settings(server, signing=("v1", "v1a")), None)
     found, new = await endpoints.rotate("shop", ["v1"], overlap=None)
     assert [key.scheme for key in new] == ["v1"]
@@ -400,7 +406,7 @@ async def test_until_it_is_finished(endpoints: Endpoints, server: Server, clock:
     assert (len(found.keys), new) == (2, [])
 
 
-async def test_what_cannot_be_rotated(endpoints: Endpoints, server: Server) -> None:
+async def test_what_cannot_be_rotated(endpoints: EndpointRegistry, server: Server) -> None:
     await endpoints.put("shop", settings(server), None)
     await endpoints.put("plain", settings(server, signing=()), None)
     with pytest.raises(Unsupported, match="does not sign with v1a"):
@@ -411,7 +417,7 @@ async def test_what_cannot_be_rotated(endpoints: Endpoints, server: Server) -> N
         await endpoints.rotate("none")
 
 
-async def test_another_scheme_gets_its_key(endpoints: Endpoints, server: Server) -> None:
+async def test_another_scheme_gets_its_key(endpoints: EndpointRegistry, server: Server) -> None:
     _, _, (first,) = await endpoints.put("shop", settings(server), None)
     found, _, new = await endpoints.put("shop", settings(server, signing=("v1", "v1a")), "*")
     assert [key.scheme for key in new] == ["v1a"]
@@ -420,7 +426,7 @@ async def test_another_scheme_gets_its_key(endpoints: Endpoints, server: Server)
     assert ([key.scheme for key in found.keys], new) == (["v1a"], [])
 
 
-async def test_public_keys(endpoints: Endpoints, server: Server, clock: Clock) -> None:
+async def test_public_keys(endpoints: EndpointRegistry, server: Server, clock: Clock) -> None:
     assert json.loads(endpoints.public_keys().document) == {"keys": []}
     await endpoints.put("shop", settings(server, signing=("v1", "v1a")), None)
     _, (new,) = await endpoints.rotate("shop", ["v1a"], overlap=60.0)
@@ -434,7 +440,7 @@ async def test_public_keys(endpoints: Endpoints, server: Server, clock: Clock) -
     assert endpoints.public_keys().by_name == {}
 
 
-async def test_keys_of_one_that_had_this_name_are_not_taken_over(endpoints: Endpoints, server: Server) -> None:
+async def test_keys_of_one_that_had_this_name_are_not_taken_over(endpoints: EndpointRegistry, server: Server) -> None:
     _, _, (old,) = await endpoints.put("shop", settings(server), None)
     await endpoints.delete("shop", None)
     _, _, (new,) = await endpoints.put("shop", settings(server), None)
@@ -442,7 +448,7 @@ async def test_keys_of_one_that_had_this_name_are_not_taken_over(endpoints: Endp
 
 
 async def test_what_is_left_of_one_that_had_this_name_is_not_taken_over(
-    opened: Open, endpoints: Endpoints, server: Server, ledger: Ledger
+    opened: Open, endpoints: EndpointRegistry, server: Server, ledger: Ledger
 ) -> None:
     """The gateway died between the two documents when it deleted them."""
     _, _, (old,) = await endpoints.put("shop", settings(server), None)
@@ -465,7 +471,7 @@ async def test_one_whose_keys_were_not_made_gets_them_at_the_start(
 # -------------------------------------------------------------------------------------------------- states
 
 
-async def test_pause_resume(opened: Open, endpoints: Endpoints, server: Server) -> None:
+async def test_pause_resume(opened: Open, endpoints: EndpointRegistry, server: Server) -> None:
     await endpoints.put("shop", settings(server), None)
     paused = await endpoints.pause("shop")
     assert (paused.state, paused.reason) == (EndpointState.PAUSED, "paused")
@@ -482,7 +488,7 @@ async def test_pause_resume(opened: Open, endpoints: Endpoints, server: Server) 
 
 
 async def test_disabled_until_it_is_enabled_or_has_another_url(
-    opened: Open, endpoints: Endpoints, server: Server, clock: Clock
+    opened: Open, endpoints: EndpointRegistry, server: Server, clock: Clock
 ) -> None:
     await endpoints.put("shop", settings(server, "/410"), None)
     found = await endpoints.disable("shop", "410: gone")
@@ -497,7 +503,7 @@ async def test_disabled_until_it_is_enabled_or_has_another_url(
     assert back.state is EndpointState.DISABLED, "it has said so at that URL"
 
 
-async def test_changes_at_once_are_all_there(endpoints: Endpoints, server: Server) -> None:
+async def test_changes_at_once_are_all_there(endpoints: EndpointRegistry, server: Server) -> None:
     await endpoints.put("shop", settings(server, signing=("v1", "v1a")), None)
     await asyncio.gather(
         endpoints.pause("shop"), endpoints.rotate("shop", ["v1"]), endpoints.rotate("shop", ["v1a"]),
@@ -563,7 +569,7 @@ async def test_it_is_asked_until_it_allows_it(opened: Open, owner: Owner, monkey
     assert moved.state is EndpointState.UNVERIFIED, "another URL may be another's"
 
 
-async def test_verify_by_hand(endpoints: Endpoints, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verify_by_hand(endpoints: EndpointRegistry, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VERIFY_AFTER", ())
     await endpoints.put("shop", settings(owner, handshake=True), None)
     assert (await endpoints.get("shop")).reason == "it has not been asked yet"
@@ -584,7 +590,7 @@ async def _away(*_: object) -> float:
 
 
 async def test_one_that_is_not_there_is_not_verified(
-    endpoints: Endpoints, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    endpoints: EndpointRegistry, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "VERIFY_AFTER", ())
     monkeypatch.setattr(module.handshake, "ask", _away)
@@ -597,7 +603,9 @@ async def test_one_that_is_not_there_is_not_verified(
 
 
 @pytest.mark.parametrize("form", ["json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch"])
-async def test_a_test_is_marked_and_signed(endpoints: Endpoints, server: Server, clock: Clock, form: Any) -> None:
+async def test_a_test_is_marked_and_signed(
+    endpoints: EndpointRegistry, server: Server, clock: Clock, form: Any
+) -> None:
     _, _, (key,) = await endpoints.put("shop", settings(server, format=form), None)
     await endpoints.pause("shop")
     outcome = await endpoints.test("shop")
@@ -723,7 +731,7 @@ async def test_what_one_gateway_was_allowed_all_are(
     for host, origin in (("one", ""), ("other", ""), ("other", "gateway.example")):
         monkeypatch.setattr(module.socket, "gethostname", lambda host=host: host)
         monkeypatch.setattr(module, "VERIFY_AFTER", (0.0,) if not states else ())
-        endpoints = Endpoints(ledger, configured, sender, transport, SEALS, origin=origin)
+        endpoints = EndpointRegistry(ledger, configured, sender, transport, SEALS, origin=origin)
         await endpoints.start()
         if not states:
             await until(lambda: endpoints._held["shop"].endpoint.state is EndpointState.ACTIVE)  # noqa: B023

@@ -23,7 +23,7 @@ from gateway.notation.values import table_from_json
 from gateway.outbound.hosts import split_url
 from gateway.outbound.requests import request_line, request_octets
 from gateway.values import Timestamp, Typed
-from gateway.webhooks.forms import BATCHED, HEAD_MAX, Outgoing, Written, write
+from gateway.webhooks.forms import BATCHED, HEAD_MAX, FormedRequest, PushedMessage, write
 
 FORMATS = ("json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch")
 ID, MESSAGE = "01a1ffe1-636a-7000-afa0-e29c385ad9de", "01a1ffe1-636a-7000-afa0-000000000001"
@@ -34,13 +34,13 @@ def settings(form: str, **more: Any) -> EndpointSettings:
     return EndpointSettings(url="https://shop.example/", format=form, **more)  # type: ignore[arg-type]
 
 
-def item(body: bytes = b"", routing_key: str = "order.paid", **properties: Any) -> Outgoing:
-    return Outgoing(
+def item(body: bytes = b"", routing_key: str = "order.paid", **properties: Any) -> PushedMessage:
+    return PushedMessage(
         ID, MESSAGE, "billing", "local", "orders", "shop", routing_key, Message(body, Properties(**properties))
     )
 
 
-def raw(found: Outgoing, form: str = "raw", **more: Any) -> tuple[dict[str, str], bytes]:
+def raw(found: PushedMessage, form: str = "raw", **more: Any) -> tuple[dict[str, str], bytes]:
     written = write(settings(form, **more), [found])
     assert written.undeliverable == {}
     names = [name for name, _ in written.headers]
@@ -48,19 +48,19 @@ def raw(found: Outgoing, form: str = "raw", **more: Any) -> tuple[dict[str, str]
     return {name.decode(): value.decode("ascii") for name, value in written.headers}, written.body
 
 
-def event(found: Outgoing, form: str = "cloudevents-structured", **more: Any) -> dict[str, Any]:
+def event(found: PushedMessage, form: str = "cloudevents-structured", **more: Any) -> dict[str, Any]:
     written = write(settings(form, **more), [found])
     assert dict(written.headers)[b"content-type"].endswith(b"; charset=utf-8")
     decoded: Any = json.loads(written.body)
     return decoded if form == "cloudevents-structured" else decoded[0]  # type: ignore[no-any-return]
 
 
-def binary_event(body: bytes = b"", content_type: str | None = "application/json", **attributes: Any) -> Outgoing:
+def binary_event(body: bytes = b"", content_type: str | None = "application/json", **attributes: Any) -> PushedMessage:
     headers = {f"cloudEvents_{name}": value for name, value in {**REQUIRED, **attributes}.items()}
     return item(body, headers=headers, content_type=content_type)
 
 
-def structured_event(content_type: str = "application/cloudevents+json", **members: Any) -> Outgoing:
+def structured_event(content_type: str = "application/cloudevents+json", **members: Any) -> PushedMessage:
     return item(json.dumps({**REQUIRED, **members}).encode(), content_type=content_type)
 
 
@@ -214,7 +214,7 @@ def test_octets_that_are_no_properties() -> None:
     assert json.loads(write(settings("json"), [found]).body)["message"]["undecodable_properties"] == "AQI="
 
 
-def size(written: Written) -> int:
+def size(written: FormedRequest) -> int:
     return sum(len(name) + len(value) + 4 for name, value in written.headers)
 
 
@@ -417,7 +417,7 @@ def test_from_structured_to_binary(members: dict[str, Any], kind: str | None, da
         item(b"[" * 5_000, content_type="application/cloudevents+json"),
     ],
 )
-def test_what_is_no_event_is_made_one(found: Outgoing) -> None:
+def test_what_is_no_event_is_made_one(found: PushedMessage) -> None:
     made = event(found)
     assert (made["id"], made["type"], made["amqpgatewayid"]) == (ID, "amqp.message", MESSAGE)
     assert raw(found, "cloudevents-binary")[1] == found.message.body

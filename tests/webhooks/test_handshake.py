@@ -11,7 +11,7 @@ import pytest
 from gateway.config import EndpointAuth, EndpointSettings
 from gateway.errors import AddressDenied
 from gateway.outbound import GuardedTransport
-from gateway.webhooks.handshake import Refused, ask
+from gateway.webhooks.handshake import HandshakeRefused, ask
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
 
@@ -86,7 +86,7 @@ async def test_what_allows_it(transport: GuardedTransport, server: Owner, header
 )
 async def test_what_does_not(transport: GuardedTransport, server: Owner, answer: bytes, why: str) -> None:
     server.answer = answer
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(HandshakeRefused, match=why):
         await ask(transport, EndpointSettings(url=server.url("/in")), ORIGIN)
     assert len(server.requests) == 1
 

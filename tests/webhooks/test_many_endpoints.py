@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout
-from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.lines import Appetite
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.slots import SHARES, Health
 from tests.webhooks.virtual import World, now, run
 
@@ -25,27 +25,27 @@ DEADLINE = 3.0
 """That of the endpoints, in seconds."""
 
 
-async def well(_: Sequence[Outgoing]) -> Outcome:
+async def well(_: Sequence[PushedMessage]) -> SendOutcome:
     await asyncio.sleep(ANSWER)
-    return Outcome(status=200)
+    return SendOutcome(status=200)
 
 
-async def refuses(_: Sequence[Outgoing]) -> Outcome:
-    return Outcome(error=ConnectFailed("nobody listens"))
+async def refuses(_: Sequence[PushedMessage]) -> SendOutcome:
+    return SendOutcome(error=ConnectFailed("nobody listens"))
 
 
-async def breaks(_: Sequence[Outgoing]) -> Outcome:
+async def breaks(_: Sequence[PushedMessage]) -> SendOutcome:
     await asyncio.sleep(ANSWER)
-    return Outcome(status=500)
+    return SendOutcome(status=500)
 
 
-async def hangs(_: Sequence[Outgoing]) -> Outcome:
+async def hangs(_: Sequence[PushedMessage]) -> SendOutcome:
     await asyncio.sleep(DEADLINE)
-    return Outcome(error=OutboundTimeout("no answer"))
+    return SendOutcome(error=OutboundTimeout("no answer"))
 
 
-async def asks_to_wait(_: Sequence[Outgoing]) -> Outcome:
-    return Outcome(status=429, retry_after="5")
+async def asks_to_wait(_: Sequence[PushedMessage]) -> SendOutcome:
+    return SendOutcome(status=429, retry_after="5")
 
 
 BAD = (refuses, breaks, hangs, asks_to_wait)
@@ -64,7 +64,7 @@ class Run:
         """Most messages out of the queue of an endpoint that fails, a moment after that was known."""
 
 
-async def play(bad: Sequence[Callable[[Sequence[Outgoing]], Any]]) -> Run:
+async def play(bad: Sequence[Callable[[Sequence[PushedMessage]], Any]]) -> Run:
     """Every endpoint gets a message a second; the latencies are those of the good ones."""
     world = World(places=PLACES)
     seen = Run()
@@ -129,7 +129,7 @@ def alone() -> Run:
 
 @pytest.mark.parametrize("bad", [BAD, (hangs,)], ids=["each in its way", "all hang"])
 def test_endpoints_that_fail_take_nothing_that_good_ones_need(
-    alone: Run, bad: Sequence[Callable[[Sequence[Outgoing]], Any]]
+    alone: Run, bad: Sequence[Callable[[Sequence[PushedMessage]], Any]]
 ) -> None:
     seen: Run = run(play(bad))
     assert len(seen.latencies) == len(alone.latencies) == ENDPOINTS * SECONDS

@@ -14,15 +14,15 @@ from gateway.errors import ConnectFailed, OutboundTimeout, Overloaded
 from gateway.ledger import EventKind
 from gateway.ledger.owed import BacklogSettlement, BacklogStatus, Ending
 from gateway.webhooks.endpoint import EndpointState
-from gateway.webhooks.forms import Outgoing
+from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.schedule import DELAYS, JITTER
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState
 from tests.webhooks.virtual import World, now, run
 
 HOUR = 3_600.0
-FAILS = Outcome(status=500)
-OK = Outcome(status=200)
+FAILS = SendOutcome(status=500)
+OK = SendOutcome(status=200)
 
 
 def times(world: World, name: str = "e") -> list[float]:
@@ -85,7 +85,7 @@ def test_attempts_follow_the_schedule_within_its_jitter(seed: int) -> None:
 
 @in_a_world
 async def test_retry_after_moves_the_next_attempt_back_and_pauses_the_endpoint(world: World) -> None:
-    answers = [Outcome(status=429, retry_after="120"), OK, OK]
+    answers = [SendOutcome(status=429, retry_after="120"), OK, OK]
     world.receivers.put("e", lambda items: answers.pop(0))
     await world.push("s", "e")
     world.broker.put("s", b"x")
@@ -105,7 +105,7 @@ async def test_retry_after_moves_the_next_attempt_back_and_pauses_the_endpoint(w
 
 @in_a_world
 async def test_what_we_were_too_busy_for_is_no_attempt(world: World) -> None:
-    answers = [Outcome(error=Overloaded("too many")), Outcome(error=Overloaded("too many")), OK]
+    answers = [SendOutcome(error=Overloaded("too many")), SendOutcome(error=Overloaded("too many")), OK]
     world.receivers.put("e", lambda items: answers.pop(0))
     await world.push("s", "e")
     world.broker.put("s", b"x")
@@ -148,7 +148,7 @@ async def test_a_manual_retry_does_not_restart_the_schedule(world: World) -> Non
 
 @in_a_world
 async def test_a_breaker_that_is_open_leaves_the_queue_alone_and_costs_no_attempt(world: World) -> None:
-    world.receivers.put("e", Outcome(error=ConnectFailed("nobody")), schedule=[0, 10_000], concurrency=1)
+    world.receivers.put("e", SendOutcome(error=ConnectFailed("nobody")), schedule=[0, 10_000], concurrency=1)
     await world.push("s", "e")
     for number in range(100):
         world.broker.put("s", b"%d" % number)
@@ -199,7 +199,7 @@ def test_an_endpoint_that_is_held_by_somebody_gets_nothing_until_it_is_let_go(st
 def test_an_endpoint_that_is_gone_is_disabled_and_its_messages_wait(lease: str) -> None:
     async def main() -> None:
         world = World()
-        world.receivers.put("e", Outcome(status=410), concurrency=1)
+        world.receivers.put("e", SendOutcome(status=410), concurrency=1)
         await world.push("s", "e", lease=lease)
         for number in range(10):
             world.broker.put("s", b"%d" % number)
@@ -235,7 +235,7 @@ async def test_an_endpoint_that_does_not_exist_holds_its_messages_in_their_queue
 
 @in_a_world
 async def test_no_more_requests_at_once_than_the_endpoint_takes(world: World) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(0.1)
         return OK
 
@@ -281,7 +281,7 @@ async def test_a_batch_waits_to_be_full_but_not_for_long(world: World) -> None:
 
 @in_a_world
 async def test_a_message_that_spoils_its_batch_goes_alone_in_the_end(world: World) -> None:
-    def answer(items: Sequence[Outgoing]) -> Outcome:
+    def answer(items: Sequence[PushedMessage]) -> SendOutcome:
         return FAILS if any(item.message.body == b"bad" for item in items) else OK
 
     world.receivers.put("e", answer, batch_max=10, schedule=[0, 10, 10, 10], breaker_failures=100, batch_wait=0.5)
@@ -296,7 +296,7 @@ async def test_a_message_that_spoils_its_batch_goes_alone_in_the_end(world: Worl
 
 @in_a_world
 async def test_a_message_that_cannot_be_written_is_dead_at_once_and_takes_no_other_with_it(world: World) -> None:
-    world.receivers.put("e", Outcome(status=200, undeliverable={1: "it has no form"}), batch_max=3, batch_wait=1)
+    world.receivers.put("e", SendOutcome(status=200, undeliverable={1: "it has no form"}), batch_max=3, batch_wait=1)
     await world.push("s", "e")
     for body in (b"a", b"b", b"c"):
         world.broker.put("s", body)
@@ -326,7 +326,7 @@ async def test_a_full_backlog_stops_the_intake_and_says_so(world: World) -> None
 
 @in_a_world
 async def test_what_is_out_is_bounded_in_octets(world: World) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(1)
         return OK
 
@@ -346,7 +346,7 @@ async def test_what_is_out_is_bounded_in_octets(world: World) -> None:
 async def test_what_is_out_of_all_queues_is_bounded_in_bytes(world: World) -> None:
     """Four large ones make room for a small one, and all of them go on."""
 
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(1)
         return OK
 
@@ -380,7 +380,7 @@ async def test_what_is_out_of_all_queues_is_bounded_in_bytes(world: World) -> No
 async def test_one_order_key_that_is_stuck_delays_no_other(world: World) -> None:
     stuck = True
 
-    async def answer(items: Sequence[Outgoing]) -> Outcome:
+    async def answer(items: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(0.01)
         return FAILS if stuck and items[0].message.body.startswith(b"bad") else OK
 
@@ -426,7 +426,7 @@ async def test_messages_of_a_key_keep_their_order_when_the_gateway_starts_again(
 
 @in_a_world
 async def test_a_dead_message_does_not_block_its_key(world: World) -> None:
-    def answer(items: Sequence[Outgoing]) -> Outcome:
+    def answer(items: Sequence[PushedMessage]) -> SendOutcome:
         return FAILS if items[0].message.body == b"bad" else OK
 
     world.receivers.put("e", answer, schedule=[0, 10], breaker_failures=100)
@@ -481,7 +481,7 @@ async def test_one_that_failed_before_the_start_gets_new_messages_too(world: Wor
 
 @in_a_world
 async def test_while_the_ledger_is_away_nothing_is_begun_and_nothing_acknowledged(world: World) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         world.ledger.away = True
         return OK
 
@@ -501,7 +501,7 @@ async def test_while_the_ledger_is_away_nothing_is_begun_and_nothing_acknowledge
 
 @in_a_world
 async def test_a_stop_lets_requests_finish_and_gives_the_rest_back(world: World) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(2)
         return OK
 
@@ -518,9 +518,9 @@ async def test_a_stop_lets_requests_finish_and_gives_the_rest_back(world: World)
 
 @in_a_world
 async def test_a_stop_that_may_not_wait_leaves_requests_to_be_made_again_under_the_same_id(world: World) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(30)
-        return Outcome(error=OutboundTimeout("late"))
+        return SendOutcome(error=OutboundTimeout("late"))
 
     world.receivers.put("e", answer)
     pusher = await world.push("s", "e", lease="ledger")
@@ -536,7 +536,7 @@ async def test_a_stop_that_may_not_wait_leaves_requests_to_be_made_again_under_t
 
 @in_a_world
 async def test_who_lost_a_subscription_records_and_acknowledges_nothing_more(world: World) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(2)
         return OK
 

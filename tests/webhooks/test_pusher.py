@@ -21,8 +21,8 @@ from gateway.operations import Settlement
 from gateway.upstreams import Delivery
 from gateway.webhooks import pusher, supervisor
 from gateway.webhooks.fates import Fates
-from gateway.webhooks.forms import Outgoing
-from gateway.webhooks.sender import Outcome
+from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState
 from tests.webhooks.pushed import Estate, until
 
@@ -50,7 +50,7 @@ async def test_what_is_published_is_pushed_recorded_and_acknowledged(estate: Est
 
 
 async def test_what_fails_is_stored_with_its_time_and_acknowledged(estate: Estate) -> None:
-    answers = [Outcome(status=500), Outcome(status=500), Outcome(status=200)]
+    answers = [SendOutcome(status=500), SendOutcome(status=500), SendOutcome(status=200)]
     estate.receivers.put("e", lambda items: answers.pop(0), schedule=[0, 0.05, 0.1])
     await estate.subscribe()
     (message_id,) = await estate.publish(b"x")
@@ -64,9 +64,9 @@ async def test_what_fails_is_stored_with_its_time_and_acknowledged(estate: Estat
 
 
 async def test_who_lets_requests_time_out_takes_no_connection_that_others_keep(estate: Estate) -> None:
-    cut = Outcome(error=OutboundTimeout("no answer"))
-    answers = [Outcome(status=500), cut, cut, Outcome(status=200, truncated=True), Outcome(status=200)]
-    estate.receivers.put("e", lambda items: answers.pop(0) if answers else Outcome(status=200), schedule=[0] * 5)
+    cut = SendOutcome(error=OutboundTimeout("no answer"))
+    answers = [SendOutcome(status=500), cut, cut, SendOutcome(status=200, truncated=True), SendOutcome(status=200)]
+    estate.receivers.put("e", lambda items: answers.pop(0) if answers else SendOutcome(status=200), schedule=[0] * 5)
     await estate.subscribe()
     for number in range(3):
         await estate.publish(b"%d" % number)
@@ -78,17 +78,17 @@ async def test_a_request_whose_outcome_was_not_recorded_is_made_again_under_the_
     """A gateway dies after the endpoint's 2xx and before its commit."""
     taken = asyncio.Event()
 
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         taken.set()
         await asyncio.sleep(3_600)
-        return Outcome(status=200)
+        return SendOutcome(status=200)
 
     estate.receivers.put("e", answer)
     await estate.subscribe()
     (message_id,) = await estate.publish(b"x")
     await taken.wait()
     await estate.close_gateway(0.0)
-    estate.receivers.answers["e"] = Outcome(status=200)
+    estate.receivers.answers["e"] = SendOutcome(status=200)
     await estate.open_gateway()
     await until(lambda: estate.receivers.bodies() == [b"x"])
     await estate.wait_for(in_flight=0)
@@ -110,12 +110,12 @@ async def test_a_reply_that_may_be_there_twice_says_so(
         replied.set()
         await asyncio.sleep(3_600)
 
-    async def silent(_: Sequence[Outgoing]) -> Outcome:
+    async def silent(_: Sequence[PushedMessage]) -> SendOutcome:
         began.set()
         await asyncio.sleep(3_600)
-        return Outcome(status=200)
+        return SendOutcome(status=200)
 
-    estate.receivers.put("e", Outcome(status=200, body=b"answer"), reply=True)
+    estate.receivers.put("e", SendOutcome(status=200, body=b"answer"), reply=True)
     await estate.upstream.declare_queue("answers")
     await estate.subscribe(lease=lease)
     with monkeypatch.context() as patched:
@@ -128,7 +128,7 @@ async def test_a_reply_that_may_be_there_twice_says_so(
         await estate.open_gateway()
         await began.wait()
         await estate.close_gateway(0.0)
-        estate.receivers.answers["e"] = Outcome(status=200, body=b"answer")
+        estate.receivers.answers["e"] = SendOutcome(status=200, body=b"answer")
     await estate.open_gateway()
     await estate.wait_for(in_flight=0, waiting=0)
     await estate.wait_depth(2, "answers")
@@ -137,7 +137,7 @@ async def test_a_reply_that_may_be_there_twice_says_so(
 
 
 async def test_a_reply_to_what_has_failed_before_is_the_first(estate: Estate) -> None:
-    answers = [Outcome(status=500), Outcome(status=500), Outcome(status=200, body=b"answer")]
+    answers = [SendOutcome(status=500), SendOutcome(status=500), SendOutcome(status=200, body=b"answer")]
     estate.receivers.put("e", lambda items: answers.pop(0), schedule=[0, 0.05, 0.1], reply=True)
     await estate.upstream.declare_queue("answers")
     await estate.subscribe()
@@ -151,17 +151,17 @@ async def test_what_a_gateway_that_died_had_claimed_is_tried_by_the_next_one_at_
     """Its claims last for longer than anybody should wait."""
     taken: list[bytes] = []
 
-    async def answer(items: Sequence[Outgoing]) -> Outcome:
+    async def answer(items: Sequence[PushedMessage]) -> SendOutcome:
         taken.extend(item.message.body for item in items)
         await asyncio.sleep(3_600)
-        return Outcome(status=200)
+        return SendOutcome(status=200)
 
     estate.receivers.put("e", answer)
     await estate.subscribe(lease="ledger")
     await estate.publish(b"x")
     await until(lambda: taken)
     await estate.close_gateway(0.0)
-    estate.receivers.answers["e"] = Outcome(status=200)
+    estate.receivers.answers["e"] = SendOutcome(status=200)
     await estate.open_gateway()
     await until(lambda: estate.receivers.bodies() == [b"x"])
     await estate.wait_for(in_flight=0, waiting=0)
@@ -171,7 +171,7 @@ async def test_what_a_gateway_that_died_had_claimed_is_tried_by_the_next_one_at_
 
 async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(estate: Estate) -> None:
     """A gateway dies after its commit, and before the broker heard of it."""
-    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600], breaker_failures=100)
+    estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 600], breaker_failures=100)
     await estate.subscribe()
     pusher = estate.pushes._pushers["s"]
     settle = Delivery.settle
@@ -196,9 +196,9 @@ async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(est
 
 
 async def test_a_link_that_breaks_brings_messages_again_and_loses_none(estate: Estate) -> None:
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         await asyncio.sleep(0.01)
-        return Outcome(status=200)
+        return SendOutcome(status=200)
 
     estate.receivers.put("e", answer)
     await estate.subscribe()
@@ -247,7 +247,7 @@ async def test_a_subscription_that_is_paused_resumed_and_changed(estate: Estate)
 
 
 async def test_what_is_given_up_goes_to_the_dead_letter_place_with_the_reason(estate: Estate) -> None:
-    estate.receivers.put("e", Outcome(status=500), schedule=[0, 0.01], breaker_failures=100)
+    estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 0.01], breaker_failures=100)
     await estate.upstream.declare_queue("dead")
     await estate.subscribe(dead_letter_routing_key="dead")
     (message_id,) = await estate.publish(b"x", message_id="m-1")
@@ -276,7 +276,7 @@ async def test_what_the_filter_does_not_want_is_not_pushed(estate: Estate) -> No
 
 
 async def test_a_message_that_came_past_the_gateway_has_a_beginning_in_the_ledger(estate: Estate) -> None:
-    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600])
+    estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 600])
     await estate.subscribe()
     await estate.publish(b"x", ours=False)
     await estate.wait_for(waiting=1)
@@ -286,7 +286,7 @@ async def test_a_message_that_came_past_the_gateway_has_a_beginning_in_the_ledge
 
 async def test_two_copies_of_one_message_are_two_deliveries(estate: Estate) -> None:
     """A replay may publish the same message again while the first one waits."""
-    estate.receivers.put("e", Outcome(status=500), schedule=[0, 600], breaker_failures=100)
+    estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 600], breaker_failures=100)
     await estate.subscribe()
     await estate.publish(b"x")
     await estate.wait_for(waiting=1)
@@ -325,8 +325,8 @@ async def test_the_own_queue_of_a_subscription_is_pushed(estate: Estate) -> None
 async def test_it_is_the_same_in_every_version(tmp_path: Path, version: str, lease: str) -> None:
     estate = Estate(tmp_path, version)
     await estate.open()
-    answers = [Outcome(status=500)]
-    estate.receivers.put("e", lambda items: answers.pop() if answers else Outcome(status=200), schedule=[0, 0.05])
+    answers = [SendOutcome(status=500)]
+    estate.receivers.put("e", lambda items: answers.pop() if answers else SendOutcome(status=200), schedule=[0, 0.05])
     await estate.subscribe(lease=lease)
     ids = await estate.publish(*[b"%d" % number for number in range(20)])
     await until(lambda: len(estate.receivers.bodies()) == 20)
@@ -341,11 +341,11 @@ async def test_it_is_the_same_in_every_version(tmp_path: Path, version: str, lea
 async def test_two_copies_of_one_message_that_fail_at_once_are_owed_both(estate: Estate) -> None:
     go_on = asyncio.Event()
 
-    async def answer(items: Sequence[Outgoing]) -> Outcome:
+    async def answer(items: Sequence[PushedMessage]) -> SendOutcome:
         if items[0].message.body != b"x":
-            return Outcome(status=200)
+            return SendOutcome(status=200)
         await go_on.wait()
-        return Outcome(status=500)
+        return SendOutcome(status=500)
 
     estate.receivers.put("e", answer, schedule=[0, 600], breaker_failures=100)
     await estate.upstream.declare_queue("aside")
@@ -429,13 +429,13 @@ async def test_what_is_claimed_and_under_way_is_bounded_in_bytes(
     may_go = asyncio.Event()
     may_go.set()
 
-    async def answer(_: Sequence[Outgoing]) -> Outcome:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
         nonlocal most, at_once
         at_once += 1
         most = max(most, at_once)
         await may_go.wait()
         at_once -= 1
-        return Outcome(status=200)
+        return SendOutcome(status=200)
 
     estate.receivers.put("e", answer, concurrency=20)
     await estate.subscribe(lease="ledger")

@@ -21,9 +21,9 @@ from gateway.webhooks.schedule import (
     PAUSE_MAX,
     PAUSE_MIN,
     RETRY_AFTER_MAX,
+    AttemptOutcome,
     Ruling,
     Schedule,
-    Verdict,
     asks_to_drop,
     parse_retry_after,
 )
@@ -76,22 +76,25 @@ def test_a_message_that_always_fails_under_a_clock() -> None:
 @pytest.mark.parametrize(
     ("number", "verdict"),
     [
-        *((number, Verdict.DELIVERED) for number in (200, 201, 202, 204, 206, 226, 299)),
-        *((number, Verdict.RETRY) for number in (300, 301, 302, 303, 304, 307, 308, 399)),
-        *((number, Verdict.RETRY) for number in (400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 428, 451, 499)),
-        (410, Verdict.DISABLE),
-        (429, Verdict.PAUSE),
-        (503, Verdict.PAUSE),
-        *((number, Verdict.RETRY) for number in (500, 501, 502, 504, 507, 511, 599, 600, 999)),
+        *((number, AttemptOutcome.DELIVERED) for number in (200, 201, 202, 204, 206, 226, 299)),
+        *((number, AttemptOutcome.RETRY) for number in (300, 301, 302, 303, 304, 307, 308, 399)),
+        *(
+            (number, AttemptOutcome.RETRY)
+            for number in (400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 428, 451, 499)
+        ),
+        (410, AttemptOutcome.DISABLE),
+        (429, AttemptOutcome.PAUSE),
+        (503, AttemptOutcome.PAUSE),
+        *((number, AttemptOutcome.RETRY) for number in (500, 501, 502, 504, 507, 511, 599, 600, 999)),
     ],
 )
-def test_what_a_status_means(number: int, verdict: Verdict) -> None:
+def test_what_a_status_means(number: int, verdict: AttemptOutcome) -> None:
     ruling = status(number)
     assert ruling.verdict is verdict
     assert ruling.why.startswith(f"{number}: ")
-    if verdict in (Verdict.DELIVERED, Verdict.DISABLE):
+    if verdict in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE):
         assert (ruling.wait, ruling.dead) == (None, False)
-    elif verdict is Verdict.RETRY:
+    elif verdict is AttemptOutcome.RETRY:
         assert (ruling.wait, ruling.pause) == (5, 0)
         assert status(number, LAST).dead
     else:
@@ -106,28 +109,31 @@ def test_every_status_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (errors.AddressDenied("x"), Verdict.RETRY),
-        (errors.ResolveFailed("x"), Verdict.RETRY),
-        (errors.ConnectFailed("x"), Verdict.RETRY),
-        (errors.TlsFailed("x"), Verdict.RETRY),
-        (errors.OutboundTimeout("x", sent=True), Verdict.RETRY),
-        (errors.AnswerCut("x", sent=True), Verdict.RETRY),
-        (errors.AnswerMalformed("x", sent=True), Verdict.RETRY),
-        (errors.AnswerHeadTooLarge("x", sent=True), Verdict.RETRY),
-        (errors.ConfigurationError("x"), Verdict.RETRY),
-        (errors.EncodeError("x"), Verdict.UNDELIVERABLE),
-        (errors.Overloaded("x"), Verdict.NOT_TRIED),
-        (errors.StateError("x"), Verdict.RETRY),
-        (GatewayError("x"), Verdict.RETRY),
+        (errors.AddressDenied("x"), AttemptOutcome.RETRY),
+        (errors.ResolveFailed("x"), AttemptOutcome.RETRY),
+        (errors.ConnectFailed("x"), AttemptOutcome.RETRY),
+        (errors.TlsFailed("x"), AttemptOutcome.RETRY),
+        (errors.OutboundTimeout("x", sent=True), AttemptOutcome.RETRY),
+        (errors.AnswerCut("x", sent=True), AttemptOutcome.RETRY),
+        (errors.AnswerMalformed("x", sent=True), AttemptOutcome.RETRY),
+        (errors.AnswerHeadTooLarge("x", sent=True), AttemptOutcome.RETRY),
+        (errors.ConfigurationError("x"), AttemptOutcome.RETRY),
+        (errors.EncodeError("x"), AttemptOutcome.UNDELIVERABLE),
+        (errors.Overloaded("x"), AttemptOutcome.NOT_TRIED),
+        (errors.StateError("x"), AttemptOutcome.RETRY),
+        (GatewayError("x"), AttemptOutcome.RETRY),
     ],
 )
-def test_what_an_error_means(error: GatewayError, verdict: Verdict) -> None:
+def test_what_an_error_means(error: GatewayError, verdict: AttemptOutcome) -> None:
     ruling = SCHEDULE.after_error(2, error, middle)
     assert ruling.verdict is verdict
     assert ruling.why.endswith(": x")
-    assert ruling.wait == {Verdict.RETRY: 300, Verdict.UNDELIVERABLE: None, Verdict.NOT_TRIED: 1.5}[verdict]
+    assert (
+        ruling.wait
+        == {AttemptOutcome.RETRY: 300, AttemptOutcome.UNDELIVERABLE: None, AttemptOutcome.NOT_TRIED: 1.5}[verdict]
+    )
     last = SCHEDULE.after_error(LAST, error, middle)
-    assert last.dead == (verdict is not Verdict.NOT_TRIED)
+    assert last.dead == (verdict is not AttemptOutcome.NOT_TRIED)
 
 
 def test_every_outbound_error_has_a_meaning_of_its_own() -> None:
@@ -226,7 +232,7 @@ def test_a_schedule_of_ones_own() -> None:
 @pytest.mark.parametrize("number", [400, 404, 410, 422, 429, 499])
 def test_a_receiver_that_asks_for_it_has_the_message_dropped(number: int) -> None:
     ruling = SCHEDULE.after_status(1, number, "60", NOW, middle, drop=True)
-    assert ruling == Ruling(Verdict.DROP, f"{number}: the receiver asked to drop the message")
+    assert ruling == Ruling(AttemptOutcome.DROP, f"{number}: the receiver asked to drop the message")
     assert (ruling.dead, ruling.code) == (True, "dropped_by_receiver")
 
 
@@ -244,5 +250,5 @@ def test_the_header_that_asks_for_it(value: str | None, *, asks: bool) -> None:
 
 
 def test_each_way_to_be_given_up_has_a_code_of_dead_letters() -> None:
-    for verdict in Verdict:
+    for verdict in AttemptOutcome:
         assert Ruling(verdict, "").code in CODES

@@ -23,8 +23,8 @@ from gateway.outbound.addresses import Address
 from gateway.webhooks import sender as sender_module
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.schedule import Ruling, Schedule
-from gateway.webhooks.sender import Outcome, Sender
-from gateway.webhooks.signing import Verdict as Signed
+from gateway.webhooks.sender import Sender, SendOutcome
+from gateway.webhooks.signing import SignatureOutcome as Signed
 from tests.outbound.conftest import Make
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import Request
@@ -37,7 +37,7 @@ __all__ = ["lines"]
 DEADLINE = 0.5
 
 
-def ruling(outcome: Outcome) -> Ruling:
+def ruling(outcome: SendOutcome) -> Ruling:
     if outcome.error is not None:
         return Schedule().after_error(1, outcome.error, lambda: 0.5)
     assert outcome.status is not None

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending, Owed
-from gateway.webhooks.shelf import FEW, SOON, Shelf
+from gateway.webhooks.shelf import FEW, SOON, EndpointBacklog
 from tests.webhooks.virtual import FakeLedger, now, run
 
 
@@ -46,10 +46,10 @@ def owed(number: int, due_in: float, key: bytes = b"") -> Owed:
     )
 
 
-async def shelf_with(*rows: Owed, ordered: bool = False) -> tuple[Counting, Shelf]:
+async def shelf_with(*rows: Owed, ordered: bool = False) -> tuple[Counting, EndpointBacklog]:
     ledger = Counting()
     await ledger.store(rows)
-    shelf = Shelf(cast(Ledger, ledger), "s", ordered=ordered, most=1_000, on_due=lambda: None)
+    shelf = EndpointBacklog(cast(Ledger, ledger), "s", ordered=ordered, most=1_000, on_due=lambda: None)
     await shelf.open()
     ledger.claims = ledger.reads = 0
     return ledger, shelf

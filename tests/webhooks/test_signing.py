@@ -22,8 +22,8 @@ from gateway.webhooks.signing import (
     PublicKey,
     SecretKey,
     SharedSecret,
-    SigningKey,
-    Verdict,
+    SignatureOutcome,
+    Signer,
     public_key_set,
     sign,
     verify,
@@ -36,7 +36,7 @@ SHARED = SharedSecret(bytes(range(32)))
 SECRET = SecretKey(bytes(range(32)))
 
 
-def headers(*keys: SigningKey, at: int = NOW, body: bytes = BODY) -> dict[bytes, bytes]:
+def headers(*keys: Signer, at: int = NOW, body: bytes = BODY) -> dict[bytes, bytes]:
     return dict(sign(keys, "msg_1", at, body))
 
 
@@ -67,7 +67,7 @@ def test_it_does_so_while_keys_are_rotated_and_beside_v1a() -> None:
 def test_we_verify_the_reference_implementations() -> None:
     signature = Webhook(str(SHARED)).sign("msg_1", datetime.fromtimestamp(NOW, UTC), BODY.decode())
     found = {b"webhook-id": b"msg_1", b"webhook-timestamp": b"%d" % NOW, b"webhook-signature": signature.encode()}
-    assert verify([SHARED], found, BODY, NOW) is Verdict.VALID
+    assert verify([SHARED], found, BODY, NOW) is SignatureOutcome.VALID
     assert found == headers(SHARED)
 
 
@@ -136,23 +136,23 @@ def test_the_vectors_of_rfc_8037() -> None:
 def test_what_was_signed_verifies_and_nothing_else(body: bytes, id: str) -> None:
     found = dict(sign([SHARED, SECRET], id, NOW, body))
     for key in (SHARED, SECRET.public):
-        assert verify([key], found, body, NOW) is Verdict.VALID
-        assert verify([key], found, body + b"x", NOW) is Verdict.MISMATCH
-        assert verify([key], {**found, b"webhook-id": b"other"}, body, NOW) is Verdict.MISMATCH
-        assert verify([key], {**found, b"webhook-timestamp": b"%d" % (NOW + 1)}, body, NOW) is Verdict.MISMATCH
+        assert verify([key], found, body, NOW) is SignatureOutcome.VALID
+        assert verify([key], found, body + b"x", NOW) is SignatureOutcome.MISMATCH
+        assert verify([key], {**found, b"webhook-id": b"other"}, body, NOW) is SignatureOutcome.MISMATCH
+        assert verify([key], {**found, b"webhook-timestamp": b"%d" % (NOW + 1)}, body, NOW) is SignatureOutcome.MISMATCH
 
 
 @pytest.mark.parametrize(
     ("age", "verdict"),
     [
-        (0, Verdict.VALID),
-        (TOLERANCE, Verdict.VALID),
-        (-TOLERANCE, Verdict.VALID),
-        (TOLERANCE + 0.1, Verdict.TOO_OLD),
-        (-TOLERANCE - 0.1, Verdict.TOO_NEW),
+        (0, SignatureOutcome.VALID),
+        (TOLERANCE, SignatureOutcome.VALID),
+        (-TOLERANCE, SignatureOutcome.VALID),
+        (TOLERANCE + 0.1, SignatureOutcome.TOO_OLD),
+        (-TOLERANCE - 0.1, SignatureOutcome.TOO_NEW),
     ],
 )
-def test_the_tolerance(age: float, verdict: Verdict) -> None:
+def test_the_tolerance(age: float, verdict: SignatureOutcome) -> None:
     assert verify([SHARED], headers(SHARED), BODY, NOW + age) is verdict
 
 
@@ -160,12 +160,12 @@ def test_the_tolerance(age: float, verdict: Verdict) -> None:
 def test_all_three_headers_are_needed(name: str) -> None:
     found = headers(SHARED)
     del found[name.encode()]
-    assert verify([SHARED], found, BODY, NOW) is Verdict.UNSIGNED
+    assert verify([SHARED], found, BODY, NOW) is SignatureOutcome.UNSIGNED
 
 
 @pytest.mark.parametrize("stamp", [b"", b"-1", b"1.5", b"now", b" 1", b"9" * 400, "١".encode()])
 def test_a_time_stamp_is_a_number(stamp: bytes) -> None:
-    assert verify([SHARED], {**headers(SHARED), b"webhook-timestamp": stamp}, BODY, NOW) is Verdict.UNSIGNED
+    assert verify([SHARED], {**headers(SHARED), b"webhook-timestamp": stamp}, BODY, NOW) is SignatureOutcome.UNSIGNED
 
 
 @pytest.mark.parametrize(
@@ -174,27 +174,27 @@ def test_a_time_stamp_is_a_number(stamp: bytes) -> None:
 )
 def test_signatures_that_are_none(listed: bytes) -> None:
     found = {**headers(SHARED), b"webhook-signature": listed}
-    assert verify([SHARED, SECRET.public], found, BODY, NOW) is Verdict.MISMATCH
+    assert verify([SHARED, SECRET.public], found, BODY, NOW) is SignatureOutcome.MISMATCH
 
 
 def test_a_signature_belongs_to_its_scheme() -> None:
     signature = headers(SHARED)[b"webhook-signature"].removeprefix(b"v1,")
     found = {**headers(SHARED), b"webhook-signature": b"v1a," + signature}
-    assert verify([SHARED], found, BODY, NOW) is Verdict.MISMATCH
+    assert verify([SHARED], found, BODY, NOW) is SignatureOutcome.MISMATCH
 
 
 def test_a_receiver_looks_at_so_many_signatures_and_no_more() -> None:
     good = headers(SHARED)[b"webhook-signature"]
-    for before, verdict in ((KEYS_MAX - 1, Verdict.VALID), (KEYS_MAX, Verdict.MISMATCH)):
+    for before, verdict in ((KEYS_MAX - 1, SignatureOutcome.VALID), (KEYS_MAX, SignatureOutcome.MISMATCH)):
         found = {**headers(SHARED), b"webhook-signature": b"v1,AAAA " * before + good}
         assert verify([SHARED], found, BODY, NOW) is verdict
 
 
 def test_any_key_of_the_receiver_will_do() -> None:
     other = SharedSecret(bytes(32))
-    assert verify([other, SHARED], headers(SHARED), BODY, NOW) is Verdict.VALID
-    assert verify([other], headers(SHARED), BODY, NOW) is Verdict.MISMATCH
-    assert verify([], headers(SHARED), BODY, NOW) is Verdict.MISMATCH
+    assert verify([other, SHARED], headers(SHARED), BODY, NOW) is SignatureOutcome.VALID
+    assert verify([other], headers(SHARED), BODY, NOW) is SignatureOutcome.MISMATCH
+    assert verify([], headers(SHARED), BODY, NOW) is SignatureOutcome.MISMATCH
 
 
 # ------------------------------------------------------------------------------------------------- the keys
@@ -259,7 +259,7 @@ def test_how_many_keys_sign(number: int) -> None:
 
 def test_a_body_is_signed_as_it_is() -> None:
     body = bytes(range(256))
-    assert verify([SHARED], headers(SHARED, body=body), body, NOW) is Verdict.VALID
+    assert verify([SHARED], headers(SHARED, body=body), body, NOW) is SignatureOutcome.VALID
 
 
 def test_the_public_key_set() -> None:

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from gateway.webhooks.slots import SHARES, SLOW_AFTER, Health, Lane, Slots
+from gateway.webhooks.slots import SHARES, SLOW_AFTER, EndpointSlots, Health, Slots
 
 
 class Player:
     """An endpoint that takes each place that it is offered, ``wants`` times."""
 
     def __init__(self, slots: Slots, name: str, log: list[str], concurrency: int = 10, wants: int = 1) -> None:
-        self.lane: Lane = slots.lane(concurrency, self.go)
+        self.lane: EndpointSlots = slots.lane(concurrency, self.go)
         self.slots, self.name, self.log, self.wants = slots, name, log, wants
         self.numbers: list[int] = []
         self.now = 0.0

@@ -35,8 +35,8 @@ from gateway.session import Capabilities, Version
 from gateway.telemetry import Metrics
 from gateway.upstreams import ConsumerState, PublishReceipt
 from gateway.v091.version import V0_9_1
-from gateway.webhooks.counts import Counts
-from gateway.webhooks.journal import Journal
+from gateway.webhooks.counts import PushCounts
+from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.pusher import Pusher
 from gateway.webhooks.replies import Replies
 from gateway.webhooks.targets import Targets
@@ -387,8 +387,8 @@ class World:
             SimpleNamespace(ensure=self._ensure, forget=lambda name: None),  # type: ignore[arg-type]
             ByteBudget(Budgets()["held_bytes"]),
         )
-        counts = Counts(self.metrics)
-        self.journal = Journal(self.ledger, self._look)  # type: ignore[arg-type]
+        counts = PushCounts(self.metrics)
+        self.journal = PushJournal(self.ledger, self._look)  # type: ignore[arg-type]
         self.targets = Targets(
             self.receivers.get,
             self.receivers.disable,

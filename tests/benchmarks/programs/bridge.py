@@ -16,8 +16,8 @@ from typing import Any
 import uvloop
 
 from gateway.app import COLLECTOR
-from gateway.bridges.items import Item
-from gateway.bridges.routes import Route
+from gateway.bridges.items import BridgeDelivery
+from gateway.bridges.routes import BridgeRoute
 from gateway.config import BridgeSettings, BridgeSource, BridgeTarget, BrokerSettings
 from gateway.core.consuming import own_id
 from gateway.ledger import MessageIds, id_text
@@ -86,11 +86,11 @@ def _translation(job: dict[str, Any]) -> Stopwatch:
     them as octets of its own is taken off."""
     source, target = version_named(job["source"]), version_named(job["target"])
     settings = BridgeSettings(BridgeSource("source", "from"), BridgeTarget("target", "", "to"))
-    route = Route("bench", settings, "bench.0123456789abcdef", own_id)
+    route = BridgeRoute("bench", settings, "bench.0123456789abcdef", own_id)
     judge, ids = target_of(target), MessageIds()
     message = Message(b"x" * job["size"], MESSAGE)
     native = _received(target, message, 1)
-    items = [Item(_delivery(each), 1) for each in _received(source, message, job["number"])]
+    items = [BridgeDelivery(_delivery(each), 1) for each in _received(source, message, job["number"])]
     pair = SessionPair(target).open()
     _publish(pair, native * 1_000)  # what is made once is made
     with Stopwatch() as plain:

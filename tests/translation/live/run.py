@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from gateway.bridges import Bridges
+from gateway.bridges import BridgeSupervisor
 from gateway.config import BridgeSettings, BridgeSource, BridgeTarget, BrokerSettings, LedgerSettings
 from gateway.core import Gateway
 from gateway.errors import NotFound
@@ -108,7 +108,7 @@ async def upstream(end: End, servers: Servers, name: str = "") -> AsyncIterator[
 @asynccontextmanager
 async def bridged(
     source: End, target: End, servers: Servers, settings: dict[str, BridgeSettings]
-) -> AsyncIterator[Bridges]:
+) -> AsyncIterator[BridgeSupervisor]:
     """A gateway that knows the two ends as the brokers ``source`` and ``target``, with these bridges."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="translation-"))
@@ -121,7 +121,7 @@ async def bridged(
         gateway = Gateway(ledger, brokers, Metrics("translation"), ack_key=b"k" * 32)
         await gateway.start()
         stack.push_async_callback(gateway.close, 5.0)
-        bridges = Bridges(gateway, settings)
+        bridges = BridgeSupervisor(gateway, settings)
         await bridges.start()
         stack.push_async_callback(bridges.close, 5.0)
         yield bridges
