@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gateway.bridges.counts import BridgeCounts
+from gateway.bridges.dead_letters import BridgeDeadLetterPublisher
 from gateway.bridges.faults import Faults
 from gateway.bridges.flow import BridgeFlow
-from gateway.bridges.graves import BridgeDeadLetterPublisher
 from gateway.bridges.in_doubt import settle
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.routes import BridgeRoute

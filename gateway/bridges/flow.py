@@ -28,17 +28,17 @@ from itertools import groupby
 from typing import Any, Final
 
 from gateway.bridges.counts import BridgeCounts
+from gateway.bridges.dead_letters import BridgeDeadLetterPublisher
 from gateway.bridges.faults import Faults
 from gateway.bridges.gate import Gate
-from gateway.bridges.graves import BridgeDeadLetterPublisher
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.redeliveries import Redeliveries
+from gateway.bridges.refusals import Fault, verdict
 from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.bridges.throttle import Throttle
 from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
-from gateway.bridges.verdicts import Fault, verdict
 from gateway.core.byte_budget import Part
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import EventKind, MessageIds, id_text

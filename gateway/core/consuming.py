@@ -15,6 +15,7 @@ from typing import Any, Final
 from gateway.budgets import ALONE, ShareHolder
 from gateway.core.ack_ids import AckIds, of_ledger
 from gateway.core.arrivals import own_id, printable
+from gateway.core.backlogs import Shelves
 from gateway.core.broker_leases import BrokerLeases
 from gateway.core.leases import Lease, Leases
 from gateway.core.ledger_pulls import LedgerPulls
@@ -22,7 +23,6 @@ from gateway.core.ledger_settling import LedgerSettling
 from gateway.core.parts import Parts
 from gateway.core.peers import Peers
 from gateway.core.pulled import FAILED, LOST, AckOutcome, Pulled
-from gateway.core.shelves import Shelves
 from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import (
     GatewayError,

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from gateway.core.backlogs import Shelves
 from gateway.core.intake import Intake
 from gateway.core.parts import Parts
-from gateway.core.shelves import Shelves
 from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchSubscription
 from gateway.ledger.owed import BacklogEntry

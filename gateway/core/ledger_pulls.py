@@ -27,6 +27,7 @@ from typing import Final
 from gateway.budgets import ShareHolder
 from gateway.core.ack_ids import AckIds
 from gateway.core.arrivals import READERS_MAX, Arrival, Readers, Taken, now_us
+from gateway.core.backlogs import Shelves, SubscriptionBacklog
 from gateway.core.dead_letters import place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.fetching import Fetch, settle
@@ -35,7 +36,6 @@ from gateway.core.ledger_settling import LedgerSettling, entry_of, used_up
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.pulled import LedgerLease, Pulled
-from gateway.core.shelves import Shelves, SubscriptionBacklog
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.core.turns import Turns

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from gateway.core.ack_ids import AckIds, InvalidAckId, LedgerAckId
 from gateway.core.arrivals import now_us, printable
+from gateway.core.backlogs import Shelves
 from gateway.core.dead_letters import Letter, died, place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.core.pulled import INVALID, LOST, SUCCESS, AckOutcome, LedgerLease, Pulled
-from gateway.core.shelves import Shelves
 from gateway.core.stored import open_envelope
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import EntriesRefused, GatewayError

@@ -26,8 +26,8 @@ from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, Ledg
 from gateway.ledger import Ledger
 from gateway.replays.items import ReplayItem, name_of
 from gateway.replays.jobs import ENDED, Job, JobState, Wish
-from gateway.replays.shelf import ReplayStore, StoredJob
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, MessageSource, refusal_of
+from gateway.replays.store import ReplayStore, StoredJob
 from gateway.replays.targets import Later, ResendTarget
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock

@@ -21,8 +21,8 @@ from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
 from gateway.replays.queues import QueueSnapshot
 from gateway.replays.requests import ReplayRequest, check
 from gateway.replays.runner import Runner
-from gateway.replays.shelf import KEPT_DAYS, ReplayStore
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, DeadDeliverySource, LedgerMessageSource, MessageSource
+from gateway.replays.store import KEPT_DAYS, ReplayStore
 from gateway.replays.targets import BrokerTarget, HttpTarget, ResendTarget, SubscriptionTarget
 from gateway.runtime.clock import clock
 from gateway.webhooks.endpoints import EndpointRegistry

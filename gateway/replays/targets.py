@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from gateway.bridges.verdicts import Fault, verdict
+from gateway.bridges.refusals import Fault, verdict
 from gateway.config import EndpointSettings
 from gateway.core import Gateway
 from gateway.core.consuming import printable

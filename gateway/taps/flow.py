@@ -26,8 +26,8 @@ from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.taps.counts import TapCounts
+from gateway.taps.dead_letters import TapDeadLetterPublisher
 from gateway.taps.depth import Depth
-from gateway.taps.graves import TapDeadLetterPublisher
 from gateway.taps.rows import TAP_KIND, TapBatch, TapOrigins
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, Upstream

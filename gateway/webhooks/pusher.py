@@ -8,7 +8,7 @@
 
 With ``lease = "broker"`` the broker holds a message until its first attempt is over; with ``lease = "ledger"`` it is
 stored first (:mod:`gateway.core.intake`), and then tried. What the ledger holds is claimed when it is due
-(:mod:`gateway.webhooks.shelf`), and no sooner than there is room for it.
+(:mod:`gateway.webhooks.backlog`), and no sooner than there is room for it.
 
 **Nothing is acknowledged before it is safe**: an acknowledgement follows the commit that records the delivery, or that
 stores the message. A gateway that dies between the endpoint's 2xx and that commit makes the same request again, with
@@ -43,17 +43,17 @@ from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.upstreams import Delivery
+from gateway.webhooks.backlog import EndpointBacklog
 from gateway.webhooks.counts import PushCounts
-from gateway.webhooks.fates import GIVEN_UP, Fates
 from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.items import PushDelivery, arrived, stored
 from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.lines import Appetite
 from gateway.webhooks.notes import ended
+from gateway.webhooks.outcomes import GIVEN_UP, Fates
 from gateway.webhooks.replies import Replies
 from gateway.webhooks.schedule import AttemptOutcome, Ruling
 from gateway.webhooks.sender import SendOutcome
-from gateway.webhooks.shelf import EndpointBacklog
 from gateway.webhooks.states import PushState, PushStatus
 from gateway.webhooks.tap import EndpointSource
 from gateway.webhooks.targets import PushTarget, Targets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import errors
-from gateway.bridges.verdicts import Fault, verdict
+from gateway.bridges.refusals import Fault, verdict
 from gateway.errors import GatewayError, remote_error
 
 

@@ -333,7 +333,7 @@ async def test_a_message_that_the_ledger_cannot_hold(house: House) -> None:
 
 async def test_poison_that_nobody_takes_stays_in_the_queue(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dead-letter place is not there: the tap says so, the broker keeps the message, the others go on."""
-    monkeypatch.setattr("gateway.taps.graves.PAUSE_MIN", 0.05)
+    monkeypatch.setattr("gateway.taps.dead_letters.PAUSE_MIN", 0.05)
     await small_ledger(house, 300_000)
     large = await house.fill(1, size=400_000)
     await house.tap(dead_letter_routing_key="nowhere")
@@ -350,7 +350,7 @@ async def test_poison_that_nobody_takes_stays_in_the_queue(house: House, monkeyp
 
 async def test_no_copy_of_poison_while_the_ledger_is_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """For then nobody would know of it."""
-    monkeypatch.setattr("gateway.taps.graves.PAUSE_MIN", 0.01)
+    monkeypatch.setattr("gateway.taps.dead_letters.PAUSE_MIN", 0.01)
     await small_ledger(house, 300_000)
     large = await house.fill(1, size=400_000)
     with monkeypatch.context() as patch:

@@ -20,8 +20,8 @@ from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from gateway.upstreams import Delivery
 from gateway.webhooks import pusher, supervisor
-from gateway.webhooks.fates import Fates
 from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.outcomes import Fates
 from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState
 from tests.webhooks.pushed import Estate, until

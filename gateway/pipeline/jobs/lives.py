@@ -124,7 +124,7 @@ FLOWS: Final[Mapping[str, Flow]] = {
         " | ends: acknowledged discarded filtered dead_lettered purged | notes: duplicate_dropped",
     ),
     "push": _flow(
-        "gateway.webhooks.fates, gateway.webhooks.pusher",
+        "gateway.webhooks.outcomes, gateway.webhooks.pusher",
         "begins: received stored | holds: attempt_failed dead revived"
         " | ends: acknowledged filtered dead_lettered purged | notes: replied duplicate_dropped",
     ),

@@ -30,13 +30,13 @@ from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.telemetry import log
 from gateway.tracing import trace_of
+from gateway.webhooks.backlog import EndpointBacklog
 from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.items import PushDelivery
 from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.notes import Notes, ended, reason_of, short
 from gateway.webhooks.replies import Replies
 from gateway.webhooks.sender import SendOutcome
-from gateway.webhooks.shelf import EndpointBacklog
 
 BURY_PAUSE: Final = 30.0
 """After so many seconds a dead-letter place that did not take a message is tried again."""

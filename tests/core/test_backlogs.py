@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.core import shelves
-from gateway.core.shelves import LOOK_MAX, LOOK_MIN, Shelves, SubscriptionBacklog
+from gateway.core import backlogs
+from gateway.core.backlogs import LOOK_MAX, LOOK_MIN, Shelves, SubscriptionBacklog
 
 
 class Clock:
@@ -70,7 +70,7 @@ async def test_who_waits_is_woken() -> None:
 
 
 async def test_no_more_are_remembered_than_documented(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelves, "SHELVES_MAX", 10)
+    monkeypatch.setattr(backlogs, "SHELVES_MAX", 10)
     found = Shelves()
     used = found["used"]
     used.pulls = 1
