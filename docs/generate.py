@@ -329,7 +329,7 @@ def verb(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def ledger_states() -> Iterator[str]:
     """The events of a message's timeline."""
-    docs = field_docs(states)["Kind"]
+    docs = field_docs(states)["EventKind"]
     yield from table(
         ("event", "state after it", "meaning"),
         ((f"`{kind}`", f"`{rule.state}`", docs[kind.name]) for kind, rule in states.RULES.items()),
@@ -519,8 +519,8 @@ def native_methods() -> Iterator[str]:
     """Every control and command of 0-10, who of us reads it, and who was seen with it."""
     both = {ConnectionHeartbeat, ConnectionClose, ConnectionCloseOk010, *native_attached.CONTROLS}
     takers = {
-        "client": {*both, *native_client.ClientSession.controls, *NativeClientChannel.commands},
-        "server": {*both, *native_server.ServerSession.controls, *NativeServerChannel.commands},
+        "client": {*both, *native_client.ClientSession.control_handlers, *NativeClientChannel.command_handlers},
+        "server": {*both, *native_server.ServerSession.control_handlers, *NativeServerChannel.command_handlers},
     }
     seen = native_transcribed()
     operations = users(3)
@@ -575,7 +575,7 @@ def draft_methods() -> Iterator[str]:
         ),
     }
     takers = {
-        role: {*end.commands, *end.controls, *end.responses, *(method.key for method in more)}
+        role: {*end.command_handlers, *end.control_handlers, *end.responses, *(method.key for method in more)}
         for role, (end, more) in ends.items()
     }
     takers["server"] |= DRAFT_WAYS.keys()
