@@ -6,7 +6,8 @@ sum of what it stands for, by its meaning. So one of ten thousand bridges that i
 series. A name is forgotten when the last of its series is removed, and another takes its place.
 
 And there is an end to all of it: a :class:`SeriesBudget` is shared by the metrics of a gateway, and what is beyond it
-counts nowhere, which is counted."""
+counts nowhere, which is counted.
+"""
 
 from __future__ import annotations
 

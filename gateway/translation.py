@@ -3,7 +3,8 @@
 A :class:`TranslationTarget` is one connection's version, product and login. :meth:`TranslationTarget.losses` says by
 name what would be lost (:data:`gateway.fidelity.LOSSES`): nothing, nearly always, and that is seen at a glance.
 :meth:`TranslationTarget.explain` goes through the message field by field, with reasons, and takes its time. Both ask
-the translation that sends the messages, so that they cannot disagree with it."""
+the translation that sends the messages, so that they cannot disagree with it.
+"""
 
 from __future__ import annotations
 

@@ -381,10 +381,11 @@ async def test_serve_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Sig
     ports_file = tmp_path / "ports.json"
     program = (
         "import sys\n"
-        "from gateway.app import development, serve\n"
+        "from gateway.app import serve, with_development\n"
         "from gateway.config import load\n"
         "settings = {'http.port': 0, 'ops.port': 0, 'embedded.port': 0, 'data_dir': sys.argv[1]}\n"
-        "sys.exit(serve(development(load(None, {}, settings)), sys.argv[2], lambda line: print(line, flush=True)))\n"
+        "config = with_development(load(None, {}, settings))\n"
+        "sys.exit(serve(config, sys.argv[2], lambda line: print(line, flush=True)))\n"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, str(tmp_path / "data"), str(ports_file),

@@ -1,9 +1,10 @@
 """One bridge: its source, its consumer, its flow, and how things stand.
 
 A bridge that runs has a consumer on its source's queue and a :class:`~gateway.bridges.flow.BridgeFlow` that takes what
-comes. Both live until the bridge is halted; what goes wrong meanwhile is a fault that is over by itself (see
+comes. Both live until the bridge is halted; what goes wrong meanwhile is a fault that ends without help (see
 :mod:`gateway.bridges.faults`). A change of settings, a pause and a restart are a halt and a new start: what is under
-way is brought to an end, the rest goes back to the source."""
+way is brought to an end, the rest goes back to the source.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def tls_files() -> Tls:
 
 def client_options(function: F) -> F:
     """``--url``, ``--api-key``, ``--json``, which the verb gets, and ``--ca``, ``--cert`` and ``--key``, which
-    :class:`ApiClient` finds by itself."""
+    :class:`ApiClient` finds without help."""
     for option in (
         *(
             click.option(

@@ -186,8 +186,8 @@ class Store(WriterCall):
         return len(self.owed)
 
     def parts(self, size: int) -> list[Store]:
-        """See :class:`WriterCall`. Entries and rows of the inbox go with the last delivery of their message; where
-        there is none, with the first part."""
+        """See :class:`WriterCall`. Entries and rows of the inbox go with the last delivery of their message; else with
+        the first part."""
         entries = _divide(self.entries, self.owed, size)
         inbox = _divide(self.inbox, self.owed, size)
         return [
@@ -234,8 +234,8 @@ class SpoolCall(WriterCall):
         return len(self.messages)
 
     def parts(self, size: int) -> list[SpoolCall]:
-        """See :class:`WriterCall`. Entries and rows of the inbox go with the last row of their message; where there is
-        none, with the first part."""
+        """See :class:`WriterCall`. Entries and rows of the inbox go with the last row of their message; else with the
+        first part."""
         entries = _divide(self.entries, self.messages, size)
         inbox = _divide(self.inbox, self.messages, size)
         return [
@@ -381,8 +381,7 @@ class Put(WriterCall):
         return len(self.promised)
 
     def parts(self, size: int) -> list[Put]:
-        """See :class:`WriterCall`. Entries go with the publish of their message; where there is none, with the first
-        part."""
+        """See :class:`WriterCall`. Entries go with the publish of their message; else with the first part."""
         entries = _divide(self.entries, self.promised, size)
         return [
             Put(self.future, self.promised[begin : begin + size], entries.get(begin // size, ()))

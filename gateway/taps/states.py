@@ -8,7 +8,8 @@
         └──────> paused                    until it is resumed
 
 What is wished for (:class:`~gateway.core.supervised.WantedState`) survives a restart of the gateway; the state follows
-from it and from what stands in the way."""
+from it and from what stands in the way.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One tap: its flow, what stands in its way, and how things stand.
 
-A tap that runs has a :class:`~gateway.taps.flow.TapFlow`, which keeps itself going whatever goes wrong. A change of
+A tap that runs has a :class:`~gateway.taps.flow.TapFlow`, which keeps itself going through every failure. A change of
 settings, a pause and a restart are a halt and a new flow: what is under way is brought to an end, the rest goes back to
 the queue.
 """

@@ -2,8 +2,8 @@
 
 A :class:`UpstreamBranch` is worked on by one channel of the link that publishes, from its start to its end; then it is
 prepared there, and it may be committed or rolled back there or, when that channel is gone, on any other
-(:meth:`UpstreamBranches.commit`, :meth:`UpstreamBranches.rollback`). Nothing here decides anything: what a broker
-answers is told as a :class:`BranchOutcome`.
+(:meth:`UpstreamBranches.commit`, :meth:`UpstreamBranches.rollback`). Nothing here decides anything: a
+:class:`BranchOutcome` says what a broker answered.
 
 A broker ends the session over a branch that it does not know, so what is asked of branches that may be unknown has a
 channel of its own.

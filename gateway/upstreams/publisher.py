@@ -3,7 +3,7 @@
 Every exchange that is published to (:class:`~gateway.upstreams.lanes.PublishedExchange`) has one outlet, two where
 confirms are transactions: while one waits for its commit the other fills. An outlet has a lane, the channel that
 publishes, and a line of those that wait for room. A lane dies with the first message that its broker dislikes: most of
-these are refused before the wire (:mod:`gateway.upstreams.checks`), and where one comes through, whatever was in its
+these are refused before the wire (:mod:`gateway.upstreams.checks`), and where one comes through, what was in its
 window is sent again, one at a time, until it is found (:mod:`gateway.upstreams.isolation`); other exchanges never
 notice. One timer per broker looks after time-outs and silence.
 

@@ -3,7 +3,8 @@
 Two documents: :class:`Spec` is what was put, with its secrets sealed; an endpoint of the configuration file has none.
 URLs count as secrets from their path on, for many a receiver knows its senders by that alone.
 :class:`EndpointStateDocument` is what became of it. An endpoint whose documents cannot be read here, for want of a key,
-say, is disabled: its messages wait, and it says why."""
+say, is disabled: its messages wait, and it says why.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 One journal serves all subscriptions: whatever came to its end while the last commit ran goes with the next, in one
 call. When the ledger is away nothing more is begun (:attr:`PushJournal.writable`), and what has an outcome waits, and
-is written when the ledger is back: nothing is acknowledged to its broker before that."""
+is written when the ledger is back: nothing is acknowledged to its broker before that.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One request to an endpoint: written in its form, signed, sent through the guard, and what came of it.
 
-Whatever goes wrong is part of the :class:`SendOutcome`; what it means for the message is judged elsewhere
+Each failure is part of the :class:`SendOutcome`; what it means for the message is judged elsewhere
 (:mod:`gateway.webhooks.schedule`). One deadline covers everything, a token of OAuth2 included.
 
 Receivers know a repeat by its ``webhook-id``, so a request may go out twice where a kept connection was closed just

@@ -195,11 +195,11 @@ class Slots:
         return self._number
 
     def rested(self) -> None:
-        """The rest is over. Whoever waits is not called yet: see :meth:`serve`."""
+        """The rest is over. Those that wait are not called yet: see :meth:`serve`."""
         self._resting = False
 
     def end(self, lane: EndpointSlots, number: int) -> None:
-        """See :meth:`EndpointSlots.end`. Whoever waits is not called yet: see :meth:`serve`."""
+        """See :meth:`EndpointSlots.end`. Those that wait are not called yet: see :meth:`serve`."""
         del lane._begun[number]
         self.held[lane.health] -= 1
         if not lane._begun:

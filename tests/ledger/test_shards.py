@@ -127,7 +127,7 @@ async def test_many_open_at_once_and_each_has_its_own(open_ledger: Open) -> None
 VICTIM = """
 import asyncio, os, sys
 from gateway.config import LedgerSettings
-from gateway.ledger import Ledger, Kind, Entry
+from gateway.ledger import EventKind, Ledger, LogEntry
 from tests.ledger.conftest import accepted, intent, new_id, published
 
 async def main() -> None:
