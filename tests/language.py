@@ -176,11 +176,17 @@ def _blocks(lines: Sequence[tuple[int, str]], mark: str) -> Iterator[Text]:
         yield Text(first, "\n".join(block))
 
 
+NOTATIONS: Final = {"unserved"}
+"""Functions whose text is a table in a notation of its own, and no prose."""
+
+
 def _strings(content: str, messages: bool) -> Iterator[Text]:
     """Docstrings (of attributes, too), and with ``messages`` every other string that looks like prose."""
     tree = ast.parse(content)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+    inside |= {id(part) for call in calls if call.func.id in NOTATIONS for part in call.args}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and messages:
             parts = (part.value if isinstance(part, ast.Constant) else "x" for part in node.values)

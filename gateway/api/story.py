@@ -87,7 +87,7 @@ SAYS: Final[Mapping[EventKind, str]] = {
     EventKind.DUPLICATE_DROPPED: "It was delivered once more after it had been taken over, and was dropped.",
     EventKind.FILTERED: "It was discarded, since the filter does not want it.",
     EventKind.LOOPED: "The bridge discarded it, so that it does not go round in circles.",
-    EventKind.STORED: "The ledger took it over from the broker {broker}, which is done with it: it is owed from here.",
+    EventKind.STORED: "The ledger took it over from the broker {broker}, which is done with it: it is pending here.",
     EventKind.SPOOLED: "A tap took it from the broker {broker}, which is done with it, into the message log.",
     EventKind.ATTEMPT_FAILED: "An attempt to push it failed{attempt}{status}.",
     EventKind.DEAD: "It was given up{attempt}{status}; the ledger keeps it.",
@@ -152,7 +152,7 @@ ADVICE: Final[Mapping[MessageState, tuple[Step, ...]]] = {
         Step("Declare its queue if it is missing, and publish it again.", "gateway queues declare {broker} {queue}"),
         Step("Leave `mandatory` true, as it is unless given, to get 422 in such a case."),
     ),
-    MessageState.REFUSED: (Step("See what the broker said above; publish it again when that is mended."),),
+    MessageState.REFUSED: (Step("See what the broker said above; publish it again when that is fixed."),),
     MessageState.NOT_SENT: (
         Step("See whether the broker is there, and publish it again.", "gateway brokers {broker}"),
     ),

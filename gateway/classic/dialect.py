@@ -91,9 +91,9 @@ class Dialect:
     redeclare_checked: bool = True
     """Declaring what exists with other settings is refused."""
     validates_headers: bool = False
-    """The broker drops messages, half a minute later and without a word, whose headers hold what it cannot read: a
-    string or a name that is not UTF-8, an empty name or table, a name with a character above U+FFFF, a decimal with a
-    scale of more than 127, an array of small unsigned integers or with no octets in it."""
+    """The broker cannot read some headers, and drops their messages half a minute later, without an error. It cannot
+    read text that is not UTF-8, an empty name or table, and a character above U+FFFF in a name. The same goes for a
+    decimal with a scale above 127, an array of small unsigned integers, and an array of no octets."""
     finite_floats: bool = False
     """The broker closes the connection (541) over a header that holds NaN or an infinity."""
     expands_gzip: bool = False

@@ -80,7 +80,7 @@ class Record(WriterCall):
         return len(self.entries)
 
     def parts(self, size: int) -> list[Record]:
-        """See :class:`WriterCall`. A row of the inbox goes with the last entry of its message; where there is none,
+        """See :class:`WriterCall`. A row of the inbox goes with the last entry of its message; without an entry,
         with the first part."""
         rows = _divide(self.inbox, self.entries, size)
         return [

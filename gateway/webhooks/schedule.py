@@ -97,7 +97,7 @@ STATUSES: Sequence[StatusRule] = (
 
 ERRORS: Mapping[type[GatewayError], tuple[AttemptOutcome, str]] = {
     EncodeError: (AttemptOutcome.UNDELIVERABLE, "the request cannot be written"),
-    Overloaded: (AttemptOutcome.NOT_TRIED, "too many requests of ours are under way"),
+    Overloaded: (AttemptOutcome.NOT_TRIED, "the gateway has too many requests under way"),
     ConfigurationError: (AttemptOutcome.RETRY, "a file of the endpoint's TLS settings is missing or wrong"),
     AddressDenied: (AttemptOutcome.RETRY, "the guard does not let us call there"),
     ResolveFailed: (AttemptOutcome.RETRY, "the host has no address"),
