@@ -799,7 +799,7 @@ def webhook_statuses() -> Iterator[str]:
         return (str(rule.first) if rule.first == rule.last else f"{rule.first} to {rule.last}") + asked
 
     yield from table(
-        ("status", "verdict", "why"), ((span(rule), f"`{rule.verdict}`", rule.why) for rule in schedule.STATUSES)
+        ("status", "outcome", "why"), ((span(rule), f"`{rule.outcome}`", rule.why) for rule in schedule.STATUSES)
     )
 
 
@@ -818,7 +818,7 @@ def wait_codes() -> Iterator[str]:
 def webhook_errors() -> Iterator[str]:
     """What an error means; the nearest class."""
     yield from table(
-        ("error", "verdict", "why"),
+        ("error", "outcome", "why"),
         ((f"`{cls.code}`", f"`{verdict}`", why) for cls, (verdict, why) in schedule.ERRORS.items()),
     )
 

@@ -234,14 +234,14 @@ class Metrics:
             "Messages of pushed subscriptions, by what became of them",
             ("endpoint", "event"),
         )
-        self.push_requests = counter(
-            "push_requests", "Requests to endpoints, by what followed from the outcome", ("endpoint", "verdict")
-        )
+        self.push_requests = counter("push_requests", "Requests to endpoints, by outcome", ("endpoint", "outcome"))
         self.push_seconds = histogram(
             "push_seconds", "From a request to an endpoint to the end of its answer", ("endpoint",)
         )
         self.push_in_flight = self._plain(Gauge, "push_in_flight", "Requests to endpoints under way")
-        self.push_held = self._plain(Gauge, "push_endpoints_held", "Endpoints with messages that get none now")
+        self.push_held = self._plain(
+            Gauge, "push_endpoints_suspended", "Endpoints that are suspended while messages wait for them"
+        )
         self.push_endpoint_up = gauge(
             "push_endpoint_up", "1 while an endpoint gets messages; of several together, the least", ("endpoint",), min
         )

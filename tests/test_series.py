@@ -11,7 +11,7 @@ from gateway.taps.counts import TapCounts
 from gateway.telemetry import PROMISES, Metrics
 from gateway.upstreams import UpstreamState
 from gateway.webhooks.counts import MESSAGES, PushCounts
-from gateway.webhooks.schedule import AttemptOutcome, Ruling
+from gateway.webhooks.schedule import AttemptOutcome, NextStep
 
 MANY = 10_000
 
@@ -46,7 +46,7 @@ def everything(metrics: Metrics, many: int) -> None:
         for message in MESSAGES if number < 100 else MESSAGES[:1]:
             push.message(name, message)
         for verdict in AttemptOutcome if number < 100 else [AttemptOutcome.DELIVERED]:
-            push.request(name, [Ruling(verdict, "")], 0.01)
+            push.request(name, [NextStep(verdict, "")], 0.01)
         for state in ("waiting", "out", "dead"):
             metrics.subscription_messages.labels(name, state).set(1)
 

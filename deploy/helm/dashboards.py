@@ -204,7 +204,7 @@ MESSAGES: tuple[Panel, ...] = (
     (
         "Requests to endpoints",
         "reqps",
-        (("sum by (endpoint, verdict) (rate(amqpgw_push_requests_total[5m]))", "{{endpoint}} {{verdict}}"),),
+        (("sum by (endpoint, outcome) (rate(amqpgw_push_requests_total[5m]))", "{{endpoint}} {{outcome}}"),),
     ),
     ("Time of endpoints, 99th percentile", "s", ((high("push_seconds", "endpoint"), "{{endpoint}}"),)),
     (
@@ -217,7 +217,7 @@ MESSAGES: tuple[Panel, ...] = (
         "short",
         (
             ("min by (endpoint) (amqpgw_push_endpoint_up)", "{{endpoint}} gets messages"),
-            ("sum(amqpgw_push_endpoints_held)", "held"),
+            ("sum(amqpgw_push_endpoints_suspended)", "held"),
             ("sum(amqpgw_push_in_flight)", "requests under way"),
         ),
     ),

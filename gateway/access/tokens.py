@@ -234,7 +234,7 @@ class IssuedTokens:
                 try:
                     found[algorithm, kid] = jwt.PyJWK(each, algorithm).key
                 except (jwt.PyJWTError, ValueError, TypeError, KeyError):
-                    log("access.jwk_passed_over", logging.WARNING, detail="a key of the issuer cannot be read")
+                    log("access.jwk_skipped", logging.WARNING, detail="a key of the issuer cannot be read")
         return found
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ from gateway.runtime.clock import clock
 from gateway.runtime.ids import fraction
 from gateway.webhooks import checks, endpoints
 from gateway.webhooks.keys import HeldKey
-from gateway.webhooks.schedule import AttemptOutcome, Ruling, Schedule
+from gateway.webhooks.schedule import AttemptOutcome, NextStep, Schedule
 from gateway.webhooks.sender import SendOutcome
 
 NAME_MAX: Final = 128
@@ -177,17 +177,17 @@ async def test_endpoint(call: Call) -> Response:
 
 
 def _result(outcome: SendOutcome) -> TestResult:
-    ruling = _ruling(outcome)
+    next_step = _next_step(outcome)
     try:
         body, encoding = outcome.body.decode(), "string"
     except UnicodeDecodeError:
         body, encoding = b64encode(outcome.body).decode(), "base64"
     return TestResult(
         id=outcome.id,
-        delivered=ruling.verdict is AttemptOutcome.DELIVERED,
+        delivered=next_step.outcome is AttemptOutcome.DELIVERED,
         status=outcome.status,
-        verdict=ruling.verdict.value,
-        reason=printable(ruling.why),
+        verdict=next_step.outcome.value,
+        reason=printable(next_step.why),
         retry_after=outcome.retry_after,
         content_type=outcome.content_type,
         body=body,
@@ -198,10 +198,10 @@ def _result(outcome: SendOutcome) -> TestResult:
     )
 
 
-def _ruling(outcome: SendOutcome) -> Ruling:
+def _next_step(outcome: SendOutcome) -> NextStep:
     """What a first attempt that ended so would mean."""
     if outcome.undeliverable:
-        return Ruling(AttemptOutcome.UNDELIVERABLE, outcome.undeliverable[0])
+        return NextStep(AttemptOutcome.UNDELIVERABLE, outcome.undeliverable[0])
     if outcome.error is not None:
         return Schedule().after_error(1, outcome.error, fraction)
     assert outcome.status is not None

@@ -291,8 +291,8 @@ class Bridge:
                 self.name, self.route.token, settings.target.exchange, self._target, journal, gateway.ledger,
                 self._faults, gateway.ids,
             )  # fmt: skip
-        flow.graves = BridgeDeadLetterPublisher(
-            self.route, settings.dead_letter, self._place, journal, self._faults, flow.buried, flow.retaken
+        flow.dead_letters = BridgeDeadLetterPublisher(
+            self.route, settings.dead_letter, self._place, journal, self._faults, flow.dead_lettered, flow.retaken
         )
         return flow
 

@@ -87,7 +87,9 @@ class BridgeDeadLetterPublisher:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                trouble = await self._bury([self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))])
+                trouble = await self._dead_letter(
+                    [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+                )
                 if trouble is None:
                     backoff.reset()
                     self._faults.clear(WHERE)
@@ -100,7 +102,7 @@ class BridgeDeadLetterPublisher:
                 except TimeoutError:
                     pass  # the pause is over
 
-    async def _bury(self, items: list[BridgeDelivery]) -> str | None:
+    async def _dead_letter(self, items: list[BridgeDelivery]) -> str | None:
         """Dead-letter some; those that the place did not take wait again. What was wrong, None: nothing."""
         items = [item for item in items if not self._lost(item)]
         if not items:
@@ -118,7 +120,7 @@ class BridgeDeadLetterPublisher:
             )
             for item in items
         ]
-        buried, left, trouble = [], [], None
+        dead_lettered, left, trouble = [], [], None
         for item, future in zip(items, futures, strict=True):
             try:
                 receipt = await future
@@ -130,11 +132,13 @@ class BridgeDeadLetterPublisher:
                 left.append(item)
                 trouble = str(error)
             else:
-                buried.append(item)
+                dead_lettered.append(item)
         self._waiting.extendleft(reversed(left))
-        if buried:
-            await self._journal.record(self._journal.dead_lettered(buried, self.place, self.exchange, self.routing_key))
-            self._done(buried)
+        if dead_lettered:
+            await self._journal.record(
+                self._journal.dead_lettered(dead_lettered, self.place, self.exchange, self.routing_key)
+            )
+            self._done(dead_lettered)
         return trouble
 
     def _lost(self, item: BridgeDelivery) -> bool:

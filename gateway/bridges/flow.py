@@ -9,9 +9,9 @@ no other. Nothing here waits for one message, and no task is made for one.
 
     arrived ──look──> published ──confirmed──> recorded ──> acknowledged
        │                  │
-       │                  └─ refused ──> again, after a pause (or a grave, see verdicts.py)
+       │                  └─ refused ──> again, after a pause (or a dead letter, see refusals.py)
        ├─ duplicate, filtered, looped ──────────> recorded ──> acknowledged
-       └─ poison ──> grave (graves.py) ─────────> recorded ──> acknowledged
+       └─ poison ──> dead letter (dead_letters.py) ─────────> recorded ──> acknowledged
 
 How much is under way is bounded by the source's prefetch, and after a refusal by a :mod:`~gateway.bridges.gate`.
 """
@@ -34,7 +34,7 @@ from gateway.bridges.gate import Gate
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.redeliveries import Redeliveries
-from gateway.bridges.refusals import Fault, verdict
+from gateway.bridges.refusals import Fault, refusal_of
 from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.bridges.throttle import Throttle
 from gateway.bridges.traces import BridgeTraces
@@ -85,7 +85,7 @@ class BridgeFlow:
         on, so it must end. ``on_enough``: as many messages as asked for
         are done. ``on_crash``: a fault of ours."""
         settings = route.settings
-        self.graves: BridgeDeadLetterPublisher
+        self.dead_letters: BridgeDeadLetterPublisher
         self.two_phase: TwoPhase | None = None
         """Mode ``dtx``."""
         self.traces: BridgeTraces | None = None
@@ -152,7 +152,7 @@ class BridgeFlow:
         """Begin. ``limit``: so many messages and no more."""
         self.left = limit
         self._run(self._publish_all())
-        self._run(self.graves.run())
+        self._run(self.dead_letters.run())
 
     async def stop(self, within: float) -> None:
         """Publish nothing more; give what is under way ``within`` seconds; give the rest back. What cannot be given
@@ -201,7 +201,7 @@ class BridgeFlow:
     def hurry(self) -> None:
         """A broker may be back: do not wait for the end of a pause."""
         self._gate.hurry()
-        self.graves.hurry()
+        self.dead_letters.hurry()
         if self.two_phase is not None:
             self.two_phase.hurry()
         self._wake.set()
@@ -351,19 +351,19 @@ class BridgeFlow:
             delivery = item.delivery
             item.sha256 = sha256(delivery.message.body).digest()
             try:
-                fate = look(item)
+                outcome = look(item)
             except Exception as error:  # a fault of ours over one message must not hold up the others
                 log("bridge.route_failed", logging.ERROR, exc_info=error, bridge=self._route.name)
                 item.reason = f"internal error: {error!r:.200}"
-                fate = RouteOutcome.POISON
+                outcome = RouteOutcome.POISON
             if item.id is None:
                 item.id = self._ids()
                 item.text = id_text(item.id)
-            if fate is RouteOutcome.FORWARD:
+            if outcome is RouteOutcome.FORWARD:
                 doubt(item)
                 forward.append(item)
             else:
-                dropped.setdefault(fate, []).append(item)
+                dropped.setdefault(outcome, []).append(item)
         if dropped:
             self._drop_some(dropped)
         return forward
@@ -622,7 +622,7 @@ class BridgeFlow:
             self._gate.taken(taken)
         worst: str | None = None
         for item, error in refused:
-            found = verdict(error)
+            found = refusal_of(error)
             if found.fault is Fault.MESSAGE:
                 item.reason = str(error)
                 self._poison(item)
@@ -662,9 +662,9 @@ class BridgeFlow:
     def _poison(self, item: BridgeDelivery) -> None:
         item.future = None
         self.redeliveries.landed(item)
-        self.graves.add(item)
+        self.dead_letters.add(item)
 
-    def buried(self, items: Sequence[BridgeDelivery]) -> None:
+    def dead_lettered(self, items: Sequence[BridgeDelivery]) -> None:
         """The dead-letter place has them, and the ledger knows."""
         self._counts.add("dead_lettered", len(items))
         if self.traces is not None:

@@ -90,11 +90,11 @@ async def _commit(
     register = gateway.ledger.branches
     found = await register.of(branch.bridge)  # its detail may be newer than what was read of it
     detail = next((each.detail for each in found if each.id == branch.id), branch.detail)
-    fate = await upstream.branches.commit(xid_of(token, branch.id))
-    if fate in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
-        log("bridge.branch_lost", logging.WARNING, bridge=branch.bridge, branch=branch.id.hex(), fate=fate.value)
-        released = undone_of(detail, branch.broker, branch.bridge, fate)
-        doubt = doubt_of(detail, branch.id, fate, journal)
+    outcome = await upstream.branches.commit(xid_of(token, branch.id))
+    if outcome in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
+        log("bridge.branch_lost", logging.WARNING, bridge=branch.bridge, branch=branch.id.hex(), outcome=outcome.value)
+        released = undone_of(detail, branch.broker, branch.bridge, outcome)
+        doubt = doubt_of(detail, branch.id, outcome, journal)
         await register.finish(branch.id, released, forget={detail["scope"]: detail["keys"]}, doubt=doubt)
         return False
     try:

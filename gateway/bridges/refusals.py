@@ -72,10 +72,10 @@ VERDICTS: Final[Mapping[type[GatewayError], RefusalOutcome]] = {
     FrameSyntaxError:  MESSAGE,
     GatewayError:      RefusalOutcome(Fault.SUSPECT, tries=5),
 }  # fmt: skip
-"""Error -> verdict. A subclass counts as its nearest ancestor here."""
+"""Error -> outcome. A subclass counts as its nearest ancestor here."""
 
 
-def verdict(error: GatewayError) -> RefusalOutcome:
+def refusal_of(error: GatewayError) -> RefusalOutcome:
     """Whose fault it is that a publish ended with this error."""
     if isinstance(error, RemoteError) and whole_exchange(error):
         return TARGET

@@ -213,20 +213,20 @@ class TwoPhase:
             branch.abandon()
             self._aborted.add(id)
             return TwoPhaseOutcome([], refused, good, "somebody else has settled the branch")
-        fate = await self._commit(xid, branch)
-        if fate in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
+        outcome = await self._commit(xid, branch)
+        if outcome in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
             log(
                 "bridge.branch_lost", logging.WARNING,
-                bridge=self._bridge, branch=id.hex(), fate=fate.value, messages=len(good),
+                bridge=self._bridge, branch=id.hex(), outcome=outcome.value, messages=len(good),
             )  # fmt: skip
             forget = {self._journal.scope: [row.key for row in inbox]}
-            doubt = doubt_of(detail, id, fate, self._journal)
-            released = undone_of(detail, self._target.name, self._bridge, fate)
+            doubt = doubt_of(detail, id, outcome, self._journal)
+            released = undone_of(detail, self._target.name, self._bridge, outcome)
             await self._journal.patiently(lambda: self._register.finish(id, released, forget=forget, doubt=doubt))
             for item in good:
-                item.resent = item.resent or fate is BranchOutcome.MIXED
+                item.resent = item.resent or outcome is BranchOutcome.MIXED
             return TwoPhaseOutcome(
-                [], refused, good, f"the target has not kept a branch that it had prepared: {fate.value}"
+                [], refused, good, f"the target has not kept a branch that it had prepared: {outcome.value}"
             )
         following = self._ids()
         told = told_of(detail, self._target.name)
@@ -260,7 +260,7 @@ class TwoPhase:
         while True:
             self._hurry.clear()
             try:
-                fate = await (branch.commit() if branch.usable else self._target.branches.commit(xid))
+                outcome = await (branch.commit() if branch.usable else self._target.branches.commit(xid))
                 break
             except GatewayError as error:
                 branch.abandon()
@@ -271,7 +271,7 @@ class TwoPhase:
             except TimeoutError:
                 pass  # the pause is over
         self._faults.clear(WHERE)
-        return fate
+        return outcome
 
 
 def detail_of(entries: Sequence[LogEntry], inbox: Sequence[InboxRow]) -> dict[str, Any]:
@@ -293,10 +293,10 @@ def told_of(detail: Mapping[str, Any], broker: str) -> list[LogEntry]:
     ]
 
 
-def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: BranchOutcome) -> list[LogEntry]:
+def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, outcome: BranchOutcome) -> list[LogEntry]:
     """The events of a branch that was to be committed, and that its broker has undone."""
     at = clock.now_ns() // 1000
-    why = {"bridge": bridge, "reason": f"the branch that {broker} had prepared was {fate.value} there"}
+    why = {"bridge": bridge, "reason": f"the branch that {broker} had prepared was {outcome.value} there"}
     return [
         LogEntry(bytes.fromhex(id), EventKind.RELEASED, at, broker, detail["version"], why)
         for id, kind, _ in detail["told"]
@@ -304,10 +304,10 @@ def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, fate: BranchO
     ]
 
 
-def doubt_of(detail: Mapping[str, Any], id: bytes, fate: BranchOutcome, journal: BridgeJournal) -> list[InboxRow]:
+def doubt_of(detail: Mapping[str, Any], id: bytes, outcome: BranchOutcome, journal: BridgeJournal) -> list[InboxRow]:
     """What the inbox is to know of a branch that its broker has undone, if some of it may have been committed: whoever
     sends its messages again, after however many ends, marks them."""
-    return journal.in_doubt(detail["scope"], detail["keys"], id) if fate is BranchOutcome.MIXED else []
+    return journal.in_doubt(detail["scope"], detail["keys"], id) if outcome is BranchOutcome.MIXED else []
 
 
 def _outcomes(

@@ -652,7 +652,7 @@ class Broker:
     def _clean_up(self, vhost: VirtualHost, now: float) -> None:
         """What a request has left behind: dead letters, channels that failed, room for publishers."""
         if vhost.dead:
-            vhost.bury(now)
+            vhost.send_dead_letters(now)
         while self._finished:
             consumer = self._finished.pop()
             if not consumer.cancelled:
@@ -661,7 +661,7 @@ class Broker:
             channel, text = self._failing.pop()
             if channel.connection.channels.get(channel.number) is channel:
                 channel.fail(311, text, 0, now)
-                vhost.bury(now)
+                vhost.send_dead_letters(now)
         if (self._blocked or self._stopped or self._waiting or self._starved) and self.memory.roomy:
             self._unblock(now)
         if self._waiting_for_share:

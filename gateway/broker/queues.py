@@ -210,7 +210,7 @@ _NOTHING = Envelope(Memory(0), Message(), "", "")
 _BY_POSITION = attrgetter("position")
 
 
-class Undertaker(Protocol):
+class QueueHost(Protocol):
     """Where a queue sends what leaves it unconsumed."""
 
     memory: Memory
@@ -267,7 +267,7 @@ class Queue:
     def __init__(
         self,
         name: str,
-        undertaker: Undertaker,
+        host: QueueHost,
         *,
         durable: bool = False,
         auto_delete: bool = False,
@@ -275,8 +275,8 @@ class Queue:
         table: Table | None = None,
     ) -> None:
         self.name = name
-        self.undertaker = undertaker
-        self.memory = undertaker.memory
+        self.host = host
+        self.memory = host.memory
         self.durable = durable
         self.auto_delete = auto_delete
         self.exclusive = False
@@ -346,7 +346,7 @@ class Queue:
         if limited and refusing and not promised and self.overflows(entry.size):
             if arguments.overflow == "reject-publish-dlx":
                 envelope.hold()
-                self.undertaker.died(entry, "maxlen")
+                self.host.died(entry, "maxlen")
             return False
         self._next_position += 1
         envelope.hold()
@@ -363,7 +363,7 @@ class Queue:
             self._mortal = True
             if ttl == 0:
                 self.expire(now)
-            self.undertaker.arm(self)
+            self.host.arm(self)
         return True
 
     def accepts_at_once(self, size: int) -> bool:
@@ -405,7 +405,7 @@ class Queue:
         if self.arguments.overflow not in REFUSING:
             self._drop_overflow()
         if self._mortal:
-            self.undertaker.arm(self)
+            self.host.arm(self)
 
     def _note_return(self, entry: Entry) -> None:
         """Have those who select or skip look at an entry again; who is too far behind, at the whole queue."""
@@ -425,8 +425,8 @@ class Queue:
         yield from self._carriers.values()
 
     def first(self, now: float) -> Entry | None:
-        """The next entry, None if none is ready. Expired ones are buried on the way, a batch at a time: where there
-        are more, ``unfinished`` says so."""
+        """The next entry, None if none is ready. Expired ones become dead letters on the way, a batch at a time:
+        ``unfinished`` says if there are more."""
         self.unfinished = False
         line = self._lines[-1]
         if line:  # nearly always there is one line, and its head is ready
@@ -443,7 +443,7 @@ class Queue:
                     return None
                 left -= 1
                 self.take(head)
-                self.undertaker.died(head, "expired")
+                self.host.died(head, "expired")
         return None
 
     def _head(self, line: deque[Entry]) -> Entry | None:
@@ -469,7 +469,7 @@ class Queue:
             line.popleft()
             entry.stored = 0
             if self._mortal:
-                self.undertaker.arm(self)
+                self.host.arm(self)
             return
         self._holes += 1
         if self._holes > min(self.ready + _HOLES_MIN, _HOLES_MAX):
@@ -479,7 +479,7 @@ class Queue:
         """Drop what is ready; how many there were."""
         count = self.ready
         for line in self.clear():
-            self.undertaker.discard(line, self.epoch - 1)
+            self.host.discard(line, self.epoch - 1)
         return count
 
     def clear(self) -> list[deque[Entry]]:
@@ -495,7 +495,7 @@ class Queue:
 
     def expire(self, now: float) -> None:
         """Bury what has expired at the head of each line; no more than a batch, the next alarm is for the rest."""
-        left, over = BATCH, self.undertaker.turn.over
+        left, over = BATCH, self.host.turn.over
         for line in self._lines:
             while (
                 left and (entry := self._head(line)) is not None and entry.expires is not None and entry.expires <= now
@@ -504,7 +504,7 @@ class Queue:
                 if not left % PIECE and over():
                     left = 0
                 self.take(entry)
-                self.undertaker.died(entry, "expired")
+                self.host.died(entry, "expired")
 
     def next_alarm(self) -> float | None:
         """When something expires next: a message at a head, or the queue itself."""
@@ -532,13 +532,13 @@ class Queue:
         ):
             if not left:
                 left = BATCH
-                if self.undertaker.turn.over():
+                if self.host.turn.over():
                     self._later()
                     return
             left -= 1
             entry = next(entry for line in reversed(self._lines) if (entry := self._head(line)) is not None)
             self.take(entry)
-            self.undertaker.died(entry, "maxlen")
+            self.host.died(entry, "maxlen")
 
     def _sweep(self) -> None:
         for level, line in enumerate(self._lines):
@@ -570,10 +570,10 @@ class Queue:
 
     def next_for(self, connection: Carrier, now: float) -> Entry | None:
         """The next entry that the connection can carry, as far as is known; None if none is ready, or if it goes on
-        looking in a later turn (``unfinished``). What has expired is buried on the way."""
+        looking in a later turn (``unfinished``). What has expired becomes a dead letter on the way."""
         if not self.skipped:
             return self.first(now)
-        return self._unseen(self._cursor_of(connection), connection.carries, now, bury=True)
+        return self._unseen(self._cursor_of(connection), connection.carries, now, expire=True)
 
     def _cursor_of(self, connection: Carrier) -> QueueCursor:
         """The cursor of all connections that can carry what this one can."""
@@ -633,7 +633,7 @@ class Queue:
         if self._is_picky():
             self._dispatch_selectively(now)
             return
-        next_consumer, turn = self._rotation.next, self.undertaker.turn
+        next_consumer, turn = self._rotation.next, self.host.turn
         while self.ready:
             if turn.clock() >= turn.until:
                 self._later()
@@ -674,11 +674,11 @@ class Queue:
         self._settled = False
         if not self.pending:
             self.pending = True
-            self.undertaker.later(self)
+            self.host.later(self)
 
     def _dispatch_selectively(self, now: float) -> None:
         """The same where not every consumer may have what comes first."""
-        over = self.undertaker.turn.over
+        over = self.host.turn.over
         for consumer in list(self._selective):
             if not consumer.acquires and not self._show(consumer, now):
                 self._later()
@@ -731,7 +731,7 @@ class Queue:
 
     def _show(self, consumer: Consumer, now: float) -> bool:
         """Show a browser what it has not seen. False: there is more, for a later turn."""
-        cursor, over = consumer.cursor, self.undertaker.turn.over
+        cursor, over = consumer.cursor, self.host.turn.over
         assert cursor is not None
         while True:
             entry = self._unseen(cursor, consumer.wants, now)
@@ -751,12 +751,12 @@ class Queue:
         return True
 
     def _unseen(
-        self, cursor: QueueCursor, wants: Callable[[Entry], bool], now: float, bury: bool = False
+        self, cursor: QueueCursor, wants: Callable[[Entry], bool], now: float, expire: bool = False
     ) -> Entry | None:
         """The first ready entry that was not looked at with this cursor and is wanted. What has expired is passed
-        over, or buried. None: there is none, or the turn is over (``unfinished``)."""
+        over, or sent as a dead letter. None: no such entry, or the turn is over (``unfinished``)."""
         self.unfinished = False
-        epoch, turn = self.epoch, self.undertaker.turn
+        epoch, turn = self.epoch, self.host.turn
         if cursor.looks_again and cursor.returned_at < len(self._returned):
             self._look_again(cursor)
         unseen = cursor.unseen
@@ -772,9 +772,9 @@ class Queue:
                     if entry.expires is None or entry.expires >= now:
                         if wants(entry):
                             return entry
-                    elif bury:
+                    elif expire:
                         self.take(entry)
-                        self.undertaker.died(entry, "expired")
+                        self.host.died(entry, "expired")
                 unseen.popleft()
                 if turn.clock() >= turn.until:
                     self.unfinished = True

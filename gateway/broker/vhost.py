@@ -122,7 +122,7 @@ class VirtualHost:
         """How many jobs remove bindings: until they are done some lead to what is gone."""
         self._declared = 0
         self.dead: deque[tuple[Entry, str]] = deque()
-        """What has left its queue unconsumed, and why, for :meth:`bury`."""
+        """What has left its queue unconsumed, and why, for :meth:`send_dead_letters`."""
         self._discarded: deque[tuple[deque[Entry], int, str]] = deque()
         """Lines of queues that were emptied: the epoch of those to be dropped, and why they die, or nothing."""
         self._steps = Steps(0)
@@ -564,21 +564,21 @@ class VirtualHost:
     # ------------------------------------------------------------------------------- death of messages
 
     def died(self, entry: Entry, reason: str) -> None:
-        """An entry left its queue unconsumed; :meth:`bury` sees to it when the current request is done."""
+        """An entry left its queue unconsumed; :meth:`send_dead_letters` sees to it when the current request is done."""
         arguments = entry.queue.arguments
         if arguments.dead_letter_exchange is None and arguments.alternate_exchange is None:
             entry.drop()
         else:
             self.dead.append((entry, reason))
 
-    def bury(self, now: float) -> None:
-        """Send the dead to their dead-letter exchanges, and those who die of that. Many are buried a batch at a
+    def send_dead_letters(self, now: float) -> None:
+        """Send the dead to their dead-letter exchanges, and those who die of that. Many are sent a batch at a
         time, by :meth:`handle_timeout`: queues that feed each other must not hold up everybody else."""
         if self.dead and not self._late:
-            self._bury(now)
+            self._send_dead_letters(now)
 
-    def _bury(self, now: float) -> None:
-        dead, left, over = self.dead, BURIED_AT_ONCE, self.turn.over
+    def _send_dead_letters(self, now: float) -> None:
+        dead, left, over = self.dead, DEAD_LETTERS_AT_ONCE, self.turn.over
         while dead and left:
             left -= 1
             entry, reason = dead.popleft()
@@ -590,7 +590,7 @@ class VirtualHost:
             if over():
                 break
             if not left and self.turn.is_timed:
-                left = BURIED_AT_ONCE
+                left = DEAD_LETTERS_AT_ONCE
         self._late = bool(dead)
 
     def later(self, queue: Queue) -> None:
@@ -678,7 +678,7 @@ class VirtualHost:
     def handle_timeout(self, now: float) -> None:
         """Let go of what has expired, messages and queues that nobody uses, and of what was left over. Where all of
         it takes longer than a turn, each kind comes first in its turn."""
-        stages = (self._drop_batch, self.branches.handle_timeout, self._expire, self._go_on, self._bury)
+        stages = (self._drop_batch, self.branches.handle_timeout, self._expire, self._go_on, self._send_dead_letters)
         for number in range(len(stages)):
             stages[(self._stage + number) % len(stages)](now)
             if self.turn.over():
@@ -709,7 +709,7 @@ class VirtualHost:
             self._pending.popleft().go_on(now)
 
 
-BURIED_AT_ONCE = 256
+DEAD_LETTERS_AT_ONCE = 256
 """Dead letters that are sent on in one go."""
 
 _ALTERNATE = frozenset({"rejected", ORPHANED})

@@ -17,7 +17,7 @@
     leases.py          who holds which delivery until when
     ledger_pulls.py    ... where the ledger holds it: handed out
     ledger_settling.py ... and settled
-    shelves.py         whether anything may be due in the ledger
+    backlogs.py        whether anything may be due in the ledger
     arrivals.py        what a broker delivers, read once; redeliveries
     intake.py          from a queue into the ledger; intakes.py: for those who pull in order
     stored.py          a message as the ledger keeps it

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from gateway.core.dead_letters import DeadLetterDestination, Letter, died
+from gateway.core.dead_letters import DeadLetterDestination, UndeliverableMessage, died
 from gateway.core.filters import Filter
 from gateway.core.order_keys import OrderKey
 from gateway.core.own_queues import queue_of
@@ -282,10 +282,10 @@ class Origins:
             arrival.id, kind, at, self.broker, self.version, {**self._detail, **detail}, self.message(arrival)
         )
 
-    def letter(self, arrival: Arrival, reason: str, code: str) -> Letter:
+    def letter(self, arrival: Arrival, reason: str, code: str) -> UndeliverableMessage:
         """It, on its way to a dead-letter place."""
         delivery = arrival.delivery
-        return Letter(
+        return UndeliverableMessage(
             arrival.id, delivery.message, reason, self.broker, self.queue, delivery.exchange, delivery.routing_key, code
         )
 
@@ -294,7 +294,9 @@ class Origins:
         delivery = arrival.delivery
         return died(code, self.broker, self.queue, delivery.exchange, delivery.routing_key)
 
-    def buried(self, arrival: Arrival, at: int, place: DeadLetterDestination, reason: str, code: str) -> LogEntry:
+    def dead_lettered(
+        self, arrival: Arrival, at: int, place: DeadLetterDestination, reason: str, code: str
+    ) -> LogEntry:
         """The event that the dead-letter place has it."""
         where = {
             "broker": place.broker,

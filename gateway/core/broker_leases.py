@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.budgets import ShareHolder
 from gateway.core.arrivals import Arrival, Arrivals, Readers, now_us, printable
-from gateway.core.dead_letters import DeadLetterDestination, Letter, place_of
+from gateway.core.dead_letters import DeadLetterDestination, UndeliverableMessage, place_of
 from gateway.core.fetching import Fetch, settle
 from gateway.core.leases import End, Lease, Leases, Unusable
 from gateway.core.own_queues import queue_of
@@ -332,13 +332,13 @@ class BrokerLeases:
     ) -> list[GatewayError | None]:
         """Copies to the dead-letter place; what is confirmed there is accepted here."""
         letters = [
-            Letter(
+            UndeliverableMessage(
                 lease.message_id, lease.delivery.message, reason,
                 lease.broker, lease.delivery.queue, lease.delivery.exchange, lease.delivery.routing_key, "rejected",
             )
             for lease in leases
         ]  # fmt: skip
-        outcomes = await self._parts.dead_letters.bury(place, subscription, letters)
+        outcomes = await self._parts.dead_letters.publish(place, subscription, letters)
         return [
             error if error is not None or settle(lease.delivery, Settlement.ACCEPT)
             else LeaseLost("the channel that held the delivery is gone; its copy is at the dead-letter place")
@@ -434,11 +434,13 @@ async def turn_away(
             place = place_of(subscription.settings)
             assert place is not None  # the settings are checked
             letters = [arrivals.letter(arrival, reason, "filtered") for arrival, reason in unwanted]
-            outcomes = await parts.dead_letters.bury(place, subscription.name, letters)
+            outcomes = await parts.dead_letters.publish(place, subscription.name, letters)
             errors = [error for error in outcomes if error is not None]
-            buried = [pair for pair, error in zip(unwanted, outcomes, strict=True) if error is None]
-            done = [arrival for arrival, _ in buried]
-            entries = [arrivals.buried(arrival, at, place, reason, "filtered") for arrival, reason in buried]
+            dead_lettered = [pair for pair, error in zip(unwanted, outcomes, strict=True) if error is None]
+            done = [arrival for arrival, _ in dead_lettered]
+            entries = [
+                arrivals.dead_lettered(arrival, at, place, reason, "filtered") for arrival, reason in dead_lettered
+            ]
         await parts.ledger.record(entries)
     except BaseException:
         for arrival, _ in unwanted:

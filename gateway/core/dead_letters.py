@@ -57,7 +57,7 @@ def place_of(settings: SubscriptionSettings) -> DeadLetterDestination | None:
     )
 
 
-class Letter(NamedTuple):
+class UndeliverableMessage(NamedTuple):
     """A message on its way there."""
 
     id: bytes
@@ -80,17 +80,17 @@ def died(code: str, broker: str, queue: str, exchange: str, routing_key: str) ->
     return {"code": code, "from": {name: _printable(text) for name, text in origin.items()}}
 
 
-class DeadLetters:
+class DeadLetterPublisher:
     """Copies at dead-letter places."""
 
     def __init__(self, find: Callable[[str], Upstream]) -> None:
         self._find = find
 
-    async def bury(
+    async def publish(
         self,
         place: DeadLetterDestination,
         name: str,
-        letters: Sequence[Letter],
+        letters: Sequence[UndeliverableMessage],
         within: float = CONFIRM_TIMEOUT,
         *,
         kind: str = "subscription",
@@ -149,7 +149,7 @@ def _routes_copies(upstream: Upstream, message: Message) -> bool:
     return headers is not None and not COPIES.isdisjoint(headers)
 
 
-def _copy(upstream: Upstream, who: Mapping[str, str], letter: Letter) -> Message:
+def _copy(upstream: Upstream, who: Mapping[str, str], letter: UndeliverableMessage) -> Message:
     if not upstream.settings.annotate:
         return letter.message
     entries = {

@@ -18,7 +18,7 @@ from gateway.core.ack_ids import AckIds
 from gateway.core.auditor import Auditor
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.consuming import Consuming
-from gateway.core.dead_letters import DeadLetters
+from gateway.core.dead_letters import DeadLetterPublisher
 from gateway.core.delivery_limits import DeliveryLimitGuard
 from gateway.core.in_doubt import InDoubt
 from gateway.core.intakes import INTAKE_WORK, Intakes
@@ -103,7 +103,7 @@ class Gateway:
             self.budgets["lease_bytes"],
         )
         self.parts = Parts(
-            ledger, ids, metrics, self._recorder, self.broker, DeadLetters(self.broker), OwnQueues(self.broker),
+            ledger, ids, metrics, self._recorder, self.broker, DeadLetterPublisher(self.broker), OwnQueues(self.broker),
             ByteBudget(self.budgets["held_bytes"]),
         )  # fmt: skip
         """What takes messages for subscriptions works with these."""

@@ -23,7 +23,7 @@ from gateway.core.dead_letters import DeadLetterDestination, place_of
 from gateway.core.fetching import settle
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
-from gateway.core.taking import BURY_WITHIN, PAUSE_MIN, Taker
+from gateway.core.taking import DEAD_LETTER_SECONDS, PAUSE_MIN, Taker
 from gateway.core.turns import Turns
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import EventKind, InboxRow, LogEntry
@@ -219,10 +219,10 @@ async def turn_away(
         dead = list(unwanted)
     else:
         letters = [arrivals.letter(arrival, reason, code) for arrival, reason in unwanted]
-        outcomes = await parts.dead_letters.bury(place, arrivals.name, letters, BURY_WITHIN)
+        outcomes = await parts.dead_letters.publish(place, arrivals.name, letters, DEAD_LETTER_SECONDS)
         for (arrival, reason), error in zip(unwanted, outcomes, strict=True):
             if error is None:
-                entries.append(arrivals.buried(arrival, at, place, reason, code))
+                entries.append(arrivals.dead_lettered(arrival, at, place, reason, code))
             else:
                 dead.append((arrival, f"{reason}; the dead-letter place did not take it: {error}"))
     owed = [arrivals.owed(arrival, at, dead=reason, code=code) for arrival, reason in dead]

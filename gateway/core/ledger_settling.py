@@ -19,7 +19,7 @@ from typing import Any, Final
 from gateway.core.ack_ids import AckIds, InvalidAckId, LedgerAckId
 from gateway.core.arrivals import now_us, printable
 from gateway.core.backlogs import Shelves
-from gateway.core.dead_letters import Letter, died, place_of
+from gateway.core.dead_letters import UndeliverableMessage, died, place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
@@ -294,10 +294,10 @@ class LedgerSettling:
                 continue
             there = broker, queue, stored.exchange, stored.routing_key
             origins[index] = died(code, *there)
-            letters.append(Letter(row.message_id, stored.message, reason, *there, code))
+            letters.append(UndeliverableMessage(row.message_id, stored.message, reason, *there, code))
             where.append(index)
         if place is not None:
-            outcomes = await self._parts.dead_letters.bury(place, name, letters)
+            outcomes = await self._parts.dead_letters.publish(place, name, letters)
             for index, outcome in zip(where, outcomes, strict=True):
                 trouble[index] = outcome
         settlements = []

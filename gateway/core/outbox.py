@@ -403,7 +403,7 @@ class Outbox:
                     async with asyncio.timeout(within + GRACE):
                         await self._let_go(lane.batch, resent=True)
                 except TimeoutError:  # it is free, and in doubt, when the shard is given back
-                    log("outbox.not_let_go", logging.WARNING, broker=name, count=len(lane.batch))
+                    log("outbox.not_released", logging.WARNING, broker=name, count=len(lane.batch))
         if not self._lanes and self._runner is not None:
             runner, self._runner = self._runner, None
             await _ended(runner)

@@ -294,12 +294,12 @@ class Ownership:
         asyncio.get_running_loop().call_later(LOOK_EVERY, self._news.set)
 
     async def _view(self) -> View:
-        """The processes and their work, with the dead buried."""
+        """The processes and their work, with the dead dead_lettered."""
         if not self._work.shared:
             return View([], {}, lapsed=False)
         await self._announce()
         view = await self._work.view()
-        if view.lapsed and await self._work.bury():
+        if view.lapsed and await self._work.remove_lapsed():
             view = await self._work.view()
         self._peers.found(view.peers)
         return view

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.core.byte_budget import ByteBudget
-from gateway.core.dead_letters import DeadLetters
+from gateway.core.dead_letters import DeadLetterPublisher
 from gateway.core.own_queues import OwnQueues
 from gateway.core.recorder import Recorder
 from gateway.ledger import Ledger, MessageIds
@@ -24,6 +24,6 @@ class Parts:
     recorder: Recorder
     find: Callable[[str], Upstream]
     """A broker by name; raises NoSuchBroker."""
-    dead_letters: DeadLetters
+    dead_letters: DeadLetterPublisher
     own_queues: OwnQueues
     byte_budget: ByteBudget

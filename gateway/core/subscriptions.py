@@ -259,7 +259,7 @@ class SubscriptionRegistry:
         try:
             await self._ledger.delete_resource(WISH, name, None)
         except GatewayError as error:
-            log("subscription.wish_left", logging.WARNING, subscription=name, reason=str(error))
+            log("subscription.definition_left", logging.WARNING, subscription=name, reason=str(error))
 
     async def pause(self, name: str) -> SubscriptionResource:
         """Let it take and hand out nothing until it is resumed, also after a restart. Raises NoSuchSubscription."""

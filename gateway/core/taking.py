@@ -43,7 +43,7 @@ PAUSE_MIN: Final = 0.2
 PAUSE_MAX: Final = 30.0
 """Pause before anything is tried again, in seconds; doubled each time."""
 STOP_WITHIN: Final = 5.0
-BURY_WITHIN: Final = 10.0
+DEAD_LETTER_SECONDS: Final = 10.0
 """How long the dead-letter place may take for messages that are not kept, in seconds."""
 
 
@@ -170,7 +170,7 @@ class Taker:
             task.cancel()
             await asyncio.wait([task])
             if self._aside:
-                await asyncio.wait(self._aside, timeout=BURY_WITHIN if self._parts.ledger.healthy else 0.0)
+                await asyncio.wait(self._aside, timeout=DEAD_LETTER_SECONDS if self._parts.ledger.healthy else 0.0)
             for work in self._aside:
                 work.cancel()
             if self._aside:

@@ -108,9 +108,9 @@ class LedgerKeeper:
                 else:
                     due = clock.monotonic() + RETAIN_EVERY
             except LedgerUnavailable as error:
-                log("ledger.keeper_waits", logging.DEBUG, reason=str(error))
+                log("ledger.retention_waits", logging.DEBUG, reason=str(error))
             except Exception as error:  # a defect of ours; counts and old days can wait for its repair
-                log("ledger.keeper_failed", logging.ERROR, error)
+                log("ledger.retention_failed", logging.ERROR, error)
                 due = clock.monotonic() + RETAIN_EVERY
 
     # ----------------------------------------------------------------------------------------------- counting
@@ -288,7 +288,7 @@ class LedgerKeeper:
         try:
             seat.execute(sa.select(sa.func.pg_advisory_unlock(ADVISORY_LOCK)))  # the server takes its time to notice
         except exc.DBAPIError as error:
-            log("ledger.keeper_cut_off", logging.DEBUG, reason=str(unavailable(error)))
+            log("ledger.retention_cut_off", logging.DEBUG, reason=str(unavailable(error)))
         finally:
             seat.close()
 

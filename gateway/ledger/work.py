@@ -87,7 +87,7 @@ class LedgerWork(Protocol):
     async def view(self) -> View:
         """Processes and work, as they are now."""
 
-    async def bury(self) -> bool:
+    async def remove_lapsed(self) -> bool:
         """Fence the shards whose leases ran out, and forget what their processes did; whether there were any."""
 
     async def claim(self, kind: str, names: Collection[str]) -> set[str]:
@@ -118,7 +118,7 @@ class Alone:
         """Nobody else, ever."""
         return View([], {}, lapsed=False)
 
-    async def bury(self) -> bool:
+    async def remove_lapsed(self) -> bool:
         """Whoever held the file before is dead."""
         return False
 
@@ -233,7 +233,7 @@ class Shared:
         view: View = await self._tasks.read(run)
         return view
 
-    async def bury(self) -> bool:
+    async def remove_lapsed(self) -> bool:
         """Fence the shards whose leases ran out, and forget what their processes did; whether there were any."""
 
         def run(connection: sa.Connection, _: ShardLease) -> bool:

@@ -4,7 +4,7 @@
 
     requests.py     what is asked for
     jobs.py         a replay as it is kept, and its states
-    shelf.py        where it is kept
+    store.py        where it is kept
     runner.py       one at work: chunk by chunk, written down before, recorded after
     sources.py      where messages come from: the ledger's messages, dead deliveries
     queues.py       ... and queues

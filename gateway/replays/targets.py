@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from gateway.bridges.refusals import Fault, verdict
+from gateway.bridges.refusals import Fault, refusal_of
 from gateway.config import EndpointSettings
 from gateway.core import Gateway
 from gateway.core.consuming import printable
@@ -43,7 +43,7 @@ from gateway.upstreams import PublishReceipt, Upstream
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.endpoints import EndpointRegistry
 from gateway.webhooks.forms import BATCHED, PushedMessage
-from gateway.webhooks.schedule import AttemptOutcome, Ruling, Schedule
+from gateway.webhooks.schedule import AttemptOutcome, NextStep, Schedule
 from gateway.webhooks.sender import Sender
 
 CONFIRM_TIMEOUT: Final = 60.0
@@ -246,7 +246,7 @@ class BrokerTarget(Recorded):
         """What follows from a refusal."""
         item.resent = item.resent or error.resent or isinstance(error, OutcomeUnknown)
         item.tries += 1
-        found = verdict(error)
+        found = refusal_of(error)
         if found.fault is Fault.SUSPECT and item.tries < min(found.tries, TRIES):
             again.append(item)
         else:
@@ -316,7 +316,7 @@ class HttpTarget(Recorded):
         groups = [items[begin : begin + size] for begin in range(0, len(items), size)]
         slots = asyncio.Semaphore(settings.concurrency)
         again: set[ReplayItem] = set()
-        stops: list[Ruling] = []
+        stops: list[NextStep] = []
 
         async def call(group: Sequence[ReplayItem]) -> None:
             async with slots:
@@ -327,39 +327,39 @@ class HttpTarget(Recorded):
 
         await asyncio.gather(*(call(group) for group in groups))
         if stops and len(again) == len(items):
-            if stops[0].verdict is AttemptOutcome.DISABLE:
+            if stops[0].outcome is AttemptOutcome.DISABLE:
                 raise Hopeless(stops[0].why)
             raise Later(stops[0].why, stops[0].pause)
         return [item for item in items if item in again]
 
     async def _request(
-        self, endpoint: Endpoint, group: Sequence[ReplayItem], again: set[ReplayItem], stops: list[Ruling]
+        self, endpoint: Endpoint, group: Sequence[ReplayItem], again: set[ReplayItem], stops: list[NextStep]
     ) -> None:
         """One request, and what follows from its answer."""
         now = clock.now()
         outcome = await self._sender.send(endpoint, [self._outgoing(item) for item in group], int(now))
         attempt = max(item.tries for item in group) + 1
         if outcome.error is not None:
-            ruling = SCHEDULE.after_error(attempt, outcome.error, fraction)
+            next_step = SCHEDULE.after_error(attempt, outcome.error, fraction)
         else:
-            ruling = SCHEDULE.after_status(
+            next_step = SCHEDULE.after_status(
                 attempt, outcome.status or 0, outcome.retry_after, now, fraction, drop=outcome.drop
             )
-        error = outcome.error or OutboundFailed(ruling.why)
-        if ruling.verdict in (AttemptOutcome.DISABLE, AttemptOutcome.PAUSE):
-            stops.append(ruling)
+        error = outcome.error or OutboundFailed(next_step.why)
+        if next_step.outcome in (AttemptOutcome.DISABLE, AttemptOutcome.PAUSE):
+            stops.append(next_step)
         for index, item in enumerate(group):
             if index in outcome.undeliverable:
                 item.error = EncodeError(outcome.undeliverable[index])
                 continue
-            if ruling.verdict is AttemptOutcome.DELIVERED:
+            if next_step.outcome is AttemptOutcome.DELIVERED:
                 item.status = outcome.status
                 item.resent = item.resent or outcome.resent
                 continue
             item.resent = item.resent or outcome.status is not None or error.outcome == "unknown"
-            if ruling.verdict is AttemptOutcome.RETRY:
+            if next_step.outcome is AttemptOutcome.RETRY:
                 item.tries += 1
-            if ruling.verdict in (AttemptOutcome.UNDELIVERABLE, AttemptOutcome.DROP) or item.tries >= TRIES:
+            if next_step.outcome in (AttemptOutcome.UNDELIVERABLE, AttemptOutcome.DROP) or item.tries >= TRIES:
                 item.error = error
             else:
                 again.add(item)

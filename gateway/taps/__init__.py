@@ -8,7 +8,7 @@ parts, from the outside in::
     tap.py          one tap: its flow, what stands in its way, status
     flow.py         the way of messages: taken, spooled, acknowledged
     depth.py        as many as the queue held when it began, and no more
-    graves.py       what the ledger cannot hold: the dead-letter place
+    dead_letters.py messages that the ledger cannot hold go to the dead-letter destination
     rows.py         a delivery as a row of the log, with its event and its row of the inbox
     counts.py       numbers for status and metrics
     states.py       states, and the status

@@ -14,7 +14,7 @@ from gateway.config import TapSettings
 from gateway.core.arrivals import Arrival, now_us
 from gateway.core.dead_letters import DeadLetterDestination
 from gateway.core.parts import Parts
-from gateway.core.taking import BURY_WITHIN
+from gateway.core.taking import DEAD_LETTER_SECONDS
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import LogEntry
 from gateway.runtime.backoff import Backoff
@@ -44,7 +44,7 @@ class TapDeadLetterPublisher:
         parts: Parts,
         origins: TapOrigins,
         settings: TapSettings,
-        on_buried: Callable[[Sequence[Arrival]], None],
+        on_dead_lettered: Callable[[Sequence[Arrival]], None],
         on_change: Callable[[], None],
     ) -> None:
         self.place = place_of(origins.name, settings)
@@ -56,11 +56,11 @@ class TapDeadLetterPublisher:
         self._origins = origins
         self._own = not settings.dead_letter_exchange and not settings.dead_letter_routing_key
         self._declared = False
-        self._on_buried = on_buried
+        self._on_dead_lettered = on_dead_lettered
         self._on_change = on_change
 
-    async def bury(self, refused: Sequence[tuple[Arrival, str]]) -> None:
-        """Tried for as long as it takes; ``on_buried`` is told of each that is there and recorded."""
+    async def publish(self, refused: Sequence[tuple[Arrival, str]]) -> None:
+        """Publish and record these, for as long as it takes; calls ``on_dead_lettered`` with those that are recorded."""
         why = refused[-1][1]
         log("tap.message_refused", logging.ERROR, tap=self._origins.name, count=len(refused), reason=why)
         self.waiting += len(refused)
@@ -90,24 +90,24 @@ class TapDeadLetterPublisher:
             await self._declare()
         except GatewayError as error:
             return here, str(error)
-        outcomes = await self._parts.dead_letters.bury(
+        outcomes = await self._parts.dead_letters.publish(
             self.place,
             self._origins.name,
             [self._origins.letter(arrival, reason, "not_stored") for arrival, reason in here],
-            BURY_WITHIN,
+            DEAD_LETTER_SECONDS,
             kind=TAP_KIND,
         )
         at = now_us()
-        buried = [arrival for (arrival, _), error in zip(here, outcomes, strict=True) if error is None]
+        dead_lettered = [arrival for (arrival, _), error in zip(here, outcomes, strict=True) if error is None]
         await self._record(
             [
-                self._origins.buried(arrival, at, self.place, reason, "not_stored")
+                self._origins.dead_lettered(arrival, at, self.place, reason, "not_stored")
                 for (arrival, reason), error in zip(here, outcomes, strict=True)
                 if error is None
             ]
         )
-        self._on_buried(buried)
-        self.waiting -= len(buried)
+        self._on_dead_lettered(dead_lettered)
+        self.waiting -= len(dead_lettered)
         left = [each for each, error in zip(here, outcomes, strict=True) if error is not None]
         errors = [error for error in outcomes if error is not None]
         if errors:

@@ -3,7 +3,7 @@
 ::
 
     arrived ──read──> new ───────────> spooled (log, event and inbox in the same commit) ──> acknowledged
-                 │     └─ refused ──> at the dead-letter place, recorded (graves.py) ─────> acknowledged
+                 │     └─ refused ──> at the dead-letter place, recorded (dead_letters.py) ─────> acknowledged
                  └─ the log has it ──> recorded ──────────────────────────────────────────> acknowledged
 
 What is acknowledged is in the log. How messages are taken, and when not, is in :mod:`gateway.core.taking`; there is no
@@ -79,7 +79,7 @@ class TapFlow(Taker):
         self.depth: Depth | None = None
         self.done = False
         """All that was wanted is taken."""
-        self.graves = TapDeadLetterPublisher(parts, self._reader, settings, self._buried, on_change)
+        self.dead_letters = TapDeadLetterPublisher(parts, self._reader, settings, self._dead_lettered, on_change)
         self._settings = settings
         self._counts = counts
         self._etag = etag
@@ -274,7 +274,7 @@ class TapFlow(Taker):
             refused += kept[0].refused
         if refused:
             self._counts.last_error = f"the ledger cannot hold a message: {refused[-1][1]}"[:500]
-            self._set_aside(self.graves.bury(refused), "dead letters")
+            self._set_aside(self.dead_letters.publish(refused), "dead letters")
 
     def _kept(self, wanted: list[Arrival], batch: TapBatch, known: set[Arrival]) -> None:
         """They are in the log: acknowledge them, in their order."""
@@ -300,11 +300,11 @@ class TapFlow(Taker):
                 depth.settled()
         self._counts.add("lease_lost", lost)
 
-    def _buried(self, arrivals: Iterable[Arrival]) -> None:
+    def _dead_lettered(self, arrivals: Iterable[Arrival]) -> None:
         """The dead-letter place has them, and the ledger knows."""
-        buried = list(arrivals)
-        self._counts.add("dead_lettered", len(buried))
-        self._acknowledge(arrival.delivery for arrival in buried)
+        dead_lettered = list(arrivals)
+        self._counts.add("dead_lettered", len(dead_lettered))
+        self._acknowledge(arrival.delivery for arrival in dead_lettered)
 
     def _changed(self) -> None:
         if self.reason:

@@ -158,7 +158,7 @@ class Tap:
         flow = self._flow
         if flow is None:
             return ""
-        return "; ".join(filter(None, (flow.reason, flow.graves.reason)))
+        return "; ".join(filter(None, (flow.reason, flow.dead_letters.reason)))
 
     def _state_now(self) -> TapState:
         flow = self._flow

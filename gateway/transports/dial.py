@@ -50,7 +50,7 @@ async def dial(user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float
     return stream
 
 
-async def tls_verdict(url: BrokerUrl, tls: TlsSettings, within: float) -> BrokerUnavailable | None:
+async def tls_problem(url: BrokerUrl, tls: TlsSettings, within: float) -> BrokerUnavailable | None:
     """Why a broker hangs up on us once TLS is agreed, None if TLS has no part in it.
 
     In TLS 1.3 a client is done before the server has looked at its certificate, and whether there is one (RFC 8446

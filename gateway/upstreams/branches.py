@@ -209,15 +209,15 @@ class UpstreamBranch:
 
     async def commit(self) -> BranchOutcome:
         """The second phase. Raises as :meth:`end`: then nobody knows."""
-        fate = COMMITTED[await _answer(self._lane.request(DtxCommit(self._lane.number, self.xid)))]
+        outcome = COMMITTED[await _answer(self._lane.request(DtxCommit(self._lane.number, self.xid)))]
         self._over()
-        return fate
+        return outcome
 
     async def rollback(self) -> BranchOutcome:
         """Undo it. Raises as :meth:`end`: then nobody knows."""
-        fate = UNDONE[await _answer(self._lane.request(DtxRollback(self._lane.number, self.xid)))]
+        outcome = UNDONE[await _answer(self._lane.request(DtxRollback(self._lane.number, self.xid)))]
         self._over()
-        return fate
+        return outcome
 
     @staticmethod
     def _check(status: XaStatus) -> None:
@@ -283,7 +283,7 @@ class UpstreamBranches:
         return found.in_doubt
 
     async def _finish(
-        self, kind: type[DtxCommit | DtxRollback], xid: Xid, fates: dict[XaStatus, BranchOutcome]
+        self, kind: type[DtxCommit | DtxRollback], xid: Xid, outcomes: dict[XaStatus, BranchOutcome]
     ) -> BranchOutcome:
         async with self._turn:
             lane = await self._asked()
@@ -293,7 +293,7 @@ class UpstreamBranches:
                 return BranchOutcome.GONE
             if status in HEURISTIC:
                 await _wait(lane.request(DtxForget(lane.number, xid)))
-        return fates[status]
+        return outcomes[status]
 
     async def _asked(self) -> BranchLane:
         if self._asking is None or not self._asking.usable:

@@ -138,7 +138,7 @@ def whole_exchange(error: RemoteError) -> bool:
     return error.reply_code == _ACCESS_REFUSED and _WHOLE_EXCHANGE.search(error.reply_text) is not None
 
 
-def verdict(error: RemoteError) -> GatewayError:
+def error_of(error: RemoteError) -> GatewayError:
     """What the caller of a publish is told that was alone on its channel when the broker closed that."""
     if error.reply_code == _INTERNAL_ERROR:  # it does not know itself what it did
         return OutcomeUnknown(f"the broker failed over the message: {error}")

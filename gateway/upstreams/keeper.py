@@ -43,7 +43,7 @@ from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 from gateway.session import ClientConfig, Version
 from gateway.telemetry import log
-from gateway.transports.dial import dial, tls_verdict
+from gateway.transports.dial import dial, tls_problem
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import stamps
 from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places
@@ -58,7 +58,7 @@ CUTS: Final = 6
 """After so many logins in a row that were cut the broker counts as one that refuses us."""
 SETTLED: Final = 10.0
 """Seconds that a link must have lasted for the pauses to begin small again."""
-VERDICT: Final = 1.0
+TLS_PROBLEM_SECONDS: Final = 1.0
 """How long to listen for the reason of a broker that hangs up on TLS, in seconds."""
 
 FILES_EVERY: Final = 2.0
@@ -190,9 +190,9 @@ class Dialer:
         except BrokerUnavailable:
             silent = link.ended is not None and link.ended.reason is CloseReason.EOF and not link.capabilities.product
             if silent and url.secure and self._connector is None:
-                verdict = await tls_verdict(url, tls, min(VERDICT, deadline - clock.monotonic()))
-                if verdict is not None:
-                    raise verdict from None
+                problem = await tls_problem(url, tls, min(TLS_PROBLEM_SECONDS, deadline - clock.monotonic()))
+                if problem is not None:
+                    raise problem from None
             raise
 
     def client_config(self, purpose: str, url: BrokerUrl | None = None) -> ClientConfig:

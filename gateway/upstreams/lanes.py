@@ -108,7 +108,7 @@ class Lane(Channel):
         if entry is not None:
             self.named = sum(self.window[index] is not None for index in range(at))
             self.outlet.publisher.named(self.outlet, entry[3], error)
-        self._resolve(operation.first, operation.last, isolation.verdict(error))
+        self._resolve(operation.first, operation.last, isolation.error_of(error))
 
     def handle(self, operation: Operation) -> None:
         if isinstance(operation, Flow):

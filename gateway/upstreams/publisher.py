@@ -478,7 +478,7 @@ class Publisher:
         over = lane.link.ended is not None
         cause = error if isinstance(error, RemoteError) else None
         if cause is not None and len(pending) == 1 and not (over and (self._orphans or self._in_flight())):
-            settle(pending[0][0], isolation.verdict(cause))
+            settle(pending[0][0], isolation.error_of(cause))
             self.named(outlet, pending[0][3], cause)
         elif cause is not None and self._repeat and pending:
             self._suspect(outlet, pending, cause, lane.named)
@@ -528,7 +528,7 @@ class Publisher:
                 if lane.window:
                     earliest = min(earliest, lane.time_out(now), now + _TICK)
                     if outlet.limit < self._window and now - lane.progress >= isolation.PATIENCE:
-                        self._lose_patience(outlet)
+                        self._give_up(outlet)
                 if lane.stopped_at is not None and now - lane.stopped_at >= SILENCE and outlet.line:
                     self._waiting.fail(
                         outlet, BrokerUnavailable(f"broker {self.name}: it stopped the channel for {exchange.name!r}")
@@ -543,7 +543,7 @@ class Publisher:
         if earliest < NEVER:
             self._wake_by(min(max(earliest, now + 0.001), now + _TICK))
 
-    def _lose_patience(self, outlet: Outlet) -> None:
+    def _give_up(self, outlet: Outlet) -> None:
         """No outcome for some time, and others wait behind it: it is no culprit, or not one that the broker names."""
         if self._alone:
             self._open_windows()

@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from gateway.telemetry import Metrics
-from gateway.webhooks.schedule import Ruling
+from gateway.webhooks.schedule import NextStep
 from gateway.webhooks.sender import SendOutcome
 
 MESSAGES: Final = (
@@ -31,7 +31,7 @@ class PushCounts:
         self._messages: dict[str, dict[str, Counter]] = {}
         """Endpoint -> event -> series."""
         self._requests: dict[str, dict[str, Counter]] = {}
-        """Endpoint -> verdict -> series."""
+        """Endpoint -> outcome -> series."""
         self._seconds: dict[str, Histogram] = {}
         self._held: set[str] = set()
 
@@ -43,13 +43,13 @@ class PushCounts:
             counter = counters[event] = self._metrics.push_messages.labels(endpoint, event)
         counter.inc()
 
-    def request(self, endpoint: str, rulings: Sequence[Ruling], seconds: float) -> None:
+    def request(self, endpoint: str, next_steps: Sequence[NextStep], seconds: float) -> None:
         """A request is over."""
-        verdict = rulings[0].verdict.value
+        outcome = next_steps[0].outcome.value
         counters = self._requests.setdefault(endpoint, {})
-        counter = counters.get(verdict)
+        counter = counters.get(outcome)
         if counter is None:
-            counter = counters[verdict] = self._metrics.push_requests.labels(endpoint, verdict)
+            counter = counters[outcome] = self._metrics.push_requests.labels(endpoint, outcome)
         counter.inc()
         histogram = self._seconds.get(endpoint)
         if histogram is None:
@@ -80,8 +80,8 @@ class PushCounts:
         """There is no such endpoint any more: its series make room for others."""
         for event in self._messages.pop(endpoint, ()):
             self._metrics.push_messages.remove(endpoint, event)
-        for verdict in self._requests.pop(endpoint, ()):
-            self._metrics.push_requests.remove(endpoint, verdict)
+        for outcome in self._requests.pop(endpoint, ()):
+            self._metrics.push_requests.remove(endpoint, outcome)
         if self._seconds.pop(endpoint, None) is not None:
             self._metrics.push_seconds.remove(endpoint)
 

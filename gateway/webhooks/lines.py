@@ -11,22 +11,22 @@ from typing import Protocol
 from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.items import PushDelivery
-from gateway.webhooks.schedule import Ruling
+from gateway.webhooks.schedule import NextStep
 from gateway.webhooks.sender import SendOutcome
 
 
-class Appetite(StrEnum):
+class Demand(StrEnum):
     """How much a target can take."""
 
     NOTHING = "nothing"
-    """It is held: what is in a queue is better off there."""
+    """It is suspended: messages stay in their queues."""
     LITTLE = "little"
     """It fails, or is to be tried whether it still does: a message or two."""
     MUCH = "much"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Suspension:
     """Why a target gets nothing now."""
 
     state: str
@@ -62,7 +62,9 @@ class PushSource(Protocol):
         """A message as the sender wants it."""
         ...
 
-    async def finished(self, items: Sequence[PushDelivery], outcome: SendOutcome, rulings: Sequence[Ruling]) -> None:
+    async def finished(
+        self, items: Sequence[PushDelivery], outcome: SendOutcome, next_steps: Sequence[NextStep]
+    ) -> None:
         """A request is over; returns when what follows is safe."""
         ...
 
@@ -71,7 +73,7 @@ class PushSource(Protocol):
         ...
 
     def changed(self) -> None:
-        """The target's appetite is another one."""
+        """The target's demand is another one."""
         ...
 
 

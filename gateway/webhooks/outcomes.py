@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from gateway.config import SubscriptionSettings
 from gateway.core.arrivals import Arrival, Arrivals, now_us
-from gateway.core.dead_letters import Letter, place_of
+from gateway.core.dead_letters import UndeliverableMessage, place_of
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.errors import LedgerUnavailable
@@ -38,7 +38,7 @@ from gateway.webhooks.notes import Notes, ended, reason_of, short
 from gateway.webhooks.replies import Replies
 from gateway.webhooks.sender import SendOutcome
 
-BURY_PAUSE: Final = 30.0
+DEAD_LETTER_PAUSE: Final = 30.0
 """After so many seconds a dead-letter place that did not take a message is tried again."""
 GIVEN_UP: Final = "given_up"
 """In a row's reason: there are no attempts any more, but its dead-letter place has it not yet."""
@@ -190,7 +190,7 @@ class Fates:
         at = now_us()
         place = self._place
         if place is not None:
-            letter = Letter(
+            letter = UndeliverableMessage(
                 item.message_id,
                 item.message,
                 why,
@@ -200,7 +200,7 @@ class Fates:
                 item.routing_key,
                 code,
             )
-            (error,) = await self._parts.dead_letters.bury(place, self._subscription, [letter])
+            (error,) = await self._parts.dead_letters.publish(place, self._subscription, [letter])
             if error is None:
                 self._counts.message(self._settings.push, "dead_lettered")
                 log(
@@ -220,11 +220,11 @@ class Fates:
             self.failed(f"the dead-letter place {place} does not take it: {error}")
             if given_up:  # it was told before
                 if await self._journal.settle(
-                    ended(item, Ending.RETRY, due_in=BURY_PAUSE, attempt=item.attempt, reason=item.reason)
+                    ended(item, Ending.RETRY, due_in=DEAD_LETTER_PAUSE, attempt=item.attempt, reason=item.reason)
                 ):
-                    self._shelf.expect(BURY_PAUSE)
+                    self._shelf.expect(DEAD_LETTER_PAUSE)
             else:
-                await self.again(item, outcome, why, BURY_PAUSE, **{GIVEN_UP: True, "code": code})
+                await self.again(item, outcome, why, DEAD_LETTER_PAUSE, **{GIVEN_UP: True, "code": code})
             return
         died = self._notes.died(item, code)
         detail = self._notes.detail(item, outcome, reason=short(why), **died)

@@ -15,8 +15,9 @@ stores the message. A gateway that dies between the endpoint's 2xx and that comm
 the same ``webhook-id`` (:mod:`gateway.webhooks.items`): at most those that were under way. One that dies between the
 commit and the acknowledgement finds the message in the inbox when the broker delivers it again.
 
-**Nothing is held that is not wanted.** While the endpoint is held (:class:`gateway.webhooks.lines.Hold`), or the
-ledger holds ``backlog_max`` messages, nothing is taken from the queue, and what was not begun goes back.
+**Nothing is held that is not wanted.** The pusher takes nothing from the queue while the endpoint is suspended
+(:class:`gateway.webhooks.lines.Suspension`) or the ledger holds ``backlog_max`` messages. What was not begun goes
+back.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.items import PushDelivery, arrived, stored
 from gateway.webhooks.journal import PushJournal
-from gateway.webhooks.lines import Appetite
+from gateway.webhooks.lines import Demand
 from gateway.webhooks.notes import ended
 from gateway.webhooks.outcomes import GIVEN_UP, Fates
 from gateway.webhooks.replies import Replies
-from gateway.webhooks.schedule import AttemptOutcome, Ruling
+from gateway.webhooks.schedule import AttemptOutcome, NextStep
 from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState, PushStatus
 from gateway.webhooks.tap import EndpointSource
@@ -70,7 +71,7 @@ ROW_BYTES: Final = 32 << 20
 """Most bytes of what is claimed, in requests under way too; one message goes however large it is."""
 CLAIM_MARGIN: Final = 30.0
 """A claim lasts as long as the endpoint's deadline, and so many seconds for what comes before and after."""
-BURIALS: Final = 100
+DEAD_LETTERING_MAX: Final = 100
 """While so many messages are on their way to a dead-letter place that did not take them before, no more are claimed."""
 LITTLE: Final = 1
 """How many messages are taken at a time for an endpoint that fails."""
@@ -116,7 +117,7 @@ class Pusher:
             most=settings.backlog_max,
             on_due=self._due,
         )
-        self._fates = Fates(
+        self._outcomes = Fates(
             subscription.name,
             settings,
             parts,
@@ -156,7 +157,7 @@ class Pusher:
         self._blocked = 0
         """So many of them wait for others of their order key."""
         self._under_way = 0
-        self._burying = 0
+        self._dead_lettering = 0
         """On their way to a dead-letter place that did not take them before."""
         self._poked = False
         self._refilling = False
@@ -307,7 +308,7 @@ class Pusher:
     # ------------------------------------------------------------------------------------ what is wanted
 
     def changed(self) -> None:
-        """The target's appetite, or the room in the ledger, is another one."""
+        """The target's demand, or the room in the ledger, is another one."""
         if not self._running:
             return
         wanted = self._wanted()
@@ -317,20 +318,20 @@ class Pusher:
             self._tap.want(wanted)
         if not wanted:
             self._give_back_fresh()
-        if self._appetite is Appetite.NOTHING:
+        if self._demand is Demand.NOTHING:
             self._unclaim()
         else:
             self._poke()
 
     @property
-    def _appetite(self) -> Appetite:
-        return self._target.appetite if self._target is not None else Appetite.NOTHING
+    def _demand(self) -> Demand:
+        return self._target.demand if self._target is not None else Demand.NOTHING
 
     def _wanted(self) -> int:
         """How many messages may be out of the queue."""
-        if self._shelf.full or self._appetite is Appetite.NOTHING:
+        if self._shelf.full or self._demand is Demand.NOTHING:
             return 0
-        if self._appetite is Appetite.LITTLE:
+        if self._demand is Demand.LITTLE:
             # What was tried before may just as well show how it is. But no consumer ends for that: there would be one
             # more to begin when the row is gone, again and again.
             return 0 if (self._shelf.is_due or self._rows) and not self._tap.wanted else LITTLE
@@ -406,9 +407,13 @@ class Pusher:
         if not self._journal.writable:
             target.look()  # and again when it is
             return 0
-        if self._appetite is Appetite.NOTHING or self._burying >= BURIALS or self._row_bytes >= self._rows_max:
+        if (
+            self._demand is Demand.NOTHING
+            or self._dead_lettering >= DEAD_LETTERING_MAX
+            or self._row_bytes >= self._rows_max
+        ):
             return 0
-        if self._appetite is Appetite.LITTLE:
+        if self._demand is Demand.LITTLE:
             return LITTLE - len(self._rows) - self._under_way
         most = AHEAD * target.lane.window * target.batch
         return 0 if len(self._rows) > most // 2 else min(most, CLAIM_MAX) - len(self._rows)
@@ -432,7 +437,7 @@ class Pusher:
             self.changed()
         for row in rows:
             self._claimed(row)
-        if not self._running or self._appetite is Appetite.NOTHING:
+        if not self._running or self._demand is Demand.NOTHING:
             self._unclaim()
         else:
             self._poke()
@@ -448,12 +453,12 @@ class Pusher:
                 "push.damaged", logging.ERROR, subscription=self.name, message_id=id_text(row.message_id),
                 delivery=id_text(row.id), reason=str(error)[:500],
             )  # fmt: skip
-            self._run(self._fates.damaged(row, str(error)))
+            self._run(self._outcomes.damaged(row, str(error)))
             return
         if GIVEN_UP in item.reason:
             item.attempt -= 1
-            self._burying += 1
-            self._run(self._bury(item))
+            self._dead_lettering += 1
+            self._run(self._dead_letter(item))
             return
         if not self._fresh and not self._rows:
             self._since = clock.monotonic()
@@ -465,13 +470,13 @@ class Pusher:
         self._row_bytes += size
         self._part.add(size)
 
-    async def _bury(self, item: PushDelivery) -> None:
+    async def _dead_letter(self, item: PushDelivery) -> None:
         """Bring it to the dead-letter place that did not take it before."""
         try:
             reason, code = (str(item.reason.get(name, "")) for name in ("reason", "code"))
-            await self._fates.give_up(item, None, reason, code_of(code), given_up=True)
+            await self._outcomes.give_up(item, None, reason, code_of(code), given_up=True)
         finally:
-            self._burying -= 1
+            self._dead_lettering -= 1
         self._refill()
 
     # ---------------------------------------------------------------------------------------- as a target's line
@@ -546,40 +551,42 @@ class Pusher:
                 self._gone(item.arrival, Settlement.RELEASE)
         self._look_idle()
 
-    async def finished(self, items: Sequence[PushDelivery], outcome: SendOutcome, rulings: Sequence[Ruling]) -> None:
+    async def finished(
+        self, items: Sequence[PushDelivery], outcome: SendOutcome, next_steps: Sequence[NextStep]
+    ) -> None:
         """A request is over; returns when what follows is safe."""
         try:
             if len(items) == 1:
-                await self._finish(items[0], outcome, rulings[0], single=True)
+                await self._finish(items[0], outcome, next_steps[0], single=True)
             else:
                 await asyncio.gather(
                     *(
-                        self._finish(item, outcome, ruling, single=False)
-                        for item, ruling in zip(items, rulings, strict=True)
+                        self._finish(item, outcome, next_step, single=False)
+                        for item, next_step in zip(items, next_steps, strict=True)
                     )
                 )
         finally:
             self._under_way -= len(items)
             self._count_rows(-_of_rows(items))
             self._look_idle()
-        if self._appetite is Appetite.LITTLE:
+        if self._demand is Demand.LITTLE:
             self.changed()  # a message from the queue may be wanted now that no row is at hand
         else:
             self._refill()
 
-    async def _finish(self, item: PushDelivery, outcome: SendOutcome, ruling: Ruling, *, single: bool) -> None:
-        if ruling.verdict is AttemptOutcome.DELIVERED:
+    async def _finish(self, item: PushDelivery, outcome: SendOutcome, next_step: NextStep, *, single: bool) -> None:
+        if next_step.outcome is AttemptOutcome.DELIVERED:
             endpoint = self._target.endpoint if self._target is not None else None
             reply = single and endpoint is not None and endpoint.settings.reply
-            await self._fates.delivered(item, outcome, reply=reply)
-        elif ruling.verdict is AttemptOutcome.NOT_TRIED:
-            await self._not_tried(item, ruling.wait or 1.0)
-        elif ruling.dead:
-            self._fates.failed(ruling.why)
-            await self._fates.give_up(item, outcome, ruling.why, ruling.code)
+            await self._outcomes.delivered(item, outcome, reply=reply)
+        elif next_step.outcome is AttemptOutcome.NOT_TRIED:
+            await self._not_tried(item, next_step.wait or 1.0)
+        elif next_step.dead:
+            self._outcomes.failed(next_step.why)
+            await self._outcomes.give_up(item, outcome, next_step.why, next_step.code)
         else:
-            self._fates.failed(ruling.why)
-            await self._fates.again(item, outcome, ruling.why, ruling.wait or 0.0)
+            self._outcomes.failed(next_step.why)
+            await self._outcomes.again(item, outcome, next_step.why, next_step.wait or 0.0)
 
     async def _not_tried(self, item: PushDelivery, wait: float) -> None:
         """We were too busy: it is no attempt."""
@@ -620,7 +627,7 @@ class Pusher:
         backlog = await self._parts.ledger.deliveries.backlog(self.name)
         self._shelf.count = backlog.waiting + backlog.out + backlog.dead
         now = clock.monotonic()
-        hold = self._target.hold(now) if self._target is not None else None
+        suspension = self._target.suspension(now) if self._target is not None else None
         state, reason, code = PushState.RUNNING, "", ""
         if self._shelf.full:
             state, code = PushState.FULL, "backlog_full"
@@ -628,8 +635,8 @@ class Pusher:
                 f"the ledger holds {self._shelf.count} messages for it, and backlog_max is "
                 f"{self.settings.backlog_max}: nothing is taken from its queue"
             )
-        elif hold is not None:
-            state, reason, code = PushState.WAITING, f"{hold.state}: {hold.reason}", hold.code
+        elif suspension is not None:
+            state, reason, code = PushState.WAITING, f"{suspension.state}: {suspension.reason}", suspension.code
         elif trouble := (self._intake.reason if self._intake is not None else self._tap.reason):
             state, reason, code = PushState.ERROR, trouble, "queue_unreadable"
         due_in = self._shelf.due_in
@@ -644,8 +651,8 @@ class Pusher:
             retrying=backlog.tried,
             dead=backlog.dead,
             next_attempt_at=None if due_in is None or not backlog.waiting else now_us() + int(due_in * 1_000_000),
-            last_error=self._fates.last_error,
-            last_error_at=self._fates.last_error_at,
+            last_error=self._outcomes.last_error,
+            last_error_at=self._outcomes.last_error_at,
         )
 
     # ------------------------------------------------------------------------------------------------- tasks

@@ -74,7 +74,7 @@ class StatusRule:
 
     first: int
     last: int
-    verdict: AttemptOutcome
+    outcome: AttemptOutcome
     why: str
     asked: bool = False
     """Only where the answer has the header :data:`DROP_HEADER` with the value :data:`DROP`."""
@@ -110,21 +110,21 @@ ERRORS: Mapping[type[GatewayError], tuple[AttemptOutcome, str]] = {
     TokenRefused: (AttemptOutcome.RETRY, "there is no OAuth2 token for it"),
     OutboundFailed: (AttemptOutcome.RETRY, "there is no answer"),
 }
-"""By the nearest class; what is not listed is a fault of ours and is tried again."""
+"""By the nearest class; an error that is not listed is a fault of the gateway and is tried again."""
 
 
 DEAD_CODES: Final[Mapping[AttemptOutcome, str]] = {
     AttemptOutcome.DROP: "dropped_by_receiver",
     AttemptOutcome.UNDELIVERABLE: "undeliverable",
 }
-"""Verdict -> code of the dead letter; of any other verdict the schedule has no attempt left."""
+"""Outcome -> code of the dead letter. After any other outcome the schedule has no attempt left."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class NextStep:
     """What follows from one attempt."""
 
-    verdict: AttemptOutcome
+    outcome: AttemptOutcome
     why: str
     wait: float | None = None
     """Until the next attempt of this message, in seconds; None: there is none."""
@@ -134,12 +134,12 @@ class Ruling:
     @property
     def dead(self) -> bool:
         """Whether the message is given up: it can never be sent, or there is no attempt left."""
-        return self.wait is None and self.verdict not in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE)
+        return self.wait is None and self.outcome not in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE)
 
     @property
     def code(self) -> str:
         """Of a message that is given up, why: one of :data:`gateway.fidelity.deaths.CODES`."""
-        return DEAD_CODES.get(self.verdict, "attempts_exhausted")
+        return DEAD_CODES.get(self.outcome, "attempts_exhausted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,32 +166,32 @@ class Schedule:
 
     def after_status(
         self, attempt: int, status: int, retry_after: str | None, now: float, chance: Chance, *, drop: bool = False
-    ) -> Ruling:
+    ) -> NextStep:
         """What follows from an answer to this attempt (the first is 1). ``retry_after`` is the header, ``now`` is in
         seconds since 1970; ``drop``: the answer asks to drop the message."""
         rule = rule_of(status, drop=drop)
         why = f"{status}: {rule.why}"
-        if rule.verdict in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE, AttemptOutcome.DROP):
-            return Ruling(rule.verdict, why)
+        if rule.outcome in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE, AttemptOutcome.DROP):
+            return NextStep(rule.outcome, why)
         asked = None if retry_after is None else parse_retry_after(retry_after, now)
         wait = self.before(attempt + 1, chance)
         pause = 0.0
-        if rule.verdict is AttemptOutcome.PAUSE:
+        if rule.outcome is AttemptOutcome.PAUSE:
             pause = asked if asked is not None else min(max(wait or 0.0, PAUSE_MIN), PAUSE_MAX)
         if wait is not None:
             wait = max(wait, asked or 0.0, pause)
-        return Ruling(rule.verdict, why, wait, pause)
+        return NextStep(rule.outcome, why, wait, pause)
 
-    def after_error(self, attempt: int, error: GatewayError, chance: Chance) -> Ruling:
+    def after_error(self, attempt: int, error: GatewayError, chance: Chance) -> NextStep:
         """What follows where there was no answer."""
         known = next((ERRORS[cls] for cls in type(error).__mro__ if cls in ERRORS), None)
-        verdict, what = known or (AttemptOutcome.RETRY, "a fault of the gateway")
+        outcome, what = known or (AttemptOutcome.RETRY, "a fault of the gateway")
         why = f"{what}: {error}"
-        if verdict is AttemptOutcome.UNDELIVERABLE:
-            return Ruling(verdict, why)
-        if verdict is AttemptOutcome.NOT_TRIED:
-            return Ruling(verdict, why, 1 + chance())
-        return Ruling(verdict, why, self.before(attempt + 1, chance))
+        if outcome is AttemptOutcome.UNDELIVERABLE:
+            return NextStep(outcome, why)
+        if outcome is AttemptOutcome.NOT_TRIED:
+            return NextStep(outcome, why, 1 + chance())
+        return NextStep(outcome, why, self.before(attempt + 1, chance))
 
 
 @lru_cache(1_000)

@@ -1,11 +1,11 @@
 """The endpoints at work: what goes to each of them, when, and how it is doing.
 
-A :class:`PushTarget` is one endpoint that messages are pushed to, for however many subscriptions. It begins a request
-when nothing holds it (:class:`~gateway.webhooks.lines.Hold`), a :class:`~gateway.webhooks.lines.PushSource` of it has
-messages, its window has room, and there is a place for it among all requests (:mod:`gateway.webhooks.slots`). Lines
-take turns, a request at a time.
+A :class:`PushTarget` is one endpoint that messages are pushed to, for any number of subscriptions. It begins a request
+when four things are true: it is not suspended (:class:`~gateway.webhooks.lines.Suspension`), one of its sources
+(:class:`~gateway.webhooks.lines.PushSource`) has messages, its window has room, and there is a place for it among all
+requests (:mod:`gateway.webhooks.slots`). Sources take turns, a request at a time.
 
-What holds a target, in the order in which it is asked::
+What suspends a target, in the order in which it is asked::
 
     its state         paused, disabled, unverified, or not there at all
     a pause           it answered 429 or 503, and is left alone for so long
@@ -33,8 +33,8 @@ from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.forms import BATCHED
 from gateway.webhooks.items import PushDelivery
-from gateway.webhooks.lines import Appetite, Hold, PushSource, Send
-from gateway.webhooks.schedule import DELAYS, PAUSE_MAX, AttemptOutcome, Chance, Ruling, Schedule
+from gateway.webhooks.lines import Demand, PushSource, Send, Suspension
+from gateway.webhooks.schedule import DELAYS, PAUSE_MAX, AttemptOutcome, Chance, NextStep, Schedule
 from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.slots import Health, Slots
 
@@ -194,7 +194,7 @@ class PushTarget:
         """When ``rate`` lets the next request go."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._appetite = Appetite.NOTHING
+        self._demand = Demand.NOTHING
         self._logged = ""
         """Why it is held, as the log has it; empty: it is not."""
         self._gone = ""
@@ -258,45 +258,45 @@ class PushTarget:
 
     # ---------------------------------------------------------------------------------------------- holding
 
-    def hold(self, now: float) -> Hold | None:
+    def suspension(self, now: float) -> Suspension | None:
         """Why it gets nothing now; None: nothing holds it."""
         endpoint = self.endpoint
         if endpoint is None:
-            return Hold("missing", self.trouble, None)
+            return Suspension("missing", self.trouble, None)
         if endpoint.state is not EndpointState.ACTIVE:
-            return Hold(endpoint.state.value, endpoint.reason or f"the endpoint is {endpoint.state.value}", None)
+            return Suspension(endpoint.state.value, endpoint.reason or f"the endpoint is {endpoint.state.value}", None)
         if self._gone:
-            return Hold("disabled", self._gone, None)
+            return Suspension("disabled", self._gone, None)
         if now < self.paused_until:
-            return Hold("asked_to_wait", self._paused_for, self.paused_until)
+            return Suspension("asked_to_wait", self._paused_for, self.paused_until)
         if self.breaker.state(now) is BreakerState.OPEN:
             reason = f"{self.breaker.failures} requests in a row failed"
-            return Hold("breaker_open", reason, now + self.breaker.next(now))
+            return Suspension("breaker_open", reason, now + self.breaker.next(now))
         if not self._targets.writable():
-            return Hold("ledger", "the ledger cannot be written now", now + LEDGER_EVERY)
+            return Suspension("ledger", "the ledger cannot be written now", now + LEDGER_EVERY)
         return None
 
     @property
-    def appetite(self) -> Appetite:
+    def demand(self) -> Demand:
         """How much it can take, as of the last look."""
-        return self._appetite
+        return self._demand
 
     def look(self) -> None:
         """Find out anew what it can take, tell the lines if that is another, and begin what can begin."""
         now = clock.monotonic()
-        hold = self.hold(now)
-        if hold is not None:
-            appetite = Appetite.NOTHING
+        suspension = self.suspension(now)
+        if suspension is not None:
+            demand = Demand.NOTHING
             self._targets.slots.leave(self.lane)
-            if hold.until is not None:
-                self._wake_at(hold.until)
+            if suspension.until is not None:
+                self._wake_at(suspension.until)
         elif self._is_ailing(now):
-            appetite = Appetite.LITTLE
+            demand = Demand.LITTLE
         else:
-            appetite = Appetite.MUCH
-        if appetite is not self._appetite:
-            self._tell(appetite, hold)
-        if hold is None:
+            demand = Demand.MUCH
+        if demand is not self._demand:
+            self._tell(demand, suspension)
+        if suspension is None:
             self.pump()
 
     def _is_ailing(self, now: float) -> bool:
@@ -307,15 +307,21 @@ class PushTarget:
             return False
         return not self._proven or self._failing_since is None or now - self._failing_since > AILING_AFTER
 
-    def _tell(self, appetite: Appetite, hold: Hold | None) -> None:
-        self._appetite = appetite
-        self._targets.counts.up(self.name, hold is None)
-        if hold is not None and hold.state not in (self._logged, "ledger"):
-            self._logged = hold.state
-            log("push.held", logging.WARNING, endpoint=self.name, state=hold.state, reason=hold.reason[:500])
-        elif appetite is Appetite.MUCH and self._logged:
+    def _tell(self, demand: Demand, suspension: Suspension | None) -> None:
+        self._demand = demand
+        self._targets.counts.up(self.name, suspension is None)
+        if suspension is not None and suspension.state not in (self._logged, "ledger"):
+            self._logged = suspension.state
+            log(
+                "push.suspended",
+                logging.WARNING,
+                endpoint=self.name,
+                state=suspension.state,
+                reason=suspension.reason[:500],
+            )
+        elif demand is Demand.MUCH and self._logged:
             self._logged = ""
-            log("push.released", endpoint=self.name)
+            log("push.resumed", endpoint=self.name)
         for line in list(self.lines):
             line.changed()
 
@@ -346,7 +352,7 @@ class PushTarget:
                     self._wake_at(at)
                 targets.slots.leave(lane)
                 return
-            if self.hold(now) is not None:
+            if self.suspension(now) is not None:
                 self.look()
                 return
             if rate and self._next_at > now:
@@ -398,32 +404,34 @@ class PushTarget:
             raise
         now = clock.monotonic()
         self._cuts = outcome.status is None or outcome.truncated
-        rulings = [self._rule(item, index, outcome) for index, item in enumerate(items)]
-        self._learn(rulings, outcome, number, begun, now)
-        targets.counts.request(self.name, rulings, now - begun)
-        targets.counts.retried(outcome, sum(each.wait is not None for each in rulings))
-        self._gone = next((each.why for each in rulings if each.verdict is AttemptOutcome.DISABLE), self._gone)
+        next_steps = [self._rule(item, index, outcome) for index, item in enumerate(items)]
+        self._learn(next_steps, outcome, number, begun, now)
+        targets.counts.request(self.name, next_steps, now - begun)
+        targets.counts.retried(outcome, sum(each.wait is not None for each in next_steps))
+        self._gone = next((each.why for each in next_steps if each.outcome is AttemptOutcome.DISABLE), self._gone)
         targets.slots.serve()
         self.look()
         if self._gone:
             await self._disable(self._gone)
-        await line.finished(items, outcome, rulings)
+        await line.finished(items, outcome, next_steps)
         self.look()
 
-    def _rule(self, item: PushDelivery, index: int, outcome: SendOutcome) -> Ruling:
+    def _rule(self, item: PushDelivery, index: int, outcome: SendOutcome) -> NextStep:
         targets = self._targets
         if index in outcome.undeliverable:
-            return Ruling(AttemptOutcome.UNDELIVERABLE, outcome.undeliverable[index])
+            return NextStep(AttemptOutcome.UNDELIVERABLE, outcome.undeliverable[index])
         if outcome.error is not None:
             return self.schedule.after_error(item.attempt, outcome.error, targets.chance)
         return self.schedule.after_status(
             item.attempt, outcome.status or 0, outcome.retry_after, targets.clock(), targets.chance, drop=outcome.drop
         )
 
-    def _learn(self, rulings: Sequence[Ruling], outcome: SendOutcome, number: int, begun: float, now: float) -> None:
+    def _learn(
+        self, next_steps: Sequence[NextStep], outcome: SendOutcome, number: int, begun: float, now: float
+    ) -> None:
         """What the outcome says of the endpoint."""
-        told = next((each for each in rulings if each.verdict is not AttemptOutcome.UNDELIVERABLE), None)
-        good = _GOOD[told.verdict] if told is not None else None
+        told = next((each for each in next_steps if each.outcome is not AttemptOutcome.UNDELIVERABLE), None)
+        good = _GOOD[told.outcome] if told is not None else None
         self.lane.end(number, good, now)
         if good is None or told is None:
             self.breaker.untold()
@@ -493,7 +501,7 @@ _GOOD: Final[dict[AttemptOutcome, bool | None]] = {
     AttemptOutcome.UNDELIVERABLE: None,
     AttemptOutcome.NOT_TRIED: None,
 }
-"""What a verdict says of the endpoint; None: nothing."""
+"""What an outcome says of the endpoint; None: nothing."""
 
 
 def _breaker_settings(settings: EndpointSettings) -> BreakerSettings:

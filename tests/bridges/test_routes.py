@@ -85,7 +85,7 @@ def test_entries_of_one_that_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "fate"),
+    ("entries", "outcome"),
     [
         ({"via": TOKEN}, RouteOutcome.LOOPED),
         ({"via": f"x@1,{TOKEN},y@2"}, RouteOutcome.LOOPED),
@@ -98,10 +98,10 @@ def test_entries_of_one_that_comes_first() -> None:
         ({"hops": "\u0668"}, RouteOutcome.FORWARD),
     ],
 )
-def test_loops(entries: dict[str, str], fate: RouteOutcome) -> None:
+def test_loops(entries: dict[str, str], outcome: RouteOutcome) -> None:
     found = item(**reserved(**entries))
-    assert route().look(found) is fate
-    assert bool(found.reason) is (fate is RouteOutcome.LOOPED)
+    assert route().look(found) is outcome
+    assert bool(found.reason) is (outcome is RouteOutcome.LOOPED)
 
 
 # ------------------------------------------------------------------------------------- selector, routing key

@@ -506,10 +506,10 @@ async def test_events_that_cannot_be_stored(estate: Estate, monkeypatch: pytest.
     assert refused == [1]
 
 
-@pytest.mark.parametrize("fate", [BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED])
+@pytest.mark.parametrize("outcome", [BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED])
 @TO_0_10
 async def test_a_target_that_undoes_what_it_had_prepared(
-    estate: Estate, monkeypatch: pytest.MonkeyPatch, fate: BranchOutcome
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, outcome: BranchOutcome
 ) -> None:
     """Against its word: the messages go again, marked if some of them may be there."""
     ids = await estate.fill(6)
@@ -519,7 +519,7 @@ async def test_a_target_that_undoes_what_it_had_prepared(
         if not undone:
             undone.append(1)
             assert await branch.rollback() is BranchOutcome.DONE
-            return fate
+            return outcome
         return await commit(branch)
 
     monkeypatch.setattr(UpstreamBranch, "commit", once)
@@ -528,7 +528,7 @@ async def test_a_target_that_undoes_what_it_had_prepared(
     found = await estate.take(6)
     assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
     marked = sum("resent" in entry(delivery) for delivery in found)
-    assert marked > 0 if fate is BranchOutcome.MIXED else marked == 0
+    assert marked > 0 if outcome is BranchOutcome.MIXED else marked == 0
 
 
 @TO_0_10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import errors
-from gateway.bridges.refusals import Fault, verdict
+from gateway.bridges.refusals import Fault, refusal_of
 from gateway.errors import GatewayError, remote_error
 
 
@@ -35,7 +35,7 @@ def every_error() -> list[type[GatewayError]]:
     ],
 )
 def test_verdicts(error: GatewayError, fault: Fault) -> None:
-    assert verdict(error).fault is fault
+    assert refusal_of(error).fault is fault
 
 
 @pytest.mark.parametrize("kind", every_error())
@@ -43,4 +43,4 @@ def test_each_error_has_one(kind: type[GatewayError]) -> None:
     error = kind.__new__(kind)
     if isinstance(error, errors.RemoteError):
         error.reply_code, error.reply_text = 500, ""
-    assert verdict(error).tries >= 1
+    assert refusal_of(error).tries >= 1

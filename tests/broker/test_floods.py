@@ -10,7 +10,7 @@ import pytest
 
 from gateway.broker.broker import Broker
 from gateway.broker.queues import BATCH, ENTRY_OVERHEAD, Entry
-from gateway.broker.vhost import BURIED_AT_ONCE
+from gateway.broker.vhost import DEAD_LETTERS_AT_ONCE
 from gateway.errors import StateError
 from gateway.limits import BrokerLimits
 from gateway.message import Message, Properties
@@ -667,12 +667,12 @@ def test_queues_that_feed_each_other_do_not_hold_up_everybody(monkeypatch: pytes
     bury = vhost._dead_letter
     monkeypatch.setattr(vhost, "_dead_letter", lambda entry, *rest: (buried.append(entry), bury(entry, *rest)))
     client.publish("", b"x", "amq.fanout")
-    assert len(buried) <= BURIED_AT_ONCE
+    assert len(buried) <= DEAD_LETTERS_AT_ONCE
     total = len(buried)
     while broker.next_timeout() is not None:
         buried.clear()
         broker.handle_timeout(0.0)
-        assert len(buried) <= BURIED_AT_ONCE
+        assert len(buried) <= DEAD_LETTERS_AT_ONCE
         total += len(buried)
         assert isinstance(other.one(DeclareQueue(1, "mine"), Operation), Operation)
     assert total < 12 * (broker.limits.dead_letter_copies + 12)

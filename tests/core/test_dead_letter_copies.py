@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.dead_letters import DeadLetterDestination, DeadLetters, Letter
+from gateway.core.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
 from gateway.errors import EncodeError
 from gateway.message import Message, Properties
 from gateway.session import Capabilities
@@ -32,8 +32,10 @@ async def bury(headers: dict[str, Any], *, routes_copies: bool) -> tuple[Any, li
     upstream: Any = Tight()
     upstream.capabilities = Capabilities(product="Fake", routes_copies=routes_copies)
     await upstream.declare_queue("orders")
-    letters = DeadLetters(lambda _: upstream)
-    (outcome,) = await letters.bury(PLACE, "s", [Letter(bytes(16), Message(b"x", Properties(headers=headers)), "why")])
+    letters = DeadLetterPublisher(lambda _: upstream)
+    (outcome,) = await letters.publish(
+        PLACE, "s", [UndeliverableMessage(bytes(16), Message(b"x", Properties(headers=headers)), "why")]
+    )
     return outcome, [message for _, _, message in upstream.published]
 
 
@@ -69,6 +71,8 @@ async def test_one_that_its_deaths_made_too_large_goes_without_them(own: dict[st
     await upstream.declare_queue("orders")
     deaths = {"x-death": [{"queue": "q"}], "x-first-death-queue": "q", "x-first-death-reason": "rejected"}
     message = Message(b"x", Properties(headers={**deaths, **own}, message_id="m"))
-    (outcome,) = await DeadLetters(lambda _: upstream).bury(PLACE, "s", [Letter(bytes(16), message, "why")])
+    (outcome,) = await DeadLetterPublisher(lambda _: upstream).publish(
+        PLACE, "s", [UndeliverableMessage(bytes(16), message, "why")]
+    )
     assert outcome is None
     assert [message.properties for _, _, message in upstream.published] == [Properties(headers=left, message_id="m")]

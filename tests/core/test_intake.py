@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config import SubscriptionFilter, SubscriptionSettings
 from gateway.core import Gateway, SubscriptionResource, intake, taking
-from gateway.core.dead_letters import DeadLetterDestination, Letter
+from gateway.core.dead_letters import DeadLetterDestination, UndeliverableMessage
 from gateway.core.intake import Intake
 from gateway.core.stored import open_envelope
 from gateway.errors import EntriesRefused, LedgerUnavailable
@@ -394,8 +394,8 @@ async def test_a_dead_letter_that_is_driven_back_by_hand_twice_is_no_redelivery(
     message = ours(b"x", id=id_text(message_id))
     await start()
     for time in (1, 2):
-        letter = Letter(message_id, message, "500", "fake", "orders", "", "orders")
-        (error,) = await gateway.parts.dead_letters.bury(
+        letter = UndeliverableMessage(message_id, message, "500", "fake", "orders", "", "orders")
+        (error,) = await gateway.parts.dead_letters.publish(
             DeadLetterDestination("fake", "", "graves"), "billing", [letter]
         )
         assert error is None

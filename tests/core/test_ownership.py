@@ -69,7 +69,7 @@ class FakeWork:
         peers = [peer for shard, peer in sorted(rows.peers.items()) if rows.alive.get(shard) == peer.fence]
         return View(peers, counts, lapsed=bool(rows.lapsed))
 
-    async def bury(self) -> bool:
+    async def remove_lapsed(self) -> bool:
         self._check()
         for shard in self.rows.lapsed:
             self.rows.alive.pop(shard, None)

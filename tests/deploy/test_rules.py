@@ -151,11 +151,11 @@ CASES: dict[str, list[Case]] = {
     ],
     "AmqpGatewayEndpointFails": [
         gauge("amqpgw_push_endpoint_up", "0", "1", "20m", "12m", endpoint="shop"),
-        Case({f'amqpgw_push_requests_total{{{MINE},endpoint="shop",verdict="retry"}}': "0+6x60",
-              f'amqpgw_push_requests_total{{{MINE},endpoint="shop",verdict="delivered"}}': "0+4x60"},
+        Case({f'amqpgw_push_requests_total{{{MINE},endpoint="shop",outcome="retry"}}': "0+6x60",
+              f'amqpgw_push_requests_total{{{MINE},endpoint="shop",outcome="delivered"}}': "0+4x60"},
              "40m",
-             {f'amqpgw_push_requests_total{{{MINE},endpoint="shop",verdict="retry"}}': "0+4x60",
-              f'amqpgw_push_requests_total{{{MINE},endpoint="shop",verdict="delivered"}}': "0+6x60"},
+             {f'amqpgw_push_requests_total{{{MINE},endpoint="shop",outcome="retry"}}': "0+4x60",
+              f'amqpgw_push_requests_total{{{MINE},endpoint="shop",outcome="delivered"}}': "0+6x60"},
              {"endpoint": "shop"}, by=("job",)),
     ],
     "AmqpGatewayConsumersLate": [

@@ -89,9 +89,9 @@ async def test_what_the_dead_had_is_free(open_ledger: Open, database: Database, 
     assert view.lapsed
     assert view.counts == {"job": {dead.shard: 1}}, "it is the dead one's until it is fenced"
     if buried:
-        assert await living.work.bury()
+        assert await living.work.remove_lapsed()
         assert taken == [1]
-        assert not await living.work.bury()
+        assert not await living.work.remove_lapsed()
     else:
         await living.task(lambda connection, _: living._shards.fence_lapsed(connection))
     view = await living.work.view()
@@ -108,7 +108,7 @@ async def test_a_zombie_writes_nothing_and_is_told_before_anybody_is_answered(
     zombie.on_fenced = lambda: said.append("fenced")
     assert await zombie.work.claim("job", {"a"}) == {"a"}
     fence(database, zombie)
-    assert await living.work.bury()
+    assert await living.work.remove_lapsed()
     assert await living.work.claim("job", {"a"}) == {"a"}
     before = zombie.fence
 
@@ -164,7 +164,7 @@ async def test_alone_all_is_granted_without_a_row(open_ledger: Open) -> None:
     await work.release("job", {"a"})
     assert await work.taken("job") == {}
     assert await work.owner("job", "b") is None
-    assert not await work.bury()
+    assert not await work.remove_lapsed()
     await work.announce(peer(1, ledger))
     assert (await work.view()).peers == []
     assert len(await work.secret("x")) == 32

@@ -14,7 +14,7 @@ import trustme
 from gateway.config import TlsSettings, parse_broker_url
 from gateway.errors import BrokerUnavailable, CertificateRefused, ConfigurationError
 from gateway.transports import client_context, dial
-from gateway.transports.dial import tls_verdict
+from gateway.transports.dial import tls_problem
 from tests.transports.test_stream import User
 from tests.upstreams.fake import until
 
@@ -131,11 +131,11 @@ async def test_the_verdict_on_a_client_without_certificate(authority: trustme.CA
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = asyncio.create_task(asyncio.to_thread(shake_hands, listener))
         url, tls = parse_broker_url(f"amqps://127.0.0.1:{listener.getsockname()[1]}/"), TlsSettings(ca_file=ca_file)
-        verdict = await tls_verdict(url, tls, 5.0)
+        problem = await tls_problem(url, tls, 5.0)
         await server
-    assert isinstance(verdict, CertificateRefused)
-    assert str(verdict).endswith("the broker wants a client certificate, see tls.cert_file")
-    assert await tls_verdict(url, tls, 5.0) is None  # nobody is there now
+    assert isinstance(problem, CertificateRefused)
+    assert str(problem).endswith("the broker wants a client certificate, see tls.cert_file")
+    assert await tls_problem(url, tls, 5.0) is None  # nobody is there now
 
 
 async def test_no_verdict_where_tls_has_no_part(authority: trustme.CA, ca_file: str) -> None:
@@ -152,11 +152,11 @@ async def test_no_verdict_where_tls_has_no_part(authority: trustme.CA, ca_file: 
         server = await asyncio.start_server(speaker, "127.0.0.1", 0, ssl=context)
         async with server:
             url = parse_broker_url(f"amqps://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-            assert await tls_verdict(url, TlsSettings(ca_file=ca_file), 5.0) is None
+            assert await tls_problem(url, TlsSettings(ca_file=ca_file), 5.0) is None
     server, port = await serve(context)
     async with server:  # the echo says nothing to who says nothing
         assert (
-            await tls_verdict(parse_broker_url(f"amqps://127.0.0.1:{port}/"), TlsSettings(ca_file=ca_file), 0.2) is None
+            await tls_problem(parse_broker_url(f"amqps://127.0.0.1:{port}/"), TlsSettings(ca_file=ca_file), 0.2) is None
         )
 
 

@@ -27,7 +27,7 @@ class Receiver:
     """What a receiver does, and how that is handled."""
 
     path: str
-    verdict: AttemptOutcome
+    outcome: AttemptOutcome
     status: int | None = None
     error: type[GatewayError] | None = None
     body: int = 0

@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import ConnectFailed, OutboundTimeout
 from gateway.telemetry import Metrics
 from gateway.webhooks.counts import PushCounts, reason_of
-from gateway.webhooks.schedule import AttemptOutcome, Ruling
+from gateway.webhooks.schedule import AttemptOutcome, NextStep
 from gateway.webhooks.sender import SendOutcome
 
 
@@ -59,7 +59,7 @@ def test_an_endpoint_has_its_name_as_a_label_as_long_as_it_exists() -> None:
     def use(name: str) -> None:
         counts.up(name, up=True)
         counts.message(name, "delivered")
-        counts.request(name, [Ruling(AttemptOutcome.DELIVERED, "200: success")], 0.1)
+        counts.request(name, [NextStep(AttemptOutcome.DELIVERED, "200: success")], 0.1)
 
     for number in range(4):
         use(f"e{number}")

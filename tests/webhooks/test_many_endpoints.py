@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout
 from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.lines import Appetite
+from gateway.webhooks.lines import Demand
 from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.slots import SHARES, Health
 from tests.webhooks.virtual import World, now, run
@@ -87,7 +87,7 @@ async def play(bad: Sequence[Callable[[Sequence[PushedMessage]], Any]]) -> Run:
         for name in ill:
             target = world.targets.get(name)
             assert target is not None
-            if target.appetite is Appetite.MUCH:
+            if target.demand is Demand.MUCH:
                 ailing.pop(name, None)
             elif now() - ailing.setdefault(name, now()) > 0.05:
                 seen.held_most[name] = max(seen.held_most.get(name, 0), world.broker.out(name))

@@ -22,7 +22,7 @@ from gateway.webhooks.schedule import (
     PAUSE_MIN,
     RETRY_AFTER_MAX,
     AttemptOutcome,
-    Ruling,
+    NextStep,
     Schedule,
     asks_to_drop,
     parse_retry_after,
@@ -63,13 +63,13 @@ def test_a_message_that_always_fails_under_a_clock() -> None:
     at, times, attempt = 0.0, [], 1
     while True:
         times.append(at)
-        ruling = SCHEDULE.after_status(attempt, 500, None, NOW + at, rng.random)
-        if ruling.wait is None:
+        next_step = SCHEDULE.after_status(attempt, 500, None, NOW + at, rng.random)
+        if next_step.wait is None:
             break
-        at += ruling.wait
+        at += next_step.wait
         attempt += 1
     assert attempt == len(times) == 10
-    assert ruling.dead
+    assert next_step.dead
     assert sum(DELAYS) * (1 - JITTER) < at < sum(DELAYS) * (1 + JITTER)
 
 
@@ -89,16 +89,16 @@ def test_a_message_that_always_fails_under_a_clock() -> None:
     ],
 )
 def test_what_a_status_means(number: int, verdict: AttemptOutcome) -> None:
-    ruling = status(number)
-    assert ruling.verdict is verdict
-    assert ruling.why.startswith(f"{number}: ")
+    next_step = status(number)
+    assert next_step.outcome is verdict
+    assert next_step.why.startswith(f"{number}: ")
     if verdict in (AttemptOutcome.DELIVERED, AttemptOutcome.DISABLE):
-        assert (ruling.wait, ruling.dead) == (None, False)
+        assert (next_step.wait, next_step.dead) == (None, False)
     elif verdict is AttemptOutcome.RETRY:
-        assert (ruling.wait, ruling.pause) == (5, 0)
+        assert (next_step.wait, next_step.pause) == (5, 0)
         assert status(number, LAST).dead
     else:
-        assert (ruling.wait, ruling.pause) == (5, PAUSE_MIN)
+        assert (next_step.wait, next_step.pause) == (5, PAUSE_MIN)
 
 
 def test_every_status_has_a_meaning() -> None:
@@ -125,11 +125,11 @@ def test_every_status_has_a_meaning() -> None:
     ],
 )
 def test_what_an_error_means(error: GatewayError, verdict: AttemptOutcome) -> None:
-    ruling = SCHEDULE.after_error(2, error, middle)
-    assert ruling.verdict is verdict
-    assert ruling.why.endswith(": x")
+    next_step = SCHEDULE.after_error(2, error, middle)
+    assert next_step.outcome is verdict
+    assert next_step.why.endswith(": x")
     assert (
-        ruling.wait
+        next_step.wait
         == {AttemptOutcome.RETRY: 300, AttemptOutcome.UNDELIVERABLE: None, AttemptOutcome.NOT_TRIED: 1.5}[verdict]
     )
     last = SCHEDULE.after_error(LAST, error, middle)
@@ -161,8 +161,8 @@ def test_every_outbound_error_has_a_meaning_of_its_own() -> None:
     ],
 )
 def test_retry_after(number: int, attempt: int, asked: str | None, wait: float | None, pause: float) -> None:
-    ruling = status(number, attempt, asked)
-    assert (ruling.wait, ruling.pause) == (wait, pause)
+    next_step = status(number, attempt, asked)
+    assert (next_step.wait, next_step.pause) == (wait, pause)
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ def test_a_schedule_of_ones_own() -> None:
 
 @pytest.mark.parametrize("number", [400, 404, 410, 422, 429, 499])
 def test_a_receiver_that_asks_for_it_has_the_message_dropped(number: int) -> None:
-    ruling = SCHEDULE.after_status(1, number, "60", NOW, middle, drop=True)
-    assert ruling == Ruling(AttemptOutcome.DROP, f"{number}: the receiver asked to drop the message")
-    assert (ruling.dead, ruling.code) == (True, "dropped_by_receiver")
+    next_step = SCHEDULE.after_status(1, number, "60", NOW, middle, drop=True)
+    assert next_step == NextStep(AttemptOutcome.DROP, f"{number}: the receiver asked to drop the message")
+    assert (next_step.dead, next_step.code) == (True, "dropped_by_receiver")
 
 
 @pytest.mark.parametrize("number", [200, 204, 302, 399, 500, 503, 999])
@@ -251,4 +251,4 @@ def test_the_header_that_asks_for_it(value: str | None, *, asks: bool) -> None:
 
 def test_each_way_to_be_given_up_has_a_code_of_dead_letters() -> None:
     for verdict in AttemptOutcome:
-        assert Ruling(verdict, "").code in CODES
+        assert NextStep(verdict, "").code in CODES

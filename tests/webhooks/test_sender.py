@@ -22,7 +22,7 @@ from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.outbound.addresses import Address
 from gateway.webhooks import sender as sender_module
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.schedule import Ruling, Schedule
+from gateway.webhooks.schedule import NextStep, Schedule
 from gateway.webhooks.sender import Sender, SendOutcome
 from gateway.webhooks.signing import SignatureOutcome as Signed
 from tests.outbound.conftest import Make
@@ -37,7 +37,7 @@ __all__ = ["lines"]
 DEADLINE = 0.5
 
 
-def ruling(outcome: SendOutcome) -> Ruling:
+def next_step(outcome: SendOutcome) -> NextStep:
     if outcome.error is not None:
         return Schedule().after_error(1, outcome.error, lambda: 0.5)
     assert outcome.status is not None
@@ -53,7 +53,7 @@ async def test_receivers(receiver: Receiver, sender: Sender, server: Server) -> 
     assert type(outcome.error) is (receiver.error or type(None)), outcome.error
     assert (len(outcome.body), outcome.truncated) == (receiver.body, receiver.truncated)
     assert outcome.retry_after == receiver.retry_after
-    assert ruling(outcome).verdict is receiver.verdict
+    assert next_step(outcome).verdict is receiver.verdict
     assert server.paths() == [receiver.path], "nothing is followed and nothing is sent twice"
     assert signed(server.requests[0], now, SHARED) is Signed.VALID
 

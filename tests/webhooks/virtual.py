@@ -20,7 +20,7 @@ import msgspec
 from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, SubscriptionSettings, parse_broker_url
 from gateway.core.byte_budget import ByteBudget
-from gateway.core.dead_letters import DeadLetters
+from gateway.core.dead_letters import DeadLetterPublisher
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import LeaseLost, LedgerUnavailable, StateError
@@ -383,7 +383,7 @@ class World:
             self.metrics,
             SimpleNamespace(),  # type: ignore[arg-type]
             lambda name: self.broker,  # type: ignore[arg-type,return-value]
-            DeadLetters(lambda name: self.broker),  # type: ignore[arg-type,return-value]
+            DeadLetterPublisher(lambda name: self.broker),  # type: ignore[arg-type,return-value]
             SimpleNamespace(ensure=self._ensure, forget=lambda name: None),  # type: ignore[arg-type]
             ByteBudget(Budgets()["held_bytes"]),
         )
