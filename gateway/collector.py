@@ -7,7 +7,6 @@ port of our own.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import socket
@@ -21,6 +20,7 @@ from gateway.errors import ConfigurationError, EncodeError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, HttpAnswer, OutboundRules
 from gateway.outbound.hosts import Site, split_url
 from gateway.outbound.requests import OURS
+from gateway.runtime.tasks import Tasks
 from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Exporter, OtlpForm, Tracer
@@ -44,7 +44,7 @@ class Collector:
         self._settings: TracingSettings | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._current: tuple[Exporter, GuardedTransport] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = Tasks("traces")
 
     async def prepare(self, settings: TracingSettings) -> Callable[[], None]:
         """Check settings, and read what they name; nothing counts until the result is called.
@@ -100,16 +100,13 @@ class Collector:
         )
         if before is not None:
             before[0].stop()
-            task = asyncio.get_running_loop().create_task(_end(*before, drain=following is None))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending.start(_end(*before, drain=following is None))
             if following is None:
                 log("tracing.stopped")
 
     async def close(self) -> None:
         """Send the last spans."""
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.join()
         if self._current is not None:
             await _end(*self._current, drain=True)
             self._current = None

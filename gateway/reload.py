@@ -50,6 +50,7 @@ from gateway.errors import (
 )
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.runtime.backoff import Backoff
+from gateway.runtime.tasks import Tasks
 from gateway.runtime.threads import threads
 from gateway.taps import TapSupervisor
 from gateway.taps.rows import TAP_KIND
@@ -408,15 +409,13 @@ def _finder(known: set[str]) -> Callable[[str], object]:
     return find
 
 
-_closing: set[asyncio.Task[None]] = set()
+_closing: Final = Tasks("tokens of a configuration before")
 
 
 def _close_soon(tokens: Any) -> None:
     """Tokens of before: nobody asks them any more."""
     if tokens is not None:
-        task = asyncio.get_running_loop().create_task(tokens.close())
-        _closing.add(task)
-        task.add_done_callback(_closing.discard)
+        _closing.start(tokens.close())
 
 
 def _of_bridge(settings: BridgeSettings) -> tuple[set[str], set[str]]:

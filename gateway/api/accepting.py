@@ -17,6 +17,7 @@ from typing import Final
 from gateway.api.connections import Connections
 from gateway.api.guard import GuardedProtocol
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 
 PAUSE: Final = 0.1
 """How long nothing is accepted where the system gives no more, in seconds."""
@@ -57,19 +58,20 @@ class TlsListener:
         self._make = make
         self._connections = connections
         self._handshake_timeout = handshake_timeout
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes = Tasks("handshake")
         listener.setblocking(False)
         listener.listen(backlog)
         self._task = asyncio.get_running_loop().create_task(self._accept(), name="accept")
 
     def close(self) -> None:
         """Take no more, and end the handshakes that are under way."""
-        for task in (self._task, *self._handshakes):
-            task.cancel()
+        self._task.cancel()
+        self._handshakes.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until that is done."""
-        await asyncio.gather(self._task, *self._handshakes, return_exceptions=True)
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._handshakes.join()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -86,9 +88,7 @@ class TlsListener:
                 continue
             protocol = self._make()
             protocol.place = place
-            handshake.task = loop.create_task(self._begin(connection, protocol), name="handshake")
-            self._handshakes.add(handshake.task)
-            handshake.task.add_done_callback(self._handshakes.discard)
+            handshake.task = self._handshakes.start(self._begin(connection, protocol))
 
     async def _begin(self, connection: socket.socket, protocol: GuardedProtocol) -> None:
         loop, place = asyncio.get_running_loop(), protocol.place

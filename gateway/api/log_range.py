@@ -101,7 +101,7 @@ class RangeAnswer(Response):
     async def _send(self, send: Send, gone: asyncio.Future[None], piece: dict[str, Any]) -> None:
         """Send a piece, which waits for the reader; not for ever, and not for one that is gone."""
         sending = asyncio.ensure_future(send({"type": "http.response.body", **piece}))
-        patience = clock.monotonic() + STUCK
+        deadline = clock.monotonic() + STUCK
         try:
             while not sending.done():
                 await asyncio.wait({sending, gone}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +111,7 @@ class RangeAnswer(Response):
                     raise CutOff("the reader hung up")
                 if self._gateway.draining:
                     raise CutOff("the gateway is shutting down")
-                if clock.monotonic() >= patience:
+                if clock.monotonic() >= deadline:
                     raise CutOff(f"the reader took nothing for {STUCK:g} s")
             sending.result()
         finally:

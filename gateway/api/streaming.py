@@ -91,12 +91,12 @@ class LiveAnswer(Response):
         self,
         form: StreamFormat,
         pieces: Callable[[asyncio.Future[None]], AsyncGenerator[bytes, None]],
-        patience: float | None = None,
+        write_seconds: float | None = None,
     ) -> None:
         """``pieces`` gets what is done when the reader is gone, and ends soon after that. A reader that takes nothing
-        for ``patience`` seconds is cut off; None: it is waited for."""
+        for ``write_seconds`` seconds is cut off; None: never."""
         self._pieces = pieces
-        self._patience = patience
+        self._write_seconds = write_seconds
         super().__init__(media_type=form.media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
@@ -107,7 +107,7 @@ class LiveAnswer(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._pieces(gone)) as pieces:
                 async for piece in pieces:
-                    async with asyncio.timeout(self._patience):
+                    async with asyncio.timeout(self._write_seconds):
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

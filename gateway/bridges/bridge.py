@@ -119,7 +119,8 @@ class Bridge:
         """How many of them are left."""
         self._drained = False
         self._crashed_at = -CALM
-        self._rest = PAUSE_MIN
+        self._rest_seconds = 0.0
+        self._backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         """How long it rests after a fault of ours."""
         self._why_stopped = ""
         self._state = BridgeState.STOPPED
@@ -449,8 +450,10 @@ class Bridge:
         self._faults.set(OURS, f"internal error: {error!r:.200}")
         if len(self._tasks) == 1:
             now = clock.monotonic()
-            self._rest = min(self._rest * 2, PAUSE_MAX) if now - self._crashed_at < CALM else PAUSE_MIN
-            self._crashed_at = now + self._rest
+            if now - self._crashed_at >= CALM:
+                self._backoff.reset()
+            self._rest_seconds = self._backoff.next()
+            self._crashed_at = now + self._rest_seconds
             self._tasks.append(self._loop.create_task(self._restart()))
 
     async def _restart(self) -> None:
@@ -464,7 +467,7 @@ class Bridge:
             log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
         if flow is not None:
             self._left = flow.left
-        await clock.sleep(self._rest)
+        await clock.sleep(self._rest_seconds)
         self._tasks = [self._loop.create_task(self._run(), name=f"bridge {self.name}")]
 
     # -------------------------------------------------------------------------------------- what others say

@@ -44,7 +44,9 @@ from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import EventKind, MessageIds, id_text
 from gateway.message import Message
 from gateway.operations import Settlement
+from gateway.runtime.backoff import pause_after
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.tracing import trace_of
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
@@ -55,8 +57,8 @@ BRANCH_OCTETS: Final = 16 << 20
 """Most octets of the bodies of a branch (mode ``dtx``); one message may have more."""
 CONFIRM_TIMEOUT: Final = 120.0
 """How long a publish waits for its outcome, in seconds; then it is sent again, marked."""
-PATIENCE_MIN: Final = 0.1
-PATIENCE_MAX: Final = 2.0
+WAIT_MIN: Final = 0.1
+WAIT_MAX: Final = 2.0
 """How long the outcomes of a chunk are waited for before those that are there are recorded without the others, in
 seconds; doubled each time."""
 LOW_EVERY: Final = 0.02
@@ -140,7 +142,7 @@ class BridgeFlow:
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("bridge", on_failure=self._crashed)
         self._chunks: dict[object, list[BridgeDelivery]] = {}
         """What was published and has no outcome yet, by what waits for it."""
         self._idle = asyncio.Event()
@@ -171,10 +173,7 @@ class BridgeFlow:
         await self._until_idle(within)
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         self._part.close()
 
     def abandon(self) -> None:
@@ -185,8 +184,7 @@ class BridgeFlow:
         self._again.clear()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._part.close()
 
     async def _until_idle(self, within: float) -> None:
@@ -540,8 +538,8 @@ class BridgeFlow:
     # --------------------------------------------------------------------------------------------- outcomes
 
     async def _finish(self, items: list[BridgeDelivery]) -> None:
-        """Wait for the outcomes of a chunk; what has come when the patience is at its end does not wait longer."""
-        patience = PATIENCE_MIN
+        """Wait for the outcomes of a chunk. Outcomes that came are recorded after ``wait`` seconds at the latest."""
+        wait = WAIT_MIN
         mark = object()
         try:
             while items:
@@ -549,8 +547,8 @@ class BridgeFlow:
                 last = items[-1].future
                 assert last is not None
                 if not last.done():
-                    await asyncio.wait((last,), timeout=patience)
-                    patience = min(patience * 2, PATIENCE_MAX)
+                    await asyncio.wait((last,), timeout=wait)
+                    wait = min(wait * 2, WAIT_MAX)
                 done, items = _split(items)
                 if done:
                     await self._outcomes(done)
@@ -637,7 +635,7 @@ class BridgeFlow:
                     item.reason = str(error)
                     self._poison(item)
                     continue
-                item.due = now + min(found.pause * 2 ** min(item.refusals - 1, 10), PAUSE_MAX)
+                item.due = now + pause_after(item.refusals - 1, found.pause, PAUSE_MAX)
                 others = self._arrived or self._gate.outstanding > len(refused) + taken
                 if self._gate.refused() or not found.alone or not others:
                     worst = worst or str(error)
@@ -733,14 +731,10 @@ class BridgeFlow:
         self._wake.set()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._tasks.start(work, f"bridge {self._route.name}")
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._stopping:
+    def _crashed(self, error: BaseException) -> None:
+        if not self._stopping:
             self._on_crash(error)
 
 

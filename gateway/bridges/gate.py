@@ -1,7 +1,8 @@
 """How much may be under way at a target, and when: a window that closes at a fault and opens step by step.
 
 While all is well the window is the prefetch. After a refusal that says something of the target it is one message, after
-a pause of 0.5 s, doubled each time, up to 30 s. Whatever the target takes ends the pause, and doubles the window.
+a pause of 0.5 s at most, which doubles each time, up to 30 s. When the target takes a message the pause ends and the
+window doubles.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from gateway.bridges.faults import Faults
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN
+from gateway.runtime.backoff import Backoff
 
 REFUSED_IN_A_ROW: Final = 16
 """So many messages refused one after the other, each for reasons that may be its own, and it is the target."""
@@ -19,7 +21,7 @@ WHERE: Final = "target"
 class Gate:
     """The way to a target."""
 
-    __slots__ = ("_faults", "_most", "_pause", "_refused", "_window", "not_before", "outstanding")
+    __slots__ = ("_backoff", "_faults", "_most", "_refused", "_window", "not_before", "outstanding")
 
     def __init__(self, most: int, faults: Faults) -> None:
         self.outstanding = 0
@@ -28,7 +30,7 @@ class Gate:
         """When the next may go, on the loop's clock."""
         self._most = most
         self._window = most
-        self._pause = 0.0
+        self._backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         self._refused = 0
         self._faults = faults
 
@@ -41,7 +43,8 @@ class Gate:
         """The target takes messages: twice as many may go."""
         if self._refused or self._window < self._most or WHERE in self._faults:
             self._refused = 0
-            self._pause = self.not_before = 0.0
+            self._backoff.reset()
+            self.not_before = 0.0
             self._window = min(max(self._window, count) * 2, self._most)
             self._faults.clear(WHERE)
 
@@ -54,8 +57,7 @@ class Gate:
         """It takes nothing: one at a time, after a pause."""
         self._window = 1
         if self.not_before <= now:
-            self._pause = min(max(self._pause * 2, PAUSE_MIN), PAUSE_MAX)
-            self.not_before = now + self._pause
+            self.not_before = now + self._backoff.next()
         self._faults.set(WHERE, reason)
 
     def hurry(self) -> None:

@@ -11,7 +11,6 @@ A queue that no subscription takes from (a look into a queue, a bridge) has its 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -28,6 +27,7 @@ from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import GatewayError
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.upstreams import Delivery, Upstream
 
@@ -45,7 +45,7 @@ class DeliveryLimitGuard:
         self._subscriptions = subscriptions
         self._waiting: dict[tuple[Upstream, str], list[Delivery]] = {}
         """Broker and queue -> what is to be kept. All of it is held unacknowledged, within leases and prefetches."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("delivery limit")
 
     def attend(self, upstream: Upstream) -> None:
         """Keep what comes from this broker."""
@@ -53,12 +53,7 @@ class DeliveryLimitGuard:
 
     async def close(self, within: float) -> None:
         """Wait for what is on its way. What is not safe then goes back to its queue."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close(within)
 
     def _add(self, upstream: Upstream, delivery: Delivery) -> None:
         key = (upstream, delivery.queue)
@@ -66,9 +61,7 @@ class DeliveryLimitGuard:
             self._waiting[key].append(delivery)
             return
         self._waiting[key] = [delivery]
-        task = asyncio.get_running_loop().create_task(self._run(upstream, delivery.queue), name="delivery limit")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._run(upstream, delivery.queue))
 
     async def _run(self, upstream: Upstream, queue: str) -> None:
         waiting = self._waiting[upstream, queue]

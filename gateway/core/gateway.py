@@ -39,6 +39,7 @@ from gateway.core.subscriptions import SubscriptionRegistry
 from gateway.core.topology import Topology
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchMessage
 from gateway.ledger import EventKind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Oversized, Upstream, UpstreamState
@@ -115,7 +116,7 @@ class Gateway:
         self.ownership.register(INTAKE_WORK, self.intakes)
         self.subscriptions.on_change.append(self._subscription_changed)
         self.peers.listen(SUBSCRIPTION, self._subscription_changed_elsewhere)
-        self._declaring: set[asyncio.Task[None]] = set()
+        self._declaring = Tasks("declare queues")
         self.topology = Topology(ledger, self._publisher, self.broker)
         self.on_owed: list[Callable[[str], None]] = []
         """Called with the name of a subscription of which dead messages were revived, say."""
@@ -180,8 +181,7 @@ class Gateway:
         await asyncio.gather(self.auditor.close(), self.observer.close(), self.ledger_budgets.close())
         await self.ownership.close(within)
         await asyncio.gather(*(part.close(within) for part in (self._keyed, self._keyed_messages, self._in_doubt)))
-        for task in self._declaring:
-            task.cancel()
+        self._declaring.cancel()
         await self.parts.own_queues.close()
         await self.consuming.close()
         await self._delivery_limits.close(within)
@@ -244,9 +244,7 @@ class Gateway:
     def _broker_changed(self, upstream: Upstream) -> None:
         if upstream.state is UpstreamState.UP:
             self.consuming.broker_is_up(upstream.name)
-            task = asyncio.get_running_loop().create_task(self.subscriptions.declare_queues(upstream.name))
-            self._declaring.add(task)
-            task.add_done_callback(self._declaring.discard)
+            self._declaring.start(self.subscriptions.declare_queues(upstream.name))
         log(
             "broker.state", logging.INFO if upstream.state in CALM else logging.WARNING,
             broker=upstream.name, state=upstream.state.value, reason=upstream.reason,

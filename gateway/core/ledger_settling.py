@@ -11,7 +11,6 @@ from the ledger; where there is no such place, or it takes nothing, it stays dea
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -29,6 +28,7 @@ from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import EntriesRefused, GatewayError
 from gateway.ledger import EventKind, LogEntry
 from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 
 ENDED_MAX: Final = 10_000
@@ -45,21 +45,18 @@ class LedgerSettling:
         self._ack_ids = ack_ids
         self._shelves = shelves
         self._ended: OrderedDict[tuple[bytes, int], Ending] = OrderedDict()
-        self._handing_back: set[asyncio.Task[None]] = set()
+        self._handing_back = Tasks("hand back")
 
     async def close(self) -> None:
         """Wait for what is being handed back."""
-        if self._handing_back:
-            await asyncio.wait(self._handing_back)
+        await self._handing_back.join()
 
     def hand_back(self, pulled: Sequence[Pulled], reason: str) -> None:
         """Make messages due again that were not handed over, some time soon. They count as handed out: nobody knows
         how much of the answer came through."""
         leases = [item.lease for item in pulled if isinstance(item.lease, LedgerLease)]
         if leases:
-            task = asyncio.get_running_loop().create_task(self._hand_back(leases, reason), name="hand back")
-            self._handing_back.add(task)
-            task.add_done_callback(self._handing_back.discard)
+            self._handing_back.start(self._hand_back(leases, reason))
 
     async def _hand_back(self, leases: Sequence[LedgerLease], reason: str) -> None:
         at = now_us()

@@ -65,8 +65,9 @@ from gateway.ledger import (
     id_text,
 )
 from gateway.ledger.outbox import OLD_PLACE
-from gateway.runtime.backoff import Backoff
+from gateway.runtime.backoff import Backoff, pause_after
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Upstream, UpstreamState
@@ -131,13 +132,13 @@ class OutboxResult:
 class _Lane:
     """One broker's part of the outbox, while it is ours."""
 
-    __slots__ = ("batch", "not_before", "pause", "task")
+    __slots__ = ("backoff", "batch", "not_before", "task")
 
     def __init__(self) -> None:
         self.batch: list[Promised] = []
         self.task: asyncio.Task[None] | None = None
         """Sends the batch."""
-        self.pause = 0.0
+        self.backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         self.not_before = 0.0
         """When it is tried again, on the loop's clock."""
 
@@ -170,7 +171,7 @@ class Outbox:
         self._metrics = metrics
         self._elsewhere = elsewhere
         self._told_at: dict[str, float] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("outbox")
         self._lanes: dict[str, _Lane] = {}
         self._wake = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -512,9 +513,7 @@ class Outbox:
         await self._settle(work)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
     async def _send(self, lane: _Lane, broker: str, batch: Sequence[Promised]) -> None:
         """Send a batch, in order, and write down what became of it."""
@@ -555,8 +554,11 @@ class Outbox:
             for (row, item), result in zip(pairs, results, strict=True):
                 away = self._sort(work, upstream, row, item, result) or away
         now = clock.monotonic()
-        lane.pause = min(max(lane.pause * 2, PAUSE_MIN), PAUSE_MAX) if away else 0.0
-        lane.not_before = now + lane.pause
+        if away:
+            lane.not_before = now + lane.backoff.next()
+        else:
+            lane.backoff.reset()
+            lane.not_before = now
         gone = await self._settle(work)
         self._count([row for row in batch if row.message_id in gone], -1)
 
@@ -581,7 +583,7 @@ class Outbox:
             case OutcomeUnknown():
                 work.retry.append((row.message_id, OLD_PLACE, reason | {"resent": True}))
             case PublishRefused():
-                work.retry.append((row.message_id, min(PAUSE_MIN * 2.0 ** min(row.attempt, 20), REFUSED_MAX), reason))
+                work.retry.append((row.message_id, pause_after(row.attempt, PAUSE_MIN, REFUSED_MAX), reason))
             case _:
                 work.kept.append((row.message_id, self._publisher.events(upstream, [item], [result]), reason))
                 self._metrics.outbox_refused.labels(upstream.name, error.code).inc()

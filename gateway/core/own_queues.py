@@ -7,13 +7,13 @@ them. The queue of a subscription that is deleted is unbound, and deleted where 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from gateway.errors import GatewayError, RemoteError
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
@@ -55,7 +55,7 @@ class OwnQueues:
         self._find = find
         self._kind = kind
         self._declared: dict[str, float] = {}
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._deleting = Tasks("delete queue")
 
     async def ensure(self, name: str, settings: QueueSourceSettings) -> None:
         """Declare and bind the own queue of that name, if there is one and that was not done just before.
@@ -108,9 +108,7 @@ class OwnQueues:
             self._left(name, queue, error)
             return
         if not inherited:
-            task = asyncio.get_running_loop().create_task(self._delete(name, upstream, queue), name="delete queue")
-            self._deleting.add(task)
-            task.add_done_callback(self._deleting.discard)
+            self._deleting.start(self._delete(name, upstream, queue))
 
     async def _delete(self, name: str, upstream: Upstream, queue: str) -> None:
         """Delete a queue that is empty, once those who consume from it have noticed."""
@@ -126,10 +124,7 @@ class OwnQueues:
 
     async def close(self) -> None:
         """Leave what is not deleted yet."""
-        for task in self._deleting:
-            task.cancel()
-        if self._deleting:
-            await asyncio.wait(self._deleting)
+        await self._deleting.close()
 
     def _queue(self, name: str, settings: QueueSourceSettings) -> str:
         return queue_of(name, settings, self._kind)

@@ -35,6 +35,7 @@ from gateway.ledger import Ledger
 from gateway.ledger.work import Peer, View
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import Metrics, log
 
 LOOK_EVERY: Final = 0.5
@@ -120,7 +121,7 @@ class Ownership:
         self._looking = asyncio.Lock()
         self._news = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("ownership")
         self._starts = asyncio.Semaphore(STARTS)
         self._announced: object = None
         self._leaving = False
@@ -152,10 +153,8 @@ class Ownership:
         await self._announce()
         groups = list(self._groups.values())
         await asyncio.gather(*(self._hand_over(group, list(group.held), within) for group in groups if group.held))
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within)
-            for task in self._tasks:
-                task.cancel()
+        await self._tasks.join(within)
+        self._tasks.cancel()
 
     # -------------------------------------------------------------------------------------------- asking
 
@@ -224,7 +223,7 @@ class Ownership:
         if not waiting:
             return not self._troubles
         _, left = await asyncio.wait(waiting, timeout=within)
-        for task in left - self._tasks:
+        for task in left - set(self._tasks):
             task.cancel()
         return not left and not self._troubles
 
@@ -294,7 +293,7 @@ class Ownership:
         asyncio.get_running_loop().call_later(LOOK_EVERY, self._news.set)
 
     async def _view(self) -> View:
-        """The processes and their work, with the dead dead_lettered."""
+        """Return the processes and their work, after the work of ended processes was freed."""
         if not self._work.shared:
             return View([], {}, lapsed=False)
         await self._announce()
@@ -486,14 +485,7 @@ class Ownership:
         self._news.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log("work.failed", logging.ERROR, exc_info=error)
+        self._tasks.start(work)
 
 
 def share(counts: Mapping[int, int], total: int) -> int:

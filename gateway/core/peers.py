@@ -31,6 +31,7 @@ from gateway.ledger import Ledger
 from gateway.ledger.work import Peer
 from gateway.runtime.clock import wall_time
 from gateway.runtime.ids import ids
+from gateway.runtime.tasks import Tasks
 from gateway.runtime.threads import threads
 from gateway.telemetry import Metrics, log
 
@@ -216,7 +217,7 @@ class Peers:
         self._listeners: dict[str, Listener] = {}
         self._client: httpx.AsyncClient | None = None
         self._room = asyncio.Semaphore(CONNECTIONS)
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling = Tasks("news for other processes")
         self._differs: frozenset[bytes] = frozenset()
         self.seal = Seal(self.key("peers"))
         self.settle_here: Settle | None = None
@@ -254,10 +255,7 @@ class Peers:
 
     async def close(self) -> None:
         """Ask nobody any more."""
-        for task in self._telling:
-            task.cancel()
-        if self._telling:
-            await asyncio.wait(self._telling)
+        await self._telling.close()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -374,9 +372,7 @@ class Peers:
         if others := [peer for peer in self.others if peer.url]:
             body = msgspec.msgpack.encode(TellRequest(topic, dict(news)))
             for peer in others:
-                task = asyncio.get_running_loop().create_task(self._tell(peer, body))
-                self._telling.add(task)
-                task.add_done_callback(self._telling.discard)
+                self._telling.start(self._tell(peer, body))
 
     async def _tell(self, peer: Peer, body: bytes) -> None:
         with suppress(PeerUnavailable):

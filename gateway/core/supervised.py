@@ -33,6 +33,7 @@ from gateway.errors import (
     ReadOnly,
 )
 from gateway.runtime.backoff import Backoff
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.validation import explain
 
@@ -128,7 +129,7 @@ class Supervisor(Generic[S, T, X]):
         """Those that are this process's."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Each lives as long as somebody holds it or waits for it."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self.kind)
         self._gone: set[str] = set()
         """Those that were taken out of the configuration file, and may still be here."""
         self._hidden: set[str] = set()
@@ -197,10 +198,7 @@ class Supervisor(Generic[S, T, X]):
     async def close(self, within: float) -> None:
         """Halt all: what is under way has ``within`` seconds, the rest goes back to where it came from."""
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._here:
             await asyncio.gather(*(thing.halt(within) for thing in self._here.values()))
 
@@ -488,14 +486,7 @@ class Supervisor(Generic[S, T, X]):
     # ---------------------------------------------------------------------------------------------- pieces
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log(f"{self.kind}.failed", logging.ERROR, exc_info=error)
+        self._tasks.start(work)
 
     def _lock(self, name: str) -> asyncio.Lock:
         lock = self._locks.get(name)

@@ -28,6 +28,7 @@ from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.operations import Settlement
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
 
@@ -118,7 +119,8 @@ class Taker:
         """So many deliveries may be redeliveries of which the broker does not know any more."""
         self._full_since: float | None = None
         self._task: asyncio.Task[None] | None = None
-        self._aside: set[asyncio.Task[None]] = set()
+        # After a failure its deliveries stay unacknowledged until the consumer ends.
+        self._aside = Tasks("consumer", on_failure=self._failed, on_end=self._wake.set)
         """What is on its way elsewhere, unacknowledged: dead letters."""
         self._stopping = False
         self._is_disk_full = False
@@ -169,12 +171,7 @@ class Taker:
                     await asyncio.wait([task])
             task.cancel()
             await asyncio.wait([task])
-            if self._aside:
-                await asyncio.wait(self._aside, timeout=DEAD_LETTER_SECONDS if self._parts.ledger.healthy else 0.0)
-            for work in self._aside:
-                work.cancel()
-            if self._aside:
-                await asyncio.wait(self._aside)
+            await self._aside.close(DEAD_LETTER_SECONDS if self._parts.ledger.healthy else 0.0)
         self._before_close()
         self._give_back()
         await self._close_consumer()
@@ -185,19 +182,15 @@ class Taker:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        for work in self._aside:
-            work.cancel()
+        self._aside.cancel()
         self._give_back()
         if (consumer := self._consumer) is not None:
             self._consumer = None
-            closing = self._loop.create_task(consumer.close(), name=f"{self.kind} lost")
-            self._aside.add(closing)
-            closing.add_done_callback(self._aside.discard)
+            self._aside.start(consumer.close(), f"{self.kind} lost")
 
     async def gone(self) -> None:
         """After :meth:`lost`: until the broker has been told that nothing more is taken."""
-        if self._aside:
-            await asyncio.wait(self._aside)
+        await self._aside.join()
 
     def wake(self) -> None:
         """There may be room again."""
@@ -415,15 +408,7 @@ class Taker:
 
     def _set_aside(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do something with deliveries that need not hold up the others."""
-        task = self._loop.create_task(work, name=name)
-        self._aside.add(task)
-        task.add_done_callback(self._aside_ended)
-
-    def _aside_ended(self, task: asyncio.Task[None]) -> None:
-        self._aside.discard(task)
-        self._wake.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)  # its deliveries stay where they are, unacknowledged, until the consumer ends
+        self._aside.start(work, name)
 
     async def _until_writable(self) -> None:
         backoff = Backoff(PAUSE_MIN, LOOK_EVERY)

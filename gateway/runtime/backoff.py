@@ -6,6 +6,15 @@ from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 
 
+def pause_after(failures: int, first_seconds: float, most_seconds: float, jitter: float = 0.5) -> float:
+    """Return for how many seconds to pause where ``failures`` pauses were made before, as :class:`Backoff` does.
+
+    For counts that are kept elsewhere, such as in a row of the ledger.
+    """
+    longest = min(first_seconds * 2.0 ** min(failures, 64), most_seconds)
+    return ids.between(longest * (1.0 - jitter), longest)
+
+
 class Backoff:
     """Pauses between tries: each twice as long as the one before, up to ``most_seconds``.
 
@@ -29,9 +38,8 @@ class Backoff:
 
     def next(self) -> float:
         """Count a failure. Return for how many seconds to pause."""
-        longest = self.longest
         self.failures += 1
-        return ids.between(longest * (1.0 - self._jitter), longest)
+        return pause_after(self.failures - 1, self._first, self._most, self._jitter)
 
     def reset(self) -> None:
         """It worked: the next pause is the shortest again."""

@@ -4,14 +4,14 @@ What a broker delivers is in the ledger's message log, with its body, before the
 crash in between brings it again: it is known by its id and dropped, or kept and marked; see ``docs/taps.md``. The
 parts, from the outside in::
 
-    supervisor.py   Taps: all of them; what the API does with them
-    tap.py          one tap: its flow, what stands in its way, status
-    flow.py         the way of messages: taken, spooled, acknowledged
-    depth.py        as many as the queue held when it began, and no more
-    dead_letters.py messages that the ledger cannot hold go to the dead-letter destination
-    rows.py         a delivery as a row of the log, with its event and its row of the inbox
-    counts.py       numbers for status and metrics
-    states.py       states, and the status
+    supervisor.py   Taps: all of them; what the API does with them.
+    tap.py          one tap: its flow, what stands in its way, status.
+    flow.py         the way of messages: taken, spooled, acknowledged.
+    depth.py        as many as the queue held when it began, and no more.
+    dead_letters.py messages that the ledger cannot hold go to the dead-letter destination.
+    rows.py         a delivery as a row of the log, with its event and its row of the inbox.
+    counts.py       numbers for status and metrics.
+    states.py       states, and the status.
 """
 
 from gateway.taps.states import TapState, TapStatus

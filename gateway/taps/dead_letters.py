@@ -60,7 +60,7 @@ class TapDeadLetterPublisher:
         self._on_change = on_change
 
     async def publish(self, refused: Sequence[tuple[Arrival, str]]) -> None:
-        """Publish and record these, for as long as it takes; calls ``on_dead_lettered`` with those that are recorded."""
+        """Publish and record these, for as long as it takes; calls ``on_dead_lettered`` with what is recorded."""
         why = refused[-1][1]
         log("tap.message_refused", logging.ERROR, tap=self._origins.name, count=len(refused), reason=why)
         self.waiting += len(refused)

@@ -57,7 +57,7 @@ BATCHED: Final = frozenset({"json", "cloudevents-batch"})
 """Forms that carry several messages in one request."""
 OCTETS: Final = b"application/octet-stream"
 JSON: Final = b"application/json"
-DEAD_LETTER: Final = "Amqp-Dead-UndeliverableMessage"
+DEAD_LETTER: Final = "Amqp-Dead-Letter"
 """Why the message is a dead letter, as JSON. It is left out where the headers would be too large with it."""
 MADE_TYPE: Final = "amqp.message"
 """``type`` of an event whose message says none, unless the endpoint says another."""

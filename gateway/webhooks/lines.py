@@ -73,7 +73,7 @@ class PushSource(Protocol):
         ...
 
     def changed(self) -> None:
-        """The target's demand is another one."""
+        """Note that the target's demand has changed."""
         ...
 
 

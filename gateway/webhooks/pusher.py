@@ -42,6 +42,7 @@ from gateway.ledger import EventKind, id_text
 from gateway.ledger.owed import BacklogEntry, Ending
 from gateway.operations import Settlement
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.upstreams import Delivery
 from gateway.webhooks.backlog import EndpointBacklog
@@ -161,7 +162,7 @@ class Pusher:
         """On their way to a dead-letter place that did not take them before."""
         self._poked = False
         self._refilling = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("push", on_end=self._look_idle)
         self._running = False
         self._idle = asyncio.Event()
 
@@ -203,10 +204,7 @@ class Pusher:
     async def _end(self) -> None:
         if self._target is not None:
             await self._targets.cut(self._target, self)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         self._part.close()
         await self._tap.close()
 
@@ -308,7 +306,7 @@ class Pusher:
     # ------------------------------------------------------------------------------------ what is wanted
 
     def changed(self) -> None:
-        """The target's demand, or the room in the ledger, is another one."""
+        """Note that the target's demand, or the room in the ledger, has changed."""
         if not self._running:
             return
         wanted = self._wanted()
@@ -658,15 +656,7 @@ class Pusher:
     # ------------------------------------------------------------------------------------------------- tasks
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._look_idle()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log("push.failed", logging.ERROR, exc_info=error, subscription=self.name)
+        self._tasks.start(work, f"push {self.name}")
 
     def _look_idle(self) -> None:
         if not self._under_way and not self._tasks:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from gateway.errors import GatewayError, NotFound
 from gateway.runtime.backoff import Backoff
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
 
@@ -61,7 +62,7 @@ class EndpointSource:
         self._consumer: Consumer | None = None
         self._ended: dict[Consumer, asyncio.TimerHandle] = {}
         """Those that take nothing more and have something out, and until when."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks("consumer")
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -142,10 +143,7 @@ class EndpointSource:
         timer = self._ended.pop(consumer, None)
         if timer is not None:
             timer.cancel()
-        task = asyncio.get_running_loop().create_task(consumer.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-        return task
+        return self._closing.start(consumer.close())
 
     async def stop(self) -> None:
         """Take nothing more, for good. What is out may be settled until :meth:`close`."""
@@ -160,8 +158,7 @@ class EndpointSource:
         consumer, self._consumer = self._consumer, None
         for each in [*self._ended, *([consumer] if consumer is not None else [])]:
             self._close(each)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._closing.join()
 
     async def _cancel_task(self) -> None:
         task, self._task = self._task, None

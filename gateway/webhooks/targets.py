@@ -27,6 +27,7 @@ from typing import Any, Final
 from gateway.config import EndpointSettings
 from gateway.errors import GatewayError, NoSuchEndpoint
 from gateway.runtime.clock import clock, wall_time
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import log
 from gateway.webhooks.breaker import Breaker, BreakerSettings, BreakerState
 from gateway.webhooks.counts import PushCounts
@@ -87,7 +88,7 @@ class Targets:
         self.slots = Slots(places)
         self.slots.rest = self._rest
         self._targets: dict[str, PushTarget] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("push")
         self._tick: asyncio.TimerHandle | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -125,15 +126,7 @@ class Targets:
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task, which is looked after."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log("push.failed", logging.ERROR, exc_info=error)
+        return self._tasks.start(work)
 
     def watch(self) -> None:
         """Requests are under way: look now and then which endpoints have become slow."""
@@ -167,10 +160,7 @@ class Targets:
         for target in list(self._targets.values()):
             target.close()
         self._targets.clear()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
 
 
 class PushTarget:

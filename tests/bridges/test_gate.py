@@ -6,10 +6,12 @@ import pytest
 
 from gateway.bridges.faults import Faults
 from gateway.bridges.gate import REFUSED_IN_A_ROW, Gate
+from gateway.runtime.ids import ids
 
 
 @pytest.fixture
-async def faults() -> Faults:
+async def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    monkeypatch.setattr(ids, "fraction", lambda: 1.0)
     return Faults("b", lambda: None)
 
 

@@ -170,7 +170,7 @@ class Transfer:
             if _tap_of(context, name) is None:
                 body = {**place, "until": "depth"}
                 context.service.ask("PUT", _tap_path(name), body=body)
-        patience = context.pipeline.settings.unavailable_timeout
+        retry = context.pipeline.settings.unavailable_timeout
         since, seen = self._clock(), -1
         while True:
             found = [_tap_of(context, name) for name in taps]
@@ -181,8 +181,8 @@ class Transfer:
                 break
             if spooled != seen:
                 since, seen = self._clock(), spooled
-            elif self._clock() - since > patience:
-                raise PipelineFault(f"nothing was taken for {patience:g} s: {_stuck(taps, found)}")
+            elif self._clock() - since > retry:
+                raise PipelineFault(f"nothing was taken for {retry:g} s: {_stuck(taps, found)}")
             self._sleep(POLL)
         context.keep(end=_head(context)["position"])
 

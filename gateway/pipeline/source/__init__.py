@@ -1,6 +1,6 @@
 """The logs of the gateway as a source of Spark, and its exchanges as a sink.
 
-``offsets``, ``options``, ``patience``, ``http``, ``ranges``, ``conform`` and ``messages`` are plain Python and are
+``offsets``, ``options``, ``retry``, ``http``, ``ranges``, ``conform`` and ``messages`` are plain Python and are
 tested without Spark; ``reader`` and ``writer`` wrap them into the classes that Spark asks for. A job uses :func:`read`
 and :func:`stream`; anybody else the format ``gateway``, which Spark finds by itself where this package is installed
 (:mod:`pyspark_gateway`).

@@ -24,7 +24,7 @@ from gateway.errors import CursorOwned, GatewayError, ServiceRefused
 from gateway.pipeline.source.http import Http
 from gateway.pipeline.source.notes import note
 from gateway.pipeline.source.offsets import Position, canonical, furthest
-from gateway.pipeline.source.patience import Patience
+from gateway.pipeline.source.retry import Retry
 from gateway.runtime.ids import ids
 from gateway.runtime.threads import threads
 
@@ -98,7 +98,7 @@ class Cursor:
                 return
             body = {"owner": self._owner, "epoch": self._epoch, "position": self._position}
             try:
-                self._http.ask("PUT", path_of(self._name), body=body, patience=Patience(0))
+                self._http.ask("PUT", path_of(self._name), body=body, retry=Retry(0))
                 self._told = self._position
             except (CursorOwned, ServiceRefused) as error:
                 self._lost = error
@@ -151,7 +151,7 @@ class Follower:
         if position is None or self._finished:
             return
         try:
-            self._put(position, Patience(0))
+            self._put(position, Retry(0))
         except GatewayError as error:
             note("pipeline.cursor_not_told", cursor=self._name, reason=str(error))
 
@@ -173,14 +173,14 @@ class Follower:
                 self._http.close()
         return position
 
-    def _put(self, position: Position, patience: Patience | None = None) -> int:
+    def _put(self, position: Position, retry: Retry | None = None) -> int:
         with self._one:
-            found = self._http.ask("GET", path_of(self._name), patience=patience)
+            found = self._http.ask("GET", path_of(self._name), retry=retry)
             if found.get("owner") != self._owner:
                 raise CursorOwned(
                     f"the cursor {self._name} belongs to {found.get('owner') or 'nobody'}, not to {self._owner}"
                 )
             epoch = int(found["epoch"])
             body = {"owner": self._owner, "epoch": epoch, "position": position}
-            self._http.ask("PUT", path_of(self._name), body=body, patience=patience)
+            self._http.ask("PUT", path_of(self._name), body=body, retry=retry)
             return epoch

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from gateway.errors import ConfigurationError, CursorOwned, GatewayError, ServiceRefused, ServiceUnreachable
 from gateway.pipeline.source.options import Connection, api_key
-from gateway.pipeline.source.patience import Patience
+from gateway.pipeline.source.retry import Retry
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 NDJSON: Final = "application/x-ndjson"
@@ -80,19 +80,19 @@ class Http:
         path: str,
         query: Mapping[str, Any] | None = None,
         body: Any = None,
-        patience: Patience | None = None,
+        retry: Retry | None = None,
     ) -> Any:
         """One exchange of JSON, repeated while the gateway is away: only for what may be sent twice.
 
         Args:
-            patience: how long; None: as the options say, once somebody has been there.
+            retry: how long; None: as the options say, once somebody has been there.
 
         Raises:
             ServiceUnreachable: nobody is there, or for too long.
             ServiceRefused: the gateway said no, or it is none.
             CursorOwned: somebody else has the cursor.
         """
-        waits = patience or Patience(self.unavailable_timeout)
+        waits = retry or Retry(self.unavailable_timeout)
         while True:
             try:
                 with self.exchange(method, path, query, None if body is None else json.dumps(body).encode()) as answer:
@@ -102,7 +102,7 @@ class Http:
             except RangeGone as error:
                 raise ServiceRefused(f"{self.url}{path} answered 410: {error}") from None
             except Away as error:
-                if patience is None and not error.connected and not self._was_there:
+                if retry is None and not error.connected and not self._was_there:
                     raise ServiceUnreachable(str(error)) from None
                 waits.wait(error, error.retry_after)
         waits.progress()

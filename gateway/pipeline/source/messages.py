@@ -22,7 +22,7 @@ from gateway.pipeline.schema import COLUMNS, MESSAGES
 from gateway.pipeline.source.http import Away, Http
 from gateway.pipeline.source.notes import note
 from gateway.pipeline.source.options import WriteOptions
-from gateway.pipeline.source.patience import Patience
+from gateway.pipeline.source.retry import Retry
 from gateway.runtime.clock import block, monotonic_time, wall_time
 
 if TYPE_CHECKING:
@@ -278,14 +278,14 @@ class Sender:
     def _chunk(self, exchange: str, chunk: list[Outgoing]) -> None:
         self._pace(len(chunk))
         self.counts.rows += len(chunk)
-        patience = Patience(self._http.unavailable_timeout, self._clock, self._sleep)
+        retry = Retry(self._http.unavailable_timeout, self._clock, self._sleep)
         parts = [chunk]
         while parts:
             part = parts.pop(0)
             try:
                 results = self._post(exchange, part)
             except Away as error:
-                patience.wait(error, error.retry_after)
+                retry.wait(error, error.retry_after)
                 parts.insert(0, part)
                 continue
             if results is None:  # more than the gateway takes at once
@@ -293,9 +293,9 @@ class Sender:
                 continue
             left = [message for message, result in zip(part, results, strict=True) if not self._settle(message, result)]
             if len(left) < len(part):
-                patience.progress()
+                retry.progress()
             if left:
-                patience.wait(Away(f"{self._http.url} takes {len(left)} messages later: {_why(results)}"))
+                retry.wait(Away(f"{self._http.url} takes {len(left)} messages later: {_why(results)}"))
                 parts.insert(0, left)
         self.counts.ended = max(self.counts.ended, self._wall())
 

@@ -17,7 +17,7 @@ from gateway.errors import ServiceRefused, SourceGone
 from gateway.pipeline.source.http import Away, RangeGone
 from gateway.pipeline.source.notes import rows_gone
 from gateway.pipeline.source.offsets import Head, Range
-from gateway.pipeline.source.patience import Patience
+from gateway.pipeline.source.retry import Retry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ def read_range(
     where: Range,
     columns: Sequence[str],
     filters: Mapping[str, str],
-    patience: Patience,
+    retry: Retry,
     *,
     fail: bool,
 ) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ def read_range(
                         continue
                     if not _follows(batch, left, filtered=bool(filters)):
                         _explain(transport, log, left, batch, fail=fail)
-                    patience.progress()
+                    retry.progress()
                     left = left._replace(after=_numbers(batch)[1])
                     yield batch
             if left.length > 0 and not filters:
@@ -106,7 +106,7 @@ def read_range(
                     f"the gateway says that {begun} is gone ({error}), and that its log begins before it"
                 ) from None
         except Away as error:
-            patience.wait(error, error.retry_after)
+            retry.wait(error, error.retry_after)
             if filters and left != begun:  # nobody counts those: none of them is missing if the floor is still below
                 _passed_over(transport, log, begun._replace(upto=left.after), str(error), fail=fail)
 

@@ -41,8 +41,8 @@ from gateway.pipeline.source.http import Http
 from gateway.pipeline.source.notes import note, rows_gone
 from gateway.pipeline.source.offsets import Head, Position, Range
 from gateway.pipeline.source.options import FILTER_OPTIONS, LATEST, LISTS, ReadOptions
-from gateway.pipeline.source.patience import Patience
 from gateway.pipeline.source.ranges import SEQUENCE, read_range
+from gateway.pipeline.source.retry import Retry
 from gateway.pipeline.source.transports import HttpRows, transport_of
 from gateway.runtime.clock import clock
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-LOOK_PATIENCE: Final = 5.0
+LOOK_SECONDS: Final = 5.0
 """How long a stream waits for the gateway each time that Spark asks what is new, in seconds."""
 DEFAULT_EXCHANGE: Final = "amq.default"
 """How a parameter names the exchange whose name is empty."""
@@ -81,7 +81,7 @@ def read_partition(options: ReadOptions, schema: StructType, partition: InputPar
     transport = transport_of(options, arrow=partition.arrow)
     try:
         for batch in read_range(
-            transport, options.log, partition.where, asked, options.filters, Patience(options.unavailable_timeout),
+            transport, options.log, partition.where, asked, options.filters, Retry(options.unavailable_timeout),
             fail=options.fail_on_data_loss,
         ):  # fmt: skip
             yield from pieces(conform(batch, wanted))
@@ -345,9 +345,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wait > 0:  # Spark asks a hundred times a second
             clock.block(min(wait, self.options.poll))
         try:
-            patience = Patience(min(LOOK_PATIENCE, self.options.unavailable_timeout))
+            retry = Retry(min(LOOK_SECONDS, self.options.unavailable_timeout))
             self._head = offsets.head_of(
-                control.http.ask("GET", "/v1/log/head", {"log": self.options.log}, patience=patience), self.options.url
+                control.http.ask("GET", "/v1/log/head", {"log": self.options.log}, retry=retry), self.options.url
             )
         except ServiceUnreachable as error:
             now = clock.monotonic()

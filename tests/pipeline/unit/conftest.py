@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.runtime.ids import ids
 from tests.pipeline.fake import FakeGateway
 
 
@@ -26,7 +27,8 @@ class Time:
 
 
 @pytest.fixture
-def clock() -> Time:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    monkeypatch.setattr(ids, "fraction", lambda: 1.0)
     return Time()
 
 

@@ -15,7 +15,7 @@ from gateway.errors import ConfigurationError, CursorOwned, ServiceRefused, Serv
 from gateway.exits import exit_status
 from gateway.pipeline.source.http import Away, Http, RangeGone
 from gateway.pipeline.source.options import Connection
-from gateway.pipeline.source.patience import Patience
+from gateway.pipeline.source.retry import Retry
 from tests.pipeline.fake import FakeGateway
 from tests.pipeline.unit.conftest import Time
 
@@ -33,8 +33,8 @@ def http(gateway: FakeGateway) -> Iterator[Callable[..., Http]]:
         yield connect
 
 
-def head(client: Http, patience: Patience | None = None) -> object:
-    return client.ask("GET", "/v1/log/head", {"log": "messages"}, patience=patience)
+def head(client: Http, retry: Retry | None = None) -> object:
+    return client.ask("GET", "/v1/log/head", {"log": "messages"}, retry=retry)
 
 
 def test_a_document_is_asked_for_over_one_connection(gateway: FakeGateway, http: Callable[..., Http]) -> None:
@@ -89,7 +89,7 @@ def test_a_gateway_that_fails_for_a_while_is_asked_again(
     gateway: FakeGateway, http: Callable[..., Http], clock: Time
 ) -> None:
     gateway.fail("/v1/log/head", 3, status=503)
-    assert head(http(), Patience(60, clock, clock.sleep))
+    assert head(http(), Retry(60, clock, clock.sleep))
     assert len(clock.slept) == 3
 
 
@@ -98,14 +98,14 @@ def test_a_gateway_that_fails_for_too_long_is_unreachable(
 ) -> None:
     gateway.fail("/v1/log/head", 1_000, status=500)
     with pytest.raises(ServiceUnreachable, match=r"answered 500: as it was asked to \[internal\] for 20 s, over"):
-        head(http(), Patience(20, clock, clock.sleep))
+        head(http(), Retry(20, clock, clock.sleep))
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(
     gateway: FakeGateway, http: Callable[..., Http], clock: Time
 ) -> None:
     gateway.fail("/v1/log/head", 2, cut=10)
-    assert head(http(), Patience(60, clock, clock.sleep)) == gateway.head("messages")
+    assert head(http(), Retry(60, clock, clock.sleep)) == gateway.head("messages")
     assert len(clock.slept) == 2
 
 
@@ -114,7 +114,7 @@ def test_a_gateway_that_says_nothing_is_not_waited_for_for_ever(
 ) -> None:
     gateway.fail("/v1/log/head", 1, delay=0.5)
     with pytest.raises(ServiceUnreachable, match="broke off: no answer in time"):
-        head(http(timeout=0.05), Patience(0, clock, clock.sleep))
+        head(http(timeout=0.05), Retry(0, clock, clock.sleep))
 
 
 def test_a_connection_that_ended_while_nobody_used_it_is_no_failure(
@@ -124,7 +124,7 @@ def test_a_connection_that_ended_while_nobody_used_it_is_no_failure(
     head(client)
     gateway.down()
     gateway.up()
-    assert head(client, Patience(0, clock, clock.sleep))
+    assert head(client, Retry(0, clock, clock.sleep))
 
 
 def test_something_that_is_no_gateway_is_refused(gateway: FakeGateway, http: Callable[..., Http]) -> None:

@@ -304,7 +304,7 @@ def test_what_was_refused_for_good_is_tried_under_another_key(gateway: FakeGatew
 def test_tries_are_not_without_end(gateway: FakeGateway, write: Write) -> None:
     gateway.finals = {"k", *(f"k~{number}" for number in range(2, TRIES_MAX + 1))}
     gateway.refuses = lambda message: (422, "unroutable", False)
-    assert write(rows(1, key="k"), on_refused="count", retry_refused="true", unavailable_timeout="900").refused == 1
+    assert write(rows(1, key="k"), on_refused="count", retry_refused="true", unavailable_timeout="2000").refused == 1
     assert f"k~{TRIES_MAX + 1}" not in gateway.finals
 
 

@@ -13,8 +13,8 @@ from gateway.exits import exit_status
 from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source.offsets import Range
 from gateway.pipeline.source.options import ReadOptions, parse
-from gateway.pipeline.source.patience import Patience
 from gateway.pipeline.source.ranges import read_range
+from gateway.pipeline.source.retry import Retry
 from gateway.pipeline.source.transports import HttpRows
 from tests.pipeline.fake import ARROW, NDJSON, FakeGateway, batch_of
 from tests.pipeline.unit.conftest import Time
@@ -32,9 +32,9 @@ def read(request: pytest.FixtureRequest, gateway: FakeGateway, clock: Time) -> R
     ) -> list[dict[str, Any]]:
         given = parse(ReadOptions, {"url": gateway.url, "log": "messages", **options})
         transport = HttpRows(given, arrow=request.param == "arrow")
-        patience = Patience(30, clock, clock.sleep, lambda: 1.0)
+        retry = Retry(30, clock, clock.sleep)
         try:
-            found = read_range(transport, "messages", where, columns, given.filters, patience, fail=fail)
+            found = read_range(transport, "messages", where, columns, given.filters, retry, fail=fail)
             return [row for batch in found for row in batch.to_pylist()]
         finally:
             transport.close()
@@ -60,7 +60,7 @@ def test_every_column_of_both_logs_comes_as_it_is(gateway: FakeGateway, clock: T
         names = [column.name for column in columns]
         for arrow in (True, False):
             transport = HttpRows(parse(ReadOptions, {"url": gateway.url, "log": log}), arrow=arrow)
-            found = read_range(transport, log, Range(0, 5, 50), names, {}, Patience(0), fail=True)
+            found = read_range(transport, log, Range(0, 5, 50), names, {}, Retry(0), fail=True)
             rows = pa.Table.from_batches(list(found))
             transport.close()
             assert rows.equals(pa.Table.from_batches([batch_of(log, 0, list(range(6, 51)), names)]))

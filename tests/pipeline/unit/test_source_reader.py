@@ -312,7 +312,7 @@ def test_a_gateway_that_is_away_is_nothing_new_until_it_has_been_too_long(
 ) -> None:
     """An exception would end the query."""
     now = [1_000.0]
-    monkeypatch.setattr("gateway.pipeline.source.reader.LOOK_PATIENCE", 0.0)
+    monkeypatch.setattr("gateway.pipeline.source.reader.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("gateway.runtime.clock.clock.monotonic", lambda: now[0])
     monkeypatch.setattr("gateway.runtime.clock.clock.block", lambda seconds: None)
     reader = stream(unavailable_timeout="100")
