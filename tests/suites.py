@@ -128,7 +128,11 @@ SUITES = (
         tier="check",
     ),
     Suite("types", check=(("mypy", *_WITHOUT_SPARK),), tier="check"),
-    Suite("layers", check=(("lint-imports", "--no-cache"), ("python", "-m", "tests.seams")), tier="check"),
+    Suite(
+        "layers",
+        check=(("lint-imports", "--no-cache"), ("python", "-m", "tests.seams"), ("python", "-m", "tests.names")),
+        tier="check",
+    ),
     Suite("language", check=(("python", "-m", "tests.language"),), tier="check", later=False),
     Suite("kernel", ("test_[!a]*.py", "notation", "runtime"), tier="check"),
     Suite("wire", ("wire",), covers="gateway.wire", tier="check"),

@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -424,6 +425,7 @@ class BridgeRun:
         await self._emptied(self.target)
         self.history.drained = True
         self.seconds = time.monotonic() - self._began
+        self._missed_heartbeats()
         found = Found(self.history, copies, dead, self.recorded(), self.accidents, frozenset(self.poison))
         self.verdict = checker.check(found)
         faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
@@ -433,6 +435,16 @@ class BridgeRun:
         self.note(unrecorded=self.verdict.unrecorded, marked=self.verdict.marked)
         self.ledger.check(self)  # type: ignore[arg-type]  # it needs a name only
         return self.verdict
+
+    def _missed_heartbeats(self) -> None:
+        """On a machine that stands still the gateway loses brokers that no fault of the row took away."""
+        missed = [event for event in self.gateway.events("broker.state") if "no heartbeat" in event["reason"]]
+        if missed:
+            most = 0 if self.exactly_once else self._bridge.get("prefetch", PREFETCH)
+            times = (datetime.fromisoformat(event["at"]).timestamp() for event in missed)
+            self.accidents += [Accident(at, 0, most) for at in times]
+            self.accidents.sort(key=lambda accident: accident.at)
+            self.note(heartbeats_missed=len(missed))
 
     async def _emptied(self, side: Side) -> None:
         """Look into its queue. Raises NotDrained."""

@@ -54,7 +54,7 @@ UNREAD: Final = 2.0
 """How long what a gateway had sent may lie with its consumer before that takes notice, in seconds: a consumer reads the
 last lines of a stream after its gateway was killed."""
 LATE: Final = 10.0
-"""How long after the end of its broker a consumer may hear of a message, on a slow machine, in seconds."""
+"""How long after the end of its broker a gateway or consumer may hear of a message, on a slow machine, in seconds."""
 _DONE: Final = frozenset({"acknowledged"})
 ABSENT: Final = "absent"
 """The state of what the ledger does not know."""
@@ -122,9 +122,9 @@ def _mark_forgotten(found: Found) -> None:
             came = out = _stored(found, before)
             again = _stored(found, later)
         else:
-            # A consumer may hear of it only after the broker that handed it out has ended.
-            came, again = before.since - LATE, later.since
+            came, again = before.since, later.since
             out = before.until if before.until is not None else float("inf")
+        came -= LATE  # gateways and consumers may hear of it only after the broker that handed it out has ended
         # While a broker shuts down it requeues deliveries, and may deliver them again.
         later.forgotten = any(came <= end and told <= min(again, out + RIGHT_BEFORE) for told, end in found.restarts)
 

@@ -168,7 +168,8 @@ def test_what_the_ledger_held_when_its_broker_was_restarted() -> None:
         return problems(found_)
 
     assert case(4.0) == ""
-    assert "1 repeats without a mark" in case(2.0), "the first had not come yet"
+    assert case(2.0) == "", "the gateway may have heard of it late"
+    assert "1 repeats without a mark" in case(-9.0), "the first had not come yet"
     assert "1 repeats without a mark" in case(6.0), "the second had come already"
     assert "1 repeats without a mark" in case(25.0)
 
