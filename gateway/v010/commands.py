@@ -34,31 +34,10 @@ from gateway.v010.dtx import DtxSelect as DtxSelect
 from gateway.v010.dtx import DtxSetTimeout as DtxSetTimeout
 from gateway.v010.dtx import DtxStart as DtxStart
 from gateway.v010.fields import EITHER, Bit, Map, SequenceNo, Str8, Str16, Struct32, Uint8, Uint32, Uint64
-from gateway.v010.file import FileAck as FileAck
-from gateway.v010.file import FileCancel as FileCancel
-from gateway.v010.file import FileConsume as FileConsume
-from gateway.v010.file import FileConsumeOk as FileConsumeOk
-from gateway.v010.file import FileDeliver as FileDeliver
-from gateway.v010.file import FileOpen as FileOpen
-from gateway.v010.file import FileOpenOk as FileOpenOk
-from gateway.v010.file import FilePublish as FilePublish
-from gateway.v010.file import FileQos as FileQos
-from gateway.v010.file import FileQosOk as FileQosOk
-from gateway.v010.file import FileReject as FileReject
-from gateway.v010.file import FileReturn as FileReturn
-from gateway.v010.file import FileStage as FileStage
 from gateway.v010.segments import COMMANDS as COMMANDS
 from gateway.v010.segments import Command as Command
 from gateway.v010.segments import command
 from gateway.v010.segments import decode_command as decode_command
-from gateway.v010.stream import StreamCancel as StreamCancel
-from gateway.v010.stream import StreamConsume as StreamConsume
-from gateway.v010.stream import StreamConsumeOk as StreamConsumeOk
-from gateway.v010.stream import StreamDeliver as StreamDeliver
-from gateway.v010.stream import StreamPublish as StreamPublish
-from gateway.v010.stream import StreamQos as StreamQos
-from gateway.v010.stream import StreamQosOk as StreamQosOk
-from gateway.v010.stream import StreamReturn as StreamReturn
 from gateway.v010.structs import (
     DELIVERY_PROPERTIES,
     FRAGMENT_PROPERTIES,
@@ -69,6 +48,7 @@ from gateway.v010.structs import (
     MessageResumeResult,
     QueueQueryResult,
 )
+from gateway.v010.unserved import UNSERVED as UNSERVED
 
 # ----------------------------------------------------------------------------------------------- execution
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.v010.commands import COMMANDS, Command, FileQos, StreamQos, decode_command
+from gateway.v010.commands import COMMANDS, UNSERVED, Command, decode_command
 from gateway.v010.controls import CONTROLS, Control, decode_control
 from gateway.v010.domains import DOMAINS
 from gateway.v010.dtx import PublishedXid, Xid
@@ -90,5 +90,10 @@ def test_every_class_is_the_same_to_qpid(judge: Judge, values: tuple[Any, ...]) 
 
 def test_what_qpid_does_not_know(judge: Judge) -> None:
     xid = PublishedXid(1, b"g", b"b")
-    commands = (FileQos(), StreamQos(), COMMANDS[0x0607](xid), COMMANDS[0x0607](Xid(1, b"g", b"b")))
+    commands = (
+        UNSERVED["file.qos"](),
+        UNSERVED["stream.qos"](),
+        COMMANDS[0x0607](xid),
+        COMMANDS[0x0607](Xid(1, b"g", b"b")),
+    )
     assert [name for name, _ in judge.recode(*map(encoded, commands))] == [None, None, None, "DtxPrepare"]

@@ -50,10 +50,10 @@ def test_file_and_stream_are_not_implemented(peer: Peer, kind: Callable[[], Comm
 
 
 def test_content_that_is_passed_over_is_counted(peer: Peer) -> None:
-    peer.receive(0, (c.StreamPublish(), b"", b"body"))
+    peer.receive(0, (c.UNSERVED["stream.publish"](), b"", b"body"))
     channel = peer.session.channels[0]
     before = channel.received.next
-    assert peer.receive(0, (c.FileStage(), b"", b"body"), c.FileQos()) == []
+    assert peer.receive(0, (c.UNSERVED["file.stage"](), b"", b"body"), c.UNSERVED["file.qos"]()) == []
     assert channel.received.next == before + 2
 
 
