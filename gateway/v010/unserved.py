@@ -8,9 +8,9 @@ No known broker serves them, and the gateway's sessions answer 540. They are dec
     file.open 0906 either -> open-ok: identifier str8, content-size uint64
     file.stage 0908 either content
 
-A line of a struct has its code and its fields. A line of a command has its code, the end that has to understand it, and
-the commands of its class that answer it. ``content`` says that the properties of its class and a body follow. Then come its
-fields. ``!`` marks a text that must be there. A line that begins with spaces goes on with the one before.
+A line of a struct has its code and its fields. A line of a command has its code, the end that has to understand it,
+and the commands of its class that answer it. ``content`` says that the properties of its class and a body follow. Then
+come its fields. ``!`` marks a text that must be there. A line that begins with spaces goes on with the one before.
 """
 
 from __future__ import annotations
