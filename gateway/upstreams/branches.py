@@ -131,6 +131,20 @@ class BranchLane(Channel):
             self._pending[serial] = future
         return future
 
+    async def confirmed(self) -> None:
+        """Wait until every publish has its outcome.
+
+        Raises:
+            RemoteError: the broker ended the channel.
+            BrokerUnavailable: the link is lost, or an outcome did not come in time.
+        """
+        if self._pending:
+            _, late = await asyncio.wait(tuple(self._pending.values()), timeout=ANSWER_TIMEOUT)
+            if self.closed is not None:
+                raise self.closed
+            if late:
+                raise BrokerUnavailable(f"{len(late)} publishes were not confirmed within {ANSWER_TIMEOUT:g} s")
+
     def receive(self, operation: Operation) -> None:
         """See :class:`~gateway.link.Channel`."""
         if isinstance(operation, Confirmed):
@@ -195,13 +209,15 @@ class UpstreamBranch:
         return self._lane.publish(exchange, routing_key, message)
 
     async def end(self) -> None:
-        """The work is over; every publish has its outcome.
+        """End the work; return when every publish has its outcome. A broker may confirm publishes after it has answered
+        what was sent behind them.
 
         Raises:
             RemoteError: the broker ended the channel.
             BrokerUnavailable: no link, no answer, or the broker has rolled it back.
         """
         self._check(await _answer(self._lane.request(DtxEnd(self._lane.number, self.xid))))
+        await self._lane.confirmed()
 
     async def prepare(self) -> None:
         """The first phase: when it returns, the branch can be committed whatever happens. Raises as :meth:`end`."""

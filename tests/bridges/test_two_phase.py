@@ -19,9 +19,10 @@ from gateway.errors import BrokerUnavailable, EntriesRefused, LedgerUnavailable,
 from gateway.ledger import BranchStatus, EventKind
 from gateway.ledger.branches import BranchStore as Register
 from gateway.message import Message, Properties
+from gateway.operations import Confirmed, Operation
 from gateway.upstreams import BranchOutcome
 from gateway.upstreams import branches as upstream_branches
-from gateway.upstreams.branches import BranchWorker, UpstreamBranch, UpstreamBranches
+from gateway.upstreams.branches import BranchLane, BranchWorker, UpstreamBranch, UpstreamBranches
 from tests.bridges.conftest import Estate, bridge_settings, entry, until
 from tests.bridges.points import POINTS, Hold, after, before, branches, crash, prepared, until_async
 
@@ -86,6 +87,23 @@ async def test_messages_are_prepared_then_forwarded(estate: Estate) -> None:
         assert timeline.events[0].detail == timeline.events[1].detail
     status = await estate.status()
     assert (status.taken, status.forwarded, status.resent, status.duplicates_dropped) == (30, 30, 0, 0)
+
+
+@TO_0_10
+async def test_confirms_that_come_after_the_answer_to_the_end(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = BranchLane.receive
+
+    def late(lane: BranchLane, operation: Operation) -> None:
+        if isinstance(operation, Confirmed):
+            asyncio.get_running_loop().call_later(0.01, receive, lane, operation)
+        else:
+            receive(lane, operation)
+
+    monkeypatch.setattr(BranchLane, "receive", late)
+    ids = await estate.fill(30)
+    await estate.bridge(acknowledge=DTX)
+    await estate.wait_for(state="running", forwarded=30)
+    await settled(estate, ids)
 
 
 @TO_0_10

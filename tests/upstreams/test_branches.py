@@ -14,10 +14,11 @@ from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.errors import BrokerUnavailable, LimitExceeded, NotFound, PublishRefused, RemoteError, Unsupported
 from gateway.link import Channel
 from gateway.message import Message, Properties
-from gateway.operations import Flow, Refused, Settlement, XaStatus, Xid
+from gateway.operations import Confirmed, Flow, Operation, Refused, Settlement, XaStatus, Xid
 from gateway.upstreams import BranchOutcome, Upstream, UpstreamBranch
 from gateway.upstreams import branches as module
-from gateway.upstreams.branches import COMMITTED, HEURISTIC, UNDONE
+from gateway.upstreams.branches import COMMITTED, HEURISTIC, UNDONE, BranchLane
+from gateway.upstreams.receipts import ROUTED
 from tests.servers import BrokerJ
 
 
@@ -264,6 +265,75 @@ async def test_publishes_without_an_outcome_when_the_channel_dies(upstream: Upst
     branch._lane.end(RemoteError(541, "no"))
     assert future.cancelled()
     assert (branch.publish("", queues[0], message())).exception() is not None
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[Confirmed]:
+    """Confirms of publishes in branches, which do not arrive."""
+    held: list[Confirmed] = []
+    receive = BranchLane.receive
+
+    def instead(lane: BranchLane, operation: Operation) -> None:
+        if isinstance(operation, Confirmed) and operation.first in lane._pending:
+            held.append(operation)
+        else:
+            receive(lane, operation)
+
+    monkeypatch.setattr(BranchLane, "receive", instead)
+    return held
+
+
+async def ending(branch: UpstreamBranch) -> asyncio.Task[None]:
+    """Begin to end a branch; return when the broker has answered that."""
+    end = asyncio.create_task(branch.end())
+    await asyncio.sleep(0)
+    while branch._lane._requests:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    return end
+
+
+async def test_confirms_that_come_after_the_answer_to_the_end(
+    upstream: Upstream, queues: tuple[str, str], held: list[Confirmed]
+) -> None:
+    branch = await upstream.branches.worker().begin(xid(), "")
+    await branch.started()
+    future = branch.publish("", queues[0], message())
+    end = await ending(branch)
+    assert not end.done()
+    while not held:
+        await asyncio.sleep(0.01)
+    branch._lane._resolve(held[0], ROUTED)
+    await end
+    assert future.result().routed
+    assert await branch.rollback() is BranchOutcome.DONE
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_publish_that_is_never_confirmed(
+    upstream: Upstream, queues: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = await upstream.branches.worker().begin(xid(), "")
+    await branch.started()
+    branch.publish("", queues[0], message())
+    end = asyncio.create_task(branch.end())
+    await asyncio.sleep(0)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.05)
+    with pytest.raises(BrokerUnavailable, match="1 publishes were not confirmed"):
+        await end
+    branch.abandon()
+
+
+@pytest.mark.usefixtures("held")
+async def test_the_channel_dies_before_a_publish_is_confirmed(upstream: Upstream, queues: tuple[str, str]) -> None:
+    branch = await upstream.branches.worker().begin(xid(), "")
+    await branch.started()
+    future = branch.publish("", queues[0], message())
+    end = await ending(branch)
+    branch._lane.end(RemoteError(541, "no"))
+    with pytest.raises(RemoteError, match="no"):
+        await end
+    assert future.cancelled()
 
 
 def test_every_status_says_what_became_of_it() -> None:
