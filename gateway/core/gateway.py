@@ -180,7 +180,8 @@ class Gateway:
         self.drain()
         await asyncio.gather(self.auditor.close(), self.observer.close(), self.ledger_budgets.close())
         await self.ownership.close(within)
-        await asyncio.gather(*(part.close(within) for part in (self._keyed, self._keyed_messages, self._in_doubt)))
+        parts = self._publisher, self._keyed, self._keyed_messages, self._in_doubt
+        await asyncio.gather(*(part.close(within) for part in parts))
         self._declaring.cancel()
         await self.parts.own_queues.close()
         await self.consuming.close()

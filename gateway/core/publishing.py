@@ -38,7 +38,9 @@ from gateway.errors import (
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, KeptBody, Ledger, LogEntry, MessageIds, NewMessage, id_text
 from gateway.message import Message
+from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
 from gateway.telemetry import Metrics, log
 from gateway.upstreams import PublishReceipt, Upstream
 
@@ -46,6 +48,8 @@ PERSISTENT: Final = 2
 KNOWN_QUEUES_MAX: Final = 10_000
 """How many queues' durability is remembered; the longest unused go."""
 
+LATE_MIN, LATE_MAX = 0.1, 5.0
+"""Pause before it is tried again to record outcomes, in seconds; doubled each time."""
 GROUP_BYTES: Final = 1 << 20
 """Most bytes of a group, unless it is one message."""
 HEADER_BYTES: Final = 256
@@ -130,6 +134,12 @@ class Publisher:
         self._counters: dict[tuple[str, EventKind], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         self._durable_queues: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._late = Tasks("publisher")
+        """Outcomes that the ledger could not record yet."""
+
+    async def close(self, within: float) -> None:
+        """Give outcomes that are not recorded yet ``within`` seconds. The next start records the others as unknown."""
+        await self._late.close(within)
 
     # ------------------------------------------------------------------------------------------- publish
 
@@ -225,18 +235,38 @@ class Publisher:
         """
         accepted = [] if self._intent_always else self.accepted(upstream, exchange, messages, client)
         results = await self.outcomes(upstream, exchange, messages, futures)
+        events = self.events(upstream, messages, results)
         try:
-            recording = self._ledger.record([*accepted, *self.events(upstream, messages, results)])
+            recording = self._ledger.record([*accepted, *events])
             if self._ledger.deliveries.keeps_bodies:
                 await gather(recording, self.keep(exchange, messages, results))
             else:
                 await recording
         except (LedgerUnavailable, EntriesRefused) as error:
+            if self._intent_always and isinstance(error, LedgerUnavailable):
+                self._late.start(self._record_late(events))
             sent = any(result.error is None or result.error.outcome != "not_sent" for result in results)
             if isinstance(error, LedgerUnavailable) and not sent:
                 raise
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
         return results
+
+    async def _record_late(self, events: Sequence[LogEntry]) -> None:
+        """Record outcomes as soon as the ledger can be written. Without them, messages that the ledger has as accepted
+        would have no outcome until the next start."""
+        backoff = Backoff(LATE_MIN, LATE_MAX)
+        while True:
+            await backoff.wait()
+            if not self._ledger.healthy:
+                continue
+            try:
+                await self._ledger.record(events)
+                return
+            except LedgerUnavailable as error:
+                log("ledger.outcome_waits", logging.DEBUG, count=len(events), detail=str(error))
+            except EntriesRefused as error:
+                log("ledger.events_refused", logging.ERROR, detail=str(error))
+                return
 
     async def keep(self, exchange: str, messages: Sequence[Publication], results: Sequence[PublishOutcome]) -> None:
         """Keep the bodies of what the broker took, where ``[retention]`` says so. One that cannot be kept is missed by

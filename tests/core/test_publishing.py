@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -24,7 +26,7 @@ from gateway.errors import (
     remote_error,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import EventKind, Ledger, MessageIds, parse_id
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, parse_id
 from gateway.ledger.disk import Disk
 from gateway.message import Message, Properties
 from gateway.session import Capabilities
@@ -159,6 +161,52 @@ async def test_with_intent_always_the_ledger_is_first(ledger: Ledger, upstream: 
     (result,) = await task
     assert parse_id(result.id) == stored.id
     assert await kinds(gateway, result) == ["accepted", "confirmed"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_with_intent_always_an_outcome_is_recorded_when_the_ledger_is_back(
+    ledger: Ledger, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    gateway = Gateway(
+        ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32, intent_always=True  # type: ignore[dict-item]
+    )  # fmt: skip
+    original, calls = Ledger.record, 0
+
+    async def record(self: Ledger, entries: Sequence[LogEntry], *more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3):
+            raise LedgerUnavailable("full")
+        return await original(self, entries, *more)
+
+    monkeypatch.setattr(Ledger, "record", record)
+    if away:
+        upstream.state = UpstreamState.DOWN
+    with pytest.raises(LedgerUnavailable) as caught:
+        await gateway.publish("fake", "", [message()])
+    assert isinstance(caught.value, NotRecorded) is not away
+    (stored,), _ = await ledger.messages()
+    assert stored.state == "accepted"
+    await gateway._publisher._late.join()
+    (stored,), _ = await ledger.messages()
+    assert stored.state == ("not_sent" if away else "confirmed")
+    assert calls == 4
+
+
+async def test_an_outcome_that_the_ledger_never_records_holds_up_no_end(
+    ledger: Ledger, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Publisher(ledger, MessageIds(), Metrics("test"), True)
+    publish = asyncio.create_task(publisher.publish(upstream, "", [message()], "", 5.0))  # type: ignore[arg-type]
+    upstream.held = []
+    while not upstream.held:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(Ledger, "record", AsyncMock(side_effect=LedgerUnavailable("full")))
+    upstream.confirm_held()
+    with pytest.raises(NotRecorded):
+        await publish
+    await publisher.close(0.0)
+    assert not publisher._late
 
 
 def test_every_error_of_a_publish_has_an_event() -> None:
