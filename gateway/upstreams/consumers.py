@@ -240,6 +240,9 @@ class Consumer:
         except (GatewayError, TimeoutError) as error:
             log("consumer.closed_without_answer", queue=self.queue, reason=str(error))
             channel.abandon()
+        except BaseException:  # the caller waits no longer; what is out goes back all the same
+            channel.abandon()
+            raise
 
     async def _begin(self) -> ConsumerChannel:
         await self._get_link()  # the broker is there, so that it can be asked

@@ -211,6 +211,22 @@ async def test_close_lets_what_is_out_be_settled(broker: FakeBroker, start: Star
     assert broker.queues["q"]
 
 
+async def test_a_close_that_is_given_up_gives_everything_back(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    await until(lambda: got)
+    broker.on[Cancel] = lambda peer, operation: True  # the broker does not answer
+    closing = asyncio.create_task(consumer.close())
+    await until(lambda: broker.all(Cancel))
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await until(lambda: broker.queues["q"])
+    assert got[0].lost
+
+
 async def test_a_message_over_the_limit_is_reported(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker)
     seen: list[Oversized] = []
