@@ -1,0 +1,63 @@
+"""Run worlds: ``python -m tests.simulation --worlds 1000``, or one again: ``--seed 17``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.simulation import Result, simulate
+from tests.simulation.worlds import draw
+
+
+def show(result: Result, trace: bool) -> None:
+    """Print what failed."""
+    print(f"FAILED seed {result.world.seed}: replay with: python -m tests.simulation --seed {result.world.seed}")
+    for problem in result.problems:
+        print(f"  - {problem}")
+    print(result.world)
+    if trace:
+        print(*result.trace, sep="\n")
+
+
+def main() -> int:
+    """Run what the arguments ask for. Return the exit code."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    parser = argparse.ArgumentParser("python -m tests.simulation")
+    parser.add_argument("--seed", type=int, help="run this world, and print its trace")
+    parser.add_argument("--worlds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--keep-going", action="store_true")
+    options = parser.parse_args()
+    if options.seed is not None:
+        result = simulate(draw(options.seed))
+        print(*result.trace, sep="\n")
+        print(f"{result.fingerprint} {result.steps} steps, {result.seconds:.1f} s of virtual time")
+        if result.problems:
+            show(result, False)
+        return 1 if result.problems else 0
+    began, counts, failed, count = time.monotonic(), Counter[str](), [], 0
+    for seed in range(options.first, options.first + options.worlds):
+        result = simulate(draw(seed))
+        count += 1
+        counts += result.counts
+        if result.problems:
+            failed.append(seed)
+            show(result, False)
+            if not options.keep_going:
+                break
+        if time.monotonic() - began > options.seconds:
+            break
+    seconds = time.monotonic() - began
+    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.1f} a second; failed: {failed or 'none'}")
+    print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""A far broker: the project's own, with a model of durability.
+
+It is crashed in three steps: all connections are reset, what was not durable goes, and after a while it listens again.
+Durable are persistent messages in durable queues that were confirmed. A message whose confirm was still inside the
+broker or on its way, so that no client can have it, may be gone or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import EmbeddedSettings
+from gateway.limits import DEFAULT_BROKER_LIMITS
+from gateway.operations import DeclareQueue
+from tests.simulation.loop import Node, SimLoop
+from tests.simulation.network import Network
+from tests.simulation.seams import ENTERED
+
+
+class FarBroker:
+    """One broker, which may be crashed and comes back."""
+
+    def __init__(
+        self, name: str, port: int, loop: SimLoop, network: Network, chance: random.Random, note: Callable[..., None]
+    ) -> None:
+        self.name, self.port, self.loop, self.network, self.chance, self.note = name, port, loop, network, chance, note
+        self.node = Node(name)
+        self.is_up = False
+        self.lost = 0
+        """Messages that went in crashes."""
+        self.server: EmbeddedBroker
+        self.entered: dict[Any, tuple[float, int]] = {}
+        ENTERED[name] = self.entered
+
+    async def start(self) -> None:
+        """Listen, empty."""
+        settings = msgspec.convert({"enabled": True, "host": "127.0.0.1", "port": self.port}, EmbeddedSettings)
+        limits = replace(DEFAULT_BROKER_LIMITS, session_timeout=0.0)
+
+        async def begin() -> None:
+            self.server = EmbeddedBroker(settings, broker_limits=limits)
+            await self.server.start()
+
+        await self.loop.start(self.node, begin(), f"start {self.name}")
+        self.is_up = True
+
+    def declare(self, name: str, **arguments: Any) -> None:
+        """Declare a durable queue."""
+        self.vhost.declare_queue(DeclareQueue(1, name, True, arguments=arguments), name, _Nobody(), self.loop.now)
+
+    @property
+    def vhost(self) -> Any:
+        """The only virtual host."""
+        return self.server.broker.virtual_host("/")
+
+    def ready(self) -> dict[str, int]:
+        """Queue -> how many messages wait."""
+        return {name: queue.ready for name, queue in self.vhost.queues.items() if queue.ready}
+
+    def crash(self, seconds: float) -> asyncio.Task[None]:
+        """Crash, and be back after so many seconds."""
+        return self.loop.start(self.node, self._crash(seconds), f"crash {self.name}")
+
+    async def _crash(self, seconds: float) -> None:
+        if not self.is_up:
+            return
+        self.is_up = False
+        self.note("fault", "crash", self.name, f"{seconds:.1f} s")
+        listener = self.network.listeners.pop(self.port)
+        for transport in self.network.of(self.node):
+            other = transport.other
+            transport.reset()
+            self.loop.call_later(self.network.latency(), other.reset, context=other._context)
+        while self.server.broker.connections:
+            await asyncio.sleep(0.0001)
+        # A confirm that was on its way died with its connection: what came later than the last octet that any client
+        # has was never confirmed.
+        for queue in self.vhost.queues.values():
+            self._forget(queue, self.network.heard.get(self.name, -1.0))
+        await asyncio.sleep(seconds)
+        self.network.listeners[self.port] = listener
+        self.is_up = True
+        self.note("fault", "back", self.name)
+
+    def _forget(self, queue: Any, heard: float) -> None:
+        waiting = [entry for line in queue._lines for entry in line if entry.ready]
+        for entry in waiting:
+            came, _ = self.entered.get(entry.envelope, (0.0, 0))
+            if came > heard and self.chance.random() < 0.5:
+                self.lost += 1
+                self.note("fault", "unconfirmed message lost", self.name, queue.name)
+                queue.take(entry)
+                entry.drop()
+
+
+class _Nobody:
+    """Who declares queues for the world."""
+
+    durable_exclusive_stays = True
+
+    def __init__(self) -> None:
+        self.owned: dict[Any, None] = {}

@@ -1,0 +1,293 @@
+"""An event loop with virtual time, for several processes that are simulated in one thread.
+
+Each process (a gateway, a broker, a caller) is a :class:`Node`. A callback belongs to the node in whose context it was
+scheduled, and so do all tasks that it starts. Within a node callbacks run in the order in which they became ready, as
+asyncio promises; which node has its turn next is drawn from the seed, since real processes do not wait for each other.
+Time stands still while callbacks run, apart from steps that are drawn, and jumps to the next timer when nothing is
+ready. A node may be paused for a while, as by a garbage collector or SIGSTOP, and killed between any two callbacks:
+nothing of it runs afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final
+
+START: Final = 1_000.0
+"""Where the monotonic clock begins, in seconds."""
+WALL: Final = 1_790_000_000.0
+"""What the wall clock says then, in seconds since 1970."""
+STEPS_MAX: Final = 2_000_000
+"""So many callbacks in one world mean that somebody runs in a circle."""
+STILL_MAX: Final = 100_000
+"""So many callbacks without any time that passes mean the same."""
+STEP_SHARE: Final = 0.2
+"""After this share of the turns a little time passes."""
+STEP_SECONDS: Final = 0.0001
+
+
+class SimulationError(Exception):
+    """The world itself went wrong: somebody runs in a circle, or everybody waits for somebody else."""
+
+
+class Node:
+    """One simulated process."""
+
+    __slots__ = (
+        "alive", "context", "failures", "handler", "is_queued", "name", "paused_until", "ready", "tasks",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.ready: deque[events.Handle] = deque()
+        self.paused_until = 0.0
+        self.handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self.failures: list[dict[str, Any]] = []
+        """What was reported to the exception handler."""
+        self.tasks: dict[int, SimTask] = {}
+        self.is_queued = False
+        """It is among those that may run next."""
+        self.context: Context = copy_context()
+        self.context.run(NODE.set, self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NODE: Final[ContextVar[Node]] = ContextVar("node")
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on where it lies in memory."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimFuture(asyncio.Future[Any]):
+    """The same of a future."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.now = START
+        self.chance = chance
+        self.steps = 0
+        self.still = 0
+        self.world = Node("world")
+        self.kept: list[object] = []
+        """What belongs to killed nodes: its destructors must not run before the world has ended."""
+        self._numbers = itertools.count(1)
+        self._runnable: list[Node] = []
+        self._timers: list[tuple[float, float, int, events.TimerHandle]] = []
+        self.deadline = float("inf")
+        """A world that lasts longer than this is an error."""
+        self.set_task_factory(self._make_task)
+
+    # ------------------------------------------------------------------------------------------- time and turns
+
+    def time(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        """The wall time, in seconds since 1970."""
+        return WALL + self.now - START
+
+    def wall_ns(self) -> int:
+        """The same in nanoseconds."""
+        return int(self.wall() * 1e6) * 1000
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> events.Handle:
+        handle = events.Handle(callback, args, self, context)
+        self._push(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> events.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        return self.call_at(self.now + max(delay, 0.0), callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        handle = events.TimerHandle(when, callback, args, self, context)
+        number = next(self._numbers)
+        handle._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._timers, (when, self.chance.random(), number, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        """It is skipped when its time comes."""
+
+    def node_of(self, handle: events.Handle) -> Node:
+        """The node that a callback belongs to."""
+        return handle._context.get(NODE) or self.world  # type: ignore[attr-defined,no-any-return]
+
+    def _push(self, handle: events.Handle) -> None:
+        node = handle._context.get(NODE) or self.world  # type: ignore[attr-defined]
+        if node.alive:
+            node.ready.append(handle)
+            if not node.is_queued:
+                node.is_queued = True
+                self._runnable.append(node)
+        else:
+            self.kept.append(handle)
+
+    def _due(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self.now:
+            handle = heapq.heappop(timers)[3]
+            if not handle._cancelled:  # type: ignore[attr-defined]
+                self._push(handle)
+
+    def _run_once(self) -> None:
+        chance = self.chance.random
+        runnable = self._runnable
+        self._due()
+        while not self._stopping:  # type: ignore[attr-defined]
+            count = len(runnable)
+            index = 0 if count < 2 else int(chance() * count)
+            node = runnable[index] if count else None
+            if node is not None and node.paused_until > self.now:
+                awake = [each for each in runnable if each.paused_until <= self.now]
+                node = awake[int(chance() * len(awake))] if awake else None
+                index = runnable.index(node) if node is not None else 0
+            if node is None:
+                self._jump()
+                continue
+            runnable[index] = runnable[-1]
+            runnable.pop()
+            node.is_queued = False
+            ready = node.ready
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:  # type: ignore[attr-defined]
+                    self.steps += 1
+                    handle._run()  # type: ignore[attr-defined]
+                    if not node.alive or self._stopping:  # type: ignore[attr-defined]
+                        break
+            self.still += 1
+            if ready and not node.is_queued and node.alive:
+                node.is_queued = True
+                runnable.append(node)
+            if chance() < STEP_SHARE:
+                self.now += STEP_SECONDS
+                self.still = 0
+            if self.still > STILL_MAX or self.steps > STEPS_MAX:
+                raise SimulationError(f"{node} runs in a circle")
+            self._due()
+
+    def _jump(self) -> None:
+        """Nothing can run now: let time pass."""
+        waits = [node.paused_until for node in self._runnable]
+        timers = self._timers
+        while timers and timers[0][3]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(timers)
+        if timers:
+            waits.append(timers[0][0])
+        if not waits:
+            raise SimulationError("everybody waits for somebody else")
+        self.now = max(self.now, min(waits))
+        self.still = 0
+        if self.now > self.deadline:
+            raise SimulationError(f"the world has not ended after {self.now - START:.0f} s")
+        self._due()
+
+    # ------------------------------------------------------------------------------------------- nodes
+
+    def start(self, node: Node, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run a coroutine in a node."""
+        return self.create_task(work, name=name, context=node.context)
+
+    def kill(self, node: Node) -> None:
+        """End a node between two callbacks. Nothing of it runs any more, and nothing of it is cleaned up."""
+        node.alive = False
+        self.kept.extend(node.ready)
+        self.kept.extend(node.tasks.values())
+        for _, _, _, handle in self._timers:
+            if self.node_of(handle) is node and not handle._cancelled:  # type: ignore[attr-defined]
+                self.kept.append(copy_handle(handle))
+                handle.cancel()
+        node.ready.clear()
+        if node.is_queued:
+            node.is_queued = False
+            self._runnable.remove(node)
+
+    def clear(self) -> None:
+        """Forget all that is to come."""
+        self._timers.clear()
+        self._runnable.clear()
+
+    def timers_of(self, node: Node) -> list[events.TimerHandle]:
+        """The timers that a node has set."""
+        return [
+            handle
+            for _, _, _, handle in self._timers
+            if not handle._cancelled and self.node_of(handle) is node  # type: ignore[attr-defined]
+        ]
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> SimTask:
+        task = SimTask(work, loop=self, **options)
+        task.number = number = next(self._numbers)
+        context = options.get("context")
+        node = (context.get(NODE) if context is not None else NODE.get(None)) or self.world
+        node.tasks[number] = task
+        task.add_done_callback(lambda done: node.tasks.pop(number, None))
+        return task
+
+    def create_future(self) -> SimFuture:
+        future = SimFuture(loop=self)
+        future.number = next(self._numbers)
+        return future
+
+    def set_exception_handler(self, handler: Any) -> None:
+        (NODE.get(None) or self.world).handler = handler
+
+    def get_exception_handler(self) -> Any:
+        return (NODE.get(None) or self.world).handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        node = NODE.get(None) or self.world
+        if node.alive:
+            node.failures.append(context)
+            if node.handler is not None:
+                node.handler(self, context)
+
+    # ------------------------------------------------------------------------------------------- not used
+
+    def _process_events(self, event_list: Any) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """It never sleeps."""
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:
+        """No signals come."""
+
+
+def copy_handle(handle: events.Handle) -> tuple[Any, ...]:
+    """What a handle holds, which it forgets when it is cancelled."""
+    return (handle._callback, handle._args, handle._context)  # type: ignore[attr-defined]

@@ -1,0 +1,293 @@
+"""Put the simulation's time, chance, threads and network in the place of the real ones.
+
+What is replaced is what ``gateway/runtime`` offers, and besides it the operating system: bound sockets, SQLite's clock
+and commits, and the queue on which the ledger's writer waits. The code of the product runs as it is. The writer has a
+thread of its own only in name: it runs in the loop's thread until it waits for its queue, and is begun again when there
+is something in it. How long a transaction takes is drawn from the seed, and its answers come that much later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from functools import partial
+from queue import Empty
+from typing import Any
+from unittest import mock
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from gateway import app, memory, telemetry
+from gateway.broker import queues
+from gateway.ledger import engine, writer
+from gateway.ledger.engine import Database
+from gateway.runtime import replaced
+from gateway.runtime.clock import clock
+from gateway.runtime.ids import ids
+from gateway.runtime.threads import threads
+from tests.simulation.loop import NODE, Node, SimLoop
+from tests.simulation.network import Network
+
+
+class Parked(BaseException):
+    """A thread waits for its queue: it is begun again when there is something."""
+
+
+class ThreadQueue:
+    """The queue of a thread that runs in the loop's thread."""
+
+    def __init__(self) -> None:
+        self.items: deque[Any] = deque()
+        self.wake: Callable[[], None] = lambda: None
+
+    def put(self, item: Any) -> None:
+        """Put an item in, and have the thread run soon."""
+        self.items.append(item)
+        self.wake()
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Take the next item."""
+        if not self.items:
+            raise Parked
+        return self.items.popleft()
+
+    def get_nowait(self) -> Any:
+        """Take the next item, if there is one."""
+        if not self.items:
+            raise Empty
+        return self.items.popleft()
+
+
+class FakeThread:
+    """A thread that runs in turns of the event loop."""
+
+    def __init__(self, seams: Seams, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self.seams = seams
+        self.call = partial(function, *arguments)
+        self.done: asyncio.Future[None] = seams.loop.create_future()
+        self._scheduled = False
+        queue = getattr(getattr(function, "__self__", None), "_queue", None)
+        if isinstance(queue, ThreadQueue):
+            queue.wake = self.wake
+        self.wake()
+
+    def wake(self) -> None:
+        """Run soon."""
+        if not self._scheduled and not self.done.done():
+            self._scheduled = True
+            self.seams.loop.call_later(self.seams.thread_delay(), self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        try:
+            with self.seams.inside_thread():
+                self.call()
+        except Parked:
+            return
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def join(self) -> None:
+        """See :meth:`Seams.submit`, which waits for it."""
+
+
+class Pool:
+    """A pool of no threads."""
+
+    def shutdown(self) -> None:
+        """There is nothing to end."""
+
+
+class Ledgers:
+    """What the ledgers of a world are told to do wrong."""
+
+    def __init__(self) -> None:
+        self.failing: set[str] = set()
+        """Nodes whose commits fail."""
+        self.slow: dict[str, float] = {}
+        """Node -> how long its transactions take, in seconds."""
+        self.connections: dict[Node, list[Any]] = {}
+        self.locks: dict[Node, list[Any]] = {}
+        self.commits = 0
+        self.on_commit: Callable[[Node, int], None] = lambda node, commits: None
+
+    def let_go(self, node: Node) -> None:
+        """A killed process holds no files."""
+        for connection in self.connections.pop(node, ()):
+            connection.close()
+        for lock in self.locks.pop(node, ()):
+            lock.close()
+
+
+class Seams:
+    """The replacements, for the length of a world."""
+
+    def __init__(self, loop: SimLoop, network: Network, chance: random.Random, ids_chance: random.Random) -> None:
+        self.loop, self.network, self.chance, self.ids_chance = loop, network, chance, ids_chance
+        self.ledgers = Ledgers()
+        self.lines: Callable[[str, dict[str, Any]], None] = lambda event, fields: None
+        self._inside = False
+        self._answers: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace everything."""
+        loop = self.loop
+        with ExitStack() as stack:
+            stack.enter_context(
+                replaced(clock, now=loop.wall, now_ns=loop.wall_ns, monotonic=loop.time, block=self._block)
+            )
+            stack.enter_context(
+                replaced(ids, random_bytes=self.ids_chance.randbytes, fraction=self.ids_chance.random)
+            )
+            stack.enter_context(
+                replaced(threads, run=self._run, submit=self.submit, pool=self._pool, start=self._start)
+            )
+            for target, name, value in (
+                (app, "_listen", lambda host, port, name: self.network.listen(host, port)),
+                (app, "most_connections", lambda: 1_000),
+                (memory, "give_back", lambda: False),
+                (memory, "map_large", lambda: False),
+                (writer, "SimpleQueue", ThreadQueue),
+                (Database, "_engine", self._engine(Database._engine)),
+                (Database, "lock", self._lock(Database.lock)),
+                (engine, "filesystem_of", lambda folder: "tmpfs"),
+                (loop, "call_soon_threadsafe", self._from_thread),
+                (loop, "create_server", self.network.create_server),
+                (loop, "create_connection", self.network.create_connection),
+                (queues.Queue, "publish", _noted(queues.Queue.publish)),
+                (telemetry, "_emit", self._line) if hasattr(telemetry, "_emit") else (self, "_unused", None),
+            ):
+                stack.enter_context(mock.patch.object(target, name, value, create=True))
+            logging.disable(logging.CRITICAL)
+            stack.callback(logging.disable, logging.NOTSET)
+            yield
+
+    def _line(self, *arguments: Any) -> None:
+        """A line of the log."""
+
+    # ------------------------------------------------------------------------------------------- threads
+
+    def thread_delay(self) -> float:
+        """After how long a thread gets its turn, in seconds."""
+        node = NODE.get()
+        return self.ledgers.slow.get(node.name, 0.0) + int(self.chance.random() * 3) * 0.0002
+
+    @contextmanager
+    def inside_thread(self) -> Iterator[None]:
+        """What is handed to the loop meanwhile arrives when the thread's work has taken its time."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            delay = self.thread_delay()
+            answers, self._answers = self._answers, []
+            for callback, arguments in answers:
+                self.loop.call_later(delay, callback, *arguments)
+
+    def _from_thread(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        if self._inside:
+            self._answers.append((callback, args))
+            return None
+        return self.loop.call_soon(callback, *args, context=context)
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return await self.submit(None, partial(function, *arguments, **named))
+
+    def submit(self, pool: Any, function: Callable[..., Any], *arguments: Any, **named: Any) -> asyncio.Future[Any]:
+        """Call a function in a turn of its own."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        target = function.func if isinstance(function, partial) else function
+        owner = getattr(target, "__self__", None)
+        if isinstance(owner, FakeThread):
+            owner.done.add_done_callback(lambda _: future.done() or future.set_result(None))
+            return future
+        call = partial(copy_context().run, function, *arguments, **named)
+
+        def answer(result: Any, error: BaseException | None) -> None:
+            if not future.done():
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+        def run() -> None:
+            result, failed = None, None
+            try:
+                result = call()
+            except Exception as error:
+                failed = error
+            self.loop.call_later(self.thread_delay(), answer, result, failed)
+
+        self.loop.call_later(self.thread_delay(), run)
+        return future
+
+    def _pool(self, workers: int, name: str) -> Any:
+        return Pool()
+
+    def _start(self, function: Callable[..., object], *arguments: object, name: str, daemon: bool = True) -> Any:
+        return FakeThread(self, function, arguments)
+
+    def _block(self, seconds: float) -> None:
+        raise AssertionError("a thread sleeps")
+
+    # ------------------------------------------------------------------------------------------- SQLite
+
+    def _engine(self, original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
+        def made(database: Database, begin: str, cache: int, **options: Any) -> sa.Engine:
+            node = NODE.get()
+            found = original(database, begin, cache, **options)
+
+            def connected(connection: Any, _: Any) -> None:
+                connection.create_function("julianday", 1, self._julian)
+                connection.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes time
+                self.ledgers.connections.setdefault(node, []).append(connection)
+
+            def commits(connection: sa.Connection) -> None:
+                if begin != "BEGIN":
+                    self.ledgers.commits += 1
+                    self.ledgers.on_commit(node, self.ledgers.commits)
+                    if node.name in self.ledgers.failing:
+                        error = engine.sqlite3.OperationalError("disk I/O error")
+                        raise exc.OperationalError("COMMIT", {}, error)
+
+            sa.event.listen(found, "connect", connected)
+            sa.event.listen(found, "commit", commits)
+            return found
+
+        return made
+
+    def _lock(self, original: Callable[[Database], Any]) -> Callable[[Database], Any]:
+        def lock(database: Database) -> Any:
+            found = original(database)
+            if found is not None:
+                self.ledgers.locks.setdefault(NODE.get(), []).append(found)
+            return found
+
+        return lock
+
+    def _julian(self, _: str) -> float:
+        return self.loop.wall() / 86_400 + 2_440_587.5
+
+
+def _noted(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Note when a message came to a queue of a far broker."""
+
+    def publish(queue: Any, envelope: Any, now: float, promised: bool = False) -> bool:
+        entered = ENTERED.get(NODE.get().name)
+        if entered is not None:
+            entered.setdefault(envelope, (now, envelope.publisher))
+        return original(queue, envelope, now, promised)
+
+    return publish
+
+
+ENTERED: dict[str, dict[Any, tuple[float, int]]] = {}
+"""Name of a far broker -> its messages -> when each came, and on which connection."""

@@ -1,0 +1,553 @@
+"""Run one world, and judge it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.app import App, running
+from gateway.config import load
+from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
+from tests.faults.http import Answer, Hung, NoAnswer, NotSent
+from tests.ledgers import sqlite_ledger
+from tests.simulation.callers import request
+from tests.simulation.far import FarBroker
+from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
+from tests.simulation.network import Cut, Network
+from tests.simulation.seams import ENTERED, Seams
+from tests.simulation.worlds import Fault, Publish, Route, World
+
+HTTP_PORT: Final = 8_000
+OPS_PORT: Final = 8_001
+BROKER_PORT: Final = 5_001
+WITHIN: Final = 60.0
+"""How long any request may take before it counts as hung, in seconds."""
+PATIENCE: Final = 40.0
+"""How long a producer repeats one publish, in seconds."""
+DRAIN: Final = 150.0
+"""How long the last messages may take once nothing goes wrong any more, in seconds."""
+FOLDER: Final = "/dev/shm"
+_OUTCOMES: Final = {"not_sent": Outcome.NOT_TAKEN, "refused": Outcome.NOT_TAKEN, "unknown": Outcome.UNKNOWN}
+
+
+@dataclass
+class Result:
+    """What became of a world."""
+
+    world: World
+    problems: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    fingerprint: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    """Of virtual time."""
+    steps: int = 0
+
+
+class Simulation:
+    """One run of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.result = Result(world)
+        seed = world.seed
+        self.loop = SimLoop(random.Random(f"turns {seed}"))
+        self.network = Network(self.loop, random.Random(f"network {seed}"), self.note)
+        self.network.slowness, self.network.split = world.slowness, world.split
+        self.seams = Seams(self.loop, self.network, random.Random(f"threads {seed}"), random.Random(f"ids {seed}"))
+        self.chance = random.Random(f"work {seed}")
+        self.history = History()
+        self.brokers: dict[str, FarBroker] = {}
+        self.gateway = Node("gateway")
+        self.app: App | None = None
+        self.stop = asyncio.Event()
+        self.folder = Path()
+        self.calm = False
+        """Nothing goes wrong any more."""
+        self.told: list[tuple[int, str, str, float, float]] = []
+        """Acknowledged publishes in order: route, order key, id, when it was begun, when it was answered."""
+
+    # ------------------------------------------------------------------------------------------- running
+
+    def run(self) -> Result:
+        """Run it to its end."""
+        self.folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=FOLDER))
+        ENTERED.clear()
+        loop = self.loop
+        gc.disable()
+        gc.freeze()
+        try:
+            with self.seams.installed():
+                asyncio.set_event_loop(loop)
+                loop.deadline = START + 600
+                try:
+                    token = NODE.set(loop.world)
+                    loop.run_until_complete(loop.create_task(self._main()))
+                except SimulationError as error:
+                    self.problem(str(error), *self._stuck())
+                except Exception as error:
+                    self.problem("the simulation failed: " + "".join(traceback.format_exception(error)[-6:]))
+                finally:
+                    self._clean_up()
+                    NODE.reset(token)
+        finally:
+            gc.enable()
+        self.result.seconds = loop.now - START
+        self.result.steps = loop.steps
+        whole = "\n".join(self.result.trace)
+        self.result.fingerprint = hashlib.sha256(f"{whole} {loop.steps} {loop.now}".encode()).hexdigest()[:16]
+        return self.result
+
+    def _clean_up(self) -> None:
+        """Drop what is left, the killed processes' included. What their destructors do must harm nobody."""
+        loop = self.loop
+        for node in list(self.seams.ledgers.connections) + list(self.seams.ledgers.locks):
+            self.seams.ledgers.let_go(node)
+        for transport in list(self.network.transports.values()):
+            transport.vanish(True)
+        before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            tasks = [each for each in loop.kept if isinstance(each, SimTask)]
+            for node in self._nodes():
+                node.alive = False
+                tasks += node.tasks.values()
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+            loop.kept.clear()
+            loop.clear()
+            for node in self._nodes():
+                node.ready.clear()
+            tasks.clear()
+            gc.collect()
+        finally:
+            sys.unraisablehook = before
+        asyncio.set_event_loop(None)
+        loop.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _nodes(self) -> list[Node]:
+        return [self.loop.world, self.gateway, *(each.node for each in self.brokers.values())]
+
+    def _stuck(self) -> list[str]:
+        return [f"{task.get_name()}: {task.get_coro()}" for task in self.loop.world.tasks.values()][:5]
+
+    def note(self, kind: str, *words: object) -> None:
+        """Write a line of the trace."""
+        self.result.counts[kind] += 1
+        self.result.trace.append(f"{self.loop.now - START:9.4f} {kind:<8} " + " ".join(str(word) for word in words))
+
+    def problem(self, text: str, *culprits: object) -> None:
+        """Something that must not be."""
+        names = ": " + ", ".join(str(each) for each in culprits) if culprits else ""
+        self.result.problems.append(text + names)
+
+    # ------------------------------------------------------------------------------------------- the world
+
+    def _config(self) -> Any:
+        settings: dict[str, Any] = {
+            "http.port": HTTP_PORT,
+            "ops.port": OPS_PORT,
+            "data_dir": str(self.folder),
+            "log_level": "error",
+            **self.world.settings,
+        }
+        for name, version in self.world.brokers.items():
+            port = self.brokers[name].port
+            settings[f"brokers.{name}.url"] = f"amqp://guest:guest@127.0.0.1:{port}/?version={version}"
+            settings[f"brokers.{name}.reconnect_min"] = 0.1
+            settings[f"brokers.{name}.reconnect_max"] = 1.0
+            settings[f"brokers.{name}.heartbeat"] = 4.0
+        for route in self.world.routes:
+            where = f"subscriptions.{route.name}"
+            settings[f"{where}.broker"] = route.broker
+            settings[f"{where}.queue"] = route.name
+            settings[f"{where}.lease"] = route.lease
+            settings[f"{where}.ack_deadline_seconds"] = 10
+            if route.ordered:
+                settings[f"{where}.order_key"] = "property:correlation_id"
+        return load(None, {}, settings)
+
+    async def _main(self) -> None:
+        sqlite_ledger(self.folder)
+        for number, name in enumerate(self.world.brokers):
+            self.brokers[name] = broker = FarBroker(
+                name, BROKER_PORT + number, self.loop, self.network, random.Random(f"{name} {self.world.seed}"), self.note
+            )
+            await broker.start()
+        for route in self.world.routes:
+            self.brokers[route.broker].declare(route.name)
+        await self._start_gateway()
+        producers: dict[int, list[Publish]] = {}
+        for publish in self.world.publishes:
+            producers.setdefault(publish.producer, []).append(publish)
+        work = [self._spawn(self._produce(each), f"producer {number}") for number, each in producers.items()]
+        drained = asyncio.Event()
+        consumers = [
+            self._spawn(self._consume(route, number, drained), f"consumer {route.name} {number}")
+            for route in self.world.routes
+            for number in range(self.world.consumers)
+        ]
+        faults = [self._spawn(self._fault(fault), f"fault {fault.kind}") for fault in self.world.faults]
+        await asyncio.gather(*faults)
+        self.note("world", "calm")
+        self.calm = True
+        await asyncio.gather(*work)
+        self.note("world", "published")
+        await self._drain()
+        drained.set()
+        await asyncio.gather(*consumers)
+        await self._stop_gateway()
+        self._judge()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self.loop.create_task(work, name=name)
+
+    async def _start_gateway(self) -> None:
+        self.gateway = node = Node("gateway")
+        self.stop = stop = asyncio.Event()
+        up: asyncio.Future[App] = self.loop.create_future()
+
+        async def serve() -> None:
+            try:
+                async with running(self._config()) as app:
+                    up.set_result(app)
+                    await stop.wait()
+            except Exception as error:
+                if up.done():
+                    raise
+                up.set_exception(error)
+
+        self._serving = self.loop.start(node, serve(), "serve")
+        self.app = await up
+        self.note("gateway", "up")
+
+    async def _stop_gateway(self) -> None:
+        node, network = self.gateway, self.network
+        self.stop.set()
+        await asyncio.wait([self._serving], timeout=60)
+        if not self._serving.done():
+            self.problem("the gateway does not stop", *(task.get_name() for task in node.tasks.values()))
+            return
+        if error := self._serving.exception():
+            self.problem(f"the gateway ended with {error!r}")
+        await asyncio.sleep(5.0)  # far ends notice, and timers that only abort a stream are over
+        self._judge_leaks(node)
+        if transports := network.of(node):
+            self.problem("connections left", *(f"to {each.port}" for each in transports))
+        self.note("gateway", "stopped")
+
+    async def _kill(self, seconds: float) -> None:
+        node = self.gateway
+        if not node.alive or self.app is None:
+            return
+        self.note("fault", "kill", node.name, f"{seconds:.1f} s")
+        self.app = None
+        self._judge_failures(node)
+        self.loop.kill(node)
+        self.network.gone(node)
+        self.seams.ledgers.let_go(node)
+        await asyncio.sleep(seconds)
+        await self._start_gateway()
+
+    async def _fault(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at)
+        kind, target, amount = fault.kind, fault.target, fault.amount
+        if kind == "crash":
+            await self.brokers[target].crash(amount)
+        elif kind == "kill":
+            await self._kill(amount)
+        elif kind == "cut":
+            self.note("fault", "cut", target, fault.other, f"after {amount:.0f} octets")
+            cut = Cut(target, fault.other, int(amount))
+            self.network.cuts.append(cut)
+            await asyncio.sleep(3.0)
+            if cut in self.network.cuts:
+                self.network.cuts.remove(cut)
+        elif kind == "part":
+            self.note("fault", "part", target, fault.other, f"{amount:.1f} s")
+            self.network.part(target, fault.other)
+            await asyncio.sleep(amount)
+            self.network.join(target, fault.other)
+            self.note("fault", "join", target, fault.other)
+        elif kind == "pause":
+            node = self.gateway if target == "gateway" else self.brokers[target].node
+            self.note("fault", "pause", target, f"{amount:.1f} s")
+            node.paused_until = self.loop.now + amount
+            await asyncio.sleep(amount)
+        elif kind == "ledger":
+            self.note("fault", "ledger fails", f"{amount:.2f} s")
+            self.seams.ledgers.failing.add("gateway")
+            await asyncio.sleep(amount)
+            self.seams.ledgers.failing.discard("gateway")
+            self.note("fault", "ledger works")
+
+    # ------------------------------------------------------------------------------------------- producers
+
+    async def _produce(self, publishes: list[Publish]) -> None:
+        for publish in publishes:
+            await asyncio.sleep(publish.pause)
+            await self._publish(publish)
+
+    async def _publish(self, publish: Publish) -> None:
+        route = self.world.routes[publish.route]
+        order = f"{publish.producer}-{publish.order}"
+        messages = []
+        for index in range(publish.count):
+            id = f"m{publish.number}.{index}"
+            text = f"{id} ".ljust(publish.size, "x")
+            properties = {"message_id": id, "correlation_id": order, "delivery_mode": 2}
+            self.history.attempt(id, digest(text.encode(), properties, {}))
+            messages.append(
+                {"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties}
+            )
+        ids = [message["properties"]["message_id"] for message in messages]  # type: ignore[index]
+        body = messages[0] if publish.count == 1 else {"messages": messages}
+        headers = {"idempotency-key": f"k{publish.number}"} if publish.keyed else {}
+        path = f"/v1/brokers/{route.broker}/exchanges/amq.default:publish"
+        until, began = self.loop.now + PATIENCE, self.loop.now
+        hang_up = publish.hang_up
+        self.note("publish", *ids, "to", route.name, "keyed" if publish.keyed else "")
+        while True:
+            try:
+                answer = await request(HTTP_PORT, "POST", path, body, headers, WITHIN, hang_up)
+            except NotSent:
+                pass
+            except NoAnswer as error:
+                self.note("publish", *ids, "no answer:", error)
+                if isinstance(error, Hung):
+                    self.problem("a publish hangs", *ids)
+                for id in ids:
+                    self.history.answer(id, Outcome.UNKNOWN)
+                if not publish.keyed:
+                    return
+            else:
+                if self._answered(publish, ids, answer, order, began):
+                    return
+            if self.loop.now > until:
+                self.note("publish", *ids, "given up")
+                return
+            hang_up = None
+            await asyncio.sleep(0.1 + 0.2 * self.chance.random())
+
+    def _answered(self, publish: Publish, ids: list[str], answer: Answer, order: str, began: float) -> bool:
+        """What an answer says; whether that is the end of it."""
+        body = answer.json()
+        self.result.counts[f"publish {answer.status}"] += 1
+        if answer.status == 207:
+            parts = [
+                (id, each["status"], {**each, **each.get("problem", {})})
+                for id, each in zip(ids, body["results"], strict=True)
+            ]
+        else:
+            parts = [(id, answer.status, body) for id in ids]
+        if answer.status == 409 and body.get("code") == "idempotency_key_running":
+            return False
+        again = False
+        for id, status, each in parts:
+            self.note("publish", id, status, each.get("code", ""), "resent" if each.get("resent") else "")
+            if status == 200:
+                self.history.answer(id, Outcome.ACKNOWLEDGED, each.get("id", ""), bool(each.get("resent")))
+                self.told.append((publish.route, order, id, began, self.loop.now))
+                continue
+            outcome = _OUTCOMES.get(each.get("outcome", ""))
+            if outcome is None:
+                self.problem(f"an answer without an outcome: {status} {each}", id)
+                continue
+            self.history.answer(id, outcome, each.get("id", ""))
+            again |= status in (503, 504) and (publish.keyed or outcome is Outcome.NOT_TAKEN)
+            if not publish.keyed and publish.count > 1:
+                again = False
+        return not again
+
+    # ------------------------------------------------------------------------------------------- consumers
+
+    async def _consume(self, route: Route, number: int, drained: asyncio.Event) -> None:
+        chance = random.Random(f"{self.world.seed} consumer {route.name} {number}")
+        path = f"/v1/subscriptions/{route.name}"
+        while not drained.is_set():
+            is_clumsy = not self.calm and chance.random() < self.world.clumsy
+            hang_up = 0.02 * chance.random() if is_clumsy else None
+            question = {"max_messages": chance.choice((1, 3, 10)), "wait": chance.choice((0.0, 0.05, 0.5, 3.0))}
+            if self.calm:
+                question["wait"] = 3.0
+            try:
+                answer = await request(HTTP_PORT, "POST", f"{path}:pull", question, {}, WITHIN, hang_up)
+            except NotSent:
+                await asyncio.sleep(0.1)
+                continue
+            except NoAnswer as error:
+                if isinstance(error, Hung):
+                    self.problem("a pull hangs", route.name)
+                continue
+            if answer.status != 200:
+                self.note("pull", route.name, answer.status, answer.json().get("code", ""))
+                await asyncio.sleep(0.1)
+                continue
+            messages = answer.json()["messages"]
+            if not messages:
+                if not question["wait"]:
+                    await asyncio.sleep(0.02)
+                continue
+            held = [(item["ack_id"], self._received(item, route)) for item in messages]
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 0.2)))
+            back = [each for each in held if not each[1].marked and chance.random() < 0.05]
+            kept = [each for each in held if each not in back]
+            await self._tell(path, "acknowledge", kept, Settled.ACKED, chance)
+            await self._tell(path, "release", back, Settled.RELEASED, chance)
+
+    def _received(self, item: dict[str, Any], route: Route) -> Reception:
+        message = item["message"]
+        properties = message["properties"]
+        id = properties.get("message_id", "")
+        reception = Reception(
+            id=id,
+            digest=digest(message["payload"].encode(), properties, message["headers"]),
+            gateway_id=message["id"],
+            redelivered=item["redelivered"],
+            resent=item.get("resent", False),
+            attempt=item.get("attempt") or 0,
+            since=self.loop.now,
+        )
+        marks = [name for name in ("redelivered", "resent") if getattr(reception, name)]
+        self.note("receive", id, "from", route.name, *marks, f"attempt {reception.attempt}")
+        return self.history.receive(reception)
+
+    async def _tell(
+        self, path: str, verb: str, held: list[tuple[str, Reception]], success: Settled, chance: random.Random
+    ) -> None:
+        if not held:
+            return
+        for _, reception in held:
+            reception.until = self.loop.now
+        is_clumsy = not self.calm and chance.random() < self.world.clumsy
+        hang_up = 0.01 * chance.random() if is_clumsy else None
+        names = [reception.id for _, reception in held]
+        try:
+            body = {"ack_ids": [ack_id for ack_id, _ in held]}
+            answer = await request(HTTP_PORT, "POST", f"{path}:{verb}", body, {}, WITHIN, hang_up)
+        except NotSent:
+            return
+        except NoAnswer as error:
+            if isinstance(error, Hung):
+                self.problem(f"{verb} hangs", *names)
+            for _, reception in held:
+                reception.settled = Settled.UNCLEAR if success is Settled.ACKED else success
+            self.note(verb, *names, "no answer")
+            return
+        if answer.status != 200:
+            self.note(verb, *names, answer.status)
+            for _, reception in held:
+                if answer.status >= 500 and success is Settled.ACKED:
+                    reception.settled = Settled.UNCLEAR
+            return
+        for (_, reception), result in zip(held, answer.json()["results"], strict=True):
+            self.note(verb, reception.id, result["status"])
+            if result["status"] == "SUCCESS":
+                reception.settled = success
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    async def _drain(self) -> None:
+        """Wait until nothing is anywhere any more."""
+        until = self.loop.now + DRAIN
+        quiet = 0
+        while quiet < 3:
+            await asyncio.sleep(0.3)
+            left = self._left()
+            quiet = 0 if left else quiet + 1
+            if self.loop.now > until:
+                self.problem("not drained", *left)
+                return
+        self.history.drained = True
+
+    def _left(self) -> list[str]:
+        left = [f"{name}.{queue} {count}" for name, each in self.brokers.items() for queue, count in each.ready().items()]
+        for name, broker in self.brokers.items():
+            for connection in broker.server.broker.connections.values():
+                for channel in connection.channels.values():
+                    if channel.unsettled:
+                        left.append(f"{name} unsettled {len(channel.unsettled)}")
+        if not left:
+            left += self._rows("deliveries", "obligations", "outbox")
+        return left
+
+    def _rows(self, *tables: str) -> list[str]:
+        """Tables of the ledger that are not empty."""
+        connection = sqlite3.connect(self.folder / "ledger.db")
+        try:
+            counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}  # noqa: S608
+            if "obligations" in counts:  # what is parked waits for its caller
+                (counts["obligations"],) = connection.execute(
+                    "SELECT count(*) FROM obligations WHERE status = 'pending'"
+                ).fetchone()
+            return [f"{count} rows of {table}" for table, count in counts.items() if count]
+        finally:
+            connection.close()
+
+    def _judge(self) -> None:
+        if not self.history.drained:
+            return
+        verdict = check(self.history)
+        self.result.counts["attempted"] = verdict.attempted
+        self.result.counts["acknowledged"] = verdict.acknowledged
+        self.result.counts["duplicated"] = verdict.duplicated
+        self.result.problems += verdict.problems
+        self._judge_order()
+        for left in self._rows("obligations", "deliveries", "branches", "outbox"):
+            self.problem(f"in doubt after recovery: {left}")
+        if not self.result.counts["publish"]:
+            self.problem("the world did nothing")
+
+    def _judge_order(self) -> None:
+        """Of an ordered subscription, messages with one key come first in the order in which they were taken."""
+        first: dict[str, int] = {}
+        for place, reception in enumerate(self.history.receptions):
+            first.setdefault(reception.id, place)
+        for index, (route, order, id, began, _) in enumerate(self.told):
+            if not self.world.routes[route].ordered:
+                continue
+            for earlier_route, earlier_order, earlier, _, answered in self.told[:index]:
+                if (
+                    (earlier_route, earlier_order) == (route, order)
+                    and answered <= began
+                    and id in first
+                    and earlier in first
+                    and first[earlier] > first[id]
+                ):
+                    self.problem(f"{earlier} came after {id}, which was published later with the same key")
+
+    def _judge_failures(self, node: Node) -> None:
+        for context in node.failures:
+            error = context.get("exception")
+            text = "".join(traceback.format_exception(error)[-4:]) if error is not None else ""
+            self.problem(f"a failure in {node}: {context.get('message')} {error!r} {text}")
+
+    def _judge_leaks(self, node: Node) -> None:
+        self._judge_failures(node)
+        if node.tasks:
+            self.problem(f"tasks of {node} left", *(task.get_name() for task in node.tasks.values()))
+        if timers := self.loop.timers_of(node):
+            self.problem(f"timers of {node} left", *timers)
+        for broker in self.brokers.values():
+            if broker.server.broker.connections:
+                self.problem(f"connections left at {broker.name}", len(broker.server.broker.connections))
+
+
+def simulate(world: World) -> Result:
+    """Run a world, and judge it."""
+    return Simulation(world).run()

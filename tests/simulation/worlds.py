@@ -1,0 +1,136 @@
+"""What a world is: topology, work and faults, drawn from its seed, as plain data that can be shortened."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+VERSIONS: Final = ("0-8", "0-9-1", "0-10")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way from a publish to a consumer."""
+
+    name: str
+    broker: str
+    """Where it is published."""
+    lease: str
+    ordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """One request of a producer, with one message or more."""
+
+    number: int
+    route: int
+    producer: int
+    keyed: bool
+    count: int
+    order: int
+    """Number of the order key."""
+    pause: float
+    """Seconds before it is sent."""
+    hang_up: float | None
+    """The first try is given up after so many seconds."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong."""
+
+    at: float
+    """Seconds after the work has begun."""
+    kind: str
+    target: str
+    other: str = ""
+    amount: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All of it."""
+
+    seed: int
+    brokers: dict[str, str]
+    """Name -> version."""
+    routes: tuple[Route, ...]
+    publishes: tuple[Publish, ...]
+    faults: tuple[Fault, ...]
+    consumers: int
+    clumsy: float
+    """Share of the requests of consumers that they give up."""
+    slowness: int
+    split: float
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def without(self, **changes: Any) -> World:
+        """The same, but for these."""
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, slowness {self.slowness}"]
+        lines += [f"  {route}" for route in self.routes]
+        lines += [f"  {publish}" for publish in self.publishes]
+        lines += [f"  {fault}" for fault in self.faults]
+        return "\n".join(lines)
+
+
+def draw(seed: int) -> World:
+    """Return the world of a seed."""
+    rng = random.Random(f"world {seed}")
+    brokers = {name: rng.choice(VERSIONS) for name in ("a", "b")[: rng.choice((1, 1, 2))]}
+    routes = []
+    for number in range(rng.choice((1, 1, 2))):
+        lease = rng.choice(("broker", "ledger"))
+        ordered = lease == "ledger" and rng.random() < 0.5
+        routes.append(Route(f"q{number}", rng.choice(sorted(brokers)), lease, ordered))
+    publishes = []
+    for number in range(rng.randint(3, 14)):
+        publishes.append(
+            Publish(
+                number=number,
+                route=rng.randrange(len(routes)),
+                producer=rng.randrange(3),
+                keyed=rng.random() < 0.6,
+                count=rng.choice((1, 1, 1, 3)),
+                order=rng.randrange(2),
+                pause=rng.choice((0.0, 0.0, 0.05, 0.3)) * rng.random(),
+                hang_up=rng.choice((0.001, 0.003, 0.01)) * rng.random() * 2 if rng.random() < 0.15 else None,
+                size=rng.choice((10, 10, 200, 5_000)),
+            )
+        )
+    faults = []
+    names = [*brokers, "gateway"]
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        kind = rng.choice(("crash", "crash", "kill", "cut", "cut", "part", "pause", "ledger"))
+        broker = rng.choice(sorted(brokers))
+        at = round(rng.random() * 0.6, 4)
+        if kind == "crash":
+            faults.append(Fault(at, kind, broker, "", round(rng.choice((0.01, 0.5, 2.0)) * rng.random(), 4)))
+        elif kind == "kill":
+            faults.append(Fault(at, kind, "gateway", "", round(rng.choice((0.01, 0.5)) * rng.random(), 4)))
+        elif kind == "cut":
+            sender, receiver = rng.sample([broker, "gateway"], 2)
+            faults.append(Fault(at, kind, sender, receiver, rng.randrange(1, rng.choice((50, 400, 3_000)))))
+        elif kind == "part":
+            faults.append(Fault(at, kind, broker, "gateway", round(rng.choice((0.1, 1.0, 12.0)) * rng.random(), 4)))
+        elif kind == "pause":
+            faults.append(Fault(at, kind, rng.choice(names), "", round(rng.choice((0.05, 2.0, 12.0)) * rng.random(), 4)))
+        else:
+            faults.append(Fault(at, kind, "gateway", "", round(rng.choice((0.05, 1.0)) * rng.random(), 4)))
+    return World(
+        seed=seed,
+        brokers=brokers,
+        routes=tuple(routes),
+        publishes=tuple(publishes),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        consumers=rng.choice((1, 2)),
+        clumsy=rng.choice((0.0, 0.0, 0.1, 0.3)),
+        slowness=rng.choice((0, 2, 10)),
+        split=rng.choice((0.0, 0.1, 0.5)),
+        settings={"ledger.intent": rng.choice(("needed", "always"))},
+    )
