@@ -9,13 +9,15 @@ is something in it. How long a transaction takes is drawn from the seed, and its
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from queue import Empty
 from typing import Any
 from unittest import mock
@@ -23,7 +25,7 @@ from unittest import mock
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gateway import app, memory, telemetry
+from gateway import app, memory
 from gateway.broker import queues
 from gateway.ledger import engine, writer
 from gateway.ledger.engine import Database
@@ -104,6 +106,14 @@ class Pool:
         """There is nothing to end."""
 
 
+ENGINES: dict[tuple[str, str], sa.Engine] = {}
+"""Engines are kept from world to world, with the statements that they have compiled: URL and first statement -> it."""
+SEAMS: list[Seams] = []
+"""Those of the world under way."""
+key_of_password = cache(hashlib.pbkdf2_hmac)
+"""Logins are slow on purpose."""
+
+
 class Ledgers:
     """What the ledgers of a world are told to do wrong."""
 
@@ -121,6 +131,8 @@ class Ledgers:
         """A killed process holds no files."""
         for connection in self.connections.pop(node, ()):
             connection.close()
+        for each in ENGINES.values():
+            each.dispose()
         for lock in self.locks.pop(node, ()):
             lock.close()
 
@@ -131,7 +143,6 @@ class Seams:
     def __init__(self, loop: SimLoop, network: Network, chance: random.Random, ids_chance: random.Random) -> None:
         self.loop, self.network, self.chance, self.ids_chance = loop, network, chance, ids_chance
         self.ledgers = Ledgers()
-        self.lines: Callable[[str, dict[str, Any]], None] = lambda event, fields: None
         self._inside = False
         self._answers: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
@@ -162,15 +173,14 @@ class Seams:
                 (loop, "create_server", self.network.create_server),
                 (loop, "create_connection", self.network.create_connection),
                 (queues.Queue, "publish", _noted(queues.Queue.publish)),
-                (telemetry, "_emit", self._line) if hasattr(telemetry, "_emit") else (self, "_unused", None),
+                (hashlib, "pbkdf2_hmac", key_of_password),
             ):
                 stack.enter_context(mock.patch.object(target, name, value, create=True))
             logging.disable(logging.CRITICAL)
             stack.callback(logging.disable, logging.NOTSET)
+            SEAMS.append(self)
+            stack.callback(SEAMS.remove, self)
             yield
-
-    def _line(self, *arguments: Any) -> None:
-        """A line of the log."""
 
     # ------------------------------------------------------------------------------------------- threads
 
@@ -242,27 +252,30 @@ class Seams:
 
     def _engine(self, original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
         def made(database: Database, begin: str, cache: int, **options: Any) -> sa.Engine:
-            node = NODE.get()
-            found = original(database, begin, cache, **options)
-
-            def connected(connection: Any, _: Any) -> None:
-                connection.create_function("julianday", 1, self._julian)
-                connection.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes time
-                self.ledgers.connections.setdefault(node, []).append(connection)
-
-            def commits(connection: sa.Connection) -> None:
+            key = str(database.url), begin
+            found = ENGINES.get(key)
+            if found is None:
+                found = ENGINES[key] = original(database, begin, cache, **options)
+                sa.event.listen(found, "connect", lambda connection, _: SEAMS[-1].connected(connection))
                 if begin != "BEGIN":
-                    self.ledgers.commits += 1
-                    self.ledgers.on_commit(node, self.ledgers.commits)
-                    if node.name in self.ledgers.failing:
-                        error = engine.sqlite3.OperationalError("disk I/O error")
-                        raise exc.OperationalError("COMMIT", {}, error)
-
-            sa.event.listen(found, "connect", connected)
-            sa.event.listen(found, "commit", commits)
+                    sa.event.listen(found, "commit", lambda connection: SEAMS[-1].commits())
             return found
 
         return made
+
+    def connected(self, connection: Any) -> None:
+        """A node has opened the ledger once more."""
+        connection.create_function("julianday", 1, self._julian)
+        connection.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes time
+        self.ledgers.connections.setdefault(NODE.get(), []).append(connection)
+
+    def commits(self) -> None:
+        """A node is about to commit."""
+        node = NODE.get()
+        self.ledgers.commits += 1
+        self.ledgers.on_commit(node, self.ledgers.commits)
+        if node.name in self.ledgers.failing:
+            raise exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("disk I/O error"))
 
     def _lock(self, original: Callable[[Database], Any]) -> Callable[[Database], Any]:
         def lock(database: Database) -> Any:

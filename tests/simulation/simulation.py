@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import hashlib
 import random
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,14 @@ DRAIN: Final = 150.0
 """How long the last messages may take once nothing goes wrong any more, in seconds."""
 FOLDER: Final = "/dev/shm"
 _OUTCOMES: Final = {"not_sent": Outcome.NOT_TAKEN, "refused": Outcome.NOT_TAKEN, "unknown": Outcome.UNKNOWN}
+
+
+@cache
+def _folder() -> Path:
+    """The folder of all worlds of this process: engines are kept, and know where their file is."""
+    folder = tempfile.TemporaryDirectory(prefix="simulation-", dir=FOLDER if Path(FOLDER).is_dir() else None)
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 @dataclass
@@ -84,7 +93,9 @@ class Simulation:
 
     def run(self) -> Result:
         """Run it to its end."""
-        self.folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=FOLDER))
+        self.folder = _folder()
+        for file in self.folder.iterdir():  # of a world that was cut off
+            file.unlink()
         ENTERED.clear()
         loop = self.loop
         gc.disable()
@@ -138,7 +149,8 @@ class Simulation:
             sys.unraisablehook = before
         asyncio.set_event_loop(None)
         loop.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for file in self.folder.iterdir():
+            file.unlink()
 
     def _nodes(self) -> list[Node]:
         return [self.loop.world, self.gateway, *(each.node for each in self.brokers.values())]
