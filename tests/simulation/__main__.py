@@ -7,19 +7,23 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 
+from tests.simulation.defects import planted
+from tests.simulation.shrinking import shrink
 from tests.simulation.simulation import Result, simulate
 from tests.simulation.worlds import draw
 
 
-def show(result: Result, trace: bool) -> None:
-    """Print what failed."""
-    print(f"FAILED seed {result.world.seed}: replay with: python -m tests.simulation --seed {result.world.seed}")
-    for problem in result.problems:
-        print(f"  - {problem}")
-    print(result.world)
-    if trace:
-        print(*result.trace, sep="\n")
+def show(result: Result, options: argparse.Namespace) -> None:
+    """Print what failed: the problems, the smallest world that still fails, its trace, and how to see it again."""
+    seed, defect = result.world.seed, f" --defect '{options.defect}'" if options.defect else ""
+    print(f"FAILED seed {seed}", *result.problems, sep="\n  - ")
+    if options.shrink and not options.keep_going:
+        small = shrink(result, simulate, options.shrink)
+        print("the smallest world found that fails:", small.world, *small.trace, sep="\n")
+        print("its problems:", *small.problems, sep="\n  - ")
+    print(f"replay with: python -m tests.simulation --seed {seed}{defect}")
 
 
 def main() -> int:
@@ -32,14 +36,22 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--keep-going", action="store_true")
+    parser.add_argument("--keep-going", action="store_true", help="run on after a failure")
+    parser.add_argument("--defect", default="", help="plant a defect, see tests/simulation/defects.py")
+    parser.add_argument("--shrink", type=float, default=60.0, help="seconds for making a world that failed smaller")
     options = parser.parse_args()
+    with planted(options.defect) if options.defect else nullcontext():
+        return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run worlds. Return the exit code."""
     if options.seed is not None:
         result = simulate(draw(options.seed))
         print(*result.trace, sep="\n")
         print(f"{result.fingerprint} {result.steps} steps, {result.seconds:.1f} s of virtual time")
         if result.problems:
-            show(result, False)
+            show(result, options)
         return 1 if result.problems else 0
     used = time.process_time()
     began, counts, failed, count = time.monotonic(), Counter[str](), [], 0
@@ -49,7 +61,7 @@ def main() -> int:
         counts += result.counts
         if result.problems:
             failed.append(seed)
-            show(result, False)
+            show(result, options)
             if not options.keep_going:
                 break
         if time.monotonic() - began > options.seconds:

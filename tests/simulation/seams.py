@@ -143,6 +143,8 @@ class Seams:
     def __init__(self, loop: SimLoop, network: Network, chance: random.Random, ids_chance: random.Random) -> None:
         self.loop, self.network, self.chance, self.ids_chance = loop, network, chance, ids_chance
         self.ledgers = Ledgers()
+        self.on_message: Callable[[str, int], None] = lambda name, count: None
+        """Called with the name of a far broker and how many messages have come to it."""
         self._inside = False
         self._answers: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
@@ -172,7 +174,7 @@ class Seams:
                 (loop, "call_soon_threadsafe", self._from_thread),
                 (loop, "create_server", self.network.create_server),
                 (loop, "create_connection", self.network.create_connection),
-                (queues.Queue, "publish", _noted(queues.Queue.publish)),
+                (queues.Queue, "publish", _noted(self, queues.Queue.publish)),
                 (hashlib, "pbkdf2_hmac", key_of_password),
             ):
                 stack.enter_context(mock.patch.object(target, name, value, create=True))
@@ -290,13 +292,16 @@ class Seams:
         return self.loop.wall() / 86_400 + 2_440_587.5
 
 
-def _noted(original: Callable[..., bool]) -> Callable[..., bool]:
+def _noted(self: Seams, original: Callable[..., bool]) -> Callable[..., bool]:
     """Note when a message came to a queue of a far broker."""
+
+    on_message = self.on_message
 
     def publish(queue: Any, envelope: Any, now: float, promised: bool = False) -> bool:
         entered = ENTERED.get(NODE.get().name)
         if entered is not None:
             entered.setdefault(envelope, (now, envelope.publisher))
+            on_message(NODE.get().name, len(entered))
         return original(queue, envelope, now, promised)
 
     return publish

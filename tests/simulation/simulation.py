@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gateway.app import App, running
 from gateway.config import load
+from gateway.errors import GatewayError
 from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger
@@ -77,7 +78,16 @@ class Simulation:
         self.network = Network(self.loop, random.Random(f"network {seed}"), self.note)
         self.network.slowness, self.network.split = world.slowness, world.split
         self.seams = Seams(self.loop, self.network, random.Random(f"threads {seed}"), random.Random(f"ids {seed}"))
+        self.seams.ledgers.slow["gateway"] = world.ledger_seconds
+        self.seams.ledgers.on_commit = self._commit
+        self.seams.on_message = self._message
         self.chance = random.Random(f"work {seed}")
+        self.commits = 0
+        self.alarms: dict[tuple[str, int], asyncio.Event] = {}
+        """What shall happen at a commit or a message: of whom, and its number."""
+        for fault in world.faults:
+            if " at " in fault.kind:
+                self.alarms[fault.target, int(fault.at)] = asyncio.Event()
         self.history = History()
         self.brokers: dict[str, FarBroker] = {}
         self.gateway = Node("gateway")
@@ -230,6 +240,18 @@ class Simulation:
         return self.loop.create_task(work, name=name)
 
     async def _start_gateway(self) -> None:
+        while True:
+            try:
+                await self._try_to_start()
+                return
+            except GatewayError as error:  # its ledger fails, say: whoever runs it begins again
+                self.note("gateway", "not started:", error)
+                self.loop.kill(self.gateway)
+                self.network.gone(self.gateway)
+                self.seams.ledgers.let_go(self.gateway)
+            await asyncio.sleep(0.3)
+
+    async def _try_to_start(self) -> None:
         self.gateway = node = Node("gateway")
         self.stop = stop = asyncio.Event()
         up: asyncio.Future[App] = self.loop.create_future()
@@ -276,9 +298,24 @@ class Simulation:
         await asyncio.sleep(seconds)
         await self._start_gateway()
 
+    def _commit(self, node: Node, _: int) -> None:
+        self.commits += 1
+        self._message(node.name, self.commits)
+
+    def _message(self, name: str, count: int) -> None:
+        alarm = self.alarms.get((name, count))
+        if alarm is not None:
+            self.loop.call_soon(alarm.set, context=self.loop.world.context)
+
     async def _fault(self, fault: Fault) -> None:
-        await asyncio.sleep(fault.at)
         kind, target, amount = fault.kind, fault.target, fault.amount
+        if " at " in kind:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self.alarms[target, int(fault.at)].wait()
+            kind = kind.partition(" ")[0]
+        else:
+            await asyncio.sleep(fault.at)
         if kind == "crash":
             await self.brokers[target].crash(amount)
         elif kind == "kill":

@@ -43,7 +43,7 @@ class Fault:
     """Something that goes wrong."""
 
     at: float
-    """Seconds after the work has begun."""
+    """Seconds after the work has begun; for what happens at a commit or a message, its number."""
     kind: str
     target: str
     other: str = ""
@@ -64,7 +64,11 @@ class World:
     clumsy: float
     """Share of the requests of consumers that they give up."""
     slowness: int
+    """Most steps of latency of the network."""
     split: float
+    """Share of the writes that arrive in two pieces."""
+    ledger_seconds: float
+    """How long a transaction of the ledger takes, at least."""
     settings: dict[str, Any] = field(default_factory=dict)
 
     def without(self, **changes: Any) -> World:
@@ -72,7 +76,7 @@ class World:
         return replace(self, **changes)
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, slowness {self.slowness}"]
+        lines = [f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, slowness {self.slowness}, ledger {self.ledger_seconds} s, consumers {self.consumers}"]
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
         lines += [f"  {fault}" for fault in self.faults]
@@ -105,12 +109,19 @@ def draw(seed: int) -> World:
         )
     faults = []
     names = [*brokers, "gateway"]
-    for _ in range(rng.choice((0, 1, 1, 2, 3))):
-        kind = rng.choice(("crash", "crash", "kill", "cut", "cut", "part", "pause", "ledger"))
+    for _ in range(rng.choice((0, 1, 2, 2, 3, 4))):
+        kind = rng.choice(
+            ("crash", "crash at message", "crash at message", "kill", "kill at commit", "kill at commit", "cut", "cut",
+             "part", "pause", "ledger")
+        )  # fmt: skip
         broker = rng.choice(sorted(brokers))
         at = round(rng.random() * 0.6, 4)
         if kind == "crash":
             faults.append(Fault(at, kind, broker, "", round(rng.choice((0.01, 0.5, 2.0)) * rng.random(), 4)))
+        elif kind == "crash at message":
+            faults.append(Fault(rng.randint(1, 12), kind, broker, "", round(rng.choice((0.01, 0.5)) * rng.random(), 4)))
+        elif kind == "kill at commit":
+            faults.append(Fault(rng.randint(1, 30), kind, "gateway", "", round(0.1 * rng.random(), 4)))
         elif kind == "kill":
             faults.append(Fault(at, kind, "gateway", "", round(rng.choice((0.01, 0.5)) * rng.random(), 4)))
         elif kind == "cut":
@@ -130,7 +141,8 @@ def draw(seed: int) -> World:
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
         consumers=rng.choice((1, 2)),
         clumsy=rng.choice((0.0, 0.0, 0.1, 0.3)),
-        slowness=rng.choice((0, 2, 10)),
+        slowness=rng.choice((0, 2, 10, 50)),
         split=rng.choice((0.0, 0.1, 0.5)),
+        ledger_seconds=rng.choice((0.0, 0.0, 0.003, 0.02)),
         settings={"ledger.intent": rng.choice(("needed", "always"))},
     )
