@@ -396,9 +396,14 @@ class Transport(asyncio.Transport):
 
     def vanish(self, is_silent: bool) -> None:
         """The node that holds this end has died."""
-        self._drop()
         self._lost = self._closing = True
         self.network.transports.pop(self.number, None)
+        if not is_silent and not self._ended and self.network.chance.random() < 0.5:
+            # The system sends what the process had written, and then the end.
+            self._sent.append((self._loop.now, self._loop.now + self.network.latency(), None))
+            self.wake()
+            return
+        self._drop()
         if not is_silent:
             other = self.other
             self._loop.call_later(self.network.latency(), other.reset, context=other._context)

@@ -41,6 +41,10 @@ class Parked(BaseException):
     """A thread waits for its queue: it is begun again when there is something."""
 
 
+class Killed(BaseException):
+    """The process is dead: the transaction under way is not committed."""
+
+
 class ThreadQueue:
     """The queue of a thread that runs in the loop's thread."""
 
@@ -91,6 +95,9 @@ class FakeThread:
             with self.seams.inside_thread():
                 self.call()
         except Parked:
+            return
+        except Killed:  # the node is killed in the world's next turn: until then this thread does nothing
+            self._scheduled = True
             return
         if not self.done.done():
             self.done.set_result(None)

@@ -29,7 +29,7 @@ from tests.simulation.callers import request
 from tests.simulation.far import FarBroker
 from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
 from tests.simulation.network import Cut, Network
-from tests.simulation.seams import ENTERED, Seams
+from tests.simulation.seams import ENTERED, Killed, Seams
 from tests.simulation.worlds import Fault, Publish, Route, World
 
 HTTP_PORT: Final = 8_000
@@ -83,6 +83,8 @@ class Simulation:
         self.seams.on_message = self._message
         self.chance = random.Random(f"work {seed}")
         self.commits = 0
+        self.is_working = False
+        """The gateway has started, and the work has begun."""
         self.alarms: dict[tuple[str, int], asyncio.Event] = {}
         """What shall happen at a commit or a message: of whom, and its number."""
         for fault in world.faults:
@@ -214,6 +216,7 @@ class Simulation:
         for route in self.world.routes:
             self.brokers[route.broker].declare(route.name)
         await self._start_gateway()
+        self.commits, self.is_working = 0, True
         producers: dict[int, list[Publish]] = {}
         for publish in self.world.publishes:
             producers.setdefault(publish.producer, []).append(publish)
@@ -299,8 +302,15 @@ class Simulation:
         await self._start_gateway()
 
     def _commit(self, node: Node, _: int) -> None:
+        """The gateway is about to commit: after the alarm it is dead, before the commit or right behind it."""
         self.commits += 1
-        self._message(node.name, self.commits)
+        alarm = self.alarms.get((node.name, self.commits))
+        if alarm is None or not self.is_working or self.app is None:
+            return
+        self.loop.call_soon(alarm.set, context=self.loop.world.context)
+        if self.commits % 2:
+            self.note("fault", "killed before a commit")
+            raise Killed
 
     def _message(self, name: str, count: int) -> None:
         alarm = self.alarms.get((name, count))
@@ -563,10 +573,14 @@ class Simulation:
             self.problem("the world did nothing")
 
     def _judge_order(self) -> None:
-        """Of an ordered subscription, messages with one key come first in the order in which they were taken."""
-        first: dict[str, int] = {}
-        for place, reception in enumerate(self.history.receptions):
-            first.setdefault(reception.id, place)
+        """Of an ordered subscription, messages with one key are handed out one at a time, and in the order in which
+        they were acknowledged to their publisher."""
+        first: dict[str, float] = {}
+        done: dict[str, float] = {}
+        for reception in self.history.receptions:
+            first.setdefault(reception.id, reception.since)
+            if reception.until is not None and reception.settled in (Settled.ACKED, Settled.UNCLEAR):
+                done.setdefault(reception.id, reception.until)
         for index, (route, order, id, began, _) in enumerate(self.told):
             if not self.world.routes[route].ordered:
                 continue
@@ -575,10 +589,9 @@ class Simulation:
                     (earlier_route, earlier_order) == (route, order)
                     and answered <= began
                     and id in first
-                    and earlier in first
-                    and first[earlier] > first[id]
+                    and first[id] < done.get(earlier, float("inf"))
                 ):
-                    self.problem(f"{earlier} came after {id}, which was published later with the same key")
+                    self.problem(f"{id} was handed out before {earlier}, published before it with its key, was done")
 
     def _judge_failures(self, node: Node) -> None:
         for context in node.failures:
