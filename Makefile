@@ -19,7 +19,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
+.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack simulate fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -75,6 +75,9 @@ test-deploy: $(STAMP)  ## the chart over many values, and its manifests as proce
 chaos: $(STAMP)  ## all 34 experiments, and the table; CHAOS="F01 F18" for some, FORM=--full in full, SEED=7
 	@tests/servers/install.sh
 	@exec $(BIN)/python -m tests.chaos $(CHAOS) $(FORM) $(if $(SEED),--seed $(SEED))
+
+simulate: $(STAMP)  ## worlds under virtual time, each from its seed; WORLDS=1000 FIRST=1 for others
+	@exec $(BIN)/python -m tests.simulation --worlds $(or $(WORLDS),200) --first $(or $(FIRST),1)
 
 faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
 	@tests/servers/install.sh

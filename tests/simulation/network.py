@@ -308,7 +308,9 @@ class Transport(asyncio.Transport):
         """Have what is under way arrive in its time. Runs at the other end, which it arrives at."""
         if self._timer is None and self._sent:
             other = self.other
-            self._timer = self._loop.call_at(max(self._loop.now, self._sent[0][1]), self._arrive, context=other._context)
+            self._timer = self._loop.call_at(
+                max(self._loop.now, self._sent[0][1]), self._arrive, context=other._context
+            )
 
     def _arrive(self) -> None:
         self._timer = None

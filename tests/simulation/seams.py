@@ -163,9 +163,7 @@ class Seams:
             stack.enter_context(
                 replaced(clock, now=loop.wall, now_ns=loop.wall_ns, monotonic=loop.time, block=self._block)
             )
-            stack.enter_context(
-                replaced(ids, random_bytes=self.ids_chance.randbytes, fraction=self.ids_chance.random)
-            )
+            stack.enter_context(replaced(ids, random_bytes=self.ids_chance.randbytes, fraction=self.ids_chance.random))
             stack.enter_context(
                 replaced(threads, run=self._run, submit=self.submit, pool=self._pool, start=self._start)
             )

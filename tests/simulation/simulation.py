@@ -198,8 +198,13 @@ class Simulation:
             settings[f"brokers.{name}.heartbeat"] = 4.0
         for route in self.world.routes:
             where = f"subscriptions.{route.name}"
-            settings[f"{where}.broker"] = route.broker
-            settings[f"{where}.queue"] = route.name
+            settings[f"{where}.broker"] = route.end
+            settings[f"{where}.queue"] = route.last
+            if route.target:
+                bridge = f"bridges.{route.name}"
+                settings[f"{bridge}.source"] = {"broker": route.broker, "queue": route.name}
+                settings[f"{bridge}.target"] = {"broker": route.target, "routing_key": route.last}
+                settings[f"{bridge}.acknowledge"] = route.acknowledge
             settings[f"{where}.lease"] = route.lease
             settings[f"{where}.ack_deadline_seconds"] = 10
             if route.ordered:
@@ -210,11 +215,18 @@ class Simulation:
         sqlite_ledger(self.folder)
         for number, name in enumerate(self.world.brokers):
             self.brokers[name] = broker = FarBroker(
-                name, BROKER_PORT + number, self.loop, self.network, random.Random(f"{name} {self.world.seed}"), self.note
+                name,
+                BROKER_PORT + number,
+                self.loop,
+                self.network,
+                random.Random(f"{name} {self.world.seed}"),
+                self.note,
             )
             await broker.start()
         for route in self.world.routes:
             self.brokers[route.broker].declare(route.name)
+            if route.target:
+                self.brokers[route.target].declare(route.last)
         await self._start_gateway()
         self.commits, self.is_working = 0, True
         producers: dict[int, list[Publish]] = {}
@@ -307,6 +319,7 @@ class Simulation:
         alarm = self.alarms.get((node.name, self.commits))
         if alarm is None or not self.is_working or self.app is None:
             return
+        del self.alarms[node.name, self.commits]
         self.loop.call_soon(alarm.set, context=self.loop.world.context)
         if self.commits % 2:
             self.note("fault", "killed before a commit")
@@ -323,6 +336,7 @@ class Simulation:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.alarms[target, int(fault.at)].wait()
+            self.alarms.pop((target, int(fault.at)), None)
             kind = kind.partition(" ")[0]
         else:
             await asyncio.sleep(fault.at)
@@ -371,9 +385,7 @@ class Simulation:
             text = f"{id} ".ljust(publish.size, "x")
             properties = {"message_id": id, "correlation_id": order, "delivery_mode": 2}
             self.history.attempt(id, digest(text.encode(), properties, {}))
-            messages.append(
-                {"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties}
-            )
+            messages.append({"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties})
         ids = [message["properties"]["message_id"] for message in messages]  # type: ignore[index]
         body = messages[0] if publish.count == 1 else {"messages": messages}
         headers = {"idempotency-key": f"k{publish.number}"} if publish.keyed else {}
@@ -535,7 +547,9 @@ class Simulation:
         self.history.drained = True
 
     def _left(self) -> list[str]:
-        left = [f"{name}.{queue} {count}" for name, each in self.brokers.items() for queue, count in each.ready().items()]
+        left = [
+            f"{name}.{queue} {count}" for name, each in self.brokers.items() for queue, count in each.ready().items()
+        ]
         for name, broker in self.brokers.items():
             for connection in broker.server.broker.connections.values():
                 for channel in connection.channels.values():

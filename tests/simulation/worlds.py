@@ -18,6 +18,20 @@ class Route:
     """Where it is published."""
     lease: str
     ordered: bool
+    target: str = ""
+    """The broker that a bridge moves it to, where its consumer waits; empty: there is no bridge."""
+    acknowledge: str = "on-confirm"
+    """When the bridge tells its source."""
+
+    @property
+    def end(self) -> str:
+        """The broker that it is consumed from."""
+        return self.target or self.broker
+
+    @property
+    def last(self) -> str:
+        """The queue that it is consumed from."""
+        return f"{self.name}.end" if self.target else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,9 @@ class World:
         return replace(self, **changes)
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, slowness {self.slowness}, ledger {self.ledger_seconds} s, consumers {self.consumers}"]
+        lines = [
+            f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, slowness {self.slowness}, ledger {self.ledger_seconds} s, consumers {self.consumers}"
+        ]
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
         lines += [f"  {fault}" for fault in self.faults]
@@ -91,7 +107,12 @@ def draw(seed: int) -> World:
     for number in range(rng.choice((1, 1, 2))):
         lease = rng.choice(("broker", "ledger"))
         ordered = lease == "ledger" and rng.random() < 0.5
-        routes.append(Route(f"q{number}", rng.choice(sorted(brokers)), lease, ordered))
+        broker, target, acknowledge = rng.choice(sorted(brokers)), "", "on-confirm"
+        if not ordered and rng.random() < 0.4:
+            target = rng.choice(sorted(brokers))
+            if brokers[target] == "0-10" and rng.random() < 0.5:
+                acknowledge = "dtx"
+        routes.append(Route(f"q{number}", broker, lease, ordered, target, acknowledge))
     publishes = []
     for number in range(rng.randint(3, 14)):
         publishes.append(
@@ -130,7 +151,9 @@ def draw(seed: int) -> World:
         elif kind == "part":
             faults.append(Fault(at, kind, broker, "gateway", round(rng.choice((0.1, 1.0, 12.0)) * rng.random(), 4)))
         elif kind == "pause":
-            faults.append(Fault(at, kind, rng.choice(names), "", round(rng.choice((0.05, 2.0, 12.0)) * rng.random(), 4)))
+            faults.append(
+                Fault(at, kind, rng.choice(names), "", round(rng.choice((0.05, 2.0, 12.0)) * rng.random(), 4))
+            )
         else:
             faults.append(Fault(at, kind, "gateway", "", round(rng.choice((0.05, 1.0)) * rng.random(), 4)))
     return World(
