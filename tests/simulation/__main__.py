@@ -67,9 +67,8 @@ def run(options: argparse.Namespace) -> int:
         if time.monotonic() - began > options.seconds:
             break
     seconds, cpu = time.monotonic() - began, time.process_time() - used
-    print(
-        f"{count} worlds in {seconds:.1f} s, {cpu:.1f} s of CPU: {count / cpu:.1f} a second of one core; failed: {failed or 'none'}"
-    )
+    speed = f"{cpu:.1f} s of CPU: {count / cpu:.1f} a second of one core"
+    print(f"{count} worlds in {seconds:.1f} s, {speed}; failed: {failed or 'none'}")
     print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
     return 1 if failed else 0
 

@@ -552,9 +552,11 @@ class Simulation:
         ]
         for name, broker in self.brokers.items():
             for connection in broker.server.broker.connections.values():
-                for channel in connection.channels.values():
-                    if channel.unsettled:
-                        left.append(f"{name} unsettled {len(channel.unsettled)}")
+                left += [
+                    f"{name} unsettled {len(channel.unsettled)}"
+                    for channel in connection.channels.values()
+                    if channel.unsettled
+                ]
         if not left:
             left += self._rows("deliveries", "obligations", "outbox")
         return left
@@ -563,10 +565,14 @@ class Simulation:
         """Tables of the ledger that are not empty."""
         connection = sqlite3.connect(self.folder / "ledger.db")
         try:
-            counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}  # noqa: S608
+            counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
             if "obligations" in counts:  # what is parked waits for its caller
                 (counts["obligations"],) = connection.execute(
                     "SELECT count(*) FROM obligations WHERE status = 'pending'"
+                ).fetchone()
+            if "branches" in counts:  # one that is only begun holds nothing
+                (counts["branches"],) = connection.execute(
+                    "SELECT count(*) FROM branches WHERE status <> 'begun'"
                 ).fetchone()
             return [f"{count} rows of {table}" for table, count in counts.items() if count]
         finally:

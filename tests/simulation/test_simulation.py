@@ -12,7 +12,14 @@ import pytest
 from tests.simulation.defects import DEFECTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = {}
+SEEDS = {
+    "a publish is answered before its confirm": (7, "lost"),
+    "a delivery is acknowledged before the ledger's commit": (31, "lost"),
+    "what is sent again has no mark": (15, "out in two leases at once"),
+    "the answer under a key is forgotten": (5, "repeats without a mark"),
+    "what is in doubt is not taken over": (261, "rows of obligations"),
+    "messages with a key are handed out in any order": (54, "published before it with its key"),
+}
 """Defect -> a seed whose world shows it, and a word of the problem."""
 
 
@@ -24,9 +31,9 @@ def simulation(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_worlds_hold_what_the_gateway_promises() -> None:
-    done = simulation("--worlds", "40", "--shrink", "0")
+    done = simulation("--first", "40", "--worlds", "25", "--shrink", "0")
     assert done.returncode == 0, done.stdout[-10_000:]
-    assert "40 worlds" in done.stdout
+    assert "25 worlds" in done.stdout
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

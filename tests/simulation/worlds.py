@@ -91,7 +91,8 @@ class World:
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, slowness {self.slowness}, ledger {self.ledger_seconds} s, consumers {self.consumers}"
+            f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, consumers {self.consumers}",
+            f"  slowness {self.slowness}, split {self.split}, clumsy {self.clumsy}, ledger {self.ledger_seconds} s",
         ]
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
@@ -113,21 +114,20 @@ def draw(seed: int) -> World:
             if brokers[target] == "0-10" and rng.random() < 0.5:
                 acknowledge = "dtx"
         routes.append(Route(f"q{number}", broker, lease, ordered, target, acknowledge))
-    publishes = []
-    for number in range(rng.randint(3, 14)):
-        publishes.append(
-            Publish(
-                number=number,
-                route=rng.randrange(len(routes)),
-                producer=rng.randrange(3),
-                keyed=rng.random() < 0.6,
-                count=rng.choice((1, 1, 1, 3)),
-                order=rng.randrange(2),
-                pause=rng.choice((0.0, 0.0, 0.05, 0.3)) * rng.random(),
-                hang_up=rng.choice((0.001, 0.003, 0.01)) * rng.random() * 2 if rng.random() < 0.15 else None,
-                size=rng.choice((10, 10, 200, 5_000)),
-            )
+    publishes = [
+        Publish(
+            number=number,
+            route=rng.randrange(len(routes)),
+            producer=rng.randrange(3),
+            keyed=rng.random() < 0.6,
+            count=rng.choice((1, 1, 1, 3)),
+            order=rng.randrange(2),
+            pause=rng.choice((0.0, 0.0, 0.05, 0.3)) * rng.random(),
+            hang_up=rng.choice((0.001, 0.003, 0.01)) * rng.random() * 2 if rng.random() < 0.15 else None,
+            size=rng.choice((10, 10, 200, 5_000)),
         )
+        for number in range(rng.randint(3, 14))
+    ]
     faults = []
     names = [*brokers, "gateway"]
     for _ in range(rng.choice((0, 1, 2, 2, 3, 4))):
