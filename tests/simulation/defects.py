@@ -10,14 +10,14 @@ from unittest import mock
 from gateway.core import in_doubt, intake, publishing
 from gateway.core.fetching import settle
 from gateway.ledger import Ledger
-from gateway.ledger.deliveries import Deliveries
+from gateway.ledger.deliveries import DeliveryStore
 from gateway.operations import Settlement
 
 
 async def _early(self: Any, upstream: Any, exchange: str, messages: Any, futures: Any) -> list[Any]:
     for future in futures:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return [publishing.Published(item.text, resent=item.resent, durable=True) for item in messages]
+    return [publishing.PublishOutcome(item.text, resent=item.resent, durable=True) for item in messages]
 
 
 async def _acknowledge_first(self: Any, parts: Any) -> None:
@@ -34,16 +34,16 @@ async def _unordered(self: Any, *arguments: Any, ordered: bool = False, **option
     return await CLAIM(self, *arguments, ordered=False, **options)
 
 
-WRITE: Final = intake.Batch.write
-CLAIM: Final = Deliveries.claim
+WRITE: Final = intake.IntakeBatch.write
+CLAIM: Final = DeliveryStore.claim
 
 DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a publish is answered before its confirm": (publishing.Publisher, "outcomes", _early),
-    "a delivery is acknowledged before the ledger's commit": (intake.Batch, "write", _acknowledge_first),
+    "a delivery is acknowledged before the ledger's commit": (intake.IntakeBatch, "write", _acknowledge_first),
     "what is sent again has no mark": (publishing, "RESENT", {}),
     "the answer under a key is forgotten": (Ledger, "finish_key", _forget_answer),
     "what is in doubt is not taken over": (in_doubt.InDoubt, "resolve_soon", lambda self: None),
-    "messages with a key are handed out in any order": (Deliveries, "claim", _unordered),
+    "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
 
