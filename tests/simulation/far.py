@@ -104,6 +104,7 @@ class _Nobody:
     """Who declares queues for the world."""
 
     durable_exclusive_stays = True
+    declared = None
 
     def __init__(self) -> None:
         self.owned: dict[Any, None] = {}
