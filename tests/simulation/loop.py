@@ -14,6 +14,7 @@ import asyncio
 import heapq
 import itertools
 import random
+import weakref
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -31,6 +32,8 @@ STILL_MAX: Final = 100_000
 STEP_SHARE: Final = 0.2
 """After this share of the turns a little time passes."""
 STEP_SECONDS: Final = 0.0001
+TASKS_KEPT: Final = 64
+"""After so many tasks those that have ended are forgotten."""
 
 
 class SimulationError(Exception):
@@ -41,18 +44,18 @@ class Node:
     """One simulated process."""
 
     __slots__ = (
-        "alive", "context", "failures", "handler", "is_queued", "name", "paused_until", "ready", "tasks",
+        "_tasks", "alive", "context", "failures", "handler", "is_queued", "name", "paused_until", "ready",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.ready: deque[events.Handle] = deque()
+        self.ready: deque[SimHandle] = deque()
         self.paused_until = 0.0
         self.handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self.failures: list[dict[str, Any]] = []
         """What was reported to the exception handler."""
-        self.tasks: dict[int, SimTask] = {}
+        self._tasks: list[weakref.ref[SimTask]] = []
         self.is_queued = False
         """It is among those that may run next."""
         self.context: Context = copy_context()
@@ -61,8 +64,62 @@ class Node:
     def __repr__(self) -> str:
         return self.name
 
+    def add(self, task: SimTask) -> None:
+        """One of its tasks has begun. It is not held: a task that failed says so when nobody holds it any more."""
+        tasks = self._tasks
+        tasks.append(weakref.ref(task))
+        if len(tasks) % TASKS_KEPT == 0:
+            self._tasks = [each for each in tasks if (found := each()) is not None and not found.done()]
+
+    @property
+    def tasks(self) -> list[SimTask]:
+        """Its tasks that have not ended, the oldest first."""
+        return [task for each in self._tasks if (task := each()) is not None and not task.done()]
+
 
 NODE: Final[ContextVar[Node]] = ContextVar("node")
+
+
+class SimHandle(events.Handle):
+    """A callback, and the node that it belongs to."""
+
+    __slots__ = ("node",)
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+        self.node: Node = self._context.get(NODE) or loop.world
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
+class SimTimer(SimHandle):
+    """The same at a time."""
+
+    __slots__ = ("_when",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: Context | None,
+    ) -> None:
+        super().__init__(callback, args, loop, context)
+        self._when = when
+
+    def when(self) -> float:
+        """When it is due."""
+        return self._when
 
 
 class SimTask(asyncio.Task[Any]):
@@ -97,7 +154,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """What belongs to killed nodes: its destructors must not run before the world has ended."""
         self._numbers = itertools.count(1)
         self._runnable: list[Node] = []
-        self._timers: list[tuple[float, float, int, events.TimerHandle]] = []
+        self._timers: list[tuple[float, float, int, SimTimer]] = []
         self.deadline = float("inf")
         """A world that lasts longer than this is an error."""
         self.set_task_factory(self._make_task)
@@ -115,39 +172,30 @@ class SimLoop(asyncio.BaseEventLoop):
         """The same in nanoseconds."""
         return int(self.wall() * 1e6) * 1000
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> events.Handle:
-        handle = events.Handle(callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
+        handle = SimHandle(callback, args, self, context)
         self._push(handle)
         return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> events.Handle:
+    ) -> SimHandle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> events.TimerHandle:
+    ) -> SimTimer:
         return self.call_at(self.now + max(delay, 0.0), callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> events.TimerHandle:
-        handle = events.TimerHandle(when, callback, args, self, context)
-        number = next(self._numbers)
-        handle._scheduled = True  # type: ignore[attr-defined]
-        heapq.heappush(self._timers, (when, self.chance.random(), number, handle))
+    ) -> SimTimer:
+        handle = SimTimer(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, self.chance.random(), next(self._numbers), handle))
         return handle
 
-    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """It is skipped when its time comes."""
-
-    def node_of(self, handle: events.Handle) -> Node:
-        """The node that a callback belongs to."""
-        return handle._context.get(NODE) or self.world  # type: ignore[attr-defined,no-any-return]
-
-    def _push(self, handle: events.Handle) -> None:
-        node = handle._context.get(NODE) or self.world  # type: ignore[attr-defined]
+    def _push(self, handle: SimHandle) -> None:
+        node = handle.node
         if node.alive:
             node.ready.append(handle)
             if not node.is_queued:
@@ -160,7 +208,7 @@ class SimLoop(asyncio.BaseEventLoop):
         timers = self._timers
         while timers and timers[0][0] <= self.now:
             handle = heapq.heappop(timers)[3]
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 self._push(handle)
 
     def _run_once(self) -> None:
@@ -184,9 +232,9 @@ class SimLoop(asyncio.BaseEventLoop):
             ready = node.ready
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
+                if not handle._cancelled:
                     self.steps += 1
-                    handle._run()  # type: ignore[attr-defined]
+                    handle._run()
                     if not node.alive or self._stopping:  # type: ignore[attr-defined]
                         break
             self.still += 1
@@ -204,7 +252,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Nothing can run now: let time pass."""
         waits = [node.paused_until for node in self._runnable]
         timers = self._timers
-        while timers and timers[0][3]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][3]._cancelled:
             heapq.heappop(timers)
         if timers:
             waits.append(timers[0][0])
@@ -226,9 +274,9 @@ class SimLoop(asyncio.BaseEventLoop):
         """End a node between two callbacks. Nothing of it runs any more, and nothing of it is cleaned up."""
         node.alive = False
         self.kept.extend(node.ready)
-        self.kept.extend(node.tasks.values())
+        self.kept.extend(node.tasks)
         for _, _, _, handle in self._timers:
-            if self.node_of(handle) is node and not handle._cancelled:  # type: ignore[attr-defined]
+            if handle.node is node and not handle._cancelled:
                 self.kept.append(copy_handle(handle))
                 handle.cancel()
         node.ready.clear()
@@ -241,21 +289,20 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers.clear()
         self._runnable.clear()
 
-    def timers_of(self, node: Node) -> list[events.TimerHandle]:
+    def timers_of(self, node: Node) -> list[SimTimer]:
         """The timers that a node has set."""
         return [
             handle
             for _, _, _, handle in self._timers
-            if not handle._cancelled and self.node_of(handle) is node  # type: ignore[attr-defined]
+            if not handle._cancelled and handle.node is node
         ]
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> SimTask:
         task = SimTask(work, loop=self, **options)
-        task.number = number = next(self._numbers)
+        task.number = next(self._numbers)
         context = options.get("context")
         node = (context.get(NODE) if context is not None else NODE.get(None)) or self.world
-        node.tasks[number] = task
-        task.add_done_callback(lambda done: node.tasks.pop(number, None))
+        node.add(task)
         return task
 
     def create_future(self) -> SimFuture:
@@ -288,6 +335,6 @@ class SimLoop(asyncio.BaseEventLoop):
         """No signals come."""
 
 
-def copy_handle(handle: events.Handle) -> tuple[Any, ...]:
+def copy_handle(handle: SimHandle) -> tuple[Any, ...]:
     """What a handle holds, which it forgets when it is cancelled."""
-    return (handle._callback, handle._args, handle._context)  # type: ignore[attr-defined]
+    return (handle._callback, handle._args, handle._context)

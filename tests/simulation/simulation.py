@@ -25,7 +25,7 @@ from gateway.errors import GatewayError
 from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger
-from tests.simulation.callers import request
+from tests.simulation.callers import Caller
 from tests.simulation.far import FarBroker
 from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
 from tests.simulation.network import Cut, Network
@@ -42,6 +42,14 @@ PATIENCE: Final = 40.0
 DRAIN: Final = 150.0
 """How long the last messages may take once nothing goes wrong any more, in seconds."""
 FOLDER: Final = "/dev/shm"
+OPEN_WORK: Final = """
+    SELECT 'deliveries', count(*) FROM deliveries
+    UNION ALL SELECT 'obligations', count(*) FROM obligations WHERE status = 'pending'
+    UNION ALL SELECT 'outbox', count(*) FROM outbox
+    UNION ALL SELECT 'branches', count(*) FROM branches WHERE status <> 'begun'
+"""
+"""What must be empty in the end. An obligation that is parked waits for its caller, and a branch that has only begun
+holds nothing."""
 _OUTCOMES: Final = {"not_sent": Outcome.NOT_TAKEN, "refused": Outcome.NOT_TAKEN, "unknown": Outcome.UNKNOWN}
 
 
@@ -146,7 +154,7 @@ class Simulation:
             tasks = [each for each in loop.kept if isinstance(each, SimTask)]
             for node in self._nodes():
                 node.alive = False
-                tasks += node.tasks.values()
+                tasks += node.tasks
             for task in tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
@@ -168,7 +176,7 @@ class Simulation:
         return [self.loop.world, self.gateway, *(each.node for each in self.brokers.values())]
 
     def _stuck(self) -> list[str]:
-        return [f"{task.get_name()}: {task.get_coro()}" for task in self.loop.world.tasks.values()][:5]
+        return [f"{task.get_name()}: {task.get_coro()}" for task in self.loop.world.tasks][:5]
 
     def note(self, kind: str, *words: object) -> None:
         """Write a line of the trace."""
@@ -247,7 +255,9 @@ class Simulation:
         self.note("world", "published")
         await self._drain()
         drained.set()
-        await asyncio.gather(*consumers)
+        for consumer in consumers:  # they wait for messages that do not come
+            consumer.cancel()
+        await asyncio.wait(consumers)
         await self._stop_gateway()
         self._judge()
 
@@ -273,7 +283,7 @@ class Simulation:
 
         async def serve() -> None:
             try:
-                async with running(self._config()) as app:
+                async with running(self._config(), migrate=False) as app:
                     up.set_result(app)
                     await stop.wait()
             except Exception as error:
@@ -286,18 +296,18 @@ class Simulation:
         self.note("gateway", "up")
 
     async def _stop_gateway(self) -> None:
-        node, network = self.gateway, self.network
+        node = self.gateway
         self.stop.set()
         await asyncio.wait([self._serving], timeout=60)
         if not self._serving.done():
-            self.problem("the gateway does not stop", *(task.get_name() for task in node.tasks.values()))
+            self.problem("the gateway does not stop", *(task.get_name() for task in node.tasks))
             return
         if error := self._serving.exception():
             self.problem(f"the gateway ended with {error!r}")
-        await asyncio.sleep(5.0)  # far ends notice, and timers that only abort a stream are over
+        until = self.loop.now + 5.0  # far ends notice, and timers that only abort a stream are over
+        while self.loop.now < until and self._leaks(node):
+            await asyncio.sleep(0.2)
         self._judge_leaks(node)
-        if transports := network.of(node):
-            self.problem("connections left", *(f"to {each.port}" for each in transports))
         self.note("gateway", "stopped")
 
     async def _kill(self, seconds: float) -> None:
@@ -372,11 +382,13 @@ class Simulation:
     # ------------------------------------------------------------------------------------------- producers
 
     async def _produce(self, publishes: list[Publish]) -> None:
+        caller = Caller(HTTP_PORT)
         for publish in publishes:
             await asyncio.sleep(publish.pause)
-            await self._publish(publish)
+            await self._publish(caller, publish)
+        caller.close()
 
-    async def _publish(self, publish: Publish) -> None:
+    async def _publish(self, caller: Caller, publish: Publish) -> None:
         route = self.world.routes[publish.route]
         order = f"{publish.producer}-{publish.order}"
         messages = []
@@ -395,7 +407,7 @@ class Simulation:
         self.note("publish", *ids, "to", route.name, "keyed" if publish.keyed else "")
         while True:
             try:
-                answer = await request(HTTP_PORT, "POST", path, body, headers, WITHIN, hang_up)
+                answer = await caller.request("POST", path, body, headers, WITHIN, hang_up)
             except NotSent:
                 pass
             except NoAnswer as error:
@@ -450,6 +462,7 @@ class Simulation:
     async def _consume(self, route: Route, number: int, drained: asyncio.Event) -> None:
         chance = random.Random(f"{self.world.seed} consumer {route.name} {number}")
         path = f"/v1/subscriptions/{route.name}"
+        caller = Caller(HTTP_PORT)
         while not drained.is_set():
             is_clumsy = not self.calm and chance.random() < self.world.clumsy
             hang_up = 0.02 * chance.random() if is_clumsy else None
@@ -457,7 +470,7 @@ class Simulation:
             if self.calm:
                 question["wait"] = 3.0
             try:
-                answer = await request(HTTP_PORT, "POST", f"{path}:pull", question, {}, WITHIN, hang_up)
+                answer = await caller.request("POST", f"{path}:pull", question, {}, WITHIN, hang_up)
             except NotSent:
                 await asyncio.sleep(0.1)
                 continue
@@ -478,8 +491,9 @@ class Simulation:
             await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 0.2)))
             back = [each for each in held if not each[1].marked and chance.random() < 0.05]
             kept = [each for each in held if each not in back]
-            await self._tell(path, "acknowledge", kept, Settled.ACKED, chance)
-            await self._tell(path, "release", back, Settled.RELEASED, chance)
+            await self._tell(caller, path, "acknowledge", kept, Settled.ACKED, chance)
+            await self._tell(caller, path, "release", back, Settled.RELEASED, chance)
+        caller.close()
 
     def _received(self, item: dict[str, Any], route: Route) -> Reception:
         message = item["message"]
@@ -499,7 +513,7 @@ class Simulation:
         return self.history.receive(reception)
 
     async def _tell(
-        self, path: str, verb: str, held: list[tuple[str, Reception]], success: Settled, chance: random.Random
+        self, caller: Caller, path: str, verb: str, held: list[tuple[str, Reception]], success: Settled, chance: random.Random
     ) -> None:
         if not held:
             return
@@ -510,7 +524,7 @@ class Simulation:
         names = [reception.id for _, reception in held]
         try:
             body = {"ack_ids": [ack_id for ack_id, _ in held]}
-            answer = await request(HTTP_PORT, "POST", f"{path}:{verb}", body, {}, WITHIN, hang_up)
+            answer = await caller.request("POST", f"{path}:{verb}", body, {}, WITHIN, hang_up)
         except NotSent:
             return
         except NoAnswer as error:
@@ -558,25 +572,17 @@ class Simulation:
                     if channel.unsettled
                 ]
         if not left:
-            left += self._rows("deliveries", "obligations", "outbox")
+            left += self._rows()
         return left
 
-    def _rows(self, *tables: str) -> list[str]:
-        """Tables of the ledger that are not empty."""
+    def _rows(self) -> list[str]:
+        """Tables of the ledger that hold open work."""
         connection = sqlite3.connect(self.folder / "ledger.db")
         try:
-            counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
-            if "obligations" in counts:  # what is parked waits for its caller
-                (counts["obligations"],) = connection.execute(
-                    "SELECT count(*) FROM obligations WHERE status = 'pending'"
-                ).fetchone()
-            if "branches" in counts:  # one that is only begun holds nothing
-                (counts["branches"],) = connection.execute(
-                    "SELECT count(*) FROM branches WHERE status <> 'begun'"
-                ).fetchone()
-            return [f"{count} rows of {table}" for table, count in counts.items() if count]
+            counts = connection.execute(OPEN_WORK).fetchall()
         finally:
             connection.close()
+        return [f"{count} rows of {table}" for table, count in counts if count]
 
     def _judge(self) -> None:
         if not self.history.drained:
@@ -587,7 +593,7 @@ class Simulation:
         self.result.counts["duplicated"] = verdict.duplicated
         self.result.problems += verdict.problems
         self._judge_order()
-        for left in self._rows("obligations", "deliveries", "branches", "outbox"):
+        for left in self._rows():
             self.problem(f"in doubt after recovery: {left}")
         if not self.result.counts["publish"]:
             self.problem("the world did nothing")
@@ -619,15 +625,19 @@ class Simulation:
             text = "".join(traceback.format_exception(error)[-4:]) if error is not None else ""
             self.problem(f"a failure in {node}: {context.get('message')} {error!r} {text}")
 
+    def _leaks(self, node: Node) -> list[str]:
+        """What a gateway that has stopped has left."""
+        leaks = [f"task {task.get_name()} of {node} left" for task in node.tasks]
+        leaks += [f"timer {timer} of {node} left" for timer in self.loop.timers_of(node)]
+        leaks += [f"connection of {node} to {each.port} left" for each in self.network.of(node)]
+        for broker in self.brokers.values():
+            if count := len(broker.server.broker.connections):
+                leaks.append(f"{count} connections left at {broker.name}")
+        return leaks
+
     def _judge_leaks(self, node: Node) -> None:
         self._judge_failures(node)
-        if node.tasks:
-            self.problem(f"tasks of {node} left", *(task.get_name() for task in node.tasks.values()))
-        if timers := self.loop.timers_of(node):
-            self.problem(f"timers of {node} left", *timers)
-        for broker in self.brokers.values():
-            if broker.server.broker.connections:
-                self.problem(f"connections left at {broker.name}", len(broker.server.broker.connections))
+        self.result.problems += self._leaks(node)
 
 
 def simulate(world: World) -> Result:
