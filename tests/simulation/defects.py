@@ -12,6 +12,7 @@ from gateway.core.fetching import settle
 from gateway.ledger import Ledger
 from gateway.ledger.deliveries import DeliveryStore
 from gateway.operations import Settlement
+from gateway.upstreams.branches import BranchLane
 
 
 async def _early(self: Any, upstream: Any, exchange: str, messages: Any, futures: Any) -> list[Any]:
@@ -34,6 +35,10 @@ async def _unordered(self: Any, *arguments: Any, ordered: bool = False, **option
     return await CLAIM(self, *arguments, ordered=False, **options)
 
 
+async def _nothing(*_: Any) -> None:
+    """Do nothing."""
+
+
 WRITE: Final = intake.IntakeBatch.write
 CLAIM: Final = DeliveryStore.claim
 
@@ -43,6 +48,8 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "what is sent again has no mark": (publishing, "RESENT", {}),
     "the answer under a key is forgotten": (Ledger, "finish_key", _forget_answer),
     "what is in doubt is not taken over": (in_doubt.InDoubt, "resolve_soon", lambda self: None),
+    "a branch is prepared before its confirms are there": (BranchLane, "confirmed", _nothing),
+    "an outcome that was not recorded is forgotten": (publishing.Publisher, "_record_late", _nothing),
     "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""

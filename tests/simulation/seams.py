@@ -305,8 +305,8 @@ def _noted(self: Seams, original: Callable[..., bool]) -> Callable[..., bool]:
 
     def publish(queue: Any, envelope: Any, now: float, promised: bool = False) -> bool:
         entered = ENTERED.get(NODE.get().name)
-        if entered is not None:
-            entered.setdefault(envelope, (now, envelope.publisher))
+        if entered is not None:  # what a prepared branch holds was durable before
+            entered.setdefault(envelope, (-1.0 if promised else now, envelope.publisher))
             on_message(NODE.get().name, len(entered))
         return original(queue, envelope, now, promised)
 

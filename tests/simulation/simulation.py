@@ -358,7 +358,7 @@ class Simulation:
             self.note("fault", "cut", target, fault.other, f"after {amount:.0f} octets")
             cut = Cut(target, fault.other, int(amount))
             self.network.cuts.append(cut)
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(1.0)
             if cut in self.network.cuts:
                 self.network.cuts.remove(cut)
         elif kind == "part":
@@ -466,7 +466,7 @@ class Simulation:
         while not drained.is_set():
             is_clumsy = not self.calm and chance.random() < self.world.clumsy
             hang_up = 0.02 * chance.random() if is_clumsy else None
-            question = {"max_messages": chance.choice((1, 3, 10)), "wait": chance.choice((0.0, 0.05, 0.5, 3.0))}
+            question = {"max_messages": chance.choice((1, 3, 10)), "wait": chance.choice((0.0, 0.1, 3.0, 3.0))}
             if self.calm:
                 question["wait"] = 3.0
             try:
@@ -485,7 +485,7 @@ class Simulation:
             messages = answer.json()["messages"]
             if not messages:
                 if not question["wait"]:
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.1)
                 continue
             held = [(item["ack_id"], self._received(item, route)) for item in messages]
             await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 0.2)))
