@@ -291,11 +291,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def timers_of(self, node: Node) -> list[SimTimer]:
         """The timers that a node has set."""
-        return [
-            handle
-            for _, _, _, handle in self._timers
-            if not handle._cancelled and handle.node is node
-        ]
+        return [handle for _, _, _, handle in self._timers if not handle._cancelled and handle.node is node]
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> SimTask:
         task = SimTask(work, loop=self, **options)

@@ -87,6 +87,11 @@ class Network:
         protocol.connection_made(near)
         return near, protocol
 
+    async def dial(self, address: Any, port: int) -> DialedSocket:
+        """Connect as :func:`gateway.outbound.dialer.dial` does. Whether somebody listens shows when it is joined."""
+        await asyncio.sleep(self.latency())
+        return DialedSocket(port)
+
     # ------------------------------------------------------------------------------------------- faults
 
     def latency(self) -> float:
@@ -154,6 +159,16 @@ class FakeSocket:
 
     def fileno(self) -> int:
         return -1
+
+
+class DialedSocket:
+    """What the gateway's calls to others' URLs go out on."""
+
+    def __init__(self, port: int) -> None:
+        self.sim_port = port
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Listener:

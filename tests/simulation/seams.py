@@ -29,6 +29,7 @@ from gateway import app, memory
 from gateway.broker import queues
 from gateway.ledger import engine, writer
 from gateway.ledger.engine import Database
+from gateway.outbound.transport import GuardedTransport
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
@@ -184,6 +185,8 @@ class Seams:
                 (asyncio.tasks._all_tasks, "add", lambda task: None),  # type: ignore[attr-defined]  # nodes know theirs
             ):
                 stack.enter_context(mock.patch.object(target, name, value, create=True))
+            named = GuardedTransport.__init__.__kwdefaults__
+            stack.enter_context(mock.patch.dict(named, {"dial": self.network.dial}))
             logging.disable(logging.CRITICAL)
             stack.callback(logging.disable, logging.NOTSET)
             SEAMS.append(self)

@@ -29,12 +29,16 @@ from tests.simulation.callers import Caller
 from tests.simulation.far import FarBroker
 from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
 from tests.simulation.network import Cut, Network
+from tests.simulation.receivers import Receiver
 from tests.simulation.seams import ENTERED, Killed, Seams
 from tests.simulation.worlds import Fault, Publish, Route, World
 
 HTTP_PORT: Final = 8_000
 OPS_PORT: Final = 8_001
 BROKER_PORT: Final = 5_001
+RECEIVER_PORT: Final = 9_000
+SCHEDULE: Final = (0.0, 0.1, 0.3, *(1.0 for _ in range(60)))
+"""When a message is pushed again, in seconds."""
 WITHIN: Final = 60.0
 """How long any request may take before it counts as hung, in seconds."""
 PATIENCE: Final = 40.0
@@ -100,6 +104,8 @@ class Simulation:
                 self.alarms[fault.target, int(fault.at)] = asyncio.Event()
         self.history = History()
         self.brokers: dict[str, FarBroker] = {}
+        self.receiver = Receiver(self.loop, random.Random(f"receiver {seed}"), world.clumsy, self._pushed, self.note)
+        self.reloads = 0
         self.gateway = Node("gateway")
         self.app: App | None = None
         self.stop = asyncio.Event()
@@ -214,7 +220,17 @@ class Simulation:
                 settings[f"{bridge}.target"] = {"broker": route.target, "routing_key": route.last}
                 settings[f"{bridge}.acknowledge"] = route.acknowledge
             settings[f"{where}.lease"] = route.lease
-            settings[f"{where}.ack_deadline_seconds"] = 10
+            settings[f"{where}.ack_deadline_seconds"] = 10 + self.reloads % 2
+            if route.push:
+                settings[f"{where}.push"] = route.name
+                endpoint = f"endpoints.{route.name}"
+                settings["outbound.allow"] = ["127.0.0.0/8"]
+                settings[f"{endpoint}.url"] = f"http://127.0.0.1:{RECEIVER_PORT}/{route.name}"
+                settings[f"{endpoint}.signing"] = []
+                settings[f"{endpoint}.schedule"] = list(SCHEDULE)
+                settings[f"{endpoint}.deadline_seconds"] = 2.0
+                settings[f"{endpoint}.breaker_open_max_seconds"] = 1.0
+                settings[f"{endpoint}.concurrency"] = 4 + self.reloads % 2
             if route.ordered:
                 settings[f"{where}.order_key"] = "property:correlation_id"
         return load(None, {}, settings)
@@ -235,6 +251,8 @@ class Simulation:
             self.brokers[route.broker].declare(route.name)
             if route.target:
                 self.brokers[route.target].declare(route.last)
+        if any(route.push for route in self.world.routes):
+            await self.network.create_server(self.receiver.protocol, "127.0.0.1", RECEIVER_PORT)
         await self._start_gateway()
         self.commits, self.is_working = 0, True
         producers: dict[int, list[Publish]] = {}
@@ -245,19 +263,24 @@ class Simulation:
         consumers = [
             self._spawn(self._consume(route, number, drained), f"consumer {route.name} {number}")
             for route in self.world.routes
+            if not route.push
             for number in range(self.world.consumers)
+        ]
+        consumers += [
+            self._spawn(self._retry(route), f"retry {route.name}") for route in self.world.routes if route.reject
         ]
         faults = [self._spawn(self._fault(fault), f"fault {fault.kind}") for fault in self.world.faults]
         await asyncio.gather(*faults)
         self.note("world", "calm")
-        self.calm = True
+        self.calm = self.receiver.calm = True
         await asyncio.gather(*work)
         self.note("world", "published")
         await self._drain()
         drained.set()
-        for consumer in consumers:  # they wait for messages that do not come
-            consumer.cancel()
-        await asyncio.wait(consumers)
+        if consumers:
+            for consumer in consumers:  # they wait for messages that do not come
+                consumer.cancel()
+            await asyncio.wait(consumers)
         await self._stop_gateway()
         self._judge()
 
@@ -283,7 +306,7 @@ class Simulation:
 
         async def serve() -> None:
             try:
-                async with running(self._config(), migrate=False) as app:
+                async with running(self._config(), migrate=False, read=self._config) as app:
                     up.set_result(app)
                     await stop.wait()
             except Exception as error:
@@ -372,6 +395,15 @@ class Simulation:
             self.note("fault", "pause", target, f"{amount:.1f} s")
             node.paused_until = self.loop.now + amount
             await asyncio.sleep(amount)
+        elif kind == "reload":
+            self.reloads += 1
+            caller = Caller(HTTP_PORT)
+            try:
+                answer = await caller.request("POST", "/v1/admin:reload", None, {}, WITHIN)
+                self.note("fault", "reload", answer.status)
+            except (NotSent, NoAnswer) as error:
+                self.note("fault", "reload", error)
+            caller.close()
         elif kind == "ledger":
             self.note("fault", "ledger fails", f"{amount:.2f} s")
             self.seams.ledgers.failing.add("gateway")
@@ -397,7 +429,8 @@ class Simulation:
             text = f"{id} ".ljust(publish.size, "x")
             properties = {"message_id": id, "correlation_id": order, "delivery_mode": 2}
             self.history.attempt(id, digest(text.encode(), properties, {}))
-            messages.append({"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties})
+            message = {"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties}
+            messages.append({**message, "delay_seconds": publish.delay} if publish.delay else message)
         ids = [message["properties"]["message_id"] for message in messages]  # type: ignore[index]
         body = messages[0] if publish.count == 1 else {"messages": messages}
         headers = {"idempotency-key": f"k{publish.number}"} if publish.keyed else {}
@@ -443,6 +476,9 @@ class Simulation:
         again = False
         for id, status, each in parts:
             self.note("publish", id, status, each.get("code", ""), "resent" if each.get("resent") else "")
+            if status == 202:
+                self.history.answer(id, Outcome.ACKNOWLEDGED, each.get("id", ""))
+                continue
             if status == 200:
                 self.history.answer(id, Outcome.ACKNOWLEDGED, each.get("id", ""), bool(each.get("resent")))
                 self.told.append((publish.route, order, id, began, self.loop.now))
@@ -491,9 +527,32 @@ class Simulation:
             await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 0.2)))
             back = [each for each in held if not each[1].marked and chance.random() < 0.05]
             kept = [each for each in held if each not in back]
+            if route.reject and not self.calm:
+                dead = [each for each in kept if chance.random() < route.reject]
+                kept = [each for each in kept if each not in dead]
+                await self._tell(caller, path, "reject", dead, Settled.RELEASED, chance)
             await self._tell(caller, path, "acknowledge", kept, Settled.ACKED, chance)
             await self._tell(caller, path, "release", back, Settled.RELEASED, chance)
         caller.close()
+
+    async def _retry(self, route: Route) -> None:
+        """Have what is dead of a subscription tried again, from time to time."""
+        caller = Caller(HTTP_PORT)
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                await caller.request("POST", "/v1/deliveries:retry", {"filter": {"subscription": route.name}})
+            except (NotSent, NoAnswer):
+                continue
+
+    def _pushed(self, name: str, item: dict[str, Any]) -> Reception:
+        """A receiver of webhooks has a message."""
+        route = next(each for each in self.world.routes if each.name == name)
+        reception = self._received(item, route)
+        reception.delivery = item["webhook_id"]
+        if route.lease == "broker":  # which delivers again at once when the link is lost, whatever is under way
+            reception.until = reception.since
+        return reception
 
     def _received(self, item: dict[str, Any], route: Route) -> Reception:
         message = item["message"]
@@ -505,7 +564,7 @@ class Simulation:
             gateway_id=message["id"],
             redelivered=item["redelivered"],
             resent=item.get("resent", False),
-            attempt=item.get("attempt") or 0,
+            attempt=item.get("delivery_attempt") or 0,
             since=self.loop.now,
         )
         marks = [name for name in ("redelivered", "resent") if getattr(reception, name)]
@@ -513,7 +572,13 @@ class Simulation:
         return self.history.receive(reception)
 
     async def _tell(
-        self, caller: Caller, path: str, verb: str, held: list[tuple[str, Reception]], success: Settled, chance: random.Random
+        self,
+        caller: Caller,
+        path: str,
+        verb: str,
+        held: list[tuple[str, Reception]],
+        success: Settled,
+        chance: random.Random,
     ) -> None:
         if not held:
             return

@@ -22,6 +22,10 @@ class Route:
     """The broker that a bridge moves it to, where its consumer waits; empty: there is no bridge."""
     acknowledge: str = "on-confirm"
     """When the bridge tells its source."""
+    push: bool = False
+    """Its messages are pushed to a receiver of webhooks."""
+    reject: float = 0.0
+    """Share of the messages that consumers reject; they are dead in the ledger until somebody retries them."""
 
     @property
     def end(self) -> str:
@@ -50,6 +54,8 @@ class Publish:
     hang_up: float | None
     """The first try is given up after so many seconds."""
     size: int
+    delay: float = 0.0
+    """Seconds after which the gateway is to publish it; 0: at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,28 @@ class World:
 
 def draw(seed: int) -> World:
     """Return the world of a seed."""
+    world = _draw(seed)
+    more = random.Random(f"more of world {seed}")
+    routes = [
+        replace(route, push=True)
+        if more.random() < 0.3
+        else replace(route, reject=0.2)
+        if route.lease == "ledger" and more.random() < 0.3
+        else route
+        for route in world.routes
+    ]
+    publishes = world.publishes
+    if more.random() < 0.3:
+        publishes = tuple(
+            replace(each, delay=more.choice((0.1, 0.5, 1.5))) if more.random() < 0.5 else each for each in publishes
+        )
+    faults = world.faults
+    if more.random() < 0.2:
+        faults = (*faults, Fault(round(more.random() * 0.6, 4), "reload", "gateway"))
+    return replace(world, routes=tuple(routes), publishes=publishes, faults=faults)
+
+
+def _draw(seed: int) -> World:
     rng = random.Random(f"world {seed}")
     brokers = {name: rng.choice(VERSIONS) for name in ("a", "b")[: rng.choice((1, 1, 2))]}
     routes = []
