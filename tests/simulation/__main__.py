@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 import time
@@ -55,10 +56,12 @@ def run(options: argparse.Namespace) -> int:
         return 1 if result.problems else 0
     used = time.process_time()
     began, counts, failed, count = time.monotonic(), Counter[str](), [], 0
+    traces = hashlib.sha256()
     for seed in range(options.first, options.first + options.worlds):
         result = simulate(draw(seed))
         count += 1
         counts += result.counts
+        traces.update(result.fingerprint.encode())
         if result.problems:
             failed.append(seed)
             show(result, options)
@@ -69,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
     seconds, cpu = time.monotonic() - began, time.process_time() - used
     speed = f"{cpu:.1f} s of CPU: {count / cpu:.1f} a second of one core"
     print(f"{count} worlds in {seconds:.1f} s, {speed}; failed: {failed or 'none'}")
+    print(f"traces {traces.hexdigest()[:16]}")
     print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
     return 1 if failed else 0
 

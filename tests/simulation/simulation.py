@@ -112,6 +112,8 @@ class Simulation:
         self.folder = Path()
         self.calm = False
         """Nothing goes wrong any more."""
+        self.rejected: set[str] = set()
+        """What consumers have rejected: it is dead until it is tried again."""
         self.told: list[tuple[int, str, str, float, float]] = []
         """Acknowledged publishes in order: route, order key, id, when it was begun, when it was answered."""
 
@@ -530,6 +532,7 @@ class Simulation:
             if route.reject and not self.calm:
                 dead = [each for each in kept if chance.random() < route.reject]
                 kept = [each for each in kept if each not in dead]
+                self.rejected.update(reception.id for _, reception in dead)
                 await self._tell(caller, path, "reject", dead, Settled.RELEASED, chance)
             await self._tell(caller, path, "acknowledge", kept, Settled.ACKED, chance)
             await self._tell(caller, path, "release", back, Settled.RELEASED, chance)
@@ -665,7 +668,7 @@ class Simulation:
 
     def _judge_order(self) -> None:
         """Of an ordered subscription, messages with one key are handed out one at a time, and in the order in which
-        they were acknowledged to their publisher."""
+        they were acknowledged to their publisher. A message that was rejected holds up no other."""
         first: dict[str, float] = {}
         done: dict[str, float] = {}
         for reception in self.history.receptions:
@@ -678,6 +681,7 @@ class Simulation:
             for earlier_route, earlier_order, earlier, _, answered in self.told[:index]:
                 if (
                     (earlier_route, earlier_order) == (route, order)
+                    and earlier not in self.rejected
                     and answered <= began
                     and id in first
                     and first[id] < done.get(earlier, float("inf"))
