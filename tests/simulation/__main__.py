@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this world, and print its trace")
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", help="run these worlds instead")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--keep-going", action="store_true", help="run on after a failure")
     parser.add_argument("--defect", default="", help="plant a defect, see tests/simulation/defects.py")
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     used = time.process_time()
     began, counts, failed, count = time.monotonic(), Counter[str](), [], 0
     traces = hashlib.sha256()
-    for seed in range(options.first, options.first + options.worlds):
+    for seed in options.seeds or range(options.first, options.first + options.worlds):
         result = simulate(draw(seed))
         count += 1
         counts += result.counts

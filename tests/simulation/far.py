@@ -65,7 +65,7 @@ class FarBroker:
         return {name: queue.ready for name, queue in self.vhost.queues.items() if queue.ready}
 
     def crash(self, seconds: float) -> asyncio.Task[None]:
-        """Crash, and be back after so many seconds."""
+        """Crash, and be back after ``seconds``."""
         return self.loop.start(self.node, self._crash(seconds), f"crash {self.name}")
 
     async def _crash(self, seconds: float) -> None:

@@ -322,7 +322,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # ------------------------------------------------------------------------------------------- not used
 
     def _process_events(self, event_list: Any) -> None:
-        """There are none."""
+        """Nothing to do: no file is watched."""
 
     def _write_to_self(self) -> None:
         """It never sleeps."""

@@ -123,7 +123,7 @@ key_of_password = cache(hashlib.pbkdf2_hmac)
 
 
 class Ledgers:
-    """What the ledgers of a world are told to do wrong."""
+    """Faults of the ledgers of a world."""
 
     def __init__(self) -> None:
         self.failing: set[str] = set()

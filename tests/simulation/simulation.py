@@ -294,7 +294,7 @@ class Simulation:
             try:
                 await self._try_to_start()
                 return
-            except GatewayError as error:  # its ledger fails, say: whoever runs it begins again
+            except GatewayError as error:  # the ledger fails, for example: start again
                 self.note("gateway", "not started:", error)
                 self.loop.kill(self.gateway)
                 self.network.gone(self.gateway)
@@ -553,7 +553,7 @@ class Simulation:
         route = next(each for each in self.world.routes if each.name == name)
         reception = self._received(item, route)
         reception.delivery = item["webhook_id"]
-        if route.lease == "broker":  # which delivers again at once when the link is lost, whatever is under way
+        if route.lease == "broker":  # which delivers again at once when the link is lost
             reception.until = reception.since
         return reception
 

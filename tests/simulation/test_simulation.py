@@ -12,28 +12,43 @@ import pytest
 from tests.simulation.defects import DEFECTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+WORLDS = 20
+"""In one process."""
 SEEDS = {
     "a publish is answered before its confirm": (7, "lost"),
-    "a delivery is acknowledged before the ledger's commit": (31, "lost"),
-    "what is sent again has no mark": (15, "out in two leases at once"),
-    "the answer under a key is forgotten": (5, "repeats without a mark"),
+    "a delivery is acknowledged before the ledger's commit": (40, "lost"),
+    "what is sent again has no mark": (9, "out in two leases at once"),
+    "the answer under a key is forgotten": (12, "repeats without a mark"),
     "what is in doubt is not taken over": (261, "rows of obligations"),
+    "a branch is prepared before its confirms are there": (46, "unsettled"),
+    "an outcome that was not recorded is forgotten": (164, "rows of obligations"),
     "messages with a key are handed out in any order": (54, "published before it with its key"),
 }
 """Defect -> a seed whose world shows it, and a word of the problem."""
+FOUND = (106, 107, 292, 308)
+"""Seeds of worlds that failed once, beyond the first ones: as a branch was prepared before its confirms were there, as
+outcomes were not recorded, and through mistakes of the simulation itself."""
 
 
 def simulation(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the simulation in a process of its own, whose hashes are not random."""
     command = [sys.executable, "-m", "tests.simulation", *arguments]
     environ = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=1_500, check=False)
 
 
-def test_worlds_hold_what_the_gateway_promises() -> None:
-    done = simulation("--first", "40", "--worlds", "25", "--shrink", "0")
+@pytest.mark.parametrize("first", range(1, 1 + 4 * WORLDS, WORLDS))
+def test_worlds_hold_what_the_gateway_promises(first: int) -> None:
+    done = simulation("--first", str(first), "--worlds", str(WORLDS), "--shrink", "0")
+    print(done.stdout)
     assert done.returncode == 0, done.stdout[-10_000:]
-    assert "25 worlds" in done.stdout
+    assert f"{WORLDS} worlds in " in done.stdout
+
+
+def test_worlds_that_failed_once() -> None:
+    done = simulation("--seeds", *map(str, FOUND), "--shrink", "0")
+    assert done.returncode == 0, done.stdout[-10_000:]
+    assert f"{len(FOUND)} worlds in " in done.stdout
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

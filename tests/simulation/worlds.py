@@ -52,7 +52,7 @@ class Publish:
     pause: float
     """Seconds before it is sent."""
     hang_up: float | None
-    """The first try is given up after so many seconds."""
+    """The first try is given up after this many seconds."""
     size: int
     delay: float = 0.0
     """Seconds after which the gateway is to publish it; 0: at once."""
