@@ -30,6 +30,8 @@ class Network:
         self.note = note
         self.listeners: dict[int, Listener] = {}
         self.transports: dict[int, Transport] = {}
+        self.leaving: list[Transport] = []
+        """Of processes that died: what they had written, and the end, are still under way."""
         self.cuts: list[Cut] = []
         self.parted: set[frozenset[str]] = set()
         self.heard: dict[str, float] = {}
@@ -109,7 +111,7 @@ class Network:
     def join(self, one: str, two: str) -> None:
         """End a partition."""
         self.parted.discard(frozenset((one, two)))
-        for transport in list(self.transports.values()):
+        for transport in [*self.transports.values(), *self.leaving]:
             transport.wake()
 
     def add(self, transport: Transport) -> None:
@@ -418,6 +420,7 @@ class Transport(asyncio.Transport):
         if not is_silent and not self._ended and self.network.chance.random() < 0.5:
             # The system sends what the process had written, and then the end.
             self._sent.append((self._loop.now, self._loop.now + self.network.latency(), None))
+            self.network.leaving.append(self)
             self.wake()
             return
         self._drop()
