@@ -619,7 +619,9 @@ class Simulation:
         """Wait until nothing is anywhere any more."""
         until = self.loop.now + DRAIN
         quiet = 0
-        while quiet < 3:
+        # A request to a silent receiver may be under way for 2 seconds, of a message that its broker has taken back.
+        enough = 10 if any(route.push for route in self.world.routes) else 3
+        while quiet < enough:
             await asyncio.sleep(0.3)
             left = self._left()
             quiet = 0 if left else quiet + 1
