@@ -648,6 +648,12 @@ class Breaks(PipelineFault):
     code = "breaks"
 
 
+class BackupRefused(GatewayError):
+    """A backup is cut off, damaged or of another version, or the ledger cannot be restored from it. Nothing changed."""
+
+    code = "backup_refused"
+
+
 class ConfigurationError(GatewayError):
     """A setting is missing or wrong. The text names it."""
 

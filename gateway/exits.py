@@ -56,6 +56,7 @@ EXIT_OF_ERROR: Mapping[type[errors.GatewayError], int] = {
     errors.FingerprintDiffers: REFUSED,
     errors.DiskFull: FULL,
     errors.Breaks: DIFFERENT,
+    errors.BackupRefused: REFUSED,
 }
 """The exit status of an error, by the nearest class; FAILED for the rest."""
 

@@ -50,6 +50,8 @@ class LogExtent(Output, omit_defaults=False):
     """The lowest sequence number that can be read."""
     head: int
     """The last one that is committed; below ``floor``: there is none."""
+    retired: bool
+    """Whether the ledger was restored from a backup since: nothing follows, and a position behind ``head`` is valid."""
 
 
 class LogHead(Output, omit_defaults=False):
@@ -149,7 +151,10 @@ async def read_head(call: Call) -> Response:
     """How far a log goes."""
     log = Log(call.query(HeadQuery).log)
     logs = call.gateway.ledger.log
-    shards = [LogExtent(shard=each.shard, floor=each.floor, head=each.head) for each in await logs.extents(log)]
+    shards = [
+        LogExtent(shard=each.shard, floor=each.floor, head=each.head, retired=each.retired)
+        for each in await logs.extents(log)
+    ]
     found = LogHead(
         log=log.value,
         shards=shards,

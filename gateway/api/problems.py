@@ -228,6 +228,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "fingerprint_differs": ProblemType(409, "The id belongs to another job", "Take another id, or the old settings."),
     "disk_full": ProblemType(507, "No room is left", "Make room, and run the job again: it goes on where it was."),
     "breaks": ProblemType(409, "Messages are lost, doubled, late or changed", "See the report of the run."),
+    "backup_refused": ProblemType(
+        409, "The ledger cannot be restored from this", "Do what detail says; nothing was changed."
+    ),
     "configuration": ProblemType(500, "A setting is wrong", "Correct the setting that detail names."),
     "internal": ProblemType(500, "The gateway failed", "Look for an event of level `error` in the gateway's log."),
 }

@@ -274,7 +274,8 @@ class PulledMessage(Output, omit_defaults=False):
     redelivered: bool
     """It was handed over before, as the broker says, or as the gateway remembers."""
     resent: bool
-    """It was published again after an unknown outcome: it may be there twice, with the same id."""
+    """It may be there twice, with the same id: it was published again after an unknown outcome, or the ledger was
+    restored from a backup."""
     message: ReceivedMessage
 
 

@@ -45,6 +45,8 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "demo": ("gateway.commands.demo:demo", "Show the main job on a fresh gateway, step by step."),
     "doctor": ("gateway.commands.doctor:doctor", "Say what is broken in a set-up, and what to do."),
     "migrate": ("gateway.commands.migrate:migrate", "Bring the ledger's tables up to date."),
+    "backup": ("gateway.commands.backup:backup", "Copy the SQLite ledger while a gateway uses it."),
+    "restore": ("gateway.commands.restore:restore", "Put a ledger back from a backup."),
     "reload": ("gateway.commands.reload:reload", "Have a running gateway read its configuration again."),
     "probe": ("gateway.commands.probe:probe", "Say which AMQP versions a broker speaks."),
     "brokers": ("gateway.commands.resources:brokers", "Show the brokers of a running gateway."),

@@ -88,7 +88,7 @@ def list_secrets(as_json: bool, config: str | None, data_dir: str | None) -> Non
     from gateway.webhooks import resealing
 
     async def work(ledger: Ledger, seals: Seals) -> list[dict[str, object]]:
-        counts = await resealing.used(ledger)
+        counts = await ledger.read(resealing.used)
         rows: dict[str, int] = await ledger.read(keys_used)
         names = [*seals.names, *sorted((counts.keys() | rows.keys()) - set(seals.names))]
         return [

@@ -201,7 +201,8 @@ class LedgerPulls:
         by_ledger = subscription.settings.lease == "ledger" or not stored.redelivered
         known = by_ledger and row.attempt == row.lease
         attempt = row.attempt if known else None
-        return Pulled(lease, row.message_id, attempt, stored, False, stored.resent, redelivered)
+        resent = stored.resent or row.reason.get("resent") is True
+        return Pulled(lease, row.message_id, attempt, stored, False, resent, redelivered)
 
     def _lease(
         self, subscription: SubscriptionResource, delivery: bytes, message_id: bytes, number: int, attempt: int

@@ -38,6 +38,8 @@
     prepared.py     statements compiled once
     encoding.py     names as octets, small documents as JSON
     engine.py       SQLite and PostgreSQL: connections, pragmas, the file lock, which errors mean "away"
+    backups.py      a copy of an SQLite ledger that is in use, in one file
+    restoring.py    what changes in a ledger that comes from a backup
     schema.py       migrations, revision check, partitions
     models.py       the tables
     states.py       kinds of events, states, transitions

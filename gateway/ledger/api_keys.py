@@ -244,13 +244,6 @@ class ApiKeys:
 
         return await self._recorded(run)
 
-    async def mac_keys(self) -> dict[str, int]:
-        """Name of a key -> how many rows have a MAC of it."""
-        query = sa.select(api_keys.c.mac_key, sa.func.count()).where(api_keys.c.mac.is_not(None))
-        query = query.group_by(api_keys.c.mac_key)
-        rows = await self._ledger.read(lambda connection: connection.execute(query).all())
-        return {str(name): int(count) for name, count in rows}
-
     async def reseal(self) -> tuple[int, list[str]]:
         """Bring the MACs of all rows under the key that makes them: how many were not; and the ids of rows that do not
         count, which stay as they are."""
@@ -331,3 +324,9 @@ class ApiKeys:
 
         if times:
             await self._ledger.task(run)
+
+
+def mac_keys(connection: sa.Connection) -> dict[str, int]:
+    """Name of a key -> how many rows have a MAC of it."""
+    query = sa.select(api_keys.c.mac_key, sa.func.count()).where(api_keys.c.mac.is_not(None))
+    return {str(name): int(count) for name, count in connection.execute(query.group_by(api_keys.c.mac_key))}

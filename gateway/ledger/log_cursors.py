@@ -225,9 +225,11 @@ def _begin(connection: sa.Connection, log: Log, start: str | Mapping[str, int]) 
 
 
 def _not_ahead(connection: sa.Connection, log: Log, position: Mapping[str, int]) -> None:
-    heads = {str(each.shard): each.head for each in log_reads.extents(connection, log)}
+    extents = log_reads.extents(connection, log)
+    heads = {str(each.shard): each.head for each in extents}
+    retired = {str(each.shard) for each in extents if each.retired}
     for shard, last in position.items():
-        if last > heads.get(shard, 0):
+        if last > heads.get(shard, 0) and shard not in retired:
             raise RangeAhead(
                 f"the position is {last} in shard {shard} of the log {log.value!r}, which ends at {heads.get(shard, 0)}"
             )

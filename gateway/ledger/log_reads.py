@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from gateway.ledger.engine import Row, run
 from gateway.ledger.logged import Extent, Floor
 from gateway.ledger.models import events, log_floors, message_log, shards
+from gateway.ledger.shards import is_retired
 from gateway.logs import Log
 
 TABLES: Mapping[Log, sa.Table] = {Log.EVENTS: events, Log.MESSAGES: message_log}
@@ -31,8 +32,11 @@ _NOTHING = Floor(1, "", 0)
 def extents(connection: sa.Connection, log: Log) -> list[Extent]:
     """What can be read of each shard, by shard."""
     low = floors(connection, log)
-    found = connection.execute(sa.select(shards.c.shard, _NEXT[log]).order_by(shards.c.shard)).all()
-    return [Extent(shard, low.get(shard, _NOTHING).floor, following - 1) for shard, following in found]
+    query = sa.select(shards.c.shard, _NEXT[log], is_retired()).order_by(shards.c.shard)
+    return [
+        Extent(shard, low.get(shard, _NOTHING).floor, following - 1, bool(retired))
+        for shard, following, retired in connection.execute(query)
+    ]
 
 
 def extent(connection: sa.Connection, log: Log, shard: int) -> tuple[Extent, Floor]:

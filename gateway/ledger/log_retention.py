@@ -88,7 +88,7 @@ class LogRetention:
         for each in extents:
             read = min((position.get(str(each.shard), 0) for position in positions), default=0)
             old = _first_since(connection, each, now - self.settings.log_days * DAY_US)
-            floor, reason = max((read + 1, CURSOR), (old, AGE))
+            floor, reason = max((min(read, each.head) + 1, CURSOR), (old, AGE))
             if floor > each.floor:
                 wanted[each.shard] = floor, reason
         left = [Extent(each.shard, max(each.floor, wanted.get(each.shard, (0, ""))[0]), each.head) for each in extents]

@@ -46,6 +46,8 @@ class Extent(msgspec.Struct, frozen=True):
     """The lowest sequence number."""
     head: int
     """The last one that is committed; ``floor - 1`` and below: there is none."""
+    retired: bool = False
+    """The ledger was restored from a backup: nothing follows, and a reader may have read further than ``head``."""
 
 
 class Floor(msgspec.Struct, frozen=True):

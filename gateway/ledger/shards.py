@@ -6,13 +6,16 @@ the commit renews the lease for free. Whoever finds a lease that has run out on 
 shard: no owner, and a greater ``fence``. The old owner, should it live, finds that its number is not the row's any
 more and writes nothing.
 
+A restored ledger *retires* its shards: nobody leases them again. Events that the old ledger wrote behind the backup may
+have been read elsewhere, so their numbers must not be given to other events.
+
 Everything in doubt carries shard and fence of its owner. It is its owner's as long as the shard's row still says
 so; that is the whole test, and needs no list of who died.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -23,6 +26,8 @@ from gateway.ledger.prepared import PreparedStatement
 
 INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 """Dialect -> INSERT with ON CONFLICT, which both have in the same words."""
+RETIRED: Final = 1 << 62
+"""The ``fence`` of a retired shard; no lease reaches it."""
 
 
 class ShardLease(NamedTuple):
@@ -58,7 +63,7 @@ class Shards:
         )
         self._find_free = (
             sa.select(shards.c.shard)
-            .where(shards.c.owner.is_(None))
+            .where(shards.c.owner.is_(None), shards.c.fence < RETIRED)
             .order_by(shards.c.shard)
             .limit(1)
             .with_for_update(skip_locked=True)
@@ -165,6 +170,11 @@ class Shards:
     def release(self, connection: sa.Connection, lease: ShardLease) -> None:
         """Give the shard back."""
         connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence})
+
+
+def is_retired() -> sa.ColumnElement[bool]:
+    """Whether the shard of a row of ``shards`` is retired."""
+    return shards.c.fence >= RETIRED
 
 
 def alive(shard: sa.ColumnElement[int], fence: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:

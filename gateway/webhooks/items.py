@@ -97,7 +97,7 @@ def stored(row: BacklogEntry) -> PushDelivery:
     item.size = row.size
     item.attempt = row.attempt
     item.redelivered = found.redelivered
-    item.resent = found.resent
+    item.resent = found.resent or row.reason.get("resent") is True
     item.lease = row.lease
     item.reason = row.reason
     return item

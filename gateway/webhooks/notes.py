@@ -100,7 +100,8 @@ class Notes:
 
 def reason_of(item: PushDelivery, why: str, at: int, **more: Any) -> dict[str, Any]:
     """What a row says of its last attempt."""
-    return {"reason": short(why), "attempt": item.attempt, "at": at, **more}
+    mark = {"resent": True} if item.reason.get("resent") is True else {}
+    return {"reason": short(why), "attempt": item.attempt, "at": at, **mark, **more}
 
 
 def ended(item: PushDelivery, ending: Ending, *entries: LogEntry, **fields: Any) -> BacklogSettlement:

@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+import sqlalchemy as sa
 
 from gateway.errors import ConfigurationError, EtagMismatch
-from gateway.ledger import Ledger, ResourceRecord
+from gateway.ledger import Ledger, ResourceRecord, resources
+from gateway.ledger.api_keys import mac_keys
 from gateway.webhooks.documents import EndpointStateDocument, Spec, purposes_of
 from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.keys import purpose_of
@@ -27,17 +29,23 @@ Renew = Callable[[Sequence[str], str], str]
 """Purposes, of which the first one counts now, and sealed text -> the text sealed anew."""
 
 
-async def used(ledger: Ledger) -> Counter[str]:
-    """Name of a key -> how many secrets are sealed with it. Raises LedgerUnavailable."""
+def used(connection: sa.Connection) -> Counter[str]:
+    """Name of a key -> how many secrets are sealed with it. Raises ConfigurationError: a document cannot be read."""
     found: Counter[str] = Counter()
 
     def count(_: Sequence[str], sealed: str) -> str:
         found[key_of(sealed)] += 1
         return sealed
 
-    async for kind, resource in _all(ledger):
-        _renewed(kind, resource, count)
-    found.update(await ledger.api_keys.mac_keys())
+    for kind in (ENDPOINT_RESOURCE, STATE):
+        cursor: str | None = None
+        while True:
+            page, cursor = resources.page(connection, kind, cursor, PAGE)
+            for resource in page:
+                _renewed(kind, resource, count)
+            if cursor is None:
+                break
+    found.update(mac_keys(connection))
     return found
 
 

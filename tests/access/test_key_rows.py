@@ -137,10 +137,10 @@ async def test_keys_of_the_macs_are_replaced(stored: StoredKeys, ledger: Ledger)
     await change(ledger, wrong.id, scopes=b'["admin"]')
     ledger.api_keys.macs = KeyMacs(NEW | OLD)
     assert await opens(ledger, secret)
-    assert (await resealing.used(ledger))["old"] == 2
+    assert (await ledger.read(resealing.used))["old"] == 2
     done, failed = await resealing.rotate(ledger, Seals([bytes(32)]))
     assert (done, failed) == (1, [f"API key {wrong.id}: its row does not count"])
-    assert await resealing.used(ledger) == {"new": 1, "old": 1}
+    assert await ledger.read(resealing.used) == {"new": 1, "old": 1}
     ledger.api_keys.macs = KeyMacs(NEW)
     assert await opens(ledger, secret, seal_old=False)
     ledger.api_keys.macs = KeyMacs(OLD)

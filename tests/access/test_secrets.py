@@ -51,10 +51,10 @@ async def opened(ledger: Ledger, seals: Seals, name: str) -> Any:
 
 async def test_everything_comes_under_the_new_key(ledger: Ledger) -> None:
     await fill(ledger, Seals([OLD]))
-    assert await resealing.used(ledger) == {Seals([OLD]).name: 6}
+    assert await ledger.read(resealing.used) == {Seals([OLD]).name: 6}
     assert (await opened(ledger, Seals([NEW]), "a")).trouble
     assert await resealing.rotate(ledger, BOTH) == (6, [])
-    assert await resealing.used(ledger) == {BOTH.name: 6}
+    assert await ledger.read(resealing.used) == {BOTH.name: 6}
     held = await opened(ledger, Seals([NEW]), "b")
     assert (held.trouble, held.endpoint.settings.auth.secret) == ("", SECRET)
     assert {key.scheme for key in held.endpoint.keys} <= {"v1", "v1a"}

@@ -44,6 +44,8 @@ class Shard(NamedTuple):
     """The lowest sequence number."""
     head: int
     """The last one; below ``floor`` where there is nothing."""
+    retired: bool = False
+    """The ledger was restored from a backup: nothing follows, and a position may be behind ``head``."""
 
 
 class Head(NamedTuple):
@@ -72,7 +74,10 @@ def head_of(document: Any, url: str) -> Head:
         ServiceRefused: it is none.
     """
     try:
-        shards = sorted(Shard(int(each["shard"]), int(each["floor"]), int(each["head"])) for each in document["shards"])
+        shards = sorted(
+            Shard(int(each["shard"]), int(each["floor"]), int(each["head"]), bool(each.get("retired", False)))
+            for each in document["shards"]
+        )
         return Head(str(document["log"]), tuple(shards), bool(document.get("arrow", False)))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ServiceRefused(
@@ -161,7 +166,8 @@ def check(start: Mapping[str, int], head: Head, *, fail: bool) -> tuple[Position
         SourceGone: something is gone; or the position is of another log, for it is ahead of this one.
     """
     ends = head.end
-    ahead = {shard: last for shard, last in start.items() if last > ends.get(shard, 0)}
+    retired = {str(each.shard) for each in head.shards if each.retired}
+    ahead = {shard: last for shard, last in start.items() if last > ends.get(shard, 0) and shard not in retired}
     if ahead:
         raise SourceGone(
             f"the position {json.dumps(ahead)} is ahead of the log of {head.log}, which ends at "
