@@ -56,9 +56,11 @@ from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import MOST, Budgets, Holdings
 from gateway.config import (
     LOCAL_BROKERS,
+    ApiKeySettings,
     BrokerSettings,
     Config,
     EmbeddedSettings,
+    EmbeddedUser,
     HttpSettings,
     asks_for_credentials,
     budget_bounds,
@@ -107,6 +109,8 @@ TICKS: Final = 10
 """Of uvicorn's in a second."""
 LOOPBACK: Final = ("127.0.0.0/8", "::1", "localhost")
 """Whom a development gateway may call besides. Its own ports stay denied."""
+TRY_OUT: Final = "try-out"
+"""Name of the one caller and of the one AMQP user of a try-out."""
 UP_TIMEOUT: Final = 5.0
 """How long ``running`` waits for the embedded broker's links, in seconds."""
 
@@ -166,6 +170,24 @@ def with_development(config: Config) -> Config:
         config,
         embedded=msgspec.structs.replace(config.embedded, enabled=True),
         outbound=msgspec.structs.replace(config.outbound, allow=(*config.outbound.allow, *LOOPBACK)),
+    )
+
+
+def with_try_out(config: Config, key: str, password: str) -> Config:
+    """The development configuration on all addresses, for a container: open to callers with ``key`` and to AMQP clients
+    that log in as :data:`TRY_OUT` with ``password``, and to nobody else."""
+    config = with_development(config)
+    return msgspec.structs.replace(
+        config,
+        http=msgspec.structs.replace(config.http, host="0.0.0.0"),  # noqa: S104  # behind the key
+        api_keys=(ApiKeySettings(name=TRY_OUT, key=key),),
+        access=msgspec.structs.replace(config.access, required="always"),
+        embedded=msgspec.structs.replace(
+            config.embedded,
+            host="0.0.0.0",  # noqa: S104  # behind the password
+            users=(EmbeddedUser(TRY_OUT, password),),
+            loopback_users=(),
+        ),
     )
 
 

@@ -46,6 +46,11 @@ from gateway.commands.options import config_option, data_dir_option
     metavar="FILE",
     help='Write the ports to FILE once it is ready, as {"http": …, "ops": …, "amqp": …}.',
 )
+@click.option(
+    "--try-out",
+    is_flag=True,
+    help="Without --config: listen on all addresses, with a key and a password that are made now and printed.",
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -56,11 +61,15 @@ def serve(
     amqp_port: int | None,
     data_dir: str | None,
     ports_file: str | None,
+    try_out: bool,
 ) -> None:
     """Run the gateway until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
 
     Without --config it is a development gateway on loopback: it starts the embedded broker and offers it once in
     each version, as the brokers local-0-8, local-0-9-1, local-0-10 and so on.
+
+    With --try-out that gateway listens on all addresses, for a container. Callers need the key that it prints, AMQP
+    clients the password. Both are new with each start.
 
     \b
     Examples:
@@ -72,6 +81,7 @@ def serve(
     from functools import partial
 
     from gateway.config import load
+    from gateway.runtime.ids import ids
 
     overrides = {
         "role": role,
@@ -85,6 +95,27 @@ def serve(
     # Only now: a wrong setting is told before the whole service is imported.
     from gateway import app
 
+    if try_out:
+        if config is not None:
+            raise click.UsageError("--try-out is for a gateway without --config.")
+        key, password = ids.random_bytes(24).hex(), ids.random_bytes(12).hex()
+        settings = app.with_try_out(settings, key, password)
+        ctx.exit(app.serve(settings, ports_file, lambda line: click.echo(_first_steps(line, key, password))))
     if config is None:
         ctx.exit(app.serve(app.with_development(settings), ports_file, click.echo))
     ctx.exit(app.serve(settings, ports_file, click.echo, read=read))
+
+
+def _first_steps(ready: str, key: str, password: str) -> str:
+    """What to do with a gateway that is tried out."""
+    return (
+        f"{ready}\n"
+        f"API key: {key}\n"
+        f"AMQP user try-out, password: {password}\n"
+        "Publish a first message, through the port that you gave it outside:\n"
+        f"  curl -H 'Authorization: Bearer {key}' -X PUT http://127.0.0.1:8080/v1/brokers/local-0-9-1/queues/hello"
+        " -H 'Content-Type: application/json' -d '{}'\n"
+        f"  curl -H 'Authorization: Bearer {key}' -X POST "
+        "http://127.0.0.1:8080/v1/brokers/local-0-9-1/exchanges/amq.default:publish"
+        """ -H 'Content-Type: application/json' -d '{"routing_key": "hello", "payload": "hi"}'"""
+    )

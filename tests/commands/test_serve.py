@@ -76,3 +76,36 @@ def test_a_ports_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert process.returncode == commands.USAGE
     assert log.decode().splitlines()[-1] == f"gateway: --ports-file {path}: No such file or directory"
     assert b"Traceback" not in log
+
+
+def test_a_try_out_is_open_to_its_key_and_password_only(tmp_path: Path) -> None:
+    process = serve(tmp_path, *ANY_PORT, "--try-out")
+    ports = wait_for_ports(process, tmp_path / "ports.json")
+    url = f"http://127.0.0.1:{ports['http']}"
+    try:
+        assert process.stdout is not None
+        ready, key, password = (process.stdout.readline().decode().split() for _ in range(3))
+        assert f"http://0.0.0.0:{ports['http']}" in ready
+        assert httpx.get(f"{url}/v1/brokers", trust_env=False).status_code == 401
+        client = ApiClient(url, key[-1])
+        assert {broker["name"] for broker in client.ask("GET", "/v1/brokers")["brokers"]} == set(LOCAL_BROKERS)
+        client.ask("PUT", "/v1/brokers/local-0-9-1/queues/hello", body={})
+        body = {"routing_key": "hello", "payload": "hi"}
+        assert client.ask("POST", "/v1/brokers/local-0-9-1/exchanges/amq.default:publish", body=body)["id"]
+        for login, state in (((f"try-out:{password[-1]}"), True), ("guest:guest", False)):
+            command = [sys.executable, "-m", "gateway", "probe", f"amqp://{login}@127.0.0.1:{ports['amqp']}/"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            assert (done.returncode == 0) is state, done.stdout + done.stderr
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_try_out_takes_no_file(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text("")
+    process = serve(tmp_path, "--config", os.fspath(config), "--try-out")
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == commands.USAGE
+    assert b"--try-out is for a gateway without --config" in log

@@ -86,7 +86,19 @@ def test_the_image_starts_with_what_the_chart_runs() -> None:
     accepted(["serve"])
     ports = dict(stages(DOCKERFILE)[1])["EXPOSE"].split()
     values = yaml.safe_load((DEPLOY / "helm/amqp-gateway/values.yaml").read_text(encoding="utf-8"))
-    assert ports == [str(values["ports"]["http"]), str(values["ports"]["ops"]), str(values["cluster"]["port"])]
+    chart = [str(values["ports"]["http"]), str(values["ports"]["ops"]), str(values["cluster"]["port"])]
+    assert ports == [*chart, str(load(None, {}).embedded.port)]
+
+
+def test_the_try_out_of_the_documented_command() -> None:
+    """The ports that it publishes are those that the gateway opens, and the page says the same as the file."""
+    (command,) = re.findall(r"^#   docker run (.*--try-out)$", DOCKERFILE, re.MULTILINE)
+    assert command in (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    options, _, arguments = command.partition(" amqp-gateway:0.1.0 ")
+    assert accepted(arguments.split())["try_out"] is True
+    settings = load(None, {})
+    published = re.findall(r"-p 127\.0\.0\.1:(\d+):(\d+)", options)
+    assert published == [(str(port), str(port)) for port in (settings.http.port, settings.embedded.port)]
 
 
 def test_the_base_fits_the_package() -> None:
