@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK := $(VENV)/.installed-spark
+RUNS := $(VENV)/.installed-run
 
 # The first Python that is new enough; a version manager's shim may exist and still not run, so each is asked.
 FIND_PYTHON = for python in $${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -26,7 +27,8 @@ help:  ## what can be made
 
 install: $(STAMP)  ## the virtual environment .venv, as locked
 
-$(STAMP): pyproject.toml uv.lock deploy/uv.txt
+# $(call install,OPTIONS OF UV): the environment. It says what it does: the first time takes a while.
+define install
 	@python=$$($(FIND_PYTHON)); \
 	if [ -z "$$python" ]; then \
 		echo "make: no Python 3.11 or later was found (tried python3, python3.11 to python3.14)." >&2; \
@@ -35,8 +37,19 @@ $(STAMP): pyproject.toml uv.lock deploy/uv.txt
 		"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
 			echo "make: $$python has no working venv module (Debian: apt-get install python3-venv)." >&2; exit 1; }; fi
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement deploy/uv.txt
-	@$(BIN)/uv sync --locked --quiet
+	@$(BIN)/uv sync --locked --quiet $(1)
 	@touch $@
+endef
+
+$(STAMP): pyproject.toml uv.lock deploy/uv.txt
+	@echo "make: installing what the gateway and its tests need into $(VENV)" >&2
+	$(call install,)
+	@touch $(RUNS)
+
+$(RUNS): pyproject.toml uv.lock deploy/uv.txt
+	@if [ -e $(STAMP) ]; then echo "make: bringing $(VENV) up to date" >&2; \
+	else echo "make: installing what the gateway needs into $(VENV), about 30 packages" >&2; fi
+	$(call install,$$(test -e $(STAMP) || echo --no-dev))
 
 $(SPARK): $(STAMP)
 	@$(BIN)/uv sync --locked --quiet --inexact --extra spark
@@ -47,7 +60,7 @@ lock:  ## write uv.lock anew after a change of the dependencies
 	$(BIN)/uv lock
 	@$(BIN)/uv export --quiet --frozen --only-group bootstrap --no-emit-project --no-annotate --no-header --output-file deploy/uv.txt
 
-run: $(STAMP)  ## start the gateway and its embedded broker
+run: $(RUNS)  ## start the gateway and its embedded broker
 	@exec $(BIN)/gateway serve
 
 check: $(STAMP)  ## rules, types, layers, language and the tests without servers; at most 3 minutes
