@@ -215,3 +215,27 @@ def test_scripts_are_executable() -> None:
     for path in (COMPOSE / "secrets.sh", COMPOSE / "broker-j" / "entrypoint.sh", ROOT / "tests/deploy/install.sh"):
         assert os.access(path, os.X_OK)
         subprocess.run(["sh", "-n", str(path)], check=True, timeout=10)
+
+
+# --------------------------------------------------------------------------------------------------- the package
+
+
+def test_the_page_of_the_package_index() -> None:
+    """It has no links that only work beside the source, and its commands are taken."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / project["readme"]).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links
+    assert all(link.startswith(project["urls"]["Homepage"]) for link in links)
+    assert project["urls"].keys() == {"Homepage", "Documentation", "Changelog", "Source", "Issues"}
+    for extra in re.findall(r"amqp-gateway\[(\w+)\]", text):
+        assert extra in project["optional-dependencies"]
+    for line in re.findall(r"^gateway (.+?)(?: +#.*)?$", text, re.MULTILINE):
+        verb, *rest = line.split()
+        command = cli.get_command(click.Context(cli), verb)
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), rest.pop(0))
+        assert command is not None, line
+        command.make_context(verb, rest)
+    for package in ("gateway", "pyspark_gateway"):
+        assert (ROOT / package / "py.typed").exists()
