@@ -76,6 +76,7 @@
     │   ├── FingerprintDiffers    the id, or the checkpoint, belongs to a job with other settings
     │   ├── DiskFull              no room left where the job writes
     │   └── Breaks                a comparison found what must not be (names how much)
+    ├── BackupRefused             a backup that cannot be restored
     └── ConfigurationError        a setting is wrong (names it)
 
 Each class has a stable ``code`` (documented in ``docs/errors.md``), says whether repeating may help, and
