@@ -52,8 +52,55 @@ ENV = {
     },
 }
 
+ENV_FROM = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "prefix": {"type": "string"},
+            "configMapRef": {"type": "object"},
+            "secretRef": {"type": "object"},
+        },
+        "additionalProperties": False,
+    },
+}
+PATHS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "pattern": "^/"},
+            "pathType": {"enum": ["Prefix", "Exact", "ImplementationSpecific"]},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+}
+HOST = {"type": "string", "minLength": 1}
+CIDRS_V6 = {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f:]+/[0-9]{1,3}$"}}
+
 RULES: dict[str, dict[str, Any]] = {
     "commonLabels": STRINGS,
+    "commonAnnotations": STRINGS,
+    "extraDeploy": {"type": "array", "items": {"type": ["object", "string"]}},
+    "api.replicas": {"type": ["integer", "null"], "minimum": 0},
+    "service.nodePort": {"type": "integer", "minimum": 0, "maximum": 65_535},
+    "service.externalTrafficPolicy": {"enum": ["", "Cluster", "Local"]},
+    "service.loadBalancerSourceRanges": HOSTS,
+    "service.ipFamilyPolicy": {"enum": ["", "SingleStack", "PreferDualStack", "RequireDualStack"]},
+    "service.ipFamilies": {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}},
+    "ingress.tls": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"secretName": {"type": "string", "pattern": NAME, "minLength": 1}, "hosts": HOSTS},
+            "required": ["secretName", "hosts"],
+            "additionalProperties": False,
+        },
+    },
+    "networkPolicy.webhooks.exceptV6": CIDRS_V6,
+    "pod.dnsPolicy": {"enum": ["", "ClusterFirst", "Default", "None"]},
     "image.repository": {"type": "string", "minLength": 1},
     "image.digest": {"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -86,7 +133,20 @@ RULES: dict[str, dict[str, Any]] = {
     "drain.preStopSleepSeconds": {"type": "integer", "minimum": 0, "maximum": 300},
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "service.port": PORT,
-    "ingress.hosts": HOSTS,
+    "ingress.hosts": {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                HOST,
+                {
+                    "type": "object",
+                    "properties": {"host": HOST, "paths": PATHS},
+                    "required": ["host"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+    },
     "httpRoute.parentRefs": OBJECTS,
     "httpRoute.hostnames": HOSTS,
     "networkPolicy.ledger.port": PORT,
@@ -115,6 +175,9 @@ BY_LAST: dict[str, dict[str, Any]] = {
     "nodeSelector": STRINGS,
     "resources": RESOURCES,
     "extraEnv": ENV,
+    "extraEnvFrom": ENV_FROM,
+    "minAvailable": {"type": ["integer", "string"], "minimum": 1, "pattern": "^$|^[0-9]{1,3}%$"},
+    "serviceAccountName": {"type": "string", "pattern": NAME},
     "kind": {"enum": ["none", "hpa", "keda"]},
     "minReplicas": {"type": "integer", "minimum": 1},
     "maxReplicas": {"type": "integer", "minimum": 1},
@@ -154,7 +217,7 @@ def _at(path: str, schema: dict[str, Any], *, required: bool = False) -> dict[st
 TOGETHER: list[dict[str, Any]] = [
     _when(
         _at("ledger.kind", {"const": "sqlite"}, required=True),
-        {"allOf": [_at("api.replicas", {"const": 1}), _at("api.autoscaling.kind", {"const": "none"})]},
+        {"allOf": [_at("api.replicas", {"maximum": 1}), _at("api.autoscaling.kind", {"const": "none"})]},
     ),
     *(
         _when(
@@ -254,7 +317,7 @@ def described() -> Iterator[tuple[str, Any, str]]:
         if text.startswith("#"):
             comment = [text[4:]] if text.startswith("# --") else [*comment, text[1:].strip()] if comment else []
             continue
-        match = re.match(r"([A-Za-z]+):(.*)", text)
+        match = re.match(r"([A-Za-z0-9]+):(.*)", text)
         if match is None or (inside is not None and depth > inside):
             if not text:
                 comment = []

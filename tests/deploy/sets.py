@@ -10,7 +10,29 @@ import yaml
 
 from tests.deploy.helm import LEDGER
 
-SQLITE: Final[dict[str, Any]] = {"ledger": {"kind": "sqlite"}, "api": {"replicas": 1}}
+SQLITE: Final[dict[str, Any]] = {"ledger": {"kind": "sqlite"}}
+ONCE: Final[dict[str, Any]] = {
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "podLabels": {"team": "orders"},
+    "extraEnv": [{"name": "PGSSLROOTCERT", "value": "/pgca/ca.pem"}],
+    "extraEnvFrom": [{"configMapRef": {"name": "proxy"}}, {"prefix": "P_", "secretRef": {"name": "more"}}],
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]}}},
+    "priorityClassName": "high",
+}  # fmt: skip
+"""What pods that run once take."""
+SIDECAR: Final[dict[str, Any]] = {
+    "name": "helper", "image": "helper:1", "command": ["helper", "run"], "env": [],
+    "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
+    "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}},
+    "volumeMounts": [],
+}  # fmt: skip
+CA: Final[dict[str, Any]] = {
+    "extraVolumes": [{"name": "pgca", "secret": {"secretName": "pgca"}}],
+    "extraVolumeMounts": [{"name": "pgca", "mountPath": "/pgca", "readOnly": True}],
+}
 TRIGGER: Final[dict[str, Any]] = {
     "type": "rabbitmq",
     "metadata": {"queueName": "orders", "mode": "QueueLength", "value": "500", "activationValue": "1"},
@@ -45,6 +67,10 @@ ROLE: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("budget-percent", {"replicas": 10, "disruptionBudget": {"maxUnavailable": "20%"}}),
     ("spread-hard", {"spread": "hard"}),
     ("spread-none", {"spread": "none"}),
+    ("spread-own", {"topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"a": "b"}}}]}),
+    ("budget-least", {"replicas": 5, "disruptionBudget": {"minAvailable": "60%"}}),
+    ("env-from", {"extraEnvFrom": [{"secretRef": {"name": "more"}}]}),
+    ("sidecars", {"sidecars": [SIDECAR], "initContainers": [{**SIDECAR, "name": "first"}], "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}),
     ("annotations", {"podAnnotations": {"a.example/b": "c"}, "podLabels": {"team": "orders"}}),
     ("env", {"extraEnv": [{"name": "TZ", "value": "UTC"}, {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}),
     ("nodes", {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "a", "operator": "Exists"}], "priorityClassName": "high"}),
@@ -136,6 +162,79 @@ SETS: Final[dict[str, dict[str, Any]]] = {
     "all-metrics": {
         "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")}
     },
+    "once": {"migrations": ONCE, "test": ONCE, **CA},
+    "once-env": {"secretsAs": "env", "migrations": {**ONCE, "ttlSecondsAfterFinished": 600}, **CA},
+    "once-init": {"migrations": {**ONCE, "mode": "init"}, **CA},
+    "migrate-account": {"migrations": {"serviceAccountName": "migrator"}},
+    "annotated": {
+        "commonAnnotations": {"a.example/owner": "orders"},
+        "ingress": {"enabled": True, "hosts": ["a.example"]},
+        "serviceAccount": {"annotations": {"eks.example/role": "arn"}},
+    },
+    "annotated-sqlite": {**SQLITE, "commonAnnotations": {"a.example/owner": "orders"}},
+    "more-objects": {
+        "extraDeploy": [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {
+                    "name": "{{ .Release.Name }}-more",
+                    "namespace": "messaging",
+                    "labels": {
+                        "app.kubernetes.io/instance": "orders",
+                        "app.kubernetes.io/name": "a",
+                        "app.kubernetes.io/version": "1",
+                        "helm.sh/chart": "b",
+                    },
+                },
+                "data": {"a": "b"},
+            },
+        ]
+    },
+    "security-contexts": {
+        "podSecurityContext": {"supplementalGroups": [7]},
+        "containerSecurityContext": {"privileged": False},
+    },
+    "openshift": {"pod": {"runAsUser": None, "fsGroup": None}},
+    "pod-options": {
+        "pod": {
+            "runtimeClassName": "gvisor",
+            "dnsPolicy": "None",
+            "dnsConfig": {"nameservers": ["10.0.0.10"]},
+            "hostAliases": [{"ip": "10.1.1.1", "hostnames": ["rabbit.example"]}],
+        }
+    },
+    "service-options": {
+        "service": {
+            "type": "LoadBalancer",
+            "nodePort": 30080,
+            "labels": {"a": "b"},
+            "externalTrafficPolicy": "Local",
+            "loadBalancerClass": "internal.example/lb",
+            "loadBalancerSourceRanges": ["10.0.0.0/8"],
+            "ipFamilyPolicy": "PreferDualStack",
+            "ipFamilies": ["IPv6", "IPv4"],
+        }
+    },
+    "ingress-paths": {
+        "ingress": {
+            "enabled": True,
+            "hosts": [
+                "a.example",
+                {"host": "b.example", "paths": [{"path": "/v1"}, {"path": "/healthz", "pathType": "Exact"}]},
+            ],
+            "tls": [{"secretName": "tls-a", "hosts": ["a.example"]}, {"secretName": "tls-b", "hosts": ["b.example"]}],
+        }
+    },
+    "relabelings": {
+        "metrics": {
+            "serviceMonitor": {
+                "enabled": True,
+                "relabelings": [{"targetLabel": "cluster", "replacement": "east"}],
+                "metricRelabelings": [{"action": "labeldrop", "regex": "pod"}],
+            }
+        }
+    },
     "no-test": {"test": {"enabled": False}},
     "round-trip": {"test": {"broker": "orders", "existingSecret": "keys", "existingSecretKey": "admin"}},
     "hpa-requests": {"api": {"autoscaling": {"kind": "hpa", "targetRequests": 50, "maxReplicas": 40}}},
@@ -173,16 +272,21 @@ REFUSED: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("no-url", {"config": {"brokers": {"a": {}}}}, "missing property 'url'"),
     ("kind", {"ledger": {"kind": "mysql"}}, "at '/ledger/kind': value must be one of 'postgresql', 'sqlite'"),
     ("url", {"ledger": {"url": "mysql://db"}}, "at '/ledger/url'"),
-    ("sqlite-two", {"ledger": {"kind": "sqlite"}, "api": {"replicas": 2}}, "at '/api/replicas': value must be 1"),
-    ("sqlite-hpa", {**SQLITE, "api": {"replicas": 1, "autoscaling": {"kind": "hpa"}}}, "value must be 'none'"),
+    ("sqlite-two", {"ledger": {"kind": "sqlite"}, "api": {"replicas": 2}}, "at '/api/replicas': maximum: got 2, want 1"),
+    ("sqlite-hpa", {**SQLITE, "api": {"autoscaling": {"kind": "hpa"}}}, "value must be 'none'"),
     ("scaling", {"api": {"autoscaling": {"kind": "both"}}}, "'/api/autoscaling/kind': value must be one of 'none', 'hpa', 'keda'"),
     ("keda-empty", {"worker": {"autoscaling": {"kind": "keda"}}}, "'/worker/autoscaling/keda/triggers': minItems: got 0, want 1"),
     ("mode", {"migrations": {"mode": "hook"}}, "value must be one of 'job', 'init', 'off'"),
     ("root", {"pod": {"runAsUser": 0}}, "at '/pod/runAsUser': minimum: got 0, want 1"),
     ("port", {"ports": {"http": 70_000}}, "at '/ports/http': maximum: got 70,000, want 65,535"),
+    ("ports", {"ports": {"ops": 8080}}, "ports.ops is 8080, and so is ports.http"),
+    ("cluster-port", {"cluster": {"port": 8080}}, "cluster.port is 8080, and so is ports.http"),
+    ("node-port", {"service": {"nodePort": 30080}}, "service.nodePort: a Service of the type ClusterIP has none"),
+    ("ingress-path", {"ingress": {"enabled": True, "hosts": [{"host": "a", "paths": [{"path": "v1"}]}]}}, "at '/ingress/hosts/0'"),
+    ("env-from", {"test": {"extraEnvFrom": [{"name": "a"}]}}, "at '/test/extraEnvFrom/0': additional properties 'name'"),
     ("digest", {"image": {"digest": "latest"}}, "at '/image/digest'"),
     ("pull-policy", {"image": {"pullPolicy": "Sometimes"}}, "'/image/pullPolicy': value must be one of"),
-    ("replicas", {"api": {"replicas": "two"}}, "at '/api/replicas': got string, want integer"),
+    ("replicas", {"api": {"replicas": "two"}}, "at '/api/replicas': got string, want "),
     ("negative", {"worker": {"replicas": -1}}, "at '/worker/replicas': minimum: got -1, want 0"),
     ("secret-name", {"cluster": {"existingSecret": "Not_A_Name"}}, "at '/cluster/existingSecret'"),
     ("secrets-as", {"secretsAs": "volume"}, "at '/secretsAs': value must be one of 'file', 'env'"),

@@ -32,6 +32,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{/* Annotations of an object: top, and its own. */}}
+{{- define "gateway.annotations" -}}
+{{- with merge (dict) (index . 1) (index . 0).Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "gateway.image" -}}
 {{- $registry := .Values.global.imageRegistry | default .Values.image.registry -}}
 {{- $name := .Values.image.repository -}}
@@ -49,6 +57,38 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else -}}
 {{ .Values.serviceAccount.name | default "default" }}
 {{- end -}}
+{{- end -}}
+
+{{/* The job that migrates runs before the chart's own account is there. */}}
+{{- define "gateway.migrateAccount" -}}
+{{- if .Values.migrations.serviceAccountName -}}
+{{ .Values.migrations.serviceAccountName }}
+{{- else if .Values.serviceAccount.create -}}
+{{ include "gateway.fullname" . }}-migrate
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end -}}
+
+{{/* Pods of a role (top, of) without an autoscaler. */}}
+{{- define "gateway.replicas" -}}
+{{- if kindIs "invalid" .of.replicas -}}
+{{ ternary 1 2 (eq .top.Values.ledger.kind "sqlite") }}
+{{- else -}}
+{{ .of.replicas }}
+{{- end -}}
+{{- end -}}
+
+{{/* A digest of the Secrets that pods use, as the cluster has them: an upgrade rolls the pods where one has changed.
+     Without a cluster (helm template, Argo CD) it is that of their names. */}}
+{{- define "gateway.secrets" -}}
+{{- $names := list .Values.cluster.existingSecret .Values.seal.existingSecret .Values.ledger.existingSecret -}}
+{{- range .Values.secretMounts }}{{ $names = append $names .existingSecret }}{{ end -}}
+{{- $found := list .Values.ledger.url -}}
+{{- range compact $names -}}
+{{- $found = append $found (printf "%s %s" . (toJson (lookup "v1" "Secret" $.Release.Namespace .).data)) -}}
+{{- end -}}
+{{- $found | join "\n" | sha256sum -}}
 {{- end -}}
 
 {{- define "gateway.sqlite" -}}
@@ -100,6 +140,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "seal.existingSecret: name the Secret with the key that seals the secrets of endpoints (openssl rand -base64 32 makes one, kept as its key `key`); a key that a pod makes is lost with the pod, and so are the secrets" -}}
 {{- end -}}
 {{- end -}}
+{{- $ports := dict -}}
+{{- range tuple (tuple "ports.http" .Values.ports.http) (tuple "ports.ops" .Values.ports.ops) (tuple "cluster.port" .Values.cluster.port) -}}
+{{- $port := index . 1 | toString -}}
+{{- if hasKey $ports $port -}}
+{{- fail (printf "%s is %s, and so is %s: each port of a process needs another number" (index . 0) $port (get $ports $port)) -}}
+{{- end -}}
+{{- $_ := set $ports $port (index . 0) -}}
+{{- end -}}
+{{- if and .Values.service.nodePort (eq .Values.service.type "ClusterIP") -}}
+{{- fail "service.nodePort: a Service of the type ClusterIP has none; set service.type to NodePort or LoadBalancer" -}}
+{{- end -}}
 {{- if .Values.ingress.enabled -}}
 {{- if not .Values.ingress.hosts }}{{ fail "ingress.hosts: name at least one host" }}{{ end -}}
 {{- end -}}
@@ -134,22 +185,66 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "gateway.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: {{ .Values.pod.runAsUser }}
-runAsGroup: {{ .Values.pod.runAsUser }}
-fsGroup: {{ .Values.pod.fsGroup }}
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
+{{- $found := dict "runAsNonRoot" true "fsGroupChangePolicy" "OnRootMismatch" "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- with .Values.pod.runAsUser }}{{ $_ := merge $found (dict "runAsUser" (int .) "runAsGroup" (int .)) }}{{ end -}}
+{{- with .Values.pod.fsGroup }}{{ $_ := set $found "fsGroup" (int .) }}{{ end -}}
+{{- mergeOverwrite $found (deepCopy .Values.podSecurityContext) | toYaml -}}
+{{- end -}}
+
+{{/* What all pods have: top, of (the values of one kind of pod). */}}
+{{- define "gateway.pod" -}}
+{{- $top := .top -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with $top.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .of.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext:
+  {{- include "gateway.podSecurity" $top | nindent 2 }}
+{{- with $top.Values.pod.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $top.Values.pod.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with $top.Values.pod.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $top.Values.pod.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels and annotations of a pod that runs once: top, of, role. */}}
+{{- define "gateway.oncePod" -}}
+labels:
+  {{- with .of.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- include "gateway.labels" .top | nindent 2 }}
+  app.kubernetes.io/component: {{ .role }}
+{{- include "gateway.annotations" (list .top .of.podAnnotations) }}
 {{- end -}}
 
 {{- define "gateway.containerSecurity" -}}
-allowPrivilegeEscalation: false
-privileged: false
-readOnlyRootFilesystem: true
-runAsNonRoot: true
-capabilities:
-  drop: [ALL]
+{{- $found := dict "allowPrivilegeEscalation" false "privileged" false "readOnlyRootFilesystem" true "runAsNonRoot" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- mergeOverwrite $found (deepCopy .Values.containerSecurityContext) | toYaml -}}
 {{- end -}}
 
 {{- define "gateway.ledgerEnv" -}}
@@ -175,6 +270,13 @@ capabilities:
     {{- include "gateway.ledgerEnv" . | nindent 4 }}
     - name: GATEWAY_DATA_DIR
       value: /tmp
+    {{- with .Values.migrations.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.migrations.extraEnvFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   securityContext:
     {{- include "gateway.containerSecurity" . | nindent 4 }}
   resources:
@@ -183,10 +285,16 @@ capabilities:
     - name: tmp
       mountPath: /tmp
     {{- include "gateway.ledgerMount" . | nindent 4 }}
+    {{- with .Values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{- define "gateway.spread" -}}
-{{- if ne .of.spread "none" }}
+{{- if .of.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml .of.topologySpreadConstraints | nindent 2 }}
+{{- else if ne .of.spread "none" }}
 topologySpreadConstraints:
   {{- range tuple "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - maxSkew: 1
@@ -215,9 +323,10 @@ metadata:
   labels:
     {{- include "gateway.labels" $top | nindent 4 }}
     app.kubernetes.io/component: {{ $role }}
+  {{- include "gateway.annotations" (list $top (dict)) | nindent 2 }}
 spec:
   {{- if eq $of.autoscaling.kind "none" }}
-  replicas: {{ $of.replicas }}
+  replicas: {{ include "gateway.replicas" . }}
   {{- end }}
   revisionHistoryLimit: 5
   minReadySeconds: 2
@@ -244,28 +353,23 @@ spec:
         app.kubernetes.io/component: {{ $role }}
       annotations:
         checksum/config: {{ include "gateway.config" $top | sha256sum }}
-        {{- with $of.podAnnotations }}
+        checksum/secrets: {{ include "gateway.secrets" $top }}
+        {{- with merge (dict) $of.podAnnotations $top.Values.commonAnnotations }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
     spec:
       serviceAccountName: {{ include "gateway.serviceAccount" $top }}
-      automountServiceAccountToken: false
-      enableServiceLinks: false
       terminationGracePeriodSeconds: {{ add $drain.preStopSleepSeconds $drain.delaySeconds $drain.timeoutSeconds $drain.closeSeconds }}
-      {{- with $top.Values.image.pullSecrets }}
-      imagePullSecrets:
-        {{- range . }}
-        - name: {{ . }}
-        {{- end }}
-      {{- end }}
-      {{- with $of.priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
-      securityContext:
-        {{- include "gateway.podSecurity" $top | nindent 8 }}
-      {{- if and (eq $top.Values.migrations.mode "init") (not $sqlite) }}
+      {{- include "gateway.pod" . | nindent 6 }}
+      {{- $migrates := and (eq $top.Values.migrations.mode "init") (not $sqlite) }}
+      {{- if or $migrates $of.initContainers }}
       initContainers:
+        {{- with $of.initContainers }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+        {{- if $migrates }}
         {{- include "gateway.migrate" $top | nindent 8 }}
+        {{- end }}
       {{- end }}
       containers:
         - name: gateway
@@ -285,6 +389,10 @@ spec:
             {{- with $of.extraEnv }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
+          {{- with $of.extraEnvFrom }}
+          envFrom:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
           ports:
             {{- if eq $role "api" }}
             - name: http
@@ -305,7 +413,10 @@ spec:
           readinessProbe:
             httpGet: {path: /readyz, port: ops}
             {{- toYaml $top.Values.probes.readiness | nindent 12 }}
-          {{- if gt (int $drain.preStopSleepSeconds) 0 }}
+          {{- if $of.lifecycle }}
+          lifecycle:
+            {{- toYaml $of.lifecycle | nindent 12 }}
+          {{- else if gt (int $drain.preStopSleepSeconds) 0 }}
           lifecycle:
             preStop:
               sleep:
@@ -343,6 +454,9 @@ spec:
             {{- with $top.Values.extraVolumeMounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
+        {{- with $of.sidecars }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       volumes:
         - name: config
           configMap:
@@ -387,14 +501,6 @@ spec:
                     {{- include "gateway.selector" $top | nindent 20 }}
                     app.kubernetes.io/component: {{ $role }}
         {{- end }}
-      {{- with $of.nodeSelector }}
-      nodeSelector:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with $of.tolerations }}
-      tolerations:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
 {{- end -}}
 
 {{/* What stands beside a Deployment: budget and autoscaler. */}}
@@ -403,7 +509,7 @@ spec:
 {{- $of := .of -}}
 {{- $name := printf "%s-%s" (include "gateway.fullname" $top) .role -}}
 {{- $scaling := $of.autoscaling -}}
-{{- $most := ternary $of.replicas $scaling.minReplicas (eq $scaling.kind "none") -}}
+{{- $most := ternary (include "gateway.replicas" .) (toString $scaling.minReplicas) (eq $scaling.kind "none") -}}
 {{- if and $of.disruptionBudget.enabled (gt (int $most) 1) }}
 ---
 apiVersion: policy/v1
@@ -414,8 +520,13 @@ metadata:
   labels:
     {{- include "gateway.labels" $top | nindent 4 }}
     app.kubernetes.io/component: {{ .role }}
+  {{- include "gateway.annotations" (list $top (dict)) | nindent 2 }}
 spec:
+  {{- if $of.disruptionBudget.minAvailable }}
+  minAvailable: {{ $of.disruptionBudget.minAvailable }}
+  {{- else }}
   maxUnavailable: {{ $of.disruptionBudget.maxUnavailable }}
+  {{- end }}
   selector:
     matchLabels:
       {{- include "gateway.selector" $top | nindent 6 }}
@@ -431,6 +542,7 @@ metadata:
   labels:
     {{- include "gateway.labels" $top | nindent 4 }}
     app.kubernetes.io/component: {{ .role }}
+  {{- include "gateway.annotations" (list $top (dict)) | nindent 2 }}
 spec:
   scaleTargetRef:
     apiVersion: apps/v1
@@ -464,6 +576,7 @@ metadata:
   labels:
     {{- include "gateway.labels" $top | nindent 4 }}
     app.kubernetes.io/component: {{ .role }}
+  {{- include "gateway.annotations" (list $top (dict)) | nindent 2 }}
 spec:
   scaleTargetRef:
     name: {{ $name }}
