@@ -182,3 +182,17 @@ def test_the_changelog_knows_this_version() -> None:
     from gateway import __version__
 
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["backup.md", "rotate.md", "upgrade.md"])
+def test_commands_of_a_guide_are_taken(name: str) -> None:
+    lines = [line for block in re.findall(r"^```\n(.*?)^```$", page(name), re.MULTILINE | re.DOTALL)
+             for line in block.splitlines() if line.startswith("gateway ")]  # fmt: skip
+    assert lines
+    for line in lines:
+        verb, *rest = line.split()[1:]
+        command = commands.cli.get_command(click.Context(commands.cli), verb)
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), rest.pop(0))
+        assert command is not None, line
+        command.make_context(verb, rest)
