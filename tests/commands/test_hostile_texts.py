@@ -32,6 +32,7 @@ ANSWERS = 3
 """After so many the server refuses everything, so that whoever waits or follows ends."""
 WITHOUT_API = {
     "serve": "speaks to nobody", "demo": "its gateway is its own", "migrate": "speaks to the database",
+    "backup": "reads the ledger", "restore": "writes the ledger",
     "doctor": "tests/doctor", "probe": "speaks AMQP; below", "completion": "prints what it has",
     "audit export": "reads the ledger", "audit verify": "reads the ledger", "secrets list": "reads the ledger",
     "secrets new": "writes a file", "secrets rotate": "reads the ledger",
