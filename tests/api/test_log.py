@@ -45,7 +45,8 @@ async def server(gateway: Gateway) -> AsyncIterator[str]:
 async def test_how_far_a_log_goes(client: httpx.AsyncClient, gateway: Gateway) -> None:
     await spool(gateway, 3)
     assert (await client.get("/v1/log/head?log=messages")).json() == {
-        "log": "messages", "shards": [{"shard": 0, "floor": 1, "head": 3}], "position": {"0": 3}, "start": {"0": 0},
+        "log": "messages", "shards": [{"shard": 0, "floor": 1, "head": 3, "retired": False}],
+        "position": {"0": 3}, "start": {"0": 0},
         "arrow": True,
     }  # fmt: skip
     assert (await client.get("/v1/log/head", params={"log": "events"})).json()["position"] == {"0": 0}
