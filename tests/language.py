@@ -198,7 +198,21 @@ def _strings(content: str, messages: bool) -> Iterator[Text]:
         else:
             continue
         if len(words.split()) >= 3:
-            yield Text(node.lineno, words)
+            yield Text(node.lineno, _without_diagrams(words))
+
+
+def _without_diagrams(words: str) -> str:
+    """Blank what stands indented behind a line that ends with ``::``: a diagram, a table or an example."""
+    lines: list[str] = []
+    above: int | None = None
+    for line in words.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        if above is not None and line.strip() and indent <= above:
+            above = None
+        lines.append("" if above is not None else line)
+        if above is None and line.rstrip().endswith("::"):
+            above = indent
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------------ judgment

@@ -58,6 +58,11 @@ def test_strings_of_tests_are_data() -> None:
     assert found("tests/test_a.py", '"""It starts it anew."""\n') == [(1, '"anew"')]
 
 
+def test_diagrams_of_docstrings_are_no_prose() -> None:
+    text = f'"""The files::\n\n    a.py  it starts anew\n    b.py  {LONG}\n\nIt starts anew."""\n'
+    assert found("gateway/a.py", text) == [(6, '"anew"')]
+
+
 def test_long_sentences() -> None:
     assert found("docs/a.md", f"Short one. {LONG}.\nAnother.") == [(1, "a sentence of 40 words")]
     assert found("docs/a.md", f"{LONG[:80]}.\n{LONG[:80]}.") == []
