@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 from starlette.responses import Response
@@ -531,8 +531,3 @@ def if_match(call: Call) -> str | None:
     if len(value) < 2 or not (value.startswith('"') and value.endswith('"')) or "," in value:
         raise wrong_header("If-Match", f"{value!r:.80} is neither one strong ETag in quotes nor *")
     return value[1:-1]
-
-
-def query_text(raw: str) -> str:
-    """Percent-decoded text of a query, octets that are not UTF-8 kept as surrogate escapes."""
-    return unquote_to_bytes(raw).decode("utf-8", "surrogateescape")

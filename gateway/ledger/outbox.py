@@ -276,15 +276,6 @@ class OutboxStore:
         found: bool = await self._ledger.task(revive)
         return found
 
-    async def next_due(self) -> float | None:
-        """Seconds until the next row that nobody holds is due, below 0: it is. None: there is none."""
-        now: sa.ColumnElement[int] = (
-            self._shards.clock if self._clock is None else sa.literal(self._clock(), sa.BigInteger)
-        )
-        query = sa.select(outbox.c.due_at - now).where(~_HELD).order_by(outbox.c.due_at).limit(1)
-        found: int | None = await self._ledger.read(lambda connection: connection.execute(query).scalar())
-        return None if found is None else found / 1_000_000
-
     async def get(self, message_id: bytes) -> Promised | None:
         """One by id. None: it is sent or taken back, or never was."""
         found, _ = await self.page(OutboxFilter(message_id=message_id), limit=1)

@@ -38,7 +38,7 @@ from gateway.pipeline.schema import EVENTS
 from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 COLUMNS: Final = (
     "shard", "sequence", "kind", "at", "version", "detail", "accepted_at", "source_broker", "exchange", "routing_key",
@@ -337,8 +337,3 @@ def _sections(context: Context, rollups: Rollups, detail: Mapping[str, Any]) -> 
 
 def _moment(hour: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(hour * 3600))
-
-
-def latencies_of(spark: SparkSession, rollups: Rollups, hours: Sequence[int] | None = None) -> DataFrame:
-    """Percentiles over hours that were rolled up, or over all of them."""
-    return percentiles(rollups.read(spark, hours))
