@@ -21,7 +21,7 @@ from tests import seams
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 VERSION_FOLDER: Final = re.compile(r"gateway/v\d+\w*/")
-_VERSION_NAME: Final = re.compile(r"""["']0-(?:8|9|9-1|10)["']|\bgateway\.v0\d""")
+_VERSION_NAME: Final = re.compile(r"""["'][01]-\d+(?:-\d+)?["']|\bgateway\.v\d""")
 RENAMES_MAX: Final = 10
 """Imports of the package's own names under other names."""
 AMBIGUOUS_MAX: Final = 60

@@ -6,8 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from gateway.versions import DRAFTS, PROTOCOLS
+
 ROOT = Path(__file__).parent.parent
-SANS_IO = {"wire", "classic", "v08", "v091", "v010", "v010_draft", "sasl"}
+VERSION_FOLDERS = {each.client.__module__.split(".")[1] for each in (*PROTOCOLS, *DRAFTS)}
+SANS_IO = {"wire", "classic", "sasl", *VERSION_FOLDERS}
 
 
 def contracts() -> list[dict[str, Any]]:

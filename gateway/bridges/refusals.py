@@ -59,7 +59,7 @@ class RefusalOutcome:
 MESSAGE: Final = RefusalOutcome(Fault.MESSAGE)
 TARGET: Final = RefusalOutcome(Fault.TARGET)
 
-VERDICTS: Final[Mapping[type[GatewayError], RefusalOutcome]] = {
+REFUSALS: Final[Mapping[type[GatewayError], RefusalOutcome]] = {
     Unroutable:        RefusalOutcome(Fault.SUSPECT, tries=2, pause=0.1, alone=True),
     AccessRefused:     RefusalOutcome(Fault.SUSPECT, tries=2, pause=0.1, alone=True),
     PublishRefused:    RefusalOutcome(Fault.SUSPECT, tries=5),
@@ -79,4 +79,4 @@ def refusal_of(error: GatewayError) -> RefusalOutcome:
     """Whose fault it is that a publish ended with this error."""
     if isinstance(error, RemoteError) and whole_exchange(error):
         return TARGET
-    return next(VERDICTS[kind] for kind in type(error).__mro__ if kind in VERDICTS)
+    return next(REFUSALS[kind] for kind in type(error).__mro__ if kind in REFUSALS)

@@ -29,7 +29,7 @@ class SubscriptionBacklog:
     """One subscription."""
 
     __slots__ = (
-        "_clock", "_dues", "_look", "_look_at", "_now", "_seconds", "_waiters", "backlog", "backlog_asked_at", "pulls",
+        "_clock", "_dues", "_look", "_look_at", "_now", "_seconds", "_waiters", "backlog_asked_at", "held", "pulls",
     )  # fmt: skip
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -44,7 +44,7 @@ class SubscriptionBacklog:
         self._waiters: set[asyncio.Future[None]] = set()
         self.pulls = 0
         """How many pulls are under way."""
-        self.backlog = 0
+        self.held = 0
         """How many messages the ledger held when it was asked last, and were stored here since."""
         self.backlog_asked_at: float | None = None
 
@@ -114,17 +114,17 @@ class SubscriptionBacklog:
                 waiter.set_result(None)
 
 
-class Shelves:
-    """The shelves of a process, by subscription."""
+class Backlogs:
+    """The backlogs of a process, by subscription."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, SubscriptionBacklog] = {}
+        self._backlogs: dict[str, SubscriptionBacklog] = {}
         self._clock = monotonic_time
 
     def __getitem__(self, subscription: str) -> SubscriptionBacklog:
-        shelf = self._shelves.get(subscription)
-        if shelf is None:
-            if len(self._shelves) >= SHELVES_MAX:
-                self._shelves = {name: kept for name, kept in self._shelves.items() if not kept.idle}
-            shelf = self._shelves[subscription] = SubscriptionBacklog(self._clock)
-        return shelf
+        backlog = self._backlogs.get(subscription)
+        if backlog is None:
+            if len(self._backlogs) >= SHELVES_MAX:
+                self._backlogs = {name: kept for name, kept in self._backlogs.items() if not kept.idle}
+            backlog = self._backlogs[subscription] = SubscriptionBacklog(self._clock)
+        return backlog

@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.budgets import ALONE, ShareHolder
 from gateway.core.ack_ids import AckIds, of_ledger
 from gateway.core.arrivals import own_id, printable
-from gateway.core.backlogs import Shelves
+from gateway.core.backlogs import Backlogs
 from gateway.core.broker_leases import BrokerLeases
 from gateway.core.leases import Lease, Leases
 from gateway.core.ledger_pulls import LedgerPulls
@@ -52,11 +52,11 @@ class Consuming:
         self._subscriptions = subscriptions
         self._peers = peers
         self._draining: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.shelves = Shelves()
+        self.backlogs = Backlogs()
         """What may be due in the ledger, by subscription."""
-        self.settling = LedgerSettling(parts, ack_ids, self.shelves)
+        self.settling = LedgerSettling(parts, ack_ids, self.backlogs)
         self.broker_leases = BrokerLeases(parts, leases, self._draining)
-        self._ledger_pulls = LedgerPulls(parts, ack_ids, self.shelves, self.settling, self._draining)
+        self._ledger_pulls = LedgerPulls(parts, ack_ids, self.backlogs, self.settling, self._draining)
         self._waits: dict[str, set[asyncio.Future[None]]] = {}
         """Pulls that wait, by subscription: done when it was changed, or the caller is gone."""
         peers.settle_here = self.settle_here

@@ -111,7 +111,7 @@ class Gateway:
         self.subscriptions = SubscriptionRegistry(ledger, self.broker, subscriptions or {}, self.parts.own_queues)
         self.consuming = Consuming(self.parts, self._leases, ack_ids, self.subscriptions, self.peers)
         self._delivery_limits = DeliveryLimitGuard(self.parts, self.subscriptions.all)
-        self.intakes = Intakes(self.parts, self.subscriptions, self.consuming.shelves)
+        self.intakes = Intakes(self.parts, self.subscriptions, self.consuming.backlogs)
         """What takes messages in order for those who pull."""
         self.ownership.register(INTAKE_WORK, self.intakes)
         self.subscriptions.on_change.append(self._subscription_changed)
@@ -194,7 +194,7 @@ class Gateway:
 
     def deliveries_changed(self, subscription: str) -> None:
         """Something was done to what the ledger owes a subscription: whoever hands it out looks now."""
-        self.consuming.shelves[subscription].news()
+        self.consuming.backlogs[subscription].news()
         for call in self.on_owed:
             call(subscription)
 

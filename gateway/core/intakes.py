@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from gateway.core.backlogs import Shelves
+from gateway.core.backlogs import Backlogs
 from gateway.core.intake import Intake
 from gateway.core.parts import Parts
 from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
@@ -29,11 +29,11 @@ COUNT_EVERY: Final = 0.5
 class OrderedIntake:
     """The intake of one subscription, and how many messages wait in the ledger."""
 
-    def __init__(self, parts: Parts, subscription: SubscriptionResource, shelves: Shelves) -> None:
+    def __init__(self, parts: Parts, subscription: SubscriptionResource, backlogs: Backlogs) -> None:
         self.subscription = subscription
         self._parts = parts
-        self._shelf = shelves[subscription.name]
-        self._shelves = shelves
+        self._backlog = backlogs[subscription.name]
+        self._backlogs = backlogs
         self._waiting: int | None = None
         """At most so many; None: not counted yet."""
         self._counting: asyncio.Task[None] | None = None
@@ -48,7 +48,7 @@ class OrderedIntake:
 
     def _stored(self, deliveries: Sequence[BacklogEntry]) -> None:
         self._waiting = (self._waiting or 0) + len(deliveries)
-        self._shelves[self.subscription.name].news()
+        self._backlogs[self.subscription.name].news()
 
     def _room(self) -> int:
         room = self.subscription.settings.prefetch - self._waiting if self._waiting is not None else 0
@@ -86,10 +86,10 @@ class OrderedIntake:
 class Intakes:
     """The worker for work of the kind ``intake``."""
 
-    def __init__(self, parts: Parts, subscriptions: SubscriptionRegistry, shelves: Shelves) -> None:
+    def __init__(self, parts: Parts, subscriptions: SubscriptionRegistry, backlogs: Backlogs) -> None:
         self._parts = parts
         self._subscriptions = subscriptions
-        self._shelves = shelves
+        self._backlogs = backlogs
         self._running: dict[str, OrderedIntake] = {}
         self._granted: set[str] = set()
 
@@ -109,7 +109,7 @@ class Intakes:
         except NoSuchSubscription:
             return
         if _is_ours(subscription) and name in self._granted and name not in self._running:
-            ordered = self._running[name] = OrderedIntake(self._parts, subscription, self._shelves)
+            ordered = self._running[name] = OrderedIntake(self._parts, subscription, self._backlogs)
             await ordered.intake.start()
 
     async def stop(self, name: str, within: float) -> None:

@@ -27,7 +27,7 @@ from typing import Final
 from gateway.budgets import ShareHolder
 from gateway.core.ack_ids import AckIds
 from gateway.core.arrivals import READERS_MAX, Arrival, Readers, Taken, now_us
-from gateway.core.backlogs import Shelves, SubscriptionBacklog
+from gateway.core.backlogs import Backlogs, SubscriptionBacklog
 from gateway.core.dead_letters import place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.fetching import Fetch, settle
@@ -61,13 +61,13 @@ class LedgerPulls:
         self,
         parts: Parts,
         ack_ids: AckIds,
-        shelves: Shelves,
+        backlogs: Backlogs,
         settling: LedgerSettling,
         draining: asyncio.Future[None],
     ) -> None:
         self._parts = parts
         self._ack_ids = ack_ids
-        self._shelves = shelves
+        self._backlogs = backlogs
         self._settling = settling
         self._draining = draining
         self._readers = Readers(parts.ids)
@@ -92,26 +92,28 @@ class LedgerPulls:
     ) -> list[Pulled]:
         """See :meth:`gateway.core.consuming.Consuming.pull`."""
         length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
-        shelf = self._shelves[subscription.name]
-        shelf.pulls += 1
+        backlog = self._backlogs[subscription.name]
+        backlog.pulls += 1
         try:
-            pulled = await self._claim(subscription, shelf, max_messages, length, bytes_max)
+            pulled = await self._claim(subscription, backlog, max_messages, length, bytes_max)
             bytes_left = bytes_max - _size_of(pulled)
             if subscription.ordered:
                 if not pulled and wait:
-                    pulled = await self._wait_for_row(subscription, shelf, max_messages, length, wait, gone, bytes_max)
-            elif len(pulled) < max_messages and bytes_left > 0 and not (pulled and shelf.may_be_due()):
+                    pulled = await self._wait_for_row(
+                        subscription, backlog, max_messages, length, wait, gone, bytes_max
+                    )
+            elif len(pulled) < max_messages and bytes_left > 0 and not (pulled and backlog.may_be_due()):
                 wanted = max_messages - len(pulled)
                 patience = 0.0 if pulled else wait
                 try:
-                    pulled += await self._take(subscription, shelf, wanted, length, patience, gone, bytes_left)
+                    pulled += await self._take(subscription, backlog, wanted, length, patience, gone, bytes_left)
                 except BaseException as error:
                     # What is claimed is handed over all the same: the trouble shows with the next pull.
                     if not pulled or not isinstance(error, GatewayError):
                         self._settling.hand_back(pulled, "the caller is gone")
                         raise
         finally:
-            shelf.pulls -= 1
+            backlog.pulls -= 1
         self._count(subscription.settings.broker, "delivered", len(pulled))
         return pulled
 
@@ -120,28 +122,33 @@ class LedgerPulls:
     ) -> list[Pulled]:
         """What the ledger still owes to a subscription whose messages their broker holds now: what it was handed, or
         pushed, with other settings. It is looked once in a while, as for any other."""
-        shelf = self._shelves[subscription.name]
-        if not shelf.may_be_due():
+        backlog = self._backlogs[subscription.name]
+        if not backlog.may_be_due():
             return []
-        shelf.asked()  # before it is: what is new from now on is looked for again
+        backlog.asked()  # before it is: what is new from now on is looked for again
         if not await self._parts.ledger.deliveries.due(subscription.name, 1):
-            shelf.emptied()
+            backlog.emptied()
             return []
-        shelf.found()
+        backlog.found()
         length = float(seconds if seconds is not None else subscription.settings.ack_deadline_seconds)
-        pulled = await self._claim(subscription, shelf, max_messages, length, bytes_max)
+        pulled = await self._claim(subscription, backlog, max_messages, length, bytes_max)
         self._count(subscription.settings.broker, "delivered", len(pulled))
         return pulled
 
     async def _claim(
-        self, subscription: SubscriptionResource, shelf: SubscriptionBacklog, limit: int, seconds: float, bytes_max: int
+        self,
+        subscription: SubscriptionResource,
+        backlog: SubscriptionBacklog,
+        limit: int,
+        seconds: float,
+        bytes_max: int,
     ) -> list[Pulled]:
-        """What is due in the ledger. Where more is due than ``bytes_max`` allows, the shelf says so."""
+        """What is due in the ledger. Where more is due than ``bytes_max`` allows, the backlog says so."""
         pulled: list[Pulled] = []
-        while len(pulled) < limit and shelf.may_be_due():
+        while len(pulled) < limit and backlog.may_be_due():
             wanted = limit - len(pulled)
             most = subscription.settings.max_deliveries
-            shelf.asked()
+            backlog.asked()
             rows = await self._parts.ledger.deliveries.claim(
                 subscription.name,
                 wanted,
@@ -151,17 +158,17 @@ class LedgerPulls:
                 entries=partial(_delivered, subscription.settings.broker, subscription.name, most),
             )
             if len(rows) < wanted and not rows.is_cut:
-                shelf.emptied()
+                backlog.emptied()
             else:
-                shelf.found()
+                backlog.found()
             if rows:
-                shelf.due_in(seconds)
+                backlog.due_in(seconds)
             tired = [row for row in rows if 0 < most < row.attempt]
             if tired:
                 await self._settling.give_up(subscription, tired, used_up(most), "delivery_limit", most)
             await self._open([row for row in rows if row not in tired], subscription, pulled)
             if subscription.ordered and tired:
-                shelf.found()  # what was behind them is due now
+                backlog.found()  # what was behind them is due now
             bytes_max -= sum(row.size for row in rows if row not in tired)
             if bytes_max <= 0 or (pulled and rows.is_cut) or (len(rows) < wanted and not tired and not rows.is_cut):
                 break
@@ -214,7 +221,7 @@ class LedgerPulls:
     async def _wait_for_row(
         self,
         subscription: SubscriptionResource,
-        shelf: SubscriptionBacklog,
+        backlog: SubscriptionBacklog,
         limit: int,
         seconds: float,
         wait: float,
@@ -225,20 +232,20 @@ class LedgerPulls:
         deadline = clock.monotonic() + wait
         others = [self._draining] if gone is None else [self._draining, gone]
         while not any(other.done() for other in others) and (left := deadline - clock.monotonic()) > 0:
-            news = shelf.wait()
+            news = backlog.wait()
             try:
-                until = min(left, max(shelf.next_look() - clock.monotonic(), 0.0))
+                until = min(left, max(backlog.next_look() - clock.monotonic(), 0.0))
                 await asyncio.wait([news, *others], timeout=until, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                shelf.leave(news)
-            if pulled := await self._claim(subscription, shelf, limit, seconds, bytes_max):
+                backlog.leave(news)
+            if pulled := await self._claim(subscription, backlog, limit, seconds, bytes_max):
                 return pulled
         return []
 
     async def _take(
         self,
         subscription: SubscriptionResource,
-        shelf: SubscriptionBacklog,
+        backlog: SubscriptionBacklog,
         wanted: int,
         seconds: float,
         wait: float,
@@ -249,15 +256,15 @@ class LedgerPulls:
         settings = subscription.settings
         upstream = self._parts.find(settings.broker)
         await self._parts.own_queues.ensure(subscription.name, settings)
-        wanted = min(wanted, await self._room(subscription, shelf))
+        wanted = min(wanted, await self._room(subscription, backlog))
         queue = queue_of(subscription.name, settings)
         if wanted <= 0:
             if not wait:
                 return []
-            return await self._wait_for_row(subscription, shelf, wanted or 1, seconds, wait, gone, bytes_max)
+            return await self._wait_for_row(subscription, backlog, wanted or 1, seconds, wait, gone, bytes_max)
         if not wait:
             deliveries = await upstream.fetch(queue, wanted, 0.0, bytes_max)
-            return await self._store(subscription, shelf, upstream, deliveries, seconds)
+            return await self._store(subscription, backlog, upstream, deliveries, seconds)
         deadline = clock.monotonic() + wait
         others = [self._draining] if gone is None else [self._draining, gone]
         fetch: Fetch | None = None
@@ -265,45 +272,45 @@ class LedgerPulls:
             while True:
                 if fetch is None:
                     fetch = Fetch(upstream, queue, wanted, max(0.0, deadline - clock.monotonic()), bytes_max)
-                news = shelf.wait()
+                news = backlog.wait()
                 try:
-                    await fetch.wait([news, *others], max(shelf.next_look() - clock.monotonic(), 0.0))
+                    await fetch.wait([news, *others], max(backlog.next_look() - clock.monotonic(), 0.0))
                 finally:
-                    shelf.leave(news)
+                    backlog.leave(news)
                 over = any(other.done() for other in others)
                 if fetch.done or over:
                     ending, fetch = fetch, None
-                    pulled = await self._store(subscription, shelf, upstream, await ending.end(), seconds)
+                    pulled = await self._store(subscription, backlog, upstream, await ending.end(), seconds)
                     if pulled or over or clock.monotonic() >= deadline:
                         return pulled
-                elif pulled := await self._claim(subscription, shelf, wanted, seconds, bytes_max):
+                elif pulled := await self._claim(subscription, backlog, wanted, seconds, bytes_max):
                     return pulled
         finally:
             if fetch is not None:
                 fetch.close()
 
-    async def _room(self, subscription: SubscriptionResource, shelf: SubscriptionBacklog) -> int:
+    async def _room(self, subscription: SubscriptionResource, backlog: SubscriptionBacklog) -> int:
         """How many more messages the ledger may hold for it."""
         now = clock.monotonic()
         most = subscription.settings.backlog_max
-        asked_at = shelf.backlog_asked_at
-        if asked_at is None or now - asked_at >= BACKLOG_EVERY or shelf.backlog >= most:
+        asked_at = backlog.backlog_asked_at
+        if asked_at is None or now - asked_at >= BACKLOG_EVERY or backlog.held >= most:
             found = await self._parts.ledger.deliveries.backlog(subscription.name)
-            shelf.backlog = found.waiting + found.out + found.dead
-            shelf.backlog_asked_at = now
-            if shelf.backlog >= most and found.dead == shelf.backlog:
+            backlog.held = found.waiting + found.out + found.dead
+            backlog.backlog_asked_at = now
+            if backlog.held >= most and found.dead == backlog.held:
                 raise Overloaded(
                     f"the ledger holds {found.dead} dead messages of the subscription, and backlog_max is {most}: "
                     "retry or purge them"
                 )
-        return most - shelf.backlog
+        return most - backlog.held
 
     # -------------------------------------------------------------------------------------------- store
 
     async def _store(
         self,
         subscription: SubscriptionResource,
-        shelf: SubscriptionBacklog,
+        backlog: SubscriptionBacklog,
         upstream: Upstream,
         deliveries: Sequence[Delivery],
         seconds: float,
@@ -313,7 +320,7 @@ class LedgerPulls:
         if not deliveries:
             return []
         work = asyncio.get_running_loop().create_task(
-            self._store_now(subscription, shelf, upstream, deliveries, seconds), name="store"
+            self._store_now(subscription, backlog, upstream, deliveries, seconds), name="store"
         )
         try:
             return await asyncio.shield(work)
@@ -328,7 +335,7 @@ class LedgerPulls:
     async def _store_now(
         self,
         subscription: SubscriptionResource,
-        shelf: SubscriptionBacklog,
+        backlog: SubscriptionBacklog,
         upstream: Upstream,
         deliveries: Sequence[Delivery],
         seconds: float,
@@ -362,8 +369,8 @@ class LedgerPulls:
                 taken.forget((arrival,))
         self._count(upstream.name, "duplicate_dropped", len(known))
         if batch.owed:
-            shelf.backlog += len(batch.owed)
-            shelf.due_in(seconds)
+            backlog.held += len(batch.owed)
+            backlog.due_in(seconds)
         return [
             Pulled(
                 self._lease(subscription, row.id, row.message_id, 1, 1),

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gateway.core.ack_ids import AckIds, InvalidAckId, LedgerAckId
 from gateway.core.arrivals import now_us, printable
-from gateway.core.backlogs import Shelves
+from gateway.core.backlogs import Backlogs
 from gateway.core.dead_letters import UndeliverableMessage, died, place_of
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.own_queues import queue_of
@@ -38,12 +38,12 @@ ENDED_MAX: Final = 10_000
 class LedgerSettling:
     """Settle, for subscriptions with ``lease = "ledger"``."""
 
-    def __init__(self, parts: Parts, ack_ids: AckIds, shelves: Shelves) -> None:
+    def __init__(self, parts: Parts, ack_ids: AckIds, backlogs: Backlogs) -> None:
         self.on_settled: list[Callable[[Sequence[LedgerAckId], float], None]] = []
         """Called with leases that ended here (and 0), or that end so many seconds from now."""
         self._parts = parts
         self._ack_ids = ack_ids
-        self._shelves = shelves
+        self._backlogs = backlogs
         self._ended: OrderedDict[tuple[bytes, int], Ending] = OrderedDict()
         self._handing_back = Tasks("hand back")
 
@@ -78,7 +78,7 @@ class LedgerSettling:
             return
         if any(done):
             for name in {lease.subscription for lease in leases}:
-                self._shelves[name].news()
+                self._backlogs[name].news()
 
     # ------------------------------------------------------------------------------------------- settle
 
@@ -114,7 +114,7 @@ class LedgerSettling:
             subscription, ack_ids, Ending.RETRY, EventKind.RELEASED, due_in=delay, front=not delay, **detail
         )
         if any(item.status == SUCCESS for item in results):
-            self._shelves[subscription.name].due_in(delay)
+            self._backlogs[subscription.name].due_in(delay)
         return results
 
     async def extend(
@@ -125,7 +125,7 @@ class LedgerSettling:
             subscription, ack_ids, Ending.EXTEND, EventKind.EXTENDED, due_in=float(seconds), seconds=seconds
         )
         if any(item.status == SUCCESS for item in results):
-            self._shelves[subscription.name].due_in(float(seconds))
+            self._backlogs[subscription.name].due_in(float(seconds))
         return results
 
     async def reject(
@@ -202,10 +202,10 @@ class LedgerSettling:
         while len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
         if ending is Ending.DONE:
-            shelf = self._shelves[subscription.name]
-            shelf.backlog = max(0, shelf.backlog - len(leases))
+            backlog = self._backlogs[subscription.name]
+            backlog.held = max(0, backlog.held - len(leases))
             if subscription.ordered:
-                shelf.news()  # the next of their keys
+                backlog.news()  # the next of their keys
 
     async def _answers(
         self,

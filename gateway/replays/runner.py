@@ -61,14 +61,14 @@ class Runner:
     def __init__(
         self,
         kept: StoredJob,
-        shelf: ReplayStore,
+        store: ReplayStore,
         ledger: Ledger,
         parts: Callable[[], Awaitable[tuple[MessageSource, ResendTarget]]],
         on_end: Callable[[str], None],
     ) -> None:
         """``parts`` makes source and target; ``on_end`` is told when nothing more is to be done."""
         self._kept = kept
-        self._shelf = shelf
+        self._store = store
         self._ledger = ledger
         self._parts = parts
         self._on_end = on_end
@@ -224,7 +224,7 @@ class Runner:
             resent = sum(item.error is None and item.resent for item in items)
         refusals = [*chunk.refused, *(refusal_of(item.told, item.error) for item in items if item.error is not None)]
         if refusals:
-            await self._patiently(lambda: self._shelf.name(job.id, job.pages, refusals))
+            await self._patiently(lambda: self._store.name(job.id, job.pages, refusals))
             job.pages += 1
             for refusal in refusals:
                 job.refused[refusal.code] = job.refused.get(refusal.code, 0) + 1
@@ -396,10 +396,10 @@ class Runner:
         await self._save()
 
     async def _save(self) -> None:
-        await self._shelf.save(self._kept)
+        await self._store.save(self._kept)
 
     async def _reread(self) -> None:
-        await self._shelf.reread(self._kept)
+        await self._store.reread(self._kept)
 
 
 def _outcome(job: Job) -> tuple[JobState, str]:

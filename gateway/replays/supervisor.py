@@ -83,7 +83,7 @@ class Replays:
         self._gateway = gateway
         self._endpoints = endpoints
         self._sender = sender
-        self._shelf = ReplayStore(gateway.ledger)
+        self._store = ReplayStore(gateway.ledger)
         self._runners: dict[str, Runner] = {}
         self._forgot_at = 0
         self._closing = False
@@ -144,10 +144,10 @@ class Replays:
         source = self._source(job)
         if request.source.queue is not None:
             await source.total()  # there is such a queue
-        if len([one async for one in self._shelf.all() if one.state not in ENDED]) >= JOBS_MAX:
+        if len([one async for one in self._store.all() if one.state not in ENDED]) >= JOBS_MAX:
             raise LimitExceeded(f"{JOBS_MAX} replays have not ended; cancel some", "replays")
         try:
-            await self._shelf.add(job)
+            await self._store.add(job)
         except EtagMismatch:
             return await self._again(job), False
         await self._tell(job.id)
@@ -170,10 +170,10 @@ class Replays:
             job.found = job.sent = job.skipped = job.resent = 0
             job.refused, job.total, job.position, job.landed = {}, None, "", ()
 
-        before = (await self._shelf.load(asked.id)).job
-        job = await self._shelf.change(asked.id, change)
+        before = (await self._store.load(asked.id)).job
+        job = await self._store.change(asked.id, change)
         if before.state in ENDED:
-            await self._shelf.forget_refusals(before)
+            await self._store.forget_refusals(before)
         await self._tell(asked.id)
         return job
 
@@ -181,16 +181,16 @@ class Replays:
 
     async def get(self, job_id: str) -> Job:
         """A replay by its id. Raises NoSuchReplay."""
-        return (await self._shelf.load(job_id)).job
+        return (await self._store.load(job_id)).job
 
     async def page(self, cursor: str | None, limit: int) -> tuple[list[Job], str | None]:
         """Some, by id, and the cursor behind them."""
-        return await self._shelf.page(cursor, limit)
+        return await self._store.page(cursor, limit)
 
     async def refusals(self, job_id: str, page: int) -> tuple[list[Refusal], int | None]:
         """What was not sent, a page of it, and the number of the next. Raises NoSuchReplay."""
         job = await self.get(job_id)
-        found = await self._shelf.refusals(job, page)
+        found = await self._store.refusals(job, page)
         return found, page + 1 if page + 1 < job.pages else None
 
     # -------------------------------------------------------------------------------------------- steering
@@ -216,7 +216,7 @@ class Replays:
             if job.wish is not Wish.CANCEL:
                 job.wish = wish
 
-        job = await self._shelf.change(job_id, change)
+        job = await self._store.change(job_id, change)
         await self._tell(job_id)
         return job
 
@@ -233,8 +233,8 @@ class Replays:
         now = clock.now_ns() // 1000
         if now - self._forgot_at > FORGET_EVERY * 1_000_000:
             self._forgot_at = now
-            await self._shelf.forget_old(now)
-        return [job.id async for job in self._shelf.all() if job.state not in ENDED]
+            await self._store.forget_old(now)
+        return [job.id async for job in self._store.all() if job.state not in ENDED]
 
     async def start(self, name: str) -> None:
         """Go on with it."""
@@ -244,12 +244,12 @@ class Replays:
             self._runners[name].look()
             return
         try:
-            kept = await self._shelf.load(name)
+            kept = await self._store.load(name)
         except NoSuchReplay:
             return
         if kept.job.state not in ENDED:
             parts = partial(self._parts, kept.job)
-            runner = Runner(kept, self._shelf, self._gateway.ledger, parts, self._ended)
+            runner = Runner(kept, self._store, self._gateway.ledger, parts, self._ended)
             self._runners[name] = runner
             runner.start()
 

@@ -48,7 +48,7 @@ ASK_PAUSE: Final = 0.5
 """After so many seconds the ledger is asked again where it is away."""
 
 
-class Fates:
+class PushOutcomes:
     """The messages of one subscription after an attempt. When a method returns, what follows is safe."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Fates:
         replies: Replies,
         counts: PushCounts,
         arrivals: Arrivals,
-        shelf: EndpointBacklog,
+        backlog: EndpointBacklog,
         *,
         gone: Callable[[Arrival, Settlement], None],
         settled: Callable[[], None],
@@ -78,7 +78,7 @@ class Fates:
         self._counts = counts
         self._arrivals = arrivals
         self._notes = Notes(arrivals, settings.push)
-        self._shelf = shelf
+        self._backlog = backlog
         self._place = place_of(settings)
         self._keeping: set[bytes] = set()
         """Ids of rows that are being stored."""
@@ -111,7 +111,7 @@ class Fates:
             await self._journal.record(entries)
             self._gone(item.arrival, Settlement.ACCEPT)
         elif await self._journal.settle(ended(item, Ending.DONE, *entries)):
-            self._shelf.removed()
+            self._backlog.removed()
             self._settled()
 
     async def again(self, item: PushDelivery, outcome: SendOutcome | None, why: str, wait: float, **more: Any) -> None:
@@ -124,7 +124,7 @@ class Fates:
             if await self._journal.settle(
                 ended(item, Ending.RETRY, entry, due_in=wait, attempt=item.attempt, reason=reason)
             ):
-                self._shelf.expect(wait)
+                self._backlog.expect(wait)
         else:
             kept = self._notes.entries(
                 item, EventKind.STORED, at, {"subscription": self._subscription, "queue": self._arrivals.queue}
@@ -166,10 +166,10 @@ class Fates:
         owed = self._notes.owed(item, arrival, at, wait, reason, dead=dead)
         inbox = self._arrivals.inbox(arrival, at)
         if await self._journal.store(owed, entries, [inbox] if inbox is not None else []):
-            self._shelf.added()
+            self._backlog.added()
             self._gone(arrival, Settlement.ACCEPT)
             if not dead:
-                self._shelf.expect(wait)
+                self._backlog.expect(wait)
         else:
             await clock.sleep(REFUSED_PAUSE)
             self._gone(arrival, Settlement.RELEASE)
@@ -222,7 +222,7 @@ class Fates:
                 if await self._journal.settle(
                     ended(item, Ending.RETRY, due_in=DEAD_LETTER_PAUSE, attempt=item.attempt, reason=item.reason)
                 ):
-                    self._shelf.expect(DEAD_LETTER_PAUSE)
+                    self._backlog.expect(DEAD_LETTER_PAUSE)
             else:
                 await self.again(item, outcome, why, DEAD_LETTER_PAUSE, **{GIVEN_UP: True, "code": code})
             return

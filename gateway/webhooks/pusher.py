@@ -52,7 +52,7 @@ from gateway.webhooks.items import PushDelivery, arrived, stored
 from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.lines import Demand
 from gateway.webhooks.notes import ended
-from gateway.webhooks.outcomes import GIVEN_UP, Fates
+from gateway.webhooks.outcomes import GIVEN_UP, PushOutcomes
 from gateway.webhooks.replies import Replies
 from gateway.webhooks.schedule import AttemptOutcome, NextStep
 from gateway.webhooks.sender import SendOutcome
@@ -111,14 +111,14 @@ class Pusher:
         self._place = place_of(settings)
         self._ledger_first = settings.lease == "ledger"
         self._loop = asyncio.get_running_loop()
-        self._shelf = EndpointBacklog(
+        self._backlog = EndpointBacklog(
             parts.ledger,
             subscription.name,
             ordered=bool(settings.order_key),
             most=settings.backlog_max,
             on_due=self._due,
         )
-        self._outcomes = Fates(
+        self._outcomes = PushOutcomes(
             subscription.name,
             settings,
             parts,
@@ -126,7 +126,7 @@ class Pusher:
             replies,
             counts,
             self._arrivals,
-            self._shelf,
+            self._backlog,
             gone=self._gone,
             settled=self._settled,
         )
@@ -170,14 +170,14 @@ class Pusher:
 
     async def start(self) -> None:
         """Begin. Raises LedgerUnavailable: nothing has begun."""
-        await self._shelf.open()
+        await self._backlog.open()
         self._running = True
         if self._ledger_first:
             self._intake = Intake(
                 self._parts, self.subscription, self._upstream, on_stored=self._stored, room=self._room
             )
         self._target = await self._targets.join(self.settings.push, self)
-        if self._shelf.tried:
+        if self._backlog.tried:
             self._target.suspect()
         if self._intake is not None:
             await self._intake.start()
@@ -187,7 +187,7 @@ class Pusher:
     async def stop(self, within: float) -> None:
         """Take nothing more, give requests under way so many seconds, and give the rest back."""
         self._running = False
-        self._shelf.close()
+        self._backlog.close()
         if self._intake is not None:
             await self._intake.stop(within)
         await self._tap.stop()
@@ -211,7 +211,7 @@ class Pusher:
     def lost(self) -> None:
         """It is another process's now: drop everything at once, acknowledge and record nothing."""
         self._running = False
-        self._shelf.close()
+        self._backlog.close()
         self._rows.clear()
         if self._intake is not None:
             self._intake.lost()
@@ -291,8 +291,8 @@ class Pusher:
         """The intake has stored some."""
         self._untried += len(rows)
         for _ in rows:
-            self._shelf.added()
-        self._shelf.expect(0.0)
+            self._backlog.added()
+        self._backlog.expect(0.0)
 
     def _room(self) -> int:
         """How many more the intake may take. What waits behind others of its order key does not count: it keeps
@@ -300,7 +300,7 @@ class Pusher:
         if self._target is None or not self._running:
             return 0
         # Rows may be claimed before it is told here that they are stored: more than there are cannot wait.
-        waiting = min(max(0, self._untried - self._blocked), self._shelf.count) + len(self._rows)
+        waiting = min(max(0, self._untried - self._blocked), self._backlog.count) + len(self._rows)
         return max(0, self._wanted() - waiting)
 
     # ------------------------------------------------------------------------------------ what is wanted
@@ -327,12 +327,12 @@ class Pusher:
 
     def _wanted(self) -> int:
         """How many messages may be out of the queue."""
-        if self._shelf.full or self._demand is Demand.NOTHING:
+        if self._backlog.full or self._demand is Demand.NOTHING:
             return 0
         if self._demand is Demand.LITTLE:
             # What was tried before may just as well show how it is. But no consumer ends for that: there would be one
             # more to begin when the row is gone, again and again.
-            return 0 if (self._shelf.is_due or self._rows) and not self._tap.wanted else LITTLE
+            return 0 if (self._backlog.is_due or self._rows) and not self._tap.wanted else LITTLE
         return min(self.settings.prefetch, self._fits)
 
     def _let_go(self) -> None:
@@ -356,7 +356,7 @@ class Pusher:
     async def _put_back(self, item: PushDelivery, wait: float) -> None:
         """A row that was claimed, and not tried."""
         await self._journal.settle(ended(item, Ending.RETRY, attempt=item.attempt - 1, due_in=wait, front=not wait))
-        self._shelf.expect(wait)
+        self._backlog.expect(wait)
 
     def _gone(self, arrival: Arrival, settlement: Settlement) -> None:
         """Tell the broker; where it has taken the delivery back, it comes again, and is known then."""
@@ -391,7 +391,7 @@ class Pusher:
 
     def _refill(self) -> None:
         """Claim what is due, if there is room for it."""
-        if self._refilling or not self._shelf.is_due or not self._running:
+        if self._refilling or not self._backlog.is_due or not self._running:
             return
         limit = self._claim_limit()
         if limit > 0:
@@ -427,7 +427,9 @@ class Pusher:
         assert target.endpoint is not None
         seconds = target.endpoint.settings.deadline + target.endpoint.settings.batch_wait + CLAIM_MARGIN
         try:
-            rows = await self._shelf.claim(limit, seconds, min(CLAIM_OCTETS, max(1, self._rows_max - self._row_bytes)))
+            rows = await self._backlog.claim(
+                limit, seconds, min(CLAIM_OCTETS, max(1, self._rows_max - self._row_bytes))
+            )
         finally:
             self._refilling = False
         if not rows:
@@ -489,7 +491,7 @@ class Pusher:
     @property
     def _may_begin(self) -> bool:
         """The ledger has room for one more that fails."""
-        return self._shelf.count + self._under_way < self.settings.backlog_max
+        return self._backlog.count + self._under_way < self.settings.backlog_max
 
     def take(self, most: int) -> list[PushDelivery]:
         """The messages of the next request."""
@@ -598,7 +600,7 @@ class Pusher:
     def _settled(self) -> None:
         """Where there is an order, the next of its key can be claimed now."""
         if self.settings.order_key:
-            self._shelf.expect(0.0)
+            self._backlog.expect(0.0)
             self._poke()
 
     # ------------------------------------------------------------------------------------------------ status
@@ -618,26 +620,26 @@ class Pusher:
 
     def wake(self) -> None:
         """Somebody changed a row: look now."""
-        self._shelf.expect(0.0)
+        self._backlog.expect(0.0)
 
     async def status(self) -> PushStatus:
         """How things stand. Raises LedgerUnavailable."""
         backlog = await self._parts.ledger.deliveries.backlog(self.name)
-        self._shelf.count = backlog.waiting + backlog.out + backlog.dead
+        self._backlog.count = backlog.waiting + backlog.out + backlog.dead
         now = clock.monotonic()
         suspension = self._target.suspension(now) if self._target is not None else None
         state, reason, code = PushState.RUNNING, "", ""
-        if self._shelf.full:
+        if self._backlog.full:
             state, code = PushState.FULL, "backlog_full"
             reason = (
-                f"the ledger holds {self._shelf.count} messages for it, and backlog_max is "
+                f"the ledger holds {self._backlog.count} messages for it, and backlog_max is "
                 f"{self.settings.backlog_max}: nothing is taken from its queue"
             )
         elif suspension is not None:
             state, reason, code = PushState.WAITING, f"{suspension.state}: {suspension.reason}", suspension.code
         elif trouble := (self._intake.reason if self._intake is not None else self._tap.reason):
             state, reason, code = PushState.ERROR, trouble, "queue_unreadable"
-        due_in = self._shelf.due_in
+        due_in = self._backlog.due_in
         return PushStatus(
             endpoint=self.settings.push,
             state=state,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.core import backlogs
-from gateway.core.backlogs import LOOK_MAX, LOOK_MIN, Shelves, SubscriptionBacklog
+from gateway.core.backlogs import LOOK_MAX, LOOK_MIN, Backlogs, SubscriptionBacklog
 
 
 class Clock:
@@ -18,63 +18,63 @@ class Clock:
         return self.now
 
 
-def emptied(shelf: SubscriptionBacklog) -> None:
-    assert shelf.may_be_due()
-    shelf.asked()
-    shelf.emptied()
+def emptied(backlog: SubscriptionBacklog) -> None:
+    assert backlog.may_be_due()
+    backlog.asked()
+    backlog.emptied()
 
 
 def test_it_is_looked_less_and_less_often() -> None:
     clock = Clock()
-    shelf = SubscriptionBacklog(clock)
+    backlog = SubscriptionBacklog(clock)
     pauses = []
     for _ in range(6):
-        emptied(shelf)
-        assert not shelf.may_be_due()
-        pauses.append(shelf.next_look() - clock.now)
-        clock.now = shelf.next_look()
+        emptied(backlog)
+        assert not backlog.may_be_due()
+        pauses.append(backlog.next_look() - clock.now)
+        clock.now = backlog.next_look()
     assert pauses == [LOOK_MIN, 2.0, 4.0, LOOK_MAX, LOOK_MAX, LOOK_MAX]
 
 
 def test_what_is_due_later_is_known_to_the_second() -> None:
     clock = Clock()
-    shelf = SubscriptionBacklog(clock)
-    emptied(shelf)
+    backlog = SubscriptionBacklog(clock)
+    emptied(backlog)
     for _ in range(1_000):
-        shelf.due_in(0.3)
-    assert len(shelf._dues) == 1, "one entry a second, whatever the number of leases"
-    assert shelf.next_look() == 101.0
+        backlog.due_in(0.3)
+    assert len(backlog._dues) == 1, "one entry a second, whatever the number of leases"
+    assert backlog.next_look() == 101.0
     clock.now = 101.0
-    emptied(shelf)
-    assert not shelf._dues
+    emptied(backlog)
+    assert not backlog._dues
 
 
 def test_news_during_a_claim_are_not_forgotten() -> None:
-    shelf = SubscriptionBacklog(Clock())
-    assert shelf.may_be_due()
-    shelf.asked()
-    shelf.news()
-    shelf.emptied()
-    assert shelf.may_be_due()
+    backlog = SubscriptionBacklog(Clock())
+    assert backlog.may_be_due()
+    backlog.asked()
+    backlog.news()
+    backlog.emptied()
+    assert backlog.may_be_due()
 
 
 async def test_who_waits_is_woken() -> None:
-    shelf = Shelves()["billing"]
-    waiter = shelf.wait()
-    assert not shelf.idle
-    shelf.due_in(0)
+    backlog = Backlogs()["billing"]
+    waiter = backlog.wait()
+    assert not backlog.idle
+    backlog.due_in(0)
     async with asyncio.timeout(30):
         await waiter
-    shelf.leave(waiter)
-    assert shelf.idle
+    backlog.leave(waiter)
+    assert backlog.idle
 
 
 async def test_no_more_are_remembered_than_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlogs, "SHELVES_MAX", 10)
-    found = Shelves()
+    found = Backlogs()
     used = found["used"]
     used.pulls = 1
     for number in range(25):
         found[f"s{number}"].news()
-    assert len(found._shelves) <= 11
+    assert len(found._backlogs) <= 11
     assert found["used"] is used

@@ -35,7 +35,7 @@ class Numbers(WriterCall):
         return [Numbers(self.numbers[begin : begin + size]) for begin in range(0, len(self.numbers), size)]
 
 
-class Shelf:
+class Rows:
     """A ledger that cannot hold some numbers, and that goes away before others."""
 
     def __init__(self, bad: Sequence[int] = (), away: Sequence[int] = ()) -> None:
@@ -54,26 +54,26 @@ class Shelf:
 
 
 async def test_in_parts() -> None:
-    shelf = Shelf()
-    assert await divided(shelf, Numbers(range(10)), 4) == list(range(10))
+    rows = Rows()
+    assert await divided(rows, Numbers(range(10)), 4) == list(range(10))
     with pytest.raises(EntriesRefused) as caught:
-        await divided(Shelf(bad=[1, 8]), Numbers(range(10)), 4)
+        await divided(Rows(bad=[1, 8]), Numbers(range(10)), 4)
     assert caught.value.refused == {1: "bad", 8: "bad"}
 
 
 @pytest.mark.parametrize(("away", "written"), [(0, 0), (3, 0), (4, 4), (9, 8)])
 async def test_what_was_written_before_it_went_away(away: int, written: int) -> None:
-    shelf = Shelf(bad=[1], away=[away])
+    rows = Rows(bad=[1], away=[away])
     with pytest.raises(LedgerUnavailable) as caught:
-        await divided(shelf, Numbers(range(10)), 4)
+        await divided(rows, Numbers(range(10)), 4)
     assert caught.value.written == written
     assert caught.value.refused == ({1: "bad"} if written else {})
-    assert shelf.written == [number for number in range(written) if number != 1]
+    assert rows.written == [number for number in range(written) if number != 1]
 
 
 async def test_halves_of_a_call_with_a_bad_row_say_the_same() -> None:
     """The writer's own: of eight units one is bad, and then the database is away."""
-    shelf = Shelf(bad=[1], away=[6])
+    rows = Rows(bad=[1], away=[6])
     writer = Writer.__new__(Writer)
 
     def write(calls: list[WriterCall]) -> list[WriterCall]:
@@ -83,7 +83,7 @@ async def test_halves_of_a_call_with_a_bad_row_say_the_same() -> None:
             writer._write_halves(call)
             return []
         try:
-            call.result = asyncio.run_coroutine_threadsafe(shelf.submit(call), loop).result(5)
+            call.result = asyncio.run_coroutine_threadsafe(rows.submit(call), loop).result(5)
         except (LedgerUnavailable, EntriesRefused) as error:
             call.error = error
         return []
@@ -94,7 +94,7 @@ async def test_halves_of_a_call_with_a_bad_row_say_the_same() -> None:
     await asyncio.to_thread(_in_a_loop, writer, call)
     assert isinstance(call.error, LedgerUnavailable)
     assert (call.error.written, call.error.refused) == (6, {1: "bad"})
-    assert shelf.written == [0, 2, 3, 4, 5]
+    assert rows.written == [0, 2, 3, 4, 5]
 
 
 def _in_a_loop(writer: Writer, call: WriterCall) -> None:
@@ -117,16 +117,16 @@ class Large(Numbers):
 
 async def test_large_ones_in_parts() -> None:
     """Few rows may be many octets, and others wait for the transaction."""
-    shelf = Shelf()
+    rows = Rows()
     sizes: list[int] = []
-    submit = shelf.submit
+    submit = rows.submit
 
     async def noted(call: WriterCall) -> Any:
         sizes.append(call.octets)
         return await submit(call)
 
-    shelf.submit = noted  # type: ignore[method-assign]
-    assert await divided(shelf, Large(range(10)), 100) == list(range(10))
+    rows.submit = noted  # type: ignore[method-assign]
+    assert await divided(rows, Large(range(10)), 100) == list(range(10))
     assert sum(sizes) == 30 << 20
     assert max(sizes) <= GROUP_OCTETS
-    assert await divided(shelf, Large(range(1)), 100) == [0], "one that is larger stays whole"
+    assert await divided(rows, Large(range(1)), 100) == [0], "one that is larger stays whole"

@@ -216,7 +216,7 @@ def mark_of(message: Message) -> dict[str, str]:
 
 async def test_killed_between_recording_and_the_next_chunk(house: House) -> None:
     ids = await house.known(3)
-    real = house.replays._shelf.save
+    real = house.replays._store.save
     saves = 0
 
     async def save(kept: Any) -> None:
@@ -226,7 +226,7 @@ async def test_killed_between_recording_and_the_next_chunk(house: House) -> None
         saves += 1
         await real(kept)
 
-    house.replays._shelf.save = save  # type: ignore[method-assign]
+    house.replays._store.save = save  # type: ignore[method-assign]
     await house.replays.ask(request(messages=ALL), "")
     async with asyncio.timeout(60):
         while EventKind.REPLAYED not in await house.kinds(ids[2]):
@@ -239,7 +239,7 @@ async def test_killed_between_recording_and_the_next_chunk(house: House) -> None
 
 async def hold_saves(house: House, after: int) -> list[None]:
     """From now on only so many saves are written; each that is not is in the answer, and waits for ever."""
-    real, waiting, left = house.replays._shelf.save, [], after
+    real, waiting, left = house.replays._store.save, [], after
 
     async def save(kept: Any) -> None:
         nonlocal left
@@ -249,7 +249,7 @@ async def hold_saves(house: House, after: int) -> list[None]:
         left -= 1
         await real(kept)
 
-    house.replays._shelf.save = save  # type: ignore[method-assign]
+    house.replays._store.save = save  # type: ignore[method-assign]
     return waiting
 
 
@@ -820,9 +820,9 @@ async def test_old_ones_are_forgotten(house: House) -> None:
     await house.known(1, kept=False)
     await house.replays.ask(request(messages=ALL), "")
     job = await house.ended("r1")
-    shelf = house.replays._shelf
-    assert await shelf.forget_old(job.ended_at + 30 * 86_400 * 10**6) == 0
-    assert await shelf.forget_old(job.ended_at + 31 * 86_400 * 10**6) == 1
+    store = house.replays._store
+    assert await store.forget_old(job.ended_at + 30 * 86_400 * 10**6) == 0
+    assert await store.forget_old(job.ended_at + 31 * 86_400 * 10**6) == 1
     with pytest.raises(NoSuchReplay):
         await house.replays.get("r1")
-    assert await shelf.refusals(job, 0) == []
+    assert await store.refusals(job, 0) == []

@@ -21,7 +21,7 @@ from gateway.operations import Settlement
 from gateway.upstreams import Delivery
 from gateway.webhooks import pusher, supervisor
 from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.outcomes import Fates
+from gateway.webhooks.outcomes import PushOutcomes
 from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState
 from tests.webhooks.pushed import Estate, until
@@ -119,7 +119,7 @@ async def test_a_reply_that_may_be_there_twice_says_so(
     await estate.upstream.declare_queue("answers")
     await estate.subscribe(lease=lease)
     with monkeypatch.context() as patched:
-        patched.setattr(Fates, "_done", stuck)
+        patched.setattr(PushOutcomes, "_done", stuck)
         await estate.publish(b"x", reply_to="answers", correlation_id="c")
         await replied.wait()
         await estate.close_gateway(0.0)

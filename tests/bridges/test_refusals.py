@@ -34,7 +34,7 @@ def every_error() -> list[type[GatewayError]]:
         (errors.OutcomeUnknown("x"), Fault.SUSPECT),
     ],
 )
-def test_verdicts(error: GatewayError, fault: Fault) -> None:
+def test_whose_fault_it_is(error: GatewayError, fault: Fault) -> None:
     assert refusal_of(error).fault is fault
 
 
