@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -546,17 +547,16 @@ async def test_a_queue_that_gives_less_than_it_held(house: House, monkeypatch: p
     while await house.depth() < 10:  # a release is not awaited, and the tap's first look must find all of them
         await asyncio.sleep(0.005)
     query = house.upstream.query_queue
-    asked = 0
+    taken = False
 
     async def seen(queue: str) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked == 1:  # the depth, and then somebody else is quicker
-            found = await query(queue)
+        nonlocal taken
+        found = await query(queue)
+        if not taken and sys._getframe(1).f_globals["__name__"] == flow.__name__:  # a status asks for the depth, too
+            taken = True  # the tap has looked, and then somebody else is quicker
             for delivery in await four():
                 delivery.settle(Settlement.ACCEPT)
-            return found
-        return await query(queue)
+        return found
 
     monkeypatch.setattr(house.upstream, "query_queue", seen)
     await house.tap(until="depth", prefetch=3)
