@@ -13,7 +13,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("gateway", "pyspark_gateway")
-KINDS = frozenset({".py", ".sql", ".txt", ".json"})
+KINDS = frozenset({".py", ".sql", ".txt", ".json", ".typed"})
 EPOCH = (2000, 1, 1, 0, 0, 0)
 
 

@@ -205,7 +205,9 @@ class ServerSession(Connection[ServerChannel]):
 
     def detach(self, wire: int) -> None:
         """See :class:`~gateway.v010.connection.Connection`."""
-        self._names.discard(self.channels[wire].name)
+        channel = self.channels.get(wire)
+        if channel is not None:  # the connection may have ended while the session was being left
+            self._names.discard(channel.name)
         super().detach(wire)
 
     def _stray(self, wire: int) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,11 @@ def test_follow(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "far" / "ledger.backup"
     target.parent.mkdir()
     command = [sys.executable, "-m", "gateway", "backup", str(target), "--follow", "1", "--data-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell starts what runs in the background with SIGINT ignored.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         guard = threading.Timer(120, process.kill)

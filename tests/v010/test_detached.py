@@ -429,3 +429,10 @@ def test_a_client_that_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         peer.session.send(o.Deliver(1, "d", 0, False, "x", "k", Message(b"1")), NOW)
     (closed,) = peer.session.receive_eof(NOW)
     assert isinstance(closed, o.Closed)
+
+
+def test_a_channel_that_is_forgotten_twice() -> None:
+    """The connection may end while one of its sessions is being left."""
+    peer = ServerPeer().opened()
+    peer.session.detach(7)
+    assert not peer.session.channels

@@ -53,7 +53,7 @@ async def test_receivers(receiver: Receiver, sender: Sender, server: Server) -> 
     assert type(outcome.error) is (receiver.error or type(None)), outcome.error
     assert (len(outcome.body), outcome.truncated) == (receiver.body, receiver.truncated)
     assert outcome.retry_after == receiver.retry_after
-    assert next_step(outcome).verdict is receiver.verdict
+    assert next_step(outcome).outcome is receiver.outcome
     assert server.paths() == [receiver.path], "nothing is followed and nothing is sent twice"
     assert signed(server.requests[0], now, SHARED) is Signed.VALID
 
