@@ -41,7 +41,7 @@ class DeclaredByUser:
         self.held = dict.fromkeys(Kind, 0)
 
     def take(self, kind: Kind, octets: int = 0) -> None:
-        """Count one more, with so many octets of names and arguments.
+        """Count one more, with this many bytes of names and arguments.
 
         Raises:
             RemoteError: 506, the user would have more than its share.
@@ -53,6 +53,6 @@ class DeclaredByUser:
         self.give(kind, -octets, -1)
 
     def give(self, kind: Kind, octets: int = 0, count: int = 1) -> None:
-        """Count one less, with so many octets."""
+        """Count one less, with this many bytes."""
         self.held[kind] -= count
         self.held[Kind.OCTETS] -= octets
