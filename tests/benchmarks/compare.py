@@ -37,6 +37,7 @@ SERVERS = {
     "versions": ("rabbitmq-3.10", "brokerj"),
     "publish": ("rabbitmq-3.10",),
     "pull": ("rabbitmq-3.10",),
+    "bridge": ("brokerj", "rabbitmq-3.10"),
     "ledger": ("postgresql",),
     "memory": ("rabbitmq-3.10",),
     "growth": ("rabbitmq-3.10",),
