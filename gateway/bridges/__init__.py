@@ -10,7 +10,6 @@ from the outside in::
     two_phase.py    mode dtx: branches of distributed transactions, which the ledger decides.
     in_doubt.py     what such a bridge has left in the middle.
     gate.py         how much may be under way at the target.
-    redeliveries.py what the target has already.
     dead_letters.py publishes messages at the dead-letter destination.
     journal.py      the ledger, as a bridge sees it.
     routes.py       what becomes of one message: rules without I/O.

@@ -256,7 +256,7 @@ class Bridge:
         if flow.two_phase is not None:
             flow.two_phase.inherit(left)
             flow.two_phase.unsure = plain
-        flow.redeliveries.browses = browses
+        flow.deduplicator.repeats = browses
         flow.unheld = settings.acknowledge == "unsafe-no-ack"
         flow.start(self._left)
         consumer = self._consumer = await source.consume(
@@ -287,7 +287,7 @@ class Bridge:
         queue, exchange = self.route.queue, settings.target.exchange
         flow.traces = BridgeTraces(self._gateway.tracer, self.name, queue, exchange, self._source, self._target)
         if settings.acknowledge == "dtx":
-            flow.redeliveries.trusts = True
+            flow.deduplicator.trusts_ids = True
             flow.two_phase = TwoPhase(
                 self.name, self.route.token, settings.target.exchange, self._target, journal, gateway.ledger,
                 self._faults, gateway.ids,
@@ -390,7 +390,7 @@ class Bridge:
     async def _is_empty(self, flow: BridgeFlow, consumer: Consumer) -> bool:
         if not flow.idle or consumer.state is not ConsumerState.RUNNING:
             return False
-        if flow.redeliveries.browses:
+        if flow.deduplicator.repeats:
             return True  # it has shown what there is; its messages stay
         taken = flow.taken
         try:

@@ -33,13 +33,13 @@ from gateway.bridges.faults import Faults
 from gateway.bridges.gate import Gate
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
-from gateway.bridges.redeliveries import Redeliveries
 from gateway.bridges.refusals import Fault, refusal_of
 from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.bridges.throttle import Throttle
 from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.core.byte_budget import Part
+from gateway.core.deduplicator import Deduplicator
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import EventKind, MessageIds, id_text
 from gateway.message import Message
@@ -118,7 +118,7 @@ class BridgeFlow:
         self._most = settings.prefetch
         self._octets_max = settings.prefetch_octets
         self._part = part
-        self.redeliveries = Redeliveries(journal, settings.prefetch)
+        self.deduplicator: Deduplicator[BridgeDelivery] = Deduplicator(journal.seen, settings.prefetch)
         self._gate = Gate(settings.prefetch, faults)
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(settings.messages_per_second, settings.octets_per_second, clock.monotonic())
@@ -340,7 +340,7 @@ class BridgeFlow:
         """Route what came; those that are to be forwarded."""
         if not items:
             return items
-        look, doubt = self._route.look, self.redeliveries.look
+        look, is_doubtful = self._route.look, self.deduplicator.is_doubtful
         forward: list[BridgeDelivery] = []
         dropped: dict[RouteOutcome, list[BridgeDelivery]] = {}
         self.taken += len(items)
@@ -358,7 +358,7 @@ class BridgeFlow:
                 item.id = self._ids()
                 item.text = id_text(item.id)
             if outcome is RouteOutcome.FORWARD:
-                doubt(item)
+                item.doubtful = is_doubtful(item)
                 forward.append(item)
             else:
                 dropped.setdefault(outcome, []).append(item)
@@ -389,13 +389,15 @@ class BridgeFlow:
         self, items: list[BridgeDelivery], doubtful: list[BridgeDelivery]
     ) -> list[BridgeDelivery]:
         """Without those that the target has already, or will have."""
-        found = await self.redeliveries.find(doubtful)
+        found = await self.deduplicator.find(doubtful)
         for item in found.joined:
             self._gone(item.size)
-        if found.duplicates:
-            self._counts.add("duplicates_dropped", len(found.duplicates))
-            self._run(self._discard(found.duplicates, EventKind.DUPLICATE_DROPPED))
-        dropped = {*found.joined, *found.duplicates}
+        if found.known:
+            for item in found.known:
+                item.reason = "it was forwarded before"
+            self._counts.add("duplicates_dropped", len(found.known))
+            self._run(self._discard(found.known, EventKind.DUPLICATE_DROPPED))
+        dropped = {*found.joined, *found.known}
         return [item for item in items if item not in dropped] if dropped else items
 
     async def _send_all(self, items: list[BridgeDelivery]) -> None:
@@ -436,7 +438,7 @@ class BridgeFlow:
                 continue
             pairs = self._messages(present, two_phase)
             for item, _ in pairs:
-                self.redeliveries.launched(item)
+                self.deduplicator.launched(item)
             if pairs:
                 self._gate.outstanding += len(pairs)
                 self._chunks[two_phase] = present
@@ -474,7 +476,7 @@ class BridgeFlow:
     def _send(self, items: list[BridgeDelivery]) -> None:
         """Hand them to the target, in order."""
         publish, exchange, order = self._target.publish_nowait, self._exchange, self._route.name
-        launched = self.redeliveries.launched
+        launched = self.deduplicator.launched
         sent: list[BridgeDelivery] = []
         for item, message in self._messages(items):
             item.future = publish(exchange, item.routing_key, message, timeout=CONFIRM_TIMEOUT, order=order)
@@ -592,7 +594,7 @@ class BridgeFlow:
         octets = 0
         for item in items:
             octets += item.size
-            self.redeliveries.landed(item)
+            self.deduplicator.landed(item)
             self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
             if item.losses:
                 self._lossy(item, now)
@@ -652,14 +654,14 @@ class BridgeFlow:
 
     async def _discard(self, items: list[BridgeDelivery], kind: EventKind) -> None:
         """Record that they are not forwarded, and take them off the source."""
-        if not self.redeliveries.browses:  # what is only shown is shown again at each start
+        if not self.deduplicator.repeats:  # what is only shown is shown again at each start
             await self._journal.record(self._journal.dropped(items, kind))
         for item in items:
             self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
 
     def _poison(self, item: BridgeDelivery) -> None:
         item.future = None
-        self.redeliveries.landed(item)
+        self.deduplicator.landed(item)
         self.dead_letters.add(item)
 
     def dead_lettered(self, items: Sequence[BridgeDelivery]) -> None:
@@ -684,7 +686,7 @@ class BridgeFlow:
 
     def _drop(self, item: BridgeDelivery) -> None:
         """It is not ours any more."""
-        self.redeliveries.landed(item)
+        self.deduplicator.landed(item)
         self._gone(item.size)
 
     def _gone(self, octets: int, settled: bool = False) -> None:

@@ -65,3 +65,12 @@ class BridgeDelivery:
         """How often it was refused for what may be its own fault."""
         self.due = 0.0
         """When it may be tried again, on the loop's clock."""
+
+    @property
+    def strange(self) -> bool:
+        """Its origin id was chosen by its publisher, who may have used it for other messages."""
+        return self.key != self.text
+
+    def doubt(self) -> None:
+        """Mark it as a possible duplicate."""
+        self.resent = True

@@ -16,6 +16,7 @@ from gateway.bridges.items import BridgeDelivery
 from gateway.config import BridgeSettings
 from gateway.core.consuming import printable
 from gateway.core.dead_letters import died
+from gateway.core.deduplicator import IN_DOUBT
 from gateway.core.publishing import headers_of, summary, version_name
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, NewMessage, Seen
@@ -30,8 +31,6 @@ PAUSE_MAX: Final = 30.0
 DETAILS_MAX: Final = 1_000
 """How many details are kept for the next messages of the same routing key."""
 WHERE: Final = "ledger"
-IN_DOUBT: Final = bytes(32)
-"""In the inbox, in place of a body's digest: the target may have a message of that origin id, and nobody knows."""
 
 R = TypeVar("R")
 

@@ -18,7 +18,8 @@
     ledger_pulls.py    ... where the ledger holds it: handed out
     ledger_settling.py ... and settled
     backlogs.py        whether anything may be due in the ledger
-    arrivals.py        what a broker delivers, read once; redeliveries
+    arrivals.py        what a broker delivers, read once
+    deduplicator.py    whether a delivery was seen before
     intake.py          from a queue into the ledger; intakes.py: for those who pull in order
     stored.py          a message as the ledger keeps it
     dead_letters.py    copies at dead-letter places

@@ -1,24 +1,12 @@
-"""What a broker delivers for a subscription or a tap, read once: its id, its order, whether it may be a redelivery.
-
-A message that is stored is remembered in the ledger's inbox, under its origin id or the gateway's id, with the digest
-of its body. It may come again all the same: when the gateway dies, or its channel does, between the commit and the
-broker's acknowledgement. Such a *doubtful* delivery (its broker or its mark says that it comes again, or a broker that
-may have forgotten that has just come back) is looked for in the inbox:
-
-* the same id and body, and its broker or its mark says so: it is dropped, for the ledger has it;
-* the same, but it is a publisher's id, and the same channel has brought one of that id and body before
-  (:class:`Brought`), or, where each pull may have a channel of its own, any that was not cut off since
-  (:class:`Taken`): it is another message, whatever its broker says. It is kept, marked ``redelivered``;
-* the same, but nobody says so: it may be another message of the same id. It is kept, marked ``redelivered``;
-* without an id: it is kept, and is marked ``redelivered`` where its broker says so. A second copy, and never a loss.
+"""What a broker delivers for a subscription or a tap, read once: its id, its order, whether it may be a redelivery. See
+:mod:`gateway.core.deduplicator` for what comes again.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.core.dead_letters import DeadLetterDestination, UndeliverableMessage, died
 from gateway.core.filters import Filter
@@ -31,23 +19,17 @@ from gateway.core.turns import Turns
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import raw_annotations
 from gateway.fidelity.deaths import UNKNOWN
-from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, MessageIds, NewMessage, parse_id
+from gateway.ledger import EventKind, InboxRow, LogEntry, MessageIds, NewMessage, parse_id
 from gateway.ledger.owed import Owed
 from gateway.message import Message
 from gateway.runtime.clock import clock
-from gateway.upstreams import Delivery, Upstream, stands
+from gateway.upstreams import Delivery, Upstream
 
 DAY_MS: Final = 86_400_000
 REMEMBER_US: Final = 86_400 * 1_000_000
 """How long a stored message is remembered in the inbox, in microseconds."""
 READERS_MAX: Final = 1_000
 """How many subscriptions' compiled settings are kept; when they are more, all are made again."""
-BROUGHT_MAX: Final = 10_000
-"""How many messages that a channel has brought are told apart from those of earlier channels by what they are; beyond
-that they are by the time at which they were recorded."""
-TAKEN_MAX: Final = 10_000
-"""Of how many messages that a subscription's pulls have taken it is remembered which channels brought them; the oldest
-go."""
 KEY_MAX: Final = 512
 """Longest origin id, in characters; what is longer in a reserved header is none of ours."""
 
@@ -81,93 +63,9 @@ class Arrival:
         self.sha256 = b""
         """Of the body."""
 
-    @property
-    def comes_again(self) -> bool:
-        """Somebody says that it may have been delivered before."""
-        return self.delivery.redelivered or self.resent
-
-
-class Before(Protocol):
-    """What was brought before, and does not come again."""
-
-    def begin(self, channel: object) -> None:
-        """This channel brings something."""
-        ...
-
-    def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
-        """Whether what that channel brings now, of this id and body, is another message than one before; ``at``: when
-        the inbox heard of one."""
-        ...
-
-
-class Brought:
-    """What the present channel of a consumer has brought and nobody gave back: it does not bring that again.
-
-    So two of one id and body on one channel are two messages of a publisher who uses ids again, whatever their broker
-    says of them: somebody may have had both, and have given them back. What the inbox knows from an earlier channel
-    stands for one of them, and not for all.
-    """
-
-    def __init__(self) -> None:
-        self._channel: object = None
-        self._since = 0
-        self._keys: OrderedDict[tuple[str, bytes], None] = OrderedDict()  # its first is found at once
-        self._all = True
-        """None of them was forgotten."""
-
-    def begin(self, channel: object) -> None:
-        """It brings something."""
-        if channel is not self._channel:
-            self._channel = channel
-            self._since = now_us()
-            self._keys.clear()
-            self._all = True
-
-    def add(self, channel: object, key: str, sha256: bytes) -> None:
-        """A message that is kept or forwarded, or dropped for what the inbox knows."""
-        if channel is self._channel:
-            self._keys[key, sha256] = None
-            if len(self._keys) > BROUGHT_MAX:
-                self._keys.popitem(last=False)
-                self._all = False
-
-    def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
-        """Whether that channel has brought one of this id and body; ``at``: when the inbox heard of it."""
-        if channel is not self._channel:
-            return False
-        return (key, sha256) in self._keys or (not self._all and at >= self._since)
-
-
-class Taken:
-    """What pulls have taken, whichever channels brought it, and their broker was told that it is done with.
-
-    A pull has a channel for a moment, and the next one may have another. But what was accepted on a channel that
-    nothing has cut off does not come again on any: so one of the same publisher's id and body that comes is another
-    message.
-    """
-
-    def __init__(self) -> None:
-        self._channels: OrderedDict[tuple[str, bytes], object] = OrderedDict()
-
-    def begin(self, channel: object) -> None:
-        """See :class:`Before`: nothing is forgotten for another channel."""
-
-    def add(self, arrivals: Iterable[Arrival]) -> None:
-        """These are kept, or dropped for what the inbox knows, and are about to be accepted."""
-        for arrival in arrivals:
-            if arrival.key and arrival.strange:
-                self._channels[arrival.key, arrival.sha256] = arrival.delivery.channel
-                if len(self._channels) > TAKEN_MAX:
-                    self._channels.popitem(last=False)
-
-    def forget(self, arrivals: Iterable[Arrival]) -> None:
-        """These were given back, or taken back by their broker: they come again."""
-        for arrival in arrivals:
-            self._channels.pop((arrival.key, arrival.sha256), None)
-
-    def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
-        """See :class:`Before`."""
-        return stands(self._channels.get((key, sha256)))
+    def doubt(self) -> None:
+        """Mark it as a possible duplicate."""
+        self.redelivered = True
 
 
 class Origins:
@@ -216,57 +114,6 @@ class Origins:
     def _stranger(self, message: Message) -> str:
         """What a message is known by that brings no id of a gateway's along; empty: it cannot be recognised."""
         return ""
-
-    async def duplicates(
-        self, ledger: Ledger, arrivals: Sequence[Arrival], *, fresh: bool = False, brought: Before | None = None
-    ) -> set[Arrival]:
-        """Those that the ledger has already, or will have once the others are stored. Marks those that may be there,
-        but of which nobody says so.
-
-        Args:
-            fresh: their broker has just come back, and may have forgotten what it delivered before: ask for all.
-            brought: what their consumer's channel has brought before, or pulls have taken.
-
-        Raises:
-            LedgerUnavailable: it cannot be asked.
-        """
-        here: dict[str, Arrival] = {}
-        known: set[Arrival] = set()
-        asked: list[Arrival] = []
-        for arrival in arrivals:
-            if not arrival.key:
-                continue
-            channel = arrival.delivery.channel
-            if brought is not None:
-                brought.begin(channel)
-            first = here.setdefault(arrival.key, arrival)
-            if first is not arrival and first.sha256 == arrival.sha256:
-                arrival.redelivered = True
-                two = arrival.strange and first.delivery.channel is channel  # for both are out at once
-                if arrival.resent or (arrival.delivery.redelivered and not two):
-                    arrival.id = first.id
-                    known.add(arrival)
-                    continue
-                if two:
-                    continue
-            if fresh or arrival.comes_again:
-                asked.append(arrival)
-        if asked:
-            seen = await ledger.seen(self.scope, [arrival.key for arrival in asked])
-            for arrival in asked:
-                before = seen.get(arrival.key)
-                if before is not None and before.body_sha256 == arrival.sha256:
-                    arrival.redelivered = True
-                    channel = arrival.delivery.channel
-                    two = (
-                        arrival.strange
-                        and brought is not None
-                        and brought.has(channel, arrival.key, arrival.sha256, before.at)
-                    )
-                    if arrival.resent or (arrival.delivery.redelivered and not two):
-                        arrival.id = before.message_id
-                        known.add(arrival)
-        return known
 
     # ------------------------------------------------------------------------------------------- for the ledger
 

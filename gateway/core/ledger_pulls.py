@@ -26,9 +26,10 @@ from typing import Final
 
 from gateway.budgets import ShareHolder
 from gateway.core.ack_ids import AckIds
-from gateway.core.arrivals import READERS_MAX, Arrival, Readers, Taken, now_us
+from gateway.core.arrivals import READERS_MAX, Arrival, Arrivals, Readers, now_us
 from gateway.core.backlogs import Backlogs, SubscriptionBacklog
 from gateway.core.dead_letters import place_of
+from gateway.core.deduplicator import Deduplicator, PullMemory
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.fetching import Fetch, settle
 from gateway.core.intake import IntakeBatch, turn_away
@@ -72,7 +73,7 @@ class LedgerPulls:
         self._draining = draining
         self._readers = Readers(parts.ids)
         self._doubted: dict[str, int] = {}
-        self._taken: dict[str, Taken] = {}
+        self._deduplicators: dict[str, Deduplicator[Arrival]] = {}
 
     def broker_is_up(self, broker: str) -> None:
         """A broker has come back; it may have forgotten what it delivered."""
@@ -341,7 +342,7 @@ class LedgerPulls:
         seconds: float,
     ) -> list[Pulled]:
         arrivals = self._readers.of(subscription, upstream)
-        taken = self._taken_by(subscription)
+        deduplicator = self._deduplicator(subscription, arrivals)
         wanted: list[Arrival] = []
         try:
             wanted, unwanted = await arrivals.sort_many(deliveries)
@@ -352,21 +353,22 @@ class LedgerPulls:
                     settle(arrival.delivery, Settlement.ACCEPT)
                 self._count(upstream.name, "filtered", len(unwanted))
             fresh = self._is_fresh(upstream.name, len(wanted))
-            known = await arrivals.duplicates(self._parts.ledger, wanted, fresh=fresh, brought=taken)
-            taken.add(wanted)  # before the inbox knows of them, for another pull may ask it then
+            doubtful = [arrival for arrival in wanted if deduplicator.is_doubtful(arrival) or fresh]
+            known = (await deduplicator.find(doubtful, batch=wanted)).known
+            deduplicator.brought(wanted)  # before the inbox knows of them, for another pull may ask it then
             batch = await IntakeBatch.of_many(
                 arrivals, [arrival for arrival in wanted if arrival not in known], seconds
             )
             await batch.write(self._parts)
         except BaseException:
             # Where the commit happened and nobody can tell, the redelivery is recognised, or is a second copy.
-            taken.forget(wanted)
+            deduplicator.given_back(wanted)
             for delivery in deliveries:
                 settle(delivery, Settlement.RELEASE)
             raise
         for arrival in wanted:
             if not settle(arrival.delivery, Settlement.ACCEPT if arrival.id else Settlement.RELEASE) or not arrival.id:
-                taken.forget((arrival,))
+                deduplicator.given_back((arrival,))
         self._count(upstream.name, "duplicate_dropped", len(known))
         if batch.owed:
             backlog.held += len(batch.owed)
@@ -384,13 +386,15 @@ class LedgerPulls:
             for arrival, row in zip(batch.new, batch.owed, strict=True)
         ]
 
-    def _taken_by(self, subscription: SubscriptionResource) -> Taken:
-        taken = self._taken.get(subscription.name)
-        if taken is None:
-            if len(self._taken) >= READERS_MAX:
-                self._taken.clear()
-            taken = self._taken[subscription.name] = Taken()
-        return taken
+    def _deduplicator(self, subscription: SubscriptionResource, arrivals: Arrivals) -> Deduplicator[Arrival]:
+        found = self._deduplicators.get(subscription.name)
+        if found is None:
+            if len(self._deduplicators) >= READERS_MAX:
+                self._deduplicators.clear()
+            ledger, scope = self._parts.ledger, arrivals.scope
+            found = Deduplicator(lambda keys: ledger.seen(scope, keys), first=0, memory=PullMemory())
+            self._deduplicators[subscription.name] = found
+        return found
 
     def _is_fresh(self, broker: str, count: int) -> bool:
         left = self._doubted.get(broker, 0)

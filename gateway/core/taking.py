@@ -19,7 +19,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from gateway.core.arrivals import Arrival, Brought, Origins
+from gateway.core.arrivals import Arrival, Origins
+from gateway.core.deduplicator import Deduplicator
 from gateway.core.fetching import settle
 from gateway.core.own_queues import BIND_EVERY, OwnQueues, QueueSourceSettings, queue_of
 from gateway.core.parts import Parts
@@ -113,10 +114,9 @@ class Taker:
         """So many fit into ``prefetch_octets``."""
         self._overflowed: object = None
         """The channel of which no more is held, for what has come is too much already."""
-        self._brought = Brought()
-        self._channel: object = None
-        self._fresh = 0
-        """So many deliveries may be redeliveries of which the broker does not know any more."""
+        self._deduplicator: Deduplicator[Arrival] = Deduplicator(
+            lambda keys: parts.ledger.seen(arrivals.scope, keys), settings.prefetch
+        )
         self._full_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         # After a failure its deliveries stay unacknowledged until the consumer ends.
@@ -364,14 +364,14 @@ class Taker:
         meanwhile comes again."""
         batch: W | None = None
         known: set[Arrival] = set()
-        fresh = self._is_fresh(wanted)
+        doubtful = [arrival for arrival in wanted if self._deduplicator.is_doubtful(arrival)]
         away = False
         while True:
             try:
                 if batch is None:
-                    known = await self._origins.duplicates(
-                        self._parts.ledger, wanted, fresh=fresh, brought=self._brought
-                    )
+                    known = {*(await self._deduplicator.find(doubtful, batch=wanted)).known}
+                    for arrival in wanted:
+                        self._deduplicator.landed(arrival)  # before its row is made, if its channel has gone
                     batch = make([arrival for arrival in wanted if arrival not in known], known)
                 await batch.write(self._parts)
                 break
@@ -388,21 +388,8 @@ class Taker:
         if away:
             self._clear_trouble()
             self._look_at_consumer()
-        for arrival in wanted:
-            if arrival.key and arrival.strange:
-                self._brought.add(arrival.delivery.channel, arrival.key, arrival.sha256)
+        self._deduplicator.brought(wanted)
         return batch, known
-
-    def _is_fresh(self, arrivals: Sequence[Arrival]) -> bool:
-        """Whether they are among the first of a channel, a prefetch of them: brokers have been seen that forget in a
-        crash what they had delivered."""
-        channel = arrivals[0].delivery.channel
-        if channel is not self._channel:
-            self._channel = channel
-            self._fresh = self._source.prefetch
-        fresh = self._fresh > 0
-        self._fresh = max(0, self._fresh - len(arrivals))
-        return fresh
 
     # -------------------------------------------------------------------------------------------- by the way
 

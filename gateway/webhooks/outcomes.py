@@ -21,6 +21,7 @@ from typing import Any, Final
 from gateway.config import SubscriptionSettings
 from gateway.core.arrivals import Arrival, Arrivals, now_us
 from gateway.core.dead_letters import UndeliverableMessage, place_of
+from gateway.core.deduplicator import Deduplicator
 from gateway.core.own_queues import queue_of
 from gateway.core.parts import Parts
 from gateway.errors import LedgerUnavailable
@@ -60,6 +61,7 @@ class PushOutcomes:
         replies: Replies,
         counts: PushCounts,
         arrivals: Arrivals,
+        deduplicator: Deduplicator[Arrival],
         backlog: EndpointBacklog,
         *,
         gone: Callable[[Arrival, Settlement], None],
@@ -77,6 +79,7 @@ class PushOutcomes:
         self._replies = replies
         self._counts = counts
         self._arrivals = arrivals
+        self._deduplicator = deduplicator
         self._notes = Notes(arrivals, settings.push)
         self._backlog = backlog
         self._place = place_of(settings)
@@ -165,6 +168,7 @@ class PushOutcomes:
     ) -> None:
         owed = self._notes.owed(item, arrival, at, wait, reason, dead=dead)
         inbox = self._arrivals.inbox(arrival, at)
+        self._deduplicator.landed(arrival)  # before its row is written, if its channel has gone
         if await self._journal.store(owed, entries, [inbox] if inbox is not None else []):
             self._backlog.added()
             self._gone(arrival, Settlement.ACCEPT)

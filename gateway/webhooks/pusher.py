@@ -28,8 +28,9 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from gateway.core.arrivals import Arrival, Arrivals, Brought, now_us
+from gateway.core.arrivals import Arrival, Arrivals, now_us
 from gateway.core.dead_letters import place_of
+from gateway.core.deduplicator import Deduplicator
 from gateway.core.envelopes import EnvelopeError
 from gateway.core.intake import Intake, turn_away
 from gateway.core.own_queues import queue_of
@@ -118,6 +119,9 @@ class Pusher:
             most=settings.backlog_max,
             on_due=self._due,
         )
+        self._deduplicator: Deduplicator[Arrival] = Deduplicator(
+            lambda keys: parts.ledger.seen(self._arrivals.scope, keys), settings.prefetch
+        )
         self._outcomes = PushOutcomes(
             subscription.name,
             settings,
@@ -126,6 +130,7 @@ class Pusher:
             replies,
             counts,
             self._arrivals,
+            self._deduplicator,
             self._backlog,
             gone=self._gone,
             settled=self._settled,
@@ -145,7 +150,10 @@ class Pusher:
         """Since when the oldest of them has waited."""
         self._turn = False
         """Whose turn it is: that of the rows."""
-        self._brought = Brought()
+        self._unsorted: deque[Arrival] = deque()
+        """Came behind a delivery that is looked for in the ledger's inbox, with that one at the head."""
+        self._doubtful: set[Arrival] = set()
+        """Those of them that are looked for."""
         self._held = 0
         self._octets = 0
         """Messages that the broker holds for us, and the octets of their bodies."""
@@ -239,21 +247,18 @@ class Pusher:
         for arrival, reason in unwanted:
             self._run(self._turn_away(arrival, reason))
         for arrival in wanted:
-            self._brought.begin(delivery.channel)
-            if arrival.key and arrival.comes_again:
-                self._run(self._look_up(arrival))
-            else:
-                self._brings(arrival)
+            if doubtful := self._deduplicator.is_doubtful(arrival):
+                self._doubtful.add(arrival)
+            if not doubtful and not self._unsorted:
+                self._deduplicator.brought((arrival,))
                 self._push(arrival)
+                continue
+            self._unsorted.append(arrival)
+            if len(self._unsorted) == 1:
+                self._run(self._sort())
         if self._octets > most and self._held > 1:
             self._fits = max(1, min(self._held, self._fits) // 2)
             self.changed()
-
-    def _brings(self, arrival: Arrival) -> None:
-        """Its channel has brought it, and what that brings of its id and body from now on is another message. It is
-        where it is given back, too: what the inbox does not know is not dropped, what it knows not given back."""
-        if arrival.key and arrival.strange:
-            self._brought.add(arrival.delivery.channel, arrival.key, arrival.sha256)
 
     def _push(self, arrival: Arrival) -> None:
         if not self._fresh and not self._rows:
@@ -261,24 +266,36 @@ class Pusher:
         self._fresh.append(arrived(arrival, self.name))
         self._poke()
 
-    async def _look_up(self, arrival: Arrival) -> None:
-        """It may have been stored before, and not acknowledged."""
+    async def _sort(self) -> None:
+        """Look for the doubtful ones in the inbox, a batch at a time; those behind them wait, to keep their order."""
+        while self._unsorted:
+            await clock.sleep(0)  # what comes in this turn of the loop is one batch
+            batch = list(self._unsorted)
+            known = await self._known([arrival for arrival in batch if arrival in self._doubtful])
+            self._deduplicator.brought(batch)
+            for arrival in batch:
+                if arrival.delivery.lost or not self._running:
+                    self._gone(arrival, Settlement.RELEASE)
+                elif arrival in known:
+                    self._run(self._drop(arrival))
+                else:
+                    self._push(arrival)
+                self._unsorted.popleft()
+            self._doubtful.difference_update(batch)
+
+    async def _known(self, doubtful: Sequence[Arrival]) -> set[Arrival]:
+        """Those that the ledger has stored before, and whose broker has not heard of it."""
         while True:
             try:
-                known = await self._arrivals.duplicates(self._parts.ledger, [arrival], brought=self._brought)
-                break
+                return {*(await self._deduplicator.find(doubtful)).known}
             except LedgerUnavailable:
                 await clock.sleep(KNOWN_PAUSE)
-        self._brings(arrival)  # before anything else is looked up
-        if known:
-            detail = {"subscription": self.name, "reason": "the ledger has it already"}
-            await self._journal.record([self._arrivals.entry(arrival, EventKind.DUPLICATE_DROPPED, now_us(), **detail)])
-            self._counts.message(self.settings.push, "duplicate_dropped")
-            self._gone(arrival, Settlement.ACCEPT)
-        elif arrival.delivery.lost or not self._running:
-            self._gone(arrival, Settlement.RELEASE)
-        else:
-            self._push(arrival)
+
+    async def _drop(self, arrival: Arrival) -> None:
+        detail = {"subscription": self.name, "reason": "the ledger has it already"}
+        await self._journal.record([self._arrivals.entry(arrival, EventKind.DUPLICATE_DROPPED, now_us(), **detail)])
+        self._counts.message(self.settings.push, "duplicate_dropped")
+        self._gone(arrival, Settlement.ACCEPT)
 
     async def _turn_away(self, arrival: Arrival, reason: str) -> None:
         """The filter does not want it."""

@@ -81,12 +81,12 @@ async def test_redeliveries_share_the_outcome_of_what_is_under_way(estate: Estat
 
     flow._journal.record = slow  # type: ignore[method-assign]
     await estate.fill(10)
-    await until(lambda: len(flow.redeliveries) == 10)
+    await until(lambda: len(flow.deduplicator) == 10)
     await estate.away("old")
     await estate.wait_for(state="error")
     await estate.back("old")
     await estate.wait_for(state="running")
-    await until(lambda: all(not item.delivery.lost for item in flow.redeliveries._flying.values()))
+    await until(lambda: all(not item.delivery.lost for item in flow.deduplicator._under_way.values()))
     held.set()
     status = await estate.wait_for(forwarded=10, in_flight=0, source_messages=0)
     assert (status.taken, status.resent, status.duplicates_dropped) == (20, 0, 0)

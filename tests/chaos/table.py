@@ -369,7 +369,7 @@ EXPERIMENTS: Final = (
                 "api/test_publish.py::test_fifty_in_parallel",
                 "ledger/test_keys.py::test_fifty_at_once_one_publishes",
                 "core/test_keyed_messages.py::test_fifty_at_once_publish_once",
-                "bridges/test_redeliveries.py::test_what_is_recorded_after_its_channel_went_is_known_when_it_comes_again",
+                "core/test_deduplicator.py::test_what_is_recorded_after_its_channel_went_is_known_when_it_comes_again",
             ),
         ),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core import Pulled, arrivals, ledger_pulls
+from gateway.core import Pulled, deduplicator, ledger_pulls
 from gateway.errors import LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
@@ -94,7 +94,7 @@ async def test_what_could_not_be_stored_comes_again_as_itself(estate: Estate, mo
 
 
 async def test_no_more_is_remembered_than_a_bound(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "TAKEN_MAX", 1)
+    monkeypatch.setattr(deduplicator, "PULLED_MAX", 1)
     monkeypatch.setattr(ledger_pulls, "READERS_MAX", 1)
     for name in ("s", "other"):
         await estate.subscribe(name, push="", lease="ledger")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core import arrivals, taking
+from gateway.core import deduplicator, taking
 from gateway.errors import EntriesRefused, LedgerUnavailable, NotFound
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, Ledger, MessageIds, id_text
@@ -226,7 +226,7 @@ async def test_what_the_log_has_stands_for_one_of_twins(
 
 
 async def test_more_twins_than_are_remembered(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "BROUGHT_MAX", 1)
+    monkeypatch.setattr(deduplicator, "BROUGHT_MAX", 1)
     other = Message(b"other", Properties(message_id="m-2", delivery_mode=2))
     await house.publish(TWIN, other, TWIN, other)
     for delivery in reversed(await house.upstream.fetch("in", 4, 0.5)):

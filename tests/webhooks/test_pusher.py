@@ -13,7 +13,7 @@ import pytest
 from gateway.core import intake
 from gateway.core.stored import open_envelope
 from gateway.errors import LedgerUnavailable, OutboundTimeout
-from gateway.fidelity import annotation
+from gateway.fidelity import annotate, annotation
 from gateway.ledger import EventKind, id_text
 from gateway.ledger.deliveries import DeliveryStore
 from gateway.message import Message, Properties
@@ -193,6 +193,24 @@ async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(est
     await estate.wait_kind(message_id, EventKind.DUPLICATE_DROPPED)
     assert len(estate.receivers.requests["e"]) == 1
     await estate.wait_for(waiting=1, retrying=1)
+
+
+async def test_what_a_broker_forgot_that_it_delivered_is_marked_and_keeps_its_order(estate: Estate) -> None:
+    """It was stored, and its broker heard of it; then the broker lost that in a crash, and says nothing of it."""
+    estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 600], breaker_failures=100)
+    await estate.subscribe()
+    (message_id,) = await estate.publish(b"x")
+    await estate.wait_for(waiting=1, retrying=1)
+    await estate.wait_depth(0)
+    await estate.close_gateway()
+    estate.receivers.answers["e"] = SendOutcome(status=200)
+    await estate.open_gateway()
+    again = Message(b"x", annotate(Properties(delivery_mode=2), id=message_id))
+    await estate.upstream.publish("", "in", again)
+    await estate.publish(b"y", b"z")
+    await until(lambda: len(estate.receivers.bodies()) == 3)
+    assert estate.receivers.bodies() == [b"x", b"y", b"z"]
+    assert [item.redelivered for item in estate.receivers.got["e"]] == [True, False, False]
 
 
 async def test_a_link_that_breaks_brings_messages_again_and_loses_none(estate: Estate) -> None:

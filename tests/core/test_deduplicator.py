@@ -1,13 +1,18 @@
-"""What a source that forgets brings again: it is looked for, and marked where nobody says what it is."""
+"""Whether a delivery was seen before: the truth table, and what a source that forgets brings again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from time import time_ns
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gateway.bridges.items import BridgeDelivery
-from gateway.bridges.redeliveries import Redeliveries
+from gateway.core import deduplicator
+from gateway.core.deduplicator import Deduplicator, Judgement, PullMemory, judge
 from gateway.ledger import Seen
 from gateway.message import Message
 
@@ -20,7 +25,7 @@ class Source:
 
     def __init__(self, prefetch: int) -> None:
         self.rows: dict[str, Seen] = {}
-        self.redeliveries = Redeliveries(self, prefetch)  # type: ignore[arg-type]
+        self.deduplicator: Deduplicator[BridgeDelivery] = Deduplicator(self.seen, prefetch)
         self._number = 0
 
     async def seen(self, keys: list[str]) -> dict[str, Seen]:
@@ -36,21 +41,21 @@ class Source:
         )
         item = BridgeDelivery(delivery, self._number)
         item.key, item.sha256 = key, BODY
-        self.redeliveries.look(item)
+        item.doubtful = self.deduplicator.is_doubtful(item)
         return item
 
     def record(self, item: BridgeDelivery) -> None:
         """Its target has it, and so has the ledger."""
         self.rows[item.key] = Seen(BODY, b"m" * 16, time_ns() // 1000)
-        self.redeliveries.landed(item)
+        self.deduplicator.landed(item)
 
     async def forwarded(self, *items: BridgeDelivery) -> list[str]:
         """Forward what is to be; the keys of those that carry a mark."""
-        found = await self.redeliveries.find([item for item in items if item.doubtful])
+        found = await self.deduplicator.find([item for item in items if item.doubtful])
         assert not found.joined
-        assert not found.duplicates
+        assert not found.known
         for item in items:
-            self.redeliveries.launched(item)
+            self.deduplicator.launched(item)
             self.record(item)
         return [item.key for item in items if item.resent]
 
@@ -59,7 +64,7 @@ async def test_what_is_recorded_after_its_channel_went_is_known_when_it_comes_ag
     """Its outcome came late, when the next channel had begun: it is not of that one."""
     source = Source(prefetch=10)
     one = source.bring("A", "one")
-    source.redeliveries.launched(one)
+    source.deduplicator.launched(one)
     one.delivery.lost = True  # type: ignore[misc]
     assert await source.forwarded(source.bring("B", "two")) == []
     source.record(one)
@@ -101,17 +106,89 @@ async def test_what_was_recorded_before_stands_for_one_of_twins() -> None:
     source = Source(prefetch=10)
     source.record(source.bring("A", "one"))
     twins = [source.bring("B", "one", redelivered=True) for _ in range(3)]
-    found = await source.redeliveries.find(twins)
-    assert found.duplicates == twins[:1]
+    found = await source.deduplicator.find(twins)
+    assert found.known == twins[:1]
     assert [item.resent for item in twins] == [False, True, True]
 
 
 async def test_a_twin_of_what_has_joined_its_first_delivery_is_another() -> None:
     source = Source(prefetch=10)
     one = source.bring("A", "one")
-    source.redeliveries.launched(one)
+    source.deduplicator.launched(one)
     one.delivery.lost = True  # type: ignore[misc]
     again = source.bring("B", "one", redelivered=True)
-    assert (await source.redeliveries.find([again])).joined == [again]
+    assert (await source.deduplicator.find([again])).joined == [again]
     source.record(one)
     assert await source.forwarded(source.bring("B", "one", redelivered=True)) == []
+
+
+# ------------------------------------------------------------------------------------------ the truth table
+
+
+def documented() -> dict[tuple[bool, bool, bool, bool], Judgement]:
+    """The table of the module's docstring: resent, claimed, repeated, here -> judgement."""
+    assert deduplicator.__doc__ is not None
+    table = deduplicator.__doc__.split("======  =======  ========  ====  =========\n")[2]
+    found: dict[tuple[bool, bool, bool, bool], Judgement] = {}
+    for line in table.splitlines():
+        *cells, judgement = line.split()
+        choices = [{"yes": (True,), "no": (False,), "-": (True, False)}[cell] for cell in cells]
+        for case in product(*choices):
+            assert case not in found, f"{case} stands twice in the table"
+            found[case] = Judgement[judgement]
+    return found
+
+
+def test_the_table_of_the_docs_is_what_the_rule_says_in_every_case() -> None:
+    table = documented()
+    assert len(table) == 16
+    for (resent, claimed, repeated, here), judgement in table.items():
+        assert judge(resent=resent, claimed=claimed, repeated=repeated, here=here) is judgement
+
+
+@pytest.mark.parametrize(
+    ("resent", "redelivered", "strange", "earlier", "here", "memory"),
+    list(product((False, True), repeat=6)),
+)
+async def test_each_case_through_the_deduplicator(
+    monkeypatch: pytest.MonkeyPatch,
+    resent: bool,
+    redelivered: bool,
+    strange: bool,
+    earlier: bool,
+    here: bool,
+    memory: bool,
+) -> None:
+    """``earlier``: the channel has brought one of this id and body; ``here``: the row is of its time; ``memory``: of
+    pulls, which have no present channel."""
+    monkeypatch.setattr(deduplicator, "stands", lambda channel: channel is not None)
+    rows: dict[str, Seen] = {}
+
+    async def seen(keys: Sequence[str]) -> dict[str, Seen]:
+        return {key: rows[key] for key in keys if key in rows}
+
+    subject: Deduplicator[BridgeDelivery] = Deduplicator(seen, 10, PullMemory() if memory else None)
+    channel: Any = SimpleNamespace(closed=False)
+
+    def deliver(*, redelivered: bool) -> BridgeDelivery:
+        delivery: Any = SimpleNamespace(
+            message=Message(b"body"), exchange="", routing_key="q", channel=channel, redelivered=redelivered, lost=False
+        )
+        item = BridgeDelivery(delivery, 1)
+        item.key, item.sha256 = "id", BODY
+        item.text = "another" if strange else "id"
+        subject.is_doubtful(item)
+        return item
+
+    first = deliver(redelivered=False)
+    if earlier:
+        subject.brought([first])
+    rows["id"] = Seen(BODY, b"m" * 16, time_ns() // 1000 + (1_000_000 if here else -1_000_000))
+    item = deliver(redelivered=redelivered)
+    item.resent = resent
+    found = await subject.find([item])
+    repeated = strange and earlier
+    expected = documented()[resent, redelivered, repeated, here and not memory]
+    assert (item in found.known) is (expected is Judgement.KNOWN)
+    assert item.resent is (resent or expected is Judgement.POSSIBLE)
+    assert (item.id == b"m" * 16) is (expected is Judgement.KNOWN)
