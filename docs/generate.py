@@ -460,7 +460,7 @@ BESIDES = {
 def users(column: int) -> Mapping[str, str]:
     """Method -> the operations that use it, by the table of operations; ``column`` of a version there."""
     found: dict[str, list[str]] = {}
-    page = (DOCS / "protocols.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "protocols.md").read_text(encoding="utf-8")
     for row in re.findall(r"^\| (`[A-Z].*) \|$", page.partition("## Distributed")[0], re.MULTILINE):
         cells = row.split(" | ")
         operations = re.findall(r"`[A-Z]\w+`", cells[0])
@@ -996,7 +996,7 @@ def render(text: str) -> str:
 
 def main() -> int:
     """Rewrite every page that differs."""
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         before = page.read_text(encoding="utf-8")
         after = render(before)
         if before != after:

@@ -79,7 +79,7 @@
     ├── BackupRefused             a backup that cannot be restored
     └── ConfigurationError        a setting is wrong (names it)
 
-Each class has a stable ``code`` (documented in ``docs/errors.md``), says whether repeating may help, and
+Each class has a stable ``code`` (documented in ``docs/reference/errors.md``), says whether repeating may help, and
 what is known of the message: ``not_sent``, ``refused`` or ``unknown``.
 """
 

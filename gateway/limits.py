@@ -3,7 +3,7 @@
 Every length that a peer declares is compared with one of these before that many octets are read or any
 memory is reserved. The defaults are what the gateway ships; configuration may lower or raise the ones that
 are settings. :class:`BrokerLimits` are the embedded broker's: how much its clients may make of everything that it
-keeps. ``docs/limits.md`` and ``docs/embedded-broker.md`` are generated from these classes.
+keeps. ``docs/reference/limits.md`` and ``docs/reference/embedded-broker.md`` are generated from these classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check of the names: what may be imported under another name, and how often a class name may be used.
 
 ``python -m tests.names`` prints counts of the package, one line each, and fails if a count is over its limit. With a
-folder as argument it counts another copy of the package, without limits. ``docs/glossary.md`` has the rules.
+folder as argument it counts another copy of the package, without limits. ``docs/project/glossary.md`` has the rules.
 """
 
 from __future__ import annotations

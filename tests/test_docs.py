@@ -19,7 +19,7 @@ from gateway.message import PROPERTY_NAMES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "runbooks")
 LINKING = [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES]
 
 
@@ -36,7 +36,8 @@ generate = load_generator()
 
 
 def page(name: str) -> str:
-    return (DOCS / name).read_text(encoding="utf-8")
+    (path,) = (path for path in PAGES if path.name == name)
+    return path.read_text(encoding="utf-8")
 
 
 # ``licences.md`` names every locked package, and ``make install`` installs a part of them: tests/supply has that page.
@@ -172,10 +173,11 @@ def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for path in PAGES:
-        assert f"(docs/{path.name})" in text
+def test_every_page_stands_in_the_index() -> None:
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    found = re.findall(r"\]\(([a-z-]+/[a-z-]+\.md)\)", text)
+    assert sorted(found) == sorted(str(path.relative_to(DOCS)) for path in PAGES if path.name != "index.md")
+    assert "](docs/index.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -19,7 +19,7 @@ from tests.test_docs import every_command, generate
 
 ROOT = Path(__file__).parent.parent
 FILES = ROOT / "deploy" / "helm" / "amqp-gateway" / "files"
-RUNBOOKS = ROOT / "docs" / "runbooks"
+RUNBOOKS = ROOT / "docs" / "how-to" / "runbooks"
 ALERTS = (FILES / "alerts.yaml").read_text(encoding="utf-8")
 NAMES = re.findall(r"^ +- alert: (\w+)$", ALERTS, re.MULTILINE)
 BOOKS = sorted(RUNBOOKS.glob("*.md"))
@@ -153,8 +153,8 @@ def test_a_page_names_commands_and_settings_that_there_are(path: Path) -> None:
 
 
 def test_the_page_on_operations_lists_them() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    text = (ROOT / "docs" / "reference" / "operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(\.\./how-to/runbooks/(\w+)\.md\) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
     rules = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)\n +annotations:\n +summary: (.+?)\n", ALERTS, re.DOTALL)
     said = [(name, re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"`\1`", summary)) for name, _, summary in rules]
     assert [row[0] for row in rows] == [row[1] for row in rows] == NAMES

@@ -4,8 +4,8 @@ What a package says comes from its installed metadata: ``License-Expression`` fi
 classifiers. :data:`SPELLED` turns other words into identifiers of SPDX, :data:`STATED` is for what metadata do not say.
 :data:`TAKEN` are the licences that any package may have, :data:`TOGETHER` those that packages have by name, each with
 the reason. ``python deploy/supply/licences.py`` prints a table and fails where a licence is neither; with ``--texts``
-it also writes the texts of all that the service and its extras run on. ``docs/generate.py`` makes ``docs/licences.md``
-of the same rows.
+it also writes the texts of all that the service and its extras run on.
+``docs/generate.py`` makes ``docs/project/licences.md`` of the same rows.
 """
 
 from __future__ import annotations

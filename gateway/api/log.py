@@ -320,9 +320,10 @@ ROUTES = (
         {200: (f"`{ARROW}` where `Accept` asks for that, else `{NDJSON}`.", None)}, query=RangeQuery,
         codes=("invalid_parameter", "log_range_gone", "log_range_ahead", "no_arrow", "ledger_unavailable"),
         description=(
-            "Rows of a shard behind `after`, up to and with `upto`, in order, with the columns of docs/log.md. A "
-            "range has the same rows whenever it is read. `Log-Range-Rows` says how many rows the range holds, before "
-            "filters; an answer that turns out to be incomplete is broken off. Octets are base64 in NDJSON."
+            "Rows of a shard behind `after`, up to and with `upto`, in order, with the columns of "
+            "docs/reference/log.md. A range has the same rows whenever it is read. `Log-Range-Rows` says how many "
+            "rows the range holds, before filters; an answer that turns out to be incomplete is broken off. "
+            "Octets are base64 in NDJSON."
         ),
         tag="log",
     ),

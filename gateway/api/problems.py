@@ -223,7 +223,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "source_gone": ProblemType(410, "Rows are gone", "Begin the job anew, behind the range that detail names."),
     "archive_too_new": ProblemType(500, "The archive is of a newer release", "Run the job with that release."),
     "archive_damaged": ProblemType(
-        500, "The archive is damaged", "Put the file back that detail names, or see docs/archive.md."
+        500, "The archive is damaged", "Put the file back that detail names, or see docs/explanation/archive.md."
     ),
     "fingerprint_differs": ProblemType(409, "The id belongs to another job", "Take another id, or the old settings."),
     "disk_full": ProblemType(507, "No room is left", "Make room, and run the job again: it goes on where it was."),
@@ -234,7 +234,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "configuration": ProblemType(500, "A setting is wrong", "Correct the setting that detail names."),
     "internal": ProblemType(500, "The gateway failed", "Look for an event of level `error` in the gateway's log."),
 }
-"""Code -> status, title, advice. Codes are stable; ``docs/errors.md`` is checked against this table."""
+"""Code -> status, title, advice. Codes are stable; ``docs/reference/errors.md`` is checked against this table."""
 
 
 _MESSAGE: Final[Mapping[str, str]] = {

@@ -65,7 +65,7 @@ class LossResult(Output):
     """One thing that is lost."""
 
     name: str
-    """A name of the table of losses (docs/translation.md)."""
+    """A name of the table of losses (docs/reference/translation.md)."""
     field: str
     detail: str
 

@@ -1,8 +1,8 @@
 """Bridges: from a queue of one broker to an exchange of another, whatever versions they speak.
 
 Each message is published at the target and confirmed there, then recorded in the ledger, then acknowledged to the
-source. A crash anywhere leaves duplicates at worst, marked and of one origin id; see ``docs/bridges.md``. The parts,
-from the outside in::
+source. A crash anywhere leaves duplicates at worst, marked and of one origin id; see
+``docs/reference/bridges.md``. The parts, from the outside in::
 
     supervisor.py   Bridges: all of them; what the API does with them.
     bridge.py       one bridge: source, consumer, faults, status.

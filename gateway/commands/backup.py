@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POSTGRESQL = (
     "the ledger is on PostgreSQL: back it up with PostgreSQL's own tools, such as pg_dump --format=custom. "
-    "See docs/backup.md"
+    "See docs/how-to/backup.md"
 )
 
 

@@ -30,7 +30,7 @@ STAGED = ".restoring"
 """Ending of the name under which the ledger is prepared."""
 POSTGRESQL = (
     "the ledger is on PostgreSQL: put the database back with pg_restore, then run 'gateway restore' without a file. "
-    "See docs/backup.md"
+    "See docs/how-to/backup.md"
 )
 
 

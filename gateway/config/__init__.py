@@ -1,7 +1,7 @@
 """Settings: one TOML file, overridden by environment variables, overridden by command-line options.
 
-Every setting is a field of one of the structs below, with its unit and default; ``docs/settings.md`` is checked
-against them. An unknown key is refused, with the name of the key and of the table it stood in.
+Every setting is a field of one of the structs below, with its unit and default; ``docs/reference/settings.md`` is
+checked against them. An unknown key is refused, with the name of the key and of the table it stood in.
 """
 
 from __future__ import annotations

@@ -47,10 +47,10 @@ class HttpSettings(Settings, frozen=True):
     """Most connections from one remote address; more are closed at once. Loopback is not counted. 0: no limit."""
     connections: Annotated[int, Meta(ge=10, le=1_000_000)] = 4_000
     """Most connections at once, and at most half of the files that the process may open. See
-    [connections](security.md#connections)."""
+    [connections](../explanation/security.md#connections)."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks (``10.1.0.0/16``) of proxies whose ``Forwarded`` or ``X-Forwarded-For`` says who calls
-    ([behind a proxy](security.md#behind-a-proxy))."""
+    ([behind a proxy](../explanation/security.md#behind-a-proxy))."""
     head_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
     """How long a request's head may take, and how long a new connection may say nothing, in seconds."""
     idle_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 30.0

@@ -1,5 +1,6 @@
-"""How much a request of ours may take, and how much of an answer is read: one table. ``docs/outbound.md`` is generated
-from it."""
+"""Limits of the gateway's own requests: how much each may take, and how much of an answer is read.
+
+``docs/reference/outbound.md`` is generated from this table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Taps: a broker's queue into the message log, from where any number of readers take it.
 
 What a broker delivers is in the ledger's message log, with its body, before the broker is told that it is done with. A
-crash in between brings it again: it is known by its id and dropped, or kept and marked; see ``docs/taps.md``. The
-parts, from the outside in::
+crash in between brings it again: it is known by its id and dropped, or kept and marked; see
+``docs/reference/taps.md``. The parts, from the outside in::
 
     supervisor.py   Taps: all of them; what the API does with them.
     tap.py          one tap: its flow, what stands in its way, status.

@@ -1,7 +1,7 @@
 """What clients of older releases can no longer do on a broker, by the product and version that it states.
 
-``gateway probe`` and ``gateway doctor`` print it, and docs/brokers.md has the same table. Each row was seen on a live
-server.
+``gateway probe`` and ``gateway doctor`` print it, and docs/reference/brokers.md has the same table. Each row was seen
+on a live server.
 """
 
 from __future__ import annotations

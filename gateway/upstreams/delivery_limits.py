@@ -2,7 +2,7 @@
 
 A quorum queue of RabbitMQ counts how often a message was delivered and given back (``x-delivery-count``), and drops or
 dead-letters a message whose count would exceed the queue's limit. What counts differs between releases; every release
-counts what a channel held when it closed (docs/brokers.md). A limit that a policy sets is not visible: the
+counts what a channel held when it closed (docs/reference/brokers.md). A limit that a policy sets is not visible: the
 configuration of the broker says how low it may be.
 
 A message is never given back beyond a share of the limit. What is left of it, the reserve, is for channels and

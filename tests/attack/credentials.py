@@ -13,7 +13,7 @@ from tests.attack.lab import BROKER, Target, key_of
 
 METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options", "trace"})
 OPEN: Final = frozenset({"root", "docs", "docs_folder", "docs_asset", "openapi", "webhook_keys"})
-"""Operations that need no credential, as ``docs/security.md`` says."""
+"""Operations that need no credential, as ``docs/explanation/security.md`` says."""
 NAMES: Final = {"broker": BROKER, "exchange": "mine", "queue": "victim", "endpoint": "mine", "asset": "start.js"}
 REFUSALS: Final = frozenset({(401, "unauthorized"), (403, "forbidden"), (400, "")})
 """What a caller without the right credential may get; 400 where the head itself is malformed."""

@@ -173,7 +173,7 @@ def test_a_run_is_put_into_the_block_of_the_page(tmp_path: Path, capsys: pytest.
 
 
 def test_the_page_of_the_documentation_has_its_block() -> None:
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
     assert "\nnew\n" in benchmarks.put(page, "new")
     with pytest.raises(SystemExit, match="0 blocks"):
         benchmarks.put("", "new")

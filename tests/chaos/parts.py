@@ -361,7 +361,7 @@ class Own(Part):
 @dataclass(frozen=True)
 class Experiment:
     """One row of the table. Besides what it says itself, each must end with lost 0 and unexpected 0, its source empty
-    and everything of the checker's in order (``docs/reliability.md``)."""
+    and everything of the checker's in order (``docs/explanation/reliability.md``)."""
 
     id: str
     title: str

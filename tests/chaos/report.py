@@ -19,7 +19,7 @@ HEAD: Final = """\
 the broker and of the ledger survive. Duplicates may happen; they are marked, and counted.** This page says what was
 done to gateway, brokers, ledgers and networks to see whether that holds, and what came of it. It is written by
 `python -m tests.chaos report` from the results of runs (`tests/chaos/runs`), and by nobody's hand. How a run is judged,
-and what the rows do, is in [docs/reliability.md](docs/reliability.md).
+and what the rows do, is in [docs/explanation/reliability.md](docs/explanation/reliability.md).
 
 ```
 make chaos                                    the quick form of all {count} experiments

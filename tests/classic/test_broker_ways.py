@@ -1,5 +1,5 @@
 """What RabbitMQ and Broker-J do to messages that are theirs to keep, and how it is got round: seen on live ones
-(docs/brokers.md)."""
+(docs/reference/brokers.md)."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FarEnd:
 
     @property
     def keeps_header_order(self) -> bool:
-        """False: it hands out the entries of the headers sorted by name (RabbitMQ 4; docs/brokers.md)."""
+        """False: it hands out the entries of the headers sorted by name (RabbitMQ 4; docs/reference/brokers.md)."""
         return self.kind != "rabbitmq" or self.version == "0-8"
 
     def name(self, stem: str = "t") -> str:

@@ -41,7 +41,9 @@ async def test_killed_and_back(real: tuple[str, ...], private_server: Callable[[
     await upstream.declare_queue(queue, arguments={"x-queue-type": more[0]} if more else None)
     await upstream.declare_exchange(exchange, "fanout", durable=False)  # does not outlive the broker
     await upstream.bind_queue(queue, exchange)
-    if kind == "rabbitmq":  # killed within seconds of its first start, it can forget a durable queue (docs/brokers.md)
+    if (
+        kind == "rabbitmq"
+    ):  # killed within seconds of its first start, it can forget a durable queue (docs/reference/brokers.md)
         await asyncio.to_thread(server.write_tables)
     got: list[Delivery] = []
     consumer = await upstream.consume(queue, 10, got.append)

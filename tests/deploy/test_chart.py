@@ -42,7 +42,7 @@ from tests.deploy.sets import CA, ONCE, REFUSED, SETS, SLEEPING
 SKIPPED = {
     "CKV_K8S_15": "the image is named by its digest: to pull it again could not bring another one",
 }
-"""Checks of checkov that are not for us, and why; docs/deployment.md says the same."""
+"""Checks of checkov that are not for us, and why; docs/how-to/deployment.md says the same."""
 
 
 def load_generator() -> ModuleType:
@@ -526,7 +526,7 @@ def test_versions_are_the_packages() -> None:
 @pytest.mark.slow
 def test_checkov_finds_nothing(tmp_path: Path) -> None:
     assert len(SKIPPED) <= 2
-    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "deployment.md").read_text(encoding="utf-8")
     for name, why in SKIPPED.items():
         assert f"| `{name}` | {why} |" in page
     for name in ("production", "sqlite", "migrate-init"):

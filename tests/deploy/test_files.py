@@ -93,7 +93,7 @@ def test_the_image_starts_with_what_the_chart_runs() -> None:
 def test_the_try_out_of_the_documented_command() -> None:
     """The ports that it publishes are those that the gateway opens, and the page says the same as the file."""
     (command,) = re.findall(r"^#   docker run (.*--try-out)$", DOCKERFILE, re.MULTILINE)
-    assert command in (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    assert command in (ROOT / "docs" / "how-to" / "deployment.md").read_text(encoding="utf-8")
     options, _, arguments = command.partition(" amqp-gateway:0.1.0 ")
     assert accepted(arguments.split())["try_out"] is True
     settings = load(None, {})

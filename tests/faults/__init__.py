@@ -12,5 +12,5 @@
     consumers/   and of consumers over HTTP
     __main__.py  the full form: ``make faults``
 
-The quick form of each row is a test in this folder; the table with its figures is in ``docs/reliability.md``.
+The quick form of each row is a test in this folder. ``docs/explanation/reliability.md`` has the table with its figures.
 """

@@ -1,4 +1,4 @@
-"""What the transcripts show that brokers do to messages: the rows of docs/brokers.md that need a proof."""
+"""What the transcripts show that brokers do to messages: the rows of docs/reference/brokers.md that need a proof."""
 
 from __future__ import annotations
 

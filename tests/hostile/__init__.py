@@ -1,6 +1,6 @@
 """Every published weakness of an AMQP parser that we know of, as a test that carries its name.
 
-``docs/hostile-bytes.md`` has the table. Sessions are tested without I/O, brought into a state by a tape of
+``docs/explanation/hostile-bytes.md`` has the table. Sessions are tested without I/O, brought into a state by a tape of
 :mod:`tests.fuzz.states`; what is about sockets, allocation and the life of a broker has the embedded broker or a
 :class:`~gateway.link.Link` on real ones.
 """

@@ -1,4 +1,4 @@
-"""What broke other parsers, by the name under which it was published. See ``docs/hostile-bytes.md``."""
+"""What broke other parsers, by the name under which it was published. See ``docs/explanation/hostile-bytes.md``."""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ async def test_what_becomes_owed_while_its_day_is_dropped_stays(history: History
 
 @ON_POSTGRESQL
 async def test_a_day_goes_at_once_whatever_is_in_it(history: History, sql: Any, partitions: Any) -> None:
-    """The number of statements does not grow with the rows. (How long ten million take: docs/ledger.md.)"""
+    """The number of statements does not grow with the rows. (How long ten million take: docs/explanation/ledger.md.)"""
     low = schema.first_id(TODAY * DAY_MS).hex()[:12]
     sql(
         f"INSERT INTO messages SELECT decode('{low}' || lpad(to_hex(n), 20, '0'), 'hex'), {NOW}, 'b', '0-9-1', '', '', "

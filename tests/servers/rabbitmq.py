@@ -177,7 +177,7 @@ class RabbitMQ(Server):
 
     def write_tables(self) -> None:
         """Have Mnesia and Ra write what they know of queues. A broker that is killed within seconds of a declaration
-        forgets the queue otherwise (docs/brokers.md)."""
+        forgets the queue otherwise (docs/reference/brokers.md)."""
         self.ctl("eval", "mnesia:dump_log(), [dets:sync(T) || T <- dets:all()].")
 
     def queue_depth(self, queue: str, virtual_host: str = "/") -> int:

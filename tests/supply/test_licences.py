@@ -12,7 +12,7 @@ import pytest
 from tests.supply.scripts import ROOT, licences
 from tests.test_docs import generate
 
-PAGE = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "project" / "licences.md").read_text(encoding="utf-8")
 ROWS = licences.rows()
 
 

@@ -9,7 +9,12 @@ import pytest
 
 from tests.supply.scripts import ROOT, release
 
-PAGES = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "release.md", ROOT / "docs" / "licences.md"]
+PAGES = [
+    ROOT / "SECURITY.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "project" / "release.md",
+    ROOT / "docs" / "project" / "licences.md",
+]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE))
 

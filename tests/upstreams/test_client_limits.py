@@ -12,7 +12,7 @@ from gateway.upstreams.client_limits import CLIENT_LIMITS, client_limits
 from tests.servers import RabbitMQ
 from tests.servers.process import HOST
 
-PAGE = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "brokers.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

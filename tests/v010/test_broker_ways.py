@@ -1,5 +1,5 @@
 """What Broker-J does to messages that are its to keep, and how it is got round: seen on a live one
-(docs/brokers.md)."""
+(docs/reference/brokers.md)."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def examine(
         config = load(path, dict(environ), dict(overrides))
     except ConfigurationError as error:
         text = str(error).removeprefix(f"{path}: ")
-        report.fail("config.rule", where, text, do="Correct the setting that it names: docs/settings.md has them all.")
+        report.fail(
+            "config.rule", where, text, do="Correct the setting that it names: docs/reference/settings.md has them all."
+        )
         return None
     report.ok("config.file", where, _summary(config) if path else "development: the embedded broker, on loopback")
     if path is not None:
@@ -158,7 +160,7 @@ def _values(report: Report, document: dict[str, Any], file: str) -> Iterator[str
                 place = place_of((*path[:1], number, *path[2:]) if isinstance(part, list) and path[1:] else path)
                 report.fail(
                     "config.value", f"{file}: {place}", misfit.detail,
-                    do="Correct the value: docs/settings.md has its form.",
+                    do="Correct the value: docs/reference/settings.md has its form.",
                 )  # fmt: skip
                 yield place
 

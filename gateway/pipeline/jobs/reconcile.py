@@ -5,7 +5,7 @@ account's sides are compared by digests per hour. What balances is done with. Wh
 message (:mod:`gateway.pipeline.jobs.breaks`), and what should lie in queues is compared with what the gateway's API
 says of them, which was asked before: so what is published or taken meanwhile is no break.
 
-What this cannot see is said in ``docs/reconcile.md``.
+What this cannot see is said in ``docs/explanation/reconcile.md``.
 """
 
 from __future__ import annotations

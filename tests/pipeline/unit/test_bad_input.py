@@ -1,6 +1,9 @@
-"""What users get wrong and what goes wrong around them: each row of the table in ``docs/pipeline.md``, through the
-command, with its exit status, its sentence, and nothing half done. What only Spark can show (a filter that is no
-expression, a disk that fills up, files that are cut short under a reader) is in ``tests/pipeline/spark``."""
+"""Each row of the table of errors in ``docs/explanation/pipeline.md``.
+
+Each goes through the command, with its exit status, its sentence, and nothing half done. What only Spark can show (a
+filter that is no expression, a disk that fills up, files that are cut short under a reader) is in
+``tests/pipeline/spark``.
+"""
 
 from __future__ import annotations
 
