@@ -1,0 +1,167 @@
+"""Run the tests that cover a mutant, in a copy of the tree, and say whether one of them fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tests.mutants.coverage_map import CoverageMap
+from tests.mutants.drawing import Mutant
+
+BEYOND = ("api", "access")
+"""Folders whose tests are measured, too: they reach what the mutated packages do."""
+TESTS_FAILED = 1
+"""Exit status of pytest when tests failed."""
+LINKS = (".venv", ".servers")
+"""Folders of the tree that the copy shares."""
+
+
+class Verdict(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    HUNG = "killed: hangs"
+    SURVIVED = "survived"
+    UNCLEAR = "unclear"
+    """A test failed, and it fails without the mutant, too."""
+    UNCOVERED = "survived: no test runs it"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of a mutant, and by which test."""
+
+    verdict: Verdict
+    test: str
+    seconds: float
+
+
+class Tree:
+    """Copy of the project that mutants are put into."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        folder.mkdir(parents=True)
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=source, capture_output=True, check=True).stdout
+        for name in listed.decode().split("\0"):
+            if name and (source / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source / name, folder / name)
+        for name in LINKS:
+            if (source / name).exists():
+                (folder / name).symlink_to(source / name)
+
+    def restore(self, path: str) -> None:
+        """Undo the mutant of a file."""
+        shutil.copyfile(self.source / path, self.folder / path)
+
+    def pytest(self, tests: Sequence[str], seconds: float, *options: str, under: Sequence[str] = ()) -> int | None:
+        """Run tests. Return the exit status; None: they took longer than ``seconds``."""
+        environ = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, *(under or ("-m",)), "pytest", "-x", *options, *tests]
+        with (self.folder / "pytest.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass  # nothing was left
+                process.wait()
+
+    def said(self) -> str:
+        """The last line that pytest printed."""
+        return (self.folder / "pytest.log").read_text(errors="replace").strip().rpartition("\n")[2]
+
+    def failed(self, report: Path) -> str:
+        """Return the test that failed, from the report of a run; "" if none did."""
+        if not report.exists():
+            return ""
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                return _name_of(case, self.folder)
+        return ""
+
+
+def _name_of(case: ElementTree.Element, root: Path) -> str:
+    """Return a test as pytest takes it on its command line, without its parameters."""
+    names = case.get("classname", "").split(".")
+    count = len(names)
+    while count > 1 and not (root / ("/".join(names[:count]) + ".py")).exists():
+        count -= 1
+    parts = ["/".join(names[:count]) + ".py", *names[count:]]
+    return "::".join([*parts, case.get("name", "").partition("[")[0]])
+
+
+def judge(mutant: Mutant, tree: Tree, known: CoverageMap, most: float) -> Judgement:
+    """Run the tests that cover a mutant, for at most ``most`` seconds where none fails or hangs."""
+    began = time.monotonic()
+    tests = known.tests_of(mutant.path, mutant.function)
+    chosen, expected = [], 0.0
+    for test in tests:
+        expected += known.seconds.get(test, 1.0)
+        if chosen and expected > most:
+            break
+        chosen.append(test)
+    if not chosen:
+        return Judgement(Verdict.UNCOVERED, "", 0.0)
+    report = tree.folder / "report.xml"
+    report.unlink(missing_ok=True)
+    allowed = 30.0 + 3 * min(expected, most)
+    mutant.apply(tree.folder)
+    try:
+        status = tree.pytest(chosen, allowed, f"--junit-xml={report}")
+    finally:
+        tree.restore(mutant.path)
+    if status == 0:
+        cut = f"{len(chosen)} of {len(tests)} tests"
+        return Judgement(Verdict.SURVIVED, cut, time.monotonic() - began)
+    if status is None:
+        # The machine may be slow: without the mutant the same tests must end in that time.
+        clean = tree.pytest(chosen, allowed)
+        verdict, test = (Verdict.HUNG, "") if clean == 0 else (Verdict.UNCLEAR, tree.said())
+        return Judgement(verdict, test, time.monotonic() - began)
+    test = tree.failed(report)
+    if not test:  # the package cannot even be imported
+        said = tree.said()
+        verdict = Verdict.KILLED if status != TESTS_FAILED else Verdict.UNCLEAR
+        return Judgement(verdict, said[:200], time.monotonic() - began)
+    clean = tree.pytest([test], 60.0 + 5 * known.seconds.get(test, 1.0))
+    verdict = Verdict.KILLED if clean == 0 else Verdict.UNCLEAR
+    return Judgement(verdict, test, time.monotonic() - began)
+
+
+def measure(tree: Tree, known: CoverageMap, tests: Sequence[str], most: float) -> None:
+    """Run tests under coverage, and keep which functions each of them runs."""
+    report, data = tree.folder / "report.xml", tree.folder / ".coverage.map"
+    for test in tests:
+        data.unlink(missing_ok=True)
+        report.unlink(missing_ok=True)
+        under = ("-m", "coverage", "run", f"--data-file={data}", "--source=gateway", "-m")
+        options = (f"--junit-xml={report}", "-p", "tests.mutants.coverage_map", "--maxfail=1000")
+        status = tree.pytest([test], most, *options, under=under)
+        if status != 0:
+            print(f"{test}: pytest ended with {status}: {tree.said()}", flush=True)
+        if not report.exists() or not data.exists():
+            continue
+        seconds: dict[str, float] = {}
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            name = _name_of(case, tree.folder)
+            seconds[name] = seconds.get(name, 0.0) + float(case.get("time", 0.0))
+        known.read(tree.folder, data, seconds)
+        known.write()
+        print(f"{test}: {len(seconds)} tests", flush=True)
