@@ -153,7 +153,7 @@ SUITES = (
     Suite("broker", ("broker",), share=0.35),
     Suite("hostile", ("hostile",), share=0.5),
     Suite("fuzz", ("fuzz",)),
-    Suite("simulation", ("simulation",)),
+    Suite("simulation", ("simulation", "mutants")),
     Suite("attack", ("attack",), share=0.5),
     Suite("translation-live", ("translation/live",), servers=True, share=0.5),
     Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
