@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pyarrow as pa
 import pytest
 
 from gateway.api import log as api_log
@@ -25,6 +24,8 @@ from gateway.ledger import log as ledger_log
 from tests.api.conftest import problem
 from tests.audited import ON_PURPOSE
 from tests.ledger.logs import spooled
+
+pa = pytest.importorskip("pyarrow", reason="the extra of the pipeline: make test installs it")
 
 new_id = MessageIds()
 ALL = {"log": "messages", "shard": 0, "after": 0}

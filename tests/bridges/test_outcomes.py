@@ -142,7 +142,8 @@ async def test_a_template_that_finds_no_header_is_poison(estate: Estate) -> None
     assert "no header 'to'" in entry(letter)["reason"]
 
 
-async def test_poison_waits_for_its_place_and_holds_up_nobody(estate: Estate) -> None:
+async def test_poison_waits_for_its_place_and_holds_up_nobody(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.bridges.dead_letters.PAUSE_MIN", 0.05)
     await estate.bridge(
         target={"broker": "new", "routing_key": "{header:to}"},
         dead_letter={"broker": "new", "exchange": "hospital", "routing_key": "x"},
@@ -153,8 +154,9 @@ async def test_poison_waits_for_its_place_and_holds_up_nobody(estate: Estate) ->
     status = await estate.wait_for(state="error", in_flight=1, forwarded=10)
     assert "dead-letter place" in status.reason
     await estate.new.declare_exchange("hospital", "fanout")
-    await asyncio.sleep(0.1)
-    assert (await estate.status()).in_flight == 1, "nobody takes it there yet"
+    await estate.wait_for(
+        state="error", in_flight=1, dead_lettered=0, reason=lambda text: "no queue takes 'x' at 'hospital'" in text
+    )
     await estate.new.declare_queue("beds")
     await estate.new.bind_queue("beds", "hospital")
     await dead(estate, 1, "beds", "new")

@@ -411,6 +411,8 @@ async def test_while_it_cannot_be_committed_the_bridge_says_so(estate: Estate, m
         raise BrokerUnavailable("the connection is lost")
 
     monkeypatch.setattr(UpstreamBranch, "commit", once)
+    monkeypatch.setattr(two_phase, "PAUSE_MIN", 600.0)  # that its target is back ends the pause
+    monkeypatch.setattr(two_phase, "PAUSE_MAX", 600.0)
     await estate.bridge(acknowledge=DTX)
     await estate.wait_for(state="error", reason=lambda text: "branch: it is prepared at new" in text)
     assert (await branches(estate)) == [BranchStatus.DECIDED]

@@ -465,7 +465,10 @@ async def test_a_client_that_reads_late_gets_everything() -> None:
 
 async def test_stopped_twice() -> None:
     async with running() as broker:
+        port = broker.port
         await broker.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
 
 
 def octets_that_ask() -> tuple[bytes, bytes]:

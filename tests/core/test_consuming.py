@@ -23,6 +23,7 @@ from gateway.errors import (
 from gateway.ledger import Ledger, MessageIds, id_text
 from gateway.message import Message, Properties, RawProperties, delivery_count
 from gateway.operations import Settlement
+from gateway.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_publishing import message
 
@@ -230,6 +231,39 @@ async def test_reject_natively_by_copy_or_not_at_all(gateway: Gateway, upstream:
     (second,) = await pull(gateway, copying, 1)
     assert await statuses(gateway.consuming.reject(copying, [second.lease.ack_id], "")) == ["SUCCESS"]
     assert [item[0].body for item in upstream.queues["dead"].ready] == [b"2"]
+
+
+async def test_a_reason_goes_along_with_the_copy_though_the_queue_dead_letters(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    """The broker would dead-letter without the reason."""
+    await upstream.declare_queue("dead")
+    upstream.dead_letter = True
+    settings = SubscriptionSettings(broker="fake", queue="orders", dead_letter_routing_key="dead")
+    copying, _ = await gateway.subscriptions.put("copying", settings, None)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, copying)
+    assert await statuses(gateway.consuming.reject(copying, [item.lease.ack_id], "bad")) == ["SUCCESS"]
+    ((letter, *_),) = upstream.queues["dead"].ready
+    assert letter.properties.headers["x-gateway"]["reason"] == "bad"
+
+
+async def test_a_dead_letter_place_of_another_broker_gets_a_copy_without_a_reason_too(
+    ledger: Ledger, upstream: FakeUpstream
+) -> None:
+    morgue: Any = FakeUpstream("morgue")
+    await morgue.declare_queue("dead")
+    upstream.dead_letter = True
+    gateway = Gateway(ledger, {"fake": upstream, "morgue": morgue}, Metrics("test"), ack_key=b"k" * 32)
+    settings = SubscriptionSettings(
+        broker="fake", queue="orders", dead_letter_broker="morgue", dead_letter_routing_key="dead"
+    )
+    copying, _ = await gateway.subscriptions.put("copying", settings, None)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, copying)
+    assert await statuses(gateway.consuming.reject(copying, [item.lease.ack_id], "")) == ["SUCCESS"]
+    assert [found[0].body for found in morgue.queues["dead"].ready] == [b"1"]
+    await gateway.close(1.0)
 
 
 async def test_a_queue_that_is_stated_to_dead_letter(gateway: Gateway, upstream: FakeUpstream) -> None:

@@ -22,7 +22,7 @@ from gateway.ledger.owed import BacklogSettlement as Ends
 from gateway.message import Message, Properties
 from gateway.operations import Settlement
 from tests.audited import ON_PURPOSE
-from tests.core.fakes import FakeUpstream
+from tests.core.fakes import FakeConsumer, FakeUpstream
 from tests.core.test_publishing import message
 
 
@@ -291,6 +291,28 @@ async def test_too_many_octets_make_the_prefetch_smaller(upstream: FakeUpstream,
     assert found._prefetch < 30
 
 
+async def test_more_than_twice_the_octets_is_given_back_at_once(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a broker hears of a smaller prefetch when it has sent everything."""
+
+    def change(consumer: FakeConsumer, prefetch: int, wait: Any = None) -> None:
+        def apply() -> None:
+            consumer.prefetch, consumer._channel, consumer.changing = prefetch, object(), False
+            consumer.pump()
+
+        consumer.changing = True
+        asyncio.get_running_loop().call_soon(apply)
+
+    monkeypatch.setattr(FakeConsumer, "change_prefetch", change)
+    sent = [b"%02d" % number + b"x" * 20_000 for number in range(40)]
+    put(upstream, *map(ours, sent))
+    await start(prefetch=30, prefetch_octets=1 << 16)
+    await until(lambda: len(taken.rows) == 40)
+    assert sorted(taken.bodies) == sent
+    assert any(settlement is Settlement.RELEASE for settlement, _ in upstream.settled)
+
+
 async def test_stop_stores_what_has_come_and_gives_back_the_rest(
     upstream: FakeUpstream, start: Start, taken: Taken
 ) -> None:
@@ -409,12 +431,13 @@ async def test_an_intake_of_this_process_takes_what_the_changed_settings_say(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
     await upstream.declare_queue("others")
-    old = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="header:customer")
+    old = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="property:type")
     put_first, _ = await gateway.subscriptions.put("s", old, None)
     await gateway.ownership.review("intake")
-    new = SubscriptionSettings(broker="fake", queue="others", lease="ledger", order_key="header:customer")
+    new = SubscriptionSettings(broker="fake", queue="others", lease="ledger", order_key="property:correlation_id")
     await gateway.subscriptions.put("s", new, put_first.etag)
-    await gateway.publish("fake", "", [message(b"x", "others")])
+    await upstream.publish_nowait("", "others", Message(b"x", Properties(type="t", correlation_id="c")))
     async with asyncio.timeout(10):
-        while not (await gateway.ledger.deliveries.backlog("s")).waiting:
+        while not (rows := await gateway.ledger.deliveries.claim("s", 1, 30.0)):
             await asyncio.sleep(0.005)
+    assert rows[0].order_key == b"=c"

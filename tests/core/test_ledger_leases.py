@@ -152,6 +152,15 @@ async def test_released_at_once_to_its_old_place(gateway: Gateway) -> None:
     assert last.delivery.message.body == b"3"
 
 
+async def test_a_release_puts_it_before_those_behind_it(gateway: Gateway) -> None:
+    billing = await subscribe(gateway)
+    await gateway.publish("fake", "", [message(b"1"), message(b"2"), message(b"3")])
+    first, _, third = await pull(gateway, billing)
+    for item in (third, first):
+        assert await statuses(gateway.consuming.release(billing, ids(item))) == ["SUCCESS"]
+    assert bodies(await pull(gateway, billing)) == [b"1", b"3"]
+
+
 async def test_released_with_a_delay(gateway: Gateway) -> None:
     billing = await subscribe(gateway)
     await gateway.publish("fake", "", [message()])
@@ -244,6 +253,20 @@ async def test_a_rejection_of_a_lease_that_is_lost_makes_no_copy(gateway: Gatewa
     await gateway.consuming.release(billing, ids(item))
     assert await statuses(gateway.consuming.reject(billing, ids(item), "bad")) == ["LEASE_LOST"]
     assert not upstream.queues["graves"].ready
+
+
+async def test_an_old_lease_rejects_nothing_that_the_next_consumer_has(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    await upstream.declare_queue("graves")
+    billing = await subscribe(gateway, dead_letter_routing_key="graves")
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    await gateway.consuming.release(billing, ids(item))
+    (again,) = await pull(gateway, billing)
+    assert await statuses(gateway.consuming.reject(billing, ids(item), "bad")) == ["LEASE_LOST"]
+    assert not upstream.queues["graves"].ready
+    assert await statuses(gateway.consuming.acknowledge(billing, ids(again))) == ["SUCCESS"]
 
 
 # ---------------------------------------------------------------------------------------------- crash points

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from gateway.config import LedgerSettings
@@ -23,6 +22,8 @@ from gateway.logs.worker import DATA, ERROR, FRAME, EndOfRange
 from tests.ledger.conftest import entry, new_id, published
 from tests.ledger.logs import rows, spooled
 from tests.ledgers import sqlite_ledger
+
+pa = pytest.importorskip("pyarrow", reason="the extra of the pipeline: make test installs it")
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.broker)])

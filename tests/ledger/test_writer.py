@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -258,6 +259,30 @@ async def test_connections_that_are_cut_off_again_and_again(postgresql_ledger: s
     await ledger.close()
 
 
+async def test_what_waits_as_the_lease_is_lost_is_not_written_under_the_next_one(url: str) -> None:
+    ledger = await Ledger.open(url, LedgerSettings(shard_lease=60.0), owner="test", migrate=True)
+    writer, began, ended = ledger._writer, threading.Event(), threading.Event()
+
+    def lose(*_: Any) -> None:
+        began.set()
+        assert ended.wait(60)
+        writer._lose()
+
+    losing = asyncio.create_task(ledger.task(lose))
+    await asyncio.to_thread(began.wait, 60)
+    waiting = asyncio.create_task(ledger.record(published(one := new_id())))
+    while not writer._queue.qsize():
+        await asyncio.sleep(0.01)
+    ended.set()
+    await asyncio.wait([losing])
+    with pytest.raises(LedgerUnavailable, match="took over"):
+        await waiting
+    await ledger.record(published(other := new_id()))
+    assert await ledger.timeline(one) is None
+    assert await ledger.timeline(other) is not None
+    await ledger.close()
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_commit_that_is_cut_off(
@@ -293,7 +318,8 @@ async def test_a_commit_that_is_cut_off(
 async def test_a_commit_of_which_nobody_can_tell_comes_to_be_in_doubt(
     postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = await Ledger.open(postgresql_ledger, LedgerSettings(shard_lease=3.0), owner="test", migrate=True)
+    """At once: nobody waits for the end of the lease."""
+    ledger = await Ledger.open(postgresql_ledger, LedgerSettings(shard_lease=600.0), owner="test", migrate=True)
     dialect = ledger._writer._engine.dialect
     commit, connect = dialect.do_commit, dialect.connect
 

@@ -24,6 +24,13 @@ def test_a_request() -> None:
     )
 
 
+def test_a_head_as_long_as_it_may_be() -> None:
+    size = len(octets(body=b"{}")) - 2
+    assert len(request_octets("POST", LINE, (), b"{}", size)) == size + 2
+    with pytest.raises(EncodeError, match=f"has {size} octets, the limit is {size - 1}"):
+        request_octets("POST", LINE, (), b"{}", size - 1)
+
+
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_request_without_a_body_says_so_where_one_is_expected(method: str) -> None:
     found = octets(method, body=b"")

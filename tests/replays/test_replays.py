@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, StateError
+from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, OutcomeUnknown, StateError
 from gateway.ledger import EventKind, KeptBody, id_text
 from gateway.message import Message, Properties
 from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
@@ -131,6 +131,30 @@ async def test_a_broker_that_is_away_is_waited_for(house: House) -> None:
     house.fake.state = UpstreamState.UP
     job = await house.ended("r1")
     assert (job.state, job.sent, job.reason, job.resent) == (JobState.DONE, 2, "", 0)
+
+
+async def test_what_is_sent_again_after_a_confirm_that_never_came_is_marked(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.known(2)
+    publish, published = house.fake.publish_nowait, 0
+
+    def lose_one_confirm(*arguments: Any, **options: Any) -> asyncio.Future[Any]:
+        nonlocal published
+        published += 1
+        future = publish(*arguments, **options)
+        if published != 1:
+            return future
+        lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        lost.set_exception(OutcomeUnknown("no confirm came"))
+        return lost
+
+    monkeypatch.setattr(house.fake, "publish_nowait", lose_one_confirm)
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.resent) == (JobState.DONE, 2, 1)
+    assert sorted(sent(house.fake)) == [b"message 0", b"message 0", b"message 1"]
+    assert [mark["id"] for mark in marks(house.fake) if "resent" in mark] == [marks(house.fake)[0]["id"]]
 
 
 # ---------------------------------------------------------------------------------------------- steering

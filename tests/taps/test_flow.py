@@ -350,6 +350,30 @@ async def test_poison_that_nobody_takes_stays_in_the_queue(house: House, monkeyp
     assert await house.depth() == 0
 
 
+async def test_poison_is_acknowledged_once_the_ledger_says_where_it_is(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.taps.dead_letters.PAUSE_MIN", 0.01)
+    record, refused = Ledger.record, []
+    away = True
+
+    async def no_dead_letters(self: Ledger, entries: Sequence[Any], *more: Any) -> Any:
+        if away and any(entry.kind is EventKind.DEAD_LETTERED for entry in entries):
+            refused.append(entries)
+            raise LedgerUnavailable("the disk is full")
+        return await record(self, entries, *more)
+
+    monkeypatch.setattr(Ledger, "record", no_dead_letters)
+    await small_ledger(house, 300_000)
+    large = await house.fill(1, size=400_000)
+    await house.tap()
+    await until(lambda: len(refused) >= 3)
+    assert (await house.taps.get("t")).in_flight == 1, "the broker keeps the message"
+    away = False
+    await house.wait_for(dead_lettered=1, in_flight=0)
+    assert [each.message.body for each in await house.take("gateway.dead.tap.t")] == large
+
+
 async def test_no_copy_of_poison_while_the_ledger_is_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """For then nobody would know of it."""
     monkeypatch.setattr("gateway.taps.dead_letters.PAUSE_MIN", 0.01)

@@ -276,7 +276,9 @@ async def test_opened_and_closed_in_one_breath(broker: FakeBroker, start: Start)
         return True
 
     broker.on[Opened] = both
-    await start(broker)
+    upstream = await start(broker)
+    assert upstream.state is UpstreamState.UP
+    assert times > 3, "it was refused three times first"
 
 
 async def test_a_link_that_cannot_be_made_ready_is_given_up(broker: FakeBroker, start: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 from gateway.errors import ConnectFailed, OutboundTimeout, Overloaded
 from gateway.ledger import EventKind
 from gateway.ledger.owed import BacklogSettlement, BacklogStatus, Ending
+from gateway.message import Message, Properties
 from gateway.webhooks.endpoint import EndpointState
 from gateway.webhooks.forms import PushedMessage
 from gateway.webhooks.schedule import DELAYS, JITTER
 from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState
-from tests.webhooks.virtual import World, now, run
+from tests.webhooks.virtual import FakeConsumer, World, now, run
 
 HOUR = 3_600.0
 FAILS = SendOutcome(status=500)
@@ -322,6 +324,58 @@ async def test_a_full_backlog_stops_the_intake_and_says_so(world: World) -> None
     world.receivers.answers["e"] = OK
     await asyncio.sleep(5_000)
     assert sorted(world.receivers.bodies()) == sorted(b"%d" % number for number in range(50))
+
+
+@in_a_world
+async def test_a_backlog_counts_what_is_with_the_endpoint(world: World) -> None:
+    """All that is with it may fail at once."""
+
+    fails = False
+
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
+        await asyncio.sleep(1)
+        return FAILS if fails else OK
+
+    world.receivers.put("e", answer, schedule=[0, 10_000], breaker_failures=1_000, concurrency=8)
+    await world.push("s", "e", backlog_max=4)
+    for number in range(100):
+        world.broker.put("s", b"%d" % number)
+    await asyncio.sleep(100)
+    assert len(world.receivers.bodies()) == 100
+    fails = True
+    for number in range(100):
+        world.broker.put("s", b"%d" % number)
+    await asyncio.sleep(100)
+    assert len(world.ledger.rows) == 4
+
+
+@in_a_world
+async def test_more_than_twice_the_octets_is_given_back_at_once(world: World) -> None:
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
+        await asyncio.sleep(1)
+        return OK
+
+    world.receivers.put("e", answer, concurrency=1)
+    await world.push("s", "e", prefetch=50, prefetch_octets=1 << 16)
+    world.broker.queues.setdefault("s", deque()).extend(
+        (Message(bytes(8 << 10), Properties()), False) for _ in range(40)
+    )
+    most = 0
+    feed = FakeConsumer.feed
+
+    def watched(consumer: FakeConsumer) -> None:
+        nonlocal most
+        feed(consumer)
+        most = max(most, world.broker.out("s"))
+
+    FakeConsumer.feed = watched  # type: ignore[method-assign]
+    try:
+        world.broker.feed("s")
+        await asyncio.sleep(200)
+    finally:
+        FakeConsumer.feed = feed  # type: ignore[method-assign]
+    assert len(world.receivers.bodies()) == 40
+    assert most <= 2 * 8 + 1
 
 
 @in_a_world

@@ -239,8 +239,12 @@ def test_every_job_of_the_table_is_one(name: str) -> None:
         assert option.name not in ("id", "dry_run", "html", "master", "config", "url", "storage", "as_json", "run_id")
 
 
-def test_a_context_without_a_job_starts_no_spark(board: Board) -> None:
+def test_a_context_without_a_job_starts_no_spark(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(base, "spark_session", lambda *_, **__: asked.append("a session"))
+    monkeypatch.setattr(base, "close_session", lambda _: asked.append("an end"))
     context(board).close()
+    assert asked == []
 
 
 def test_the_answer_of_an_unknown_run_is_not_taken_for_the_gateway_of_another_release(board: Board) -> None:
