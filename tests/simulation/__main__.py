@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 
-from tests.simulation.defects import planted
+from tests.simulation.defects import SEEDS, planted
 from tests.simulation.shrinking import shrink
 from tests.simulation.simulation import Result, simulate
 from tests.simulation.worlds import draw
@@ -40,10 +40,29 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--keep-going", action="store_true", help="run on after a failure")
     parser.add_argument("--defect", default="", help="plant a defect, see tests/simulation/defects.py")
+    parser.add_argument("--fingerprints", action="store_true", help="print a digest of each world's trace")
+    parser.add_argument("--defects", action="store_true", help="plant each defect in a world that shows it")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for making a world that failed smaller")
     options = parser.parse_args()
+    if options.defects:
+        return plant(options)
     with planted(options.defect) if options.defect else nullcontext():
         return run(options)
+
+
+def plant(options: argparse.Namespace) -> int:
+    """Run a world for each planted defect. Return 1 if one of them is not found."""
+    missed = 0
+    for name, (seed, word) in SEEDS.items():
+        options.defect = name
+        with planted(name):
+            result = simulate(draw(seed))
+            if is_found := any(word in problem for problem in result.problems):
+                show(result, options)
+        print(f"{'found' if is_found else 'NOT FOUND'}: {name} (seed {seed}: {word})\n")
+        missed += not is_found
+    print(f"{len(SEEDS) - missed} of {len(SEEDS)} defects found")
+    return 1 if missed else 0
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,6 +81,8 @@ def run(options: argparse.Namespace) -> int:
         result = simulate(draw(seed))
         count += 1
         counts += result.counts
+        if options.fingerprints:
+            print(f"seed {seed} {result.fingerprint}")
         traces.update(result.fingerprint.encode())
         if result.problems:
             failed.append(seed)

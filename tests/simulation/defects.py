@@ -12,6 +12,7 @@ from gateway.core.fetching import settle
 from gateway.ledger import Ledger
 from gateway.ledger.deliveries import DeliveryStore
 from gateway.operations import Settlement
+from gateway.taps.rows import TapBatch
 from gateway.upstreams.branches import BranchLane
 
 
@@ -35,12 +36,19 @@ async def _unordered(self: Any, *arguments: Any, ordered: bool = False, **option
     return await CLAIM(self, *arguments, ordered=False, **options)
 
 
+async def _acknowledge_before_the_log(self: Any, parts: Any) -> None:
+    for arrival in self._new:
+        settle(arrival.delivery, Settlement.ACCEPT)
+    await KEEP(self, parts)
+
+
 async def _nothing(*_: Any) -> None:
     """Do nothing."""
 
 
 WRITE: Final = intake.IntakeBatch.write
 CLAIM: Final = DeliveryStore.claim
+KEEP: Final = TapBatch.write
 
 DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a publish is answered before its confirm": (publishing.Publisher, "outcomes", _early),
@@ -51,8 +59,21 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a branch is prepared before its confirms are there": (BranchLane, "confirmed", _nothing),
     "an outcome that was not recorded is forgotten": (publishing.Publisher, "_record_late", _nothing),
     "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),
+    "a tap acknowledges before the log has a message": (TapBatch, "write", _acknowledge_before_the_log),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
+SEEDS: Final[Mapping[str, tuple[int, str]]] = {
+    "a publish is answered before its confirm": (7, "lost"),
+    "a delivery is acknowledged before the ledger's commit": (40, "lost"),
+    "what is sent again has no mark": (50, "out in two leases at once"),
+    "the answer under a key is forgotten": (12, "repeats without a mark"),
+    "what is in doubt is not taken over": (261, "rows of obligations"),
+    "a branch is prepared before its confirms are there": (135, "unsettled"),
+    "an outcome that was not recorded is forgotten": (164, "rows of obligations"),
+    "messages with a key are handed out in any order": (54, "published before it with its key"),
+    "a tap acknowledges before the log has a message": (106, "lost"),
+}
+"""Defect -> a seed whose world shows it, and a word of the problem."""
 
 
 @contextmanager

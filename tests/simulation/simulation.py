@@ -110,10 +110,16 @@ class Simulation:
         self.app: App | None = None
         self.stop = asyncio.Event()
         self.folder = Path()
+        self._reader: sqlite3.Connection | None = None
+        """Connection of :meth:`_rows`."""
         self.calm = False
         """Nothing goes wrong any more."""
         self.rejected: set[str] = set()
         """What consumers have rejected: it is dead until it is tried again."""
+        self.bodies: dict[str, bytes] = {}
+        """Of all messages that were sent."""
+        self.driven: Counter[str] = Counter()
+        """How often a message was rejected that replays drive back: so often it may come again without a mark."""
         self.told: list[tuple[int, str, str, float, float]] = []
         """Acknowledged publishes in order: route, order key, id, when it was begun, when it was answered."""
 
@@ -177,6 +183,8 @@ class Simulation:
             sys.unraisablehook = before
         asyncio.set_event_loop(None)
         loop.close()
+        if self._reader is not None:
+            self._reader.close()
         for file in self.folder.iterdir():
             file.unlink()
 
@@ -213,7 +221,7 @@ class Simulation:
             settings[f"brokers.{name}.reconnect_max"] = 1.0
             settings[f"brokers.{name}.heartbeat"] = 4.0
         for route in self.world.routes:
-            where = f"subscriptions.{route.name}"
+            where = f"{'taps' if route.tap else 'subscriptions'}.{route.name}"
             settings[f"{where}.broker"] = route.end
             settings[f"{where}.queue"] = route.last
             if route.target:
@@ -221,6 +229,11 @@ class Simulation:
                 settings[f"{bridge}.source"] = {"broker": route.broker, "queue": route.name}
                 settings[f"{bridge}.target"] = {"broker": route.target, "routing_key": route.last}
                 settings[f"{bridge}.acknowledge"] = route.acknowledge
+            if route.tap:
+                settings[f"{where}.prefetch"] = 3 + self.reloads % 2
+                continue
+            if route.dead:
+                settings[f"{where}.dead_letter_routing_key"] = route.dead
             settings[f"{where}.lease"] = route.lease
             settings[f"{where}.ack_deadline_seconds"] = 10 + self.reloads % 2
             if route.push:
@@ -253,6 +266,8 @@ class Simulation:
             self.brokers[route.broker].declare(route.name)
             if route.target:
                 self.brokers[route.target].declare(route.last)
+            if route.dead:
+                self.brokers[route.end].declare(route.dead)
         if any(route.push for route in self.world.routes):
             await self.network.create_server(self.receiver.protocol, "127.0.0.1", RECEIVER_PORT)
         await self._start_gateway()
@@ -265,11 +280,14 @@ class Simulation:
         consumers = [
             self._spawn(self._consume(route, number, drained), f"consumer {route.name} {number}")
             for route in self.world.routes
-            if not route.push
+            if not (route.push or route.tap)
             for number in range(self.world.consumers)
         ]
         consumers += [
-            self._spawn(self._retry(route), f"retry {route.name}") for route in self.world.routes if route.reject
+            self._spawn(again(route), f"retry {route.name}")
+            for route in self.world.routes
+            for again, is_needed in ((self._retry, route.lease == "ledger"), (self._redrive, route.redrive))
+            if route.reject and is_needed
         ]
         faults = [self._spawn(self._fault(fault), f"fault {fault.kind}") for fault in self.world.faults]
         await asyncio.gather(*faults)
@@ -284,6 +302,9 @@ class Simulation:
                 consumer.cancel()
             await asyncio.wait(consumers)
         await self._stop_gateway()
+        for route in self.world.routes:
+            if route.tap:
+                self._read_log(route)
         self._judge()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -429,11 +450,13 @@ class Simulation:
         for index in range(publish.count):
             id = f"m{publish.number}.{index}"
             text = f"{id} ".ljust(publish.size, "x")
-            properties = {"message_id": id, "correlation_id": order, "delivery_mode": 2}
-            self.history.attempt(id, digest(text.encode(), properties, {}))
+            name = f"twin {route.name}" if publish.twin else id
+            properties = {"message_id": name, "correlation_id": order, "delivery_mode": 2}
+            self.bodies[id] = text.encode()
+            self.history.attempt(id, digest(self.bodies[id], properties, {}))
             message = {"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties}
             messages.append({**message, "delay_seconds": publish.delay} if publish.delay else message)
-        ids = [message["properties"]["message_id"] for message in messages]  # type: ignore[index]
+        ids = [f"m{publish.number}.{index}" for index in range(publish.count)]
         body = messages[0] if publish.count == 1 else {"messages": messages}
         headers = {"idempotency-key": f"k{publish.number}"} if publish.keyed else {}
         path = f"/v1/brokers/{route.broker}/exchanges/amq.default:publish"
@@ -529,10 +552,13 @@ class Simulation:
             await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 0.2)))
             back = [each for each in held if not each[1].marked and chance.random() < 0.05]
             kept = [each for each in held if each not in back]
-            if route.reject and not self.calm:
+            if route.reject and (route.redrive or not self.calm):  # what is driven back once is taken in the end
                 dead = [each for each in kept if chance.random() < route.reject]
+                dead = [each for each in dead if not (self.calm and each[1].id in self.rejected)]
                 kept = [each for each in kept if each not in dead]
                 self.rejected.update(reception.id for _, reception in dead)
+                if route.redrive:
+                    self.driven.update(reception.id for _, reception in dead)
                 await self._tell(caller, path, "reject", dead, Settled.RELEASED, chance)
             await self._tell(caller, path, "acknowledge", kept, Settled.ACKED, chance)
             await self._tell(caller, path, "release", back, Settled.RELEASED, chance)
@@ -548,6 +574,47 @@ class Simulation:
             except (NotSent, NoAnswer):
                 continue
 
+    async def _redrive(self, route: Route) -> None:
+        """Drive back what is in the dead-letter queue of a subscription, by one replay after another."""
+        caller, number, is_asked = Caller(HTTP_PORT), 0, False
+        queue = {"broker": route.end, "queue": route.dead}
+        while True:
+            await asyncio.sleep(0.5)
+            id = f"{route.name}-{number}"
+            try:
+                if not is_asked:
+                    if not self.brokers[route.end].ready().get(route.dead):
+                        continue
+                    request = {"id": id, "source": {"queue": queue}}
+                    answer = await caller.request("POST", "/v1/replays", request, {}, WITHIN)
+                    self.note("replay", id, answer.status, answer.json().get("code", ""))
+                    is_asked = answer.status < 300
+                    continue
+                answer = await caller.request("GET", f"/v1/replays/{id}", None, {}, WITHIN)
+            except (NotSent, NoAnswer) as error:
+                if isinstance(error, Hung):
+                    self.problem("a replay hangs", id)
+                continue
+            if answer.status == 200 and (state := answer.json()["state"]) in ("done", "failed", "cancelled"):
+                self.note("replay", id, state, answer.json()["reason"])
+                number, is_asked = number + 1, False
+
+    def _read_log(self, route: Route) -> None:
+        """What a tap has kept counts as received."""
+        connection = sqlite3.connect(self.folder / "ledger.db")
+        query = "SELECT message_id, body, redelivered, properties FROM message_log WHERE tap = ? ORDER BY sequence"
+        rows = connection.execute(query, (route.name,)).fetchall()
+        connection.close()
+        for message_id, body, redelivered, properties in rows:
+            id = body.split()[0].decode()
+            publish = self.history.publishes.get(id)
+            expected = publish.digest if publish is not None and body == self.bodies[id] else ""
+            reception = Reception(id=id, digest=expected, gateway_id=message_id.hex(), redelivered=bool(redelivered))
+            reception.resent = b'"resent"' in properties
+            reception.settled = Settled.ACKED
+            self.history.receive(reception)
+            self.note("log", id, "from", route.name, "redelivered" if redelivered else "")
+
     def _pushed(self, name: str, item: dict[str, Any]) -> Reception:
         """A receiver of webhooks has a message."""
         route = next(each for each in self.world.routes if each.name == name)
@@ -560,7 +627,7 @@ class Simulation:
     def _received(self, item: dict[str, Any], route: Route) -> Reception:
         message = item["message"]
         properties = message["properties"]
-        id = properties.get("message_id", "")
+        id = message["payload"].split()[0]
         reception = Reception(
             id=id,
             digest=digest(message["payload"].encode(), properties, message["headers"]),
@@ -570,6 +637,9 @@ class Simulation:
             attempt=item.get("delivery_attempt") or 0,
             since=self.loop.now,
         )
+        if not reception.marked and self.driven[id] and id in {each.id for each in self.history.receptions}:
+            self.driven[id] -= 1
+            reception.forgotten = True
         marks = [name for name in ("redelivered", "resent") if getattr(reception, name)]
         self.note("receive", id, "from", route.name, *marks, f"attempt {reception.attempt}")
         return self.history.receive(reception)
@@ -647,11 +717,9 @@ class Simulation:
 
     def _rows(self) -> list[str]:
         """Tables of the ledger that hold open work."""
-        connection = sqlite3.connect(self.folder / "ledger.db")
-        try:
-            counts = connection.execute(OPEN_WORK).fetchall()
-        finally:
-            connection.close()
+        if self._reader is None:
+            self._reader = sqlite3.connect(self.folder / "ledger.db")
+        counts = self._reader.execute(OPEN_WORK).fetchall()
         return [f"{count} rows of {table}" for table, count in counts if count]
 
     def _judge(self) -> None:

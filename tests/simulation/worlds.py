@@ -26,6 +26,10 @@ class Route:
     """Its messages are pushed to a receiver of webhooks."""
     reject: float = 0.0
     """Share of the messages that consumers reject; they are dead in the ledger until somebody retries them."""
+    redrive: bool = False
+    """Rejected messages go to a dead-letter queue instead, and replays drive them back."""
+    tap: bool = False
+    """Its messages go into the message log; there is no subscription."""
 
     @property
     def end(self) -> str:
@@ -36,6 +40,11 @@ class Route:
     def last(self) -> str:
         """The queue that it is consumed from."""
         return f"{self.name}.end" if self.target else self.name
+
+    @property
+    def dead(self) -> str:
+        """The queue of what consumers reject, or an empty text."""
+        return f"{self.name}.dead" if self.redrive else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ class Publish:
     size: int
     delay: float = 0.0
     """Seconds after which the gateway is to publish it; 0: at once."""
+    twin: bool = False
+    """Its publisher gives all such messages of a route the same id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,13 @@ def draw(seed: int) -> World:
     faults = world.faults
     if more.random() < 0.2:
         faults = (*faults, Fault(round(more.random() * 0.6, 4), "reload", "gateway"))
+    last = random.Random(f"last of world {seed}")
+    for index, route in enumerate(routes):
+        if not (route.ordered or route.push or route.reject) and last.random() < 0.5:
+            tap = last.random() < 0.4
+            routes[index] = replace(route, tap=True) if tap else replace(route, redrive=True, reject=0.3)
+    if last.random() < 0.25:
+        publishes = tuple(replace(each, twin=True) if last.random() < 0.4 else each for each in publishes)
     return replace(world, routes=tuple(routes), publishes=publishes, faults=faults)
 
 
