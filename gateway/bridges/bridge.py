@@ -293,7 +293,14 @@ class Bridge:
                 self._faults, gateway.ids,
             )  # fmt: skip
         flow.dead_letters = BridgeDeadLetterPublisher(
-            self.route, settings.dead_letter, self._place, journal, self._faults, flow.dead_lettered, flow.retaken
+            self.route,
+            settings.dead_letter,
+            self._place,
+            gateway.parts.dead_letters,
+            journal,
+            self._faults,
+            flow.dead_lettered,
+            flow.retaken,
         )
         return flow
 

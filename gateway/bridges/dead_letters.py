@@ -1,11 +1,6 @@
 """The dead-letter place of a bridge: what cannot be forwarded goes there, with the reason, and is confirmed.
 
-The copy is the message as it came: headers that brokers act upon stay in the reserved header, and so do an
-``expiration``, for dead letters do not expire, and a ``user_id`` that is not the place's login. The reserved header's
-``reason`` and ``code`` say why it is there, ``at`` since when, ``bridge`` which bridge put it there, and ``broker``,
-``queue``, ``exchange`` and ``routing_key`` where it came from, so that it can be driven back.
-
-A message that is too large for its place with that reason goes without it; the ledger has it all the same.
+The copy is that of :mod:`gateway.core.dead_letters`, with what the bridge writes into the reserved header.
 
 A place that takes nothing is a fault of the bridge: what waits for it stays at the source, and it is tried again with
 growing pauses. Other messages go on, within the prefetch.
@@ -23,20 +18,13 @@ from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.routes import BridgeRoute
 from gateway.config import BridgePlace
-from gateway.core.arrivals import printable
-from gateway.core.dead_letters import dead_letter_copy, without_deaths
-from gateway.errors import EncodeError, GatewayError, Unroutable
-from gateway.fidelity.deaths import written
-from gateway.message import Message
+from gateway.core.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
+from gateway.errors import GatewayError, Unroutable
 from gateway.runtime.backoff import Backoff
-from gateway.runtime.clock import clock
 from gateway.upstreams import Upstream
 
 GROUP: Final = 500
 """Most messages that are dead-lettered at a time."""
-CONFIRM_TIMEOUT: Final = 30.0
-REASON_MAX: Final = 200
-"""Longest reason in a message, in characters; the ledger has more of it."""
 WHERE: Final = "dead-letter place"
 
 
@@ -48,6 +36,7 @@ class BridgeDeadLetterPublisher:
         route: BridgeRoute,
         settings: BridgePlace,
         place: Upstream,
+        publisher: DeadLetterPublisher,
         journal: BridgeJournal,
         faults: Faults,
         done: Callable[[Sequence[BridgeDelivery]], None],
@@ -58,6 +47,7 @@ class BridgeDeadLetterPublisher:
         self.exchange = settings.exchange
         self.own_queue = not settings.exchange and not settings.routing_key
         self.routing_key = f"gateway.dead.{route.name}" if self.own_queue else settings.routing_key
+        self._publisher = publisher
         self._route = route
         self._journal = journal
         self._faults = faults
@@ -114,25 +104,20 @@ class BridgeDeadLetterPublisher:
         except GatewayError as error:
             self._waiting.extendleft(reversed(items))
             return str(error)
-        futures = [
-            self.place.publish_nowait(
-                self.exchange, self.routing_key, self._copy(item), timeout=CONFIRM_TIMEOUT, order=self._route.name
-            )
-            for item in items
-        ]
-        dead_lettered, left, trouble = [], [], None
-        for item, future in zip(items, futures, strict=True):
-            try:
-                receipt = await future
-                if not receipt.routed:
-                    self._declared = False
-                    raise Unroutable(f"no queue takes {self.routing_key!r} at {self.exchange!r}: {receipt.reply_text}")
-            except GatewayError as error:
-                item.misfits += isinstance(error, EncodeError)
-                left.append(item)
-                trouble = str(error)
-            else:
+        place = DeadLetterDestination(self.place.name, self.exchange, self.routing_key)
+        outcomes = await self._publisher.publish(
+            place, self._route.name, [self._letter(item) for item in items], kind="bridge"
+        )
+        dead_lettered: list[BridgeDelivery] = []
+        left: list[BridgeDelivery] = []
+        trouble: str | None = None
+        for item, outcome in zip(items, outcomes, strict=True):
+            if outcome is None:
                 dead_lettered.append(item)
+                continue
+            self._declared = self._declared and not isinstance(outcome, Unroutable)
+            left.append(item)
+            trouble = str(outcome)
         self._waiting.extendleft(reversed(left))
         if dead_lettered:
             await self._journal.record(
@@ -148,19 +133,15 @@ class BridgeDeadLetterPublisher:
             return True
         return False
 
-    def _copy(self, item: BridgeDelivery) -> Message:
-        entries = {
-            **self._route.entries(item),
-            "reason": printable(item.reason[:REASON_MAX]),
-            "code": item.code,
-            "at": written(clock.now()),
-            "bridge": self._route.name,
-            "broker": self._route.settings.source.broker,
-            "queue": printable(self._route.queue),
-            "exchange": printable(item.exchange),
-            "routing_key": printable(item.delivery.routing_key),
-        }
-        original = item.delivery.message
-        if not item.misfits:
-            return dead_letter_copy(original, entries, self.place.url.user)
-        return original if item.misfits == 1 else without_deaths(original)
+    def _letter(self, item: BridgeDelivery) -> UndeliverableMessage:
+        return UndeliverableMessage(
+            item.id or b"",
+            item.delivery.message,
+            item.reason,
+            self._route.settings.source.broker,
+            self._route.queue,
+            item.exchange,
+            item.delivery.routing_key,
+            item.code,
+            self._route.entries(item),
+        )

@@ -15,7 +15,7 @@ class BridgeDelivery:
     """One message on its way. Built per message, so with slots and without ceremony."""
 
     __slots__ = (
-        "code", "delivery", "doubtful", "due", "exchange", "first", "future", "hops", "id", "key", "losses", "misfits",
+        "code", "delivery", "doubtful", "due", "exchange", "first", "future", "hops", "id", "key", "losses",
         "new", "number", "published", "reason", "refusals", "resent", "routing_key", "sent", "sha256", "size", "text",
         "via",
     )  # fmt: skip
@@ -52,8 +52,6 @@ class BridgeDelivery:
         """Why it is not forwarded."""
         self.code = "not_forwarded"
         """The same in one of :data:`gateway.fidelity.deaths.CODES`."""
-        self.misfits = 0
-        """How many forms of its copy do not fit its dead-letter place."""
         self.future: asyncio.Future[PublishReceipt] | None = None
         self.first = 0
         """Which publish of the bridge its first was; 0: it was not published yet."""

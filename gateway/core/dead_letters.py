@@ -1,10 +1,11 @@
-"""Dead letters of subscriptions and taps: a copy at a dead-letter place, confirmed, with the reason.
+"""Dead letters of subscriptions, taps and bridges: a copy at a dead-letter place, confirmed, with the reason.
 
 The copy is the message as it came. Headers that brokers act upon stay in the reserved header, and so do an
 ``expiration``, for dead letters do not expire, and a ``user_id`` that is not the place's login. The reserved header
 says why it is there (``reason``, and ``code``, one of :data:`gateway.fidelity.deaths.CODES`) and since when (``at``).
-``subscription`` or ``tap`` gave it up. ``broker``, ``queue``, ``exchange`` and ``routing_key`` say where it came from,
-so that it can be driven back. ``letter`` differs for each copy: a copy that is driven back twice is no redelivery.
+``subscription``, ``tap`` or ``bridge`` gave it up. ``broker``, ``queue``, ``exchange`` and ``routing_key`` say where it
+came from, so that it can be driven back. ``letter`` differs for each copy: a copy that is driven back twice is no
+redelivery.
 Where the place cannot take the message with these, it goes as it was; the ledger has the reason all the same.
 
 The place has it before the source is told that the message is done with: a crash in between leaves two copies and never
@@ -33,6 +34,9 @@ CONFIRM_TIMEOUT: Final = 30.0
 """How long a copy waits for its confirm, in seconds."""
 REASON_MAX: Final = 200
 """Longest reason in a message, in characters; the ledger has more of it."""
+
+
+NOTHING: Final[Mapping[str, str]] = {}
 
 
 class DeadLetterDestination(NamedTuple):
@@ -72,6 +76,8 @@ class UndeliverableMessage(NamedTuple):
     """And how it came to be there."""
     code: str = UNKNOWN
     """Why, in one of :data:`gateway.fidelity.deaths.CODES`."""
+    entries: Mapping[str, str] = NOTHING
+    """What else its reserved header says."""
 
 
 def died(code: str, broker: str, queue: str, exchange: str, routing_key: str) -> dict[str, Any]:
@@ -150,7 +156,7 @@ def _routes_copies(upstream: Upstream, message: Message) -> bool:
 
 
 def _copy(upstream: Upstream, who: Mapping[str, str], letter: UndeliverableMessage) -> Message:
-    if not upstream.settings.annotate:
+    if not upstream.settings.annotate and not letter.entries:
         return letter.message
     entries = {
         "id": id_text(letter.id),
@@ -159,6 +165,7 @@ def _copy(upstream: Upstream, who: Mapping[str, str], letter: UndeliverableMessa
         "at": written(clock.now()),
         **who,
         "letter": ids.hex(8),
+        **letter.entries,
     }
     if letter.queue:
         entries |= {

@@ -36,6 +36,7 @@ async def test_unroutable_among_routed_ones_is_dead_lettered(estate: Estate) -> 
     assert letter.message.body == b"6"
     assert "no queue takes 'nowhere'" in entry(letter)["reason"]
     assert entry(letter)["bridge"] == "b"
+    assert len(entry(letter)["letter"]) == 16, "two copies of one message can be told apart"
     await estate.wait_for(state="running")
     events = (await estate.timeline(letter)).events
     assert [event.kind for event in events] == ["dead_lettered"]
