@@ -162,6 +162,41 @@ class Connection:
         return bool(self.backlog) and not self.busy and not self.waits and self.outgoing <= limit
 
     @property
+    def is_connected(self) -> bool:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        return self.number in self.broker.connections
+
+    @property
+    def holds_close(self) -> bool:
+        """See :class:`~gateway.broker.served.ClientConnection`: a close is answered at once."""
+        return False
+
+    @property
+    def linger_seconds(self) -> float:
+        """See :class:`~gateway.broker.served.ClientConnection`: the stream ends with the answer."""
+        return 0.0
+
+    def receive(self, operations: Iterable[Operation], now: float) -> None:
+        """See :meth:`Broker.receive`."""
+        self.broker.receive(self, operations, now)
+
+    def flushed(self) -> None:
+        """See :meth:`Broker.flushed`."""
+        self.broker.flushed(self)
+
+    def resume(self, now: float) -> None:
+        """See :meth:`Broker.resume`."""
+        self.broker.resume(self, now)
+
+    def depart(self, now: float) -> None:
+        """See :meth:`Broker.depart`."""
+        self.broker.depart(self, now)
+
+    def disconnect(self, now: float) -> None:
+        """See :meth:`Broker.disconnect`."""
+        self.broker.disconnect(self, now)
+
+    @property
     def durable_exclusive_stays(self) -> bool:
         return self.rules.durable_exclusive_stays
 

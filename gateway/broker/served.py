@@ -1,4 +1,6 @@
-"""A port of the embedded broker and the clients that come to it.
+"""A port that AMQP clients come to, and their connections: the embedded broker's, and those of fronts.
+
+What stands behind the port is a :class:`ClientServer`, and what a client has there is a :class:`ClientConnection`.
 
 What clients can do to each other, and what stands against it:
 
@@ -17,22 +19,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
-from gateway.broker.broker import Connection
-from gateway.broker.logins import client_of, is_local
+from gateway.broker.logins import Logins, client_of, is_local
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
+from gateway.broker.turns import Turn
+from gateway.limits import BrokerLimits, Limits
 from gateway.operations import Close, Operation
 from gateway.runtime.clock import clock
-from gateway.session import Session
+from gateway.session import ServerConfig, Session, Version
 from gateway.transports.stream import Stream
 from gateway.transports.tls import common_name
 from gateway.versions import FALLBACK_HEADER, HEADER_SIZE, may_be_header, server_session, version_of_header
-
-if TYPE_CHECKING:
-    from gateway.broker.server import EmbeddedBroker
 
 SEND_BUFFER: Final = 1 << 18
 """Octets that the system may hold for a client. Left alone it would hold megabytes, and tell only when a third of them
@@ -43,12 +44,115 @@ NEVER: Final = float("inf")
 """A time that does not come."""
 
 
+class ClientConnection(Protocol):
+    """What a client has behind the port. Times are of the monotonic clock."""
+
+    open: bool
+    """The client has logged in, and its virtual host is open."""
+    paused: bool
+    """The client does not read what was written to it."""
+
+    @property
+    def memory(self) -> Memory:
+        """What counts its unfinished messages."""
+
+    @property
+    def backlog(self) -> Sized:
+        """Requests that wait."""
+
+    @property
+    def may_go_on(self) -> bool:
+        """There are requests that only wait for the next turn."""
+
+    @property
+    def is_connected(self) -> bool:
+        """It was not disconnected."""
+
+    @property
+    def holds_close(self) -> bool:
+        """The client has closed the connection, and its answer waits."""
+
+    @property
+    def linger_seconds(self) -> float:
+        """For how long the stream stays open behind the answer to a close, for the client to close it."""
+
+    def send(self, operation: Operation, now: float) -> None:
+        """Queue an operation for the client."""
+
+    def receive(self, operations: Iterable[Operation], now: float) -> None:
+        """Carry out what the session received, until the turn is over."""
+
+    def flushed(self) -> None:
+        """What the session had to send was taken."""
+
+    def resume(self, now: float) -> None:
+        """What was written to the client has gone."""
+
+    def depart(self, now: float) -> None:
+        """The client has gone: what it has asked for is done, then it is disconnected."""
+
+    def disconnect(self, now: float) -> None:
+        """The client is gone, however it went."""
+
+
+class ClientServer(Protocol):
+    """What stands behind a port."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def limits(self) -> Limits:
+        """Of each session."""
+
+    @property
+    def broker_limits(self) -> BrokerLimits:
+        """Of all clients together."""
+
+    @property
+    def turn(self) -> Turn: ...
+
+    @property
+    def memory(self) -> Memory:
+        """What counts the unfinished messages of all clients."""
+
+    @property
+    def logins(self) -> Logins:
+        """The failed ones."""
+
+    @property
+    def loopback_users(self) -> tuple[str, ...]:
+        """Users that get in from this machine only."""
+
+    @property
+    def session_configs(self) -> Mapping[Version, ServerConfig]:
+        """How a session is made, of each version that is allowed."""
+
+    def has_user(self, user: str) -> bool:
+        """Whether a certificate with that name lets its holder in."""
+
+    def connect(self, session: Session, wake: Callable[[], None], refusal: str) -> ClientConnection:
+        """A client has come, and said its version."""
+
+    def arrived(self, served: Served) -> None:
+        """A client has connected."""
+
+    def ended(self, served: Served) -> None:
+        """A connection is over."""
+
+    def login_failed(self, address: str, user: str, reason: str) -> None:
+        """A client did not get in."""
+
+    def watch_timeouts(self) -> None:
+        """Something was done that may have set a time."""
+
+
 class Listener:
     """One port, and who may come."""
 
     __slots__ = ("_addresses", "_refused", "_server", "_sockets", "context", "served")
 
-    def __init__(self, server: EmbeddedBroker, context: ssl.SSLContext | None) -> None:
+    def __init__(self, server: ClientServer, context: ssl.SSLContext | None) -> None:
         self._server = server
         self.context = context
         """None: without TLS."""
@@ -82,7 +186,7 @@ class Listener:
 
     def admit(self, served: Served, address: str) -> str | None:
         """A client has connected. Returns why it is to be sent away, empty: it is not; None: without a word."""
-        limits = self._server.broker.limits
+        limits = self._server.broker_limits
         of_address = self._addresses.get(address, 0)
         refusal = ""
         if len(self.served) - len(self._refused) >= limits.connections:
@@ -125,28 +229,30 @@ class Served:
     """One client's connection, from its first octet to the end of its stream."""
 
     __slots__ = (
-        "_going_on", "_header", "_held", "_listener", "_moved_at", "_opened", "_received_at", "_refusal",
+        "_going_on", "_header", "_held", "_lingering", "_listener", "_moved_at", "_opened", "_received_at", "_refusal",
         "_securing", "_sent", "_server", "_timer", "_timer_at", "_unfinished", "_unfinished_of", "_unread",
         "connection", "session", "stream",
     )  # fmt: skip
 
-    def __init__(self, server: EmbeddedBroker, listener: Listener) -> None:
+    def __init__(self, server: ClientServer, listener: Listener) -> None:
         self._server = server
         self._listener = listener
         self._header = bytearray()
         self._refusal = ""
         self._held: asyncio.TimerHandle | None = None
         """Until then nothing is said: logins failed where it comes from."""
+        self._lingering: asyncio.TimerHandle | None = None
+        """The stream is closed then."""
         self._securing: asyncio.Task[None] | None = None
         self.session: Session | None = None
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.stream = ServedStream(self)
         self._unread: bytes | memoryview = b""
         """What came and was not worked on yet."""
         self._going_on = False
         """The next turn is scheduled."""
         self._unfinished = 0
-        self._unfinished_of = server.broker.memory
+        self._unfinished_of = server.memory
         """Of whom they count."""
         self._opened = False
         """The connection was open in time."""
@@ -202,7 +308,7 @@ class Served:
 
     def data_received(self, data: bytes) -> None:
         """Octets of the client."""
-        self._server.broker.turn.begin()
+        self._server.turn.begin()
         now = self._received_at = clock.monotonic()
         session = self.session
         if session is None:
@@ -224,27 +330,29 @@ class Served:
 
     def stream_lost(self, error: Exception | None) -> None:
         """The client is gone."""
-        self._server.broker.turn.begin()
+        self._server.turn.begin()
         now = clock.monotonic()
-        for timer in (self._timer, self._held):
+        for timer in (self._timer, self._held, self._lingering):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._held = None
+        self._timer = self._held = self._lingering = None
         self._set_unfinished(0, self._unfinished_of)
         self._unread = b""
         if self.session is not None and self.connection is not None:
-            self._server.broker.receive(self.connection, self.session.receive_eof(now), now)
-            self._server.broker.depart(self.connection, now)
+            self.connection.receive(self.session.receive_eof(now), now)
+            self.connection.depart(now)
         self._listener.ended(self)
         self._server.ended(self)
 
     def data_to_send(self) -> list[bytes]:
         """Everything queued for the client."""
         connection, session = self.connection, self.session
-        if connection is None or session is None or self._held is not None:
+        if connection is None or session is None or self._held is not None or connection.holds_close:
             return []
-        self._server.broker.flushed(connection)
+        connection.flushed()
         buffers = session.data_to_send()
+        if session.closed and connection.linger_seconds and self._lingering is None:  # the answer was held
+            self._server.loop.call_soon(self._close, connection, clock.monotonic())
         if connection.paused or not self.stream.reading:
             # Whether the client takes what it is given shows when it was given to the transport.
             self._server.loop.call_soon(self._written)
@@ -266,12 +374,16 @@ class Served:
             return None
         version = version_of_header(self._header)
         assert version is not None  # may_be_header
-        config = self._server.session_configs[version]
+        config = self._server.session_configs.get(version)
+        if config is None:
+            # A version of ours that is not allowed here: answer with one that is.
+            self.stream.close(next(iter(self._server.session_configs)).header)
+            return None
         user = common_name(self.stream.certificate)
-        certificate = user if self._server.broker.has_user(user) else ""
+        certificate = user if self._server.has_user(user) else ""
         config = replace(config, certificate=certificate, admits=self._admits)
         self.session = server_session(version, config)
-        self.connection = self._server.broker.connect(self.session, self.stream.wake, self._refusal)
+        self.connection = self._server.connect(self.session, self.stream.wake, self._refusal)
         return self.session
 
     def _admits(self, user: str, proved: bool) -> bool:
@@ -282,7 +394,7 @@ class Served:
         delay = min(server.logins.delay(address, user, now), server.limits.handshake_timeout / 2)
         if delay:
             self._held = server.loop.call_later(delay, self._release)
-        if proved and (user not in server.settings.loopback_users or is_local(name, self.stream.own_address)):
+        if proved and (user not in server.loopback_users or is_local(name, self.stream.own_address)):
             return True
         server.login_failed(address, user, "only from this machine" if proved else "wrong credentials")
         return False
@@ -296,7 +408,7 @@ class Served:
 
     def _work(self, now: float) -> None:
         """Work on what is unread, for one turn."""
-        session, over = self.session, self._server.broker.turn.over
+        session, over = self.session, self._server.turn.over
         assert session is not None
         while self._unread and not self._is_stopped() and not session.closed:
             piece, self._unread = self._unread[:SLICE], self._unread[SLICE:]
@@ -310,13 +422,13 @@ class Served:
     def _go_on(self) -> None:
         self._going_on = False
         connection = self.connection
-        if self.session is None or connection is None or connection.number not in self._server.broker.connections:
+        if self.session is None or connection is None or not connection.is_connected:
             return
-        self._server.broker.turn.begin()
+        self._server.turn.begin()
         now = clock.monotonic()
         if connection.may_go_on:
-            self._server.broker.receive(connection, (), now)
-        if self._unread and not self._is_stopped() and not self._server.broker.turn.over():
+            connection.receive((), now)
+        if self._unread and not self._is_stopped() and not self._server.turn.over():
             self._work(now)
         else:
             self._after(now)
@@ -328,12 +440,12 @@ class Served:
         assert session is not None
         if self._held is not None:
             return True
-        return bool(connection.backlog) or session.pending > self._server.broker.limits.output_buffers
+        return bool(connection.backlog) or session.pending > self._server.broker_limits.output_buffers
 
     def _handle(self, operations: list[Operation], now: float) -> None:
         if operations:
             assert self.connection is not None
-            self._server.broker.receive(self.connection, operations, now)
+            self.connection.receive(operations, now)
 
     def _after(self, now: float) -> None:
         """Some of the client's octets were worked on, or its time had come: what follows from that."""
@@ -346,8 +458,10 @@ class Served:
             self.stream.pause_reading()
             return
         if session.closed:
-            self.stream.close()
-            self._set_timer(now + server.limits.close_timeout)
+            if connection.holds_close:
+                self._set_timer(now + server.limits.close_timeout)
+            else:
+                self._close(connection, now)
             return
         self._steer()
         if connection.open:
@@ -357,16 +471,27 @@ class Served:
             self._set_timer(at)
         server.watch_timeouts()
 
-    def _count_unfinished(self, session: Session, connection: Connection, now: float) -> None:
+    def _close(self, connection: ClientConnection, now: float) -> None:
+        """Say the last words, and end the stream: at once, or when the client had its time to do so."""
+        server = self._server
+        if not connection.linger_seconds:
+            self.stream.close()
+        elif self._lingering is None:
+            self.stream.wake()
+            self.stream.resume_reading()
+            self._lingering = server.loop.call_later(connection.linger_seconds, self.stream.close)
+        self._set_timer(now + server.limits.close_timeout + connection.linger_seconds)
+
+    def _count_unfinished(self, session: Session, connection: ClientConnection, now: float) -> None:
         """Messages that are not all there count for the user, and for all clients together; who goes over that must
         go."""
-        before, memory, whole = self._unfinished, connection.memory, self._server.broker.memory
+        before, memory, whole = self._unfinished, connection.memory, self._server.memory
         self._set_unfinished(session.unfinished, memory)
         if self._unfinished <= before or (memory.unfinished <= memory.limit and whole.unfinished <= whole.limit):
             return
         text = reply_text(320, f"over {memory.limit} octets of unfinished messages")
         connection.send(Close(0, 320, text), now)
-        self._server.broker.disconnect(connection, now)
+        connection.disconnect(now)
         self._set_unfinished(session.unfinished, memory)
 
     def _set_unfinished(self, octets: int, memory: Memory) -> None:
@@ -394,8 +519,8 @@ class Served:
         if connection is None or not self.stream.writable:
             return
         if connection.paused or connection.backlog:
-            self._server.broker.turn.begin()
-            self._server.broker.resume(connection, clock.monotonic())
+            self._server.turn.begin()
+            connection.resume(clock.monotonic())
             self._server.watch_timeouts()
         self._steer()
 
@@ -429,7 +554,7 @@ class Served:
             # No open connection in time; or it does not read our last words, and cannot hold the stream open by that.
             self.stream.abort()
             return
-        self._server.broker.turn.begin()
+        self._server.turn.begin()
         now = clock.monotonic()
         if not self.stream.reading:
             # It is not its fault that we hear nothing of it.

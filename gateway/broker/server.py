@@ -10,22 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from gateway import __version__
-from gateway.broker.broker import Broker, Skip
+from gateway.broker.broker import Broker, Connection, Skip
 from gateway.broker.logins import LoginReport, Logins
+from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import NEVER, Listener, Served
+from gateway.broker.turns import Turn
 from gateway.budgets import Budgets
 from gateway.config import EmbeddedSettings
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.runtime.clock import clock, monotonic_time, wall_time
 from gateway.runtime.ids import random_bytes
-from gateway.session import ServerConfig
+from gateway.session import ServerConfig, Session
 from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
 from gateway.values import Table
@@ -140,6 +142,34 @@ class EmbeddedBroker:
     def unfinished(self) -> int:
         """Octets of messages that are not all there, over all connections."""
         return self.broker.memory.unfinished
+
+    @property
+    def broker_limits(self) -> BrokerLimits:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.broker.limits
+
+    @property
+    def turn(self) -> Turn:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.broker.turn
+
+    @property
+    def memory(self) -> Memory:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.broker.memory
+
+    @property
+    def loopback_users(self) -> tuple[str, ...]:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.settings.loopback_users
+
+    def has_user(self, user: str) -> bool:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.broker.has_user(user)
+
+    def connect(self, session: Session, wake: Callable[[], None], refusal: str) -> Connection:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.broker.connect(session, wake, refusal)
 
     @property
     def port(self) -> int:
