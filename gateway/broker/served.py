@@ -79,7 +79,7 @@ class ClientConnection(Protocol):
     def send(self, operation: Operation, now: float) -> None:
         """Queue an operation for the client."""
 
-    def receive(self, operations: Iterable[Operation], now: float) -> None:
+    def receive(self, operations: Iterable[Operation], now: float, /) -> None:
         """Carry out what the session received, until the turn is over."""
 
     def flushed(self) -> None:

@@ -10,6 +10,7 @@ from gateway.config.bridges import BridgeSettings
 from gateway.config.brokers import BrokerSettings
 from gateway.config.budgets import BudgetSettings
 from gateway.config.endpoints import EndpointSettings
+from gateway.config.fronts import FrontSettings
 from gateway.config.ledger import AuditSettings, ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
 from gateway.config.service import EmbeddedSettings, HttpSettings, OpsSettings, OutboundSettings, TracingSettings
 from gateway.config.subscriptions import SubscriptionSettings
@@ -31,6 +32,7 @@ class Config(Settings, frozen=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe lines that are logged."""
     brokers: dict[Name, BrokerSettings] = {}
+    fronts: dict[Name, FrontSettings] = {}
     api_keys: tuple[ApiKeySettings, ...] = ()
     access: AccessSettings = AccessSettings()
     budgets: BudgetSettings = BudgetSettings()

@@ -1,0 +1,443 @@
+"""One client of a front: its session, its channels, and what it may hold.
+
+What the session received waits in ``backlog`` until it can be carried out: until the upstream is there, takes
+publishes, and has confirmed enough of those before. Nothing more is read from the client meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway import operations
+from gateway.access.scopes import VISITOR, Principal
+from gateway.broker.broker import QPID_CLIENT
+from gateway.broker.queues import Memory
+from gateway.broker.refusals import reply_text
+from gateway.errors import RemoteError, StateError
+from gateway.front.channel import FrontChannel
+from gateway.front.rules import Rule
+from gateway.front.target import Target
+from gateway.front.topology import Topology
+from gateway.limits import BrokerLimits
+from gateway.operations import Close, Closed, Operation, Request
+from gateway.protocol import VersionRules
+from gateway.session import Session
+from gateway.versions import protocol_of
+
+if TYPE_CHECKING:
+    from gateway.front.counts import FrontCounts
+
+WRITE_OVERHEAD: Final = 256
+"""What an answer takes on the wire beside its body, roughly, in octets."""
+LINGER_SECONDS: Final = 0.5
+"""For how long the stream stays open behind the answer to a close: some clients take an end at once for a failure."""
+
+
+class UpstreamLink(Protocol):
+    """The upstream connection of a client, which others with the same login share."""
+
+    @property
+    def is_up(self) -> bool: ...
+
+    @property
+    def writable(self) -> bool:
+        """The upstream reads what was written."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the upstream takes no publishes; None: it does."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def rules(self) -> dict[type[Operation], tuple[Rule, ...]]: ...
+
+    @property
+    def owners(self) -> dict[str, FrontClient]:
+        """Exclusive queues, and whose they are."""
+
+    def attach(self, channel: FrontChannel) -> None:
+        """Open an upstream channel for a front's, which has it as ``up`` then. Raises LimitExceeded,
+        BrokerUnavailable."""
+
+    def ask(self, request: Request, answered: Callable[[Any], None]) -> None:
+        """Ask on a channel of its own; ``answered`` gets the outcome, or a RemoteError. Not called if the link is
+        lost first; the question is asked again then."""
+
+    def hold(self, client: FrontClient) -> None:
+        """The client is sent too much: read nothing more from the upstream for now."""
+
+    def go_on(self, client: FrontClient) -> None:
+        """The opposite."""
+
+    def leave(self, client: FrontClient, queues: list[str], left: Callable[[], None]) -> None:
+        """The client has gone. ``left`` is called when its exclusive queues are deleted."""
+
+
+class ClientHost(Protocol):
+    """What a client asks its front."""
+
+    @property
+    def broker_limits(self) -> BrokerLimits: ...
+
+    @property
+    def prefetch_max(self) -> int: ...
+
+    @property
+    def transient_expires(self) -> int: ...
+
+    @property
+    def publish_window(self) -> int: ...
+
+    @property
+    def publish_window_bytes(self) -> int: ...
+
+    @property
+    def client_bytes(self) -> int: ...
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def counts(self) -> FrontCounts: ...
+
+    @property
+    def until(self) -> float:
+        """When this turn is over."""
+
+    def clock(self) -> float: ...
+
+    def begin(self) -> None:
+        """Begin a turn."""
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn of the event loop."""
+
+    def link_for(self, client: FrontClient) -> UpstreamLink: ...
+
+    def principal_of(self, user: str) -> Principal: ...
+
+    def broker_of(self, virtual_host: str) -> str: ...
+
+    def random_text(self, octets: int) -> str: ...
+
+    def has_memory(self, size: int) -> bool: ...
+
+    def gone(self, client: FrontClient) -> None: ...
+
+
+class FrontClient:
+    """See the module."""
+
+    def __init__(self, host: ClientHost, number: int, session: Session, wake: Callable[[], None], refusal: str) -> None:
+        self.host = host
+        self.number = number
+        self.session = session
+        self.refusal = refusal
+        """Why it is closed as soon as it is open; empty: it is not."""
+        protocol = protocol_of(session.version, session.capabilities.dialect)
+        self.is_classic = protocol.is_classic
+        self.rules: VersionRules = protocol.rules
+        self.principal = VISITOR
+        self.user = ""
+        self.virtual_host = "/"
+        self.broker = ""
+        self.link: UpstreamLink
+        self.memory = host.memory
+        self.counts = host.counts
+        self.prefetch_max = host.prefetch_max
+        self.transient_expires = host.transient_expires
+        self.open = False
+        self.is_connected = True
+        self.paused = False
+        self.backlog: deque[Any] = deque()
+        self.channels: dict[int, FrontChannel] = {}
+        self.exclusive: set[str] = set()
+        self.topology = Topology()
+        self.now = 0.0
+        self.since = 0.0
+        """When it came, by the wall clock."""
+        self.address = ""
+        self.holds_close = False
+        self.linger_seconds = LINGER_SECONDS
+        self.stopping = False
+        """The client is gone, and what it has published is not confirmed yet."""
+        self.rewrites: dict[str, int] = {}
+        """Rule -> how often it rewrote what this client asked."""
+        self._wake = wake
+        self._awake = False
+        self._outgoing = 0
+        self._held_bytes = 0
+        self._is_held = False
+        self._working = False
+
+    # ------------------------------------------------------------------------------------ called by the port
+
+    @property
+    def may_go_on(self) -> bool:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        return bool(self.backlog) and self._may_take(self.backlog[0])
+
+    def receive(self, received: Iterable[Operation], now: float) -> None:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        self.now = now
+        backlog = self.backlog
+        backlog.extend(received)
+        last = backlog[-1] if backlog else None
+        if type(last) is Closed and last.reason is operations.CloseReason.PEER and self.open:
+            self.holds_close = True
+        self.work()
+
+    def work(self) -> None:
+        """Carry out what waits, as far as it can be, until the turn is over."""
+        if self._working:
+            return
+        self._working = True
+        backlog, clock, until = self.backlog, self.host.clock, self.host.until
+        stop = self.host.broker_limits.input_stop
+        try:
+            while backlog and self._outgoing <= stop and self._may_take(backlog[0]):
+                self._handle(backlog.popleft())
+                if clock() >= until:
+                    break
+        finally:
+            self._working = False
+        if backlog and (self.stopping or self.holds_close):
+            if self._may_take(backlog[0]):
+                self.host.soon(self.rouse)  # the port asks for no more
+            elif not self.link.is_up:
+                self._answer_close()
+        if self.stopping:
+            self._leave_when_safe()
+
+    def flushed(self) -> None:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        self._awake = False
+        self._outgoing = 0
+
+    def resume(self, now: float) -> None:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        self.now = now
+        self.paused = False
+        for channel in list(self.channels.values()):
+            channel.pump()
+        self.work()
+
+    def depart(self, now: float) -> None:
+        """See :class:`~gateway.broker.served.ClientConnection`: what it has published is brought to its end first."""
+        self.now = now
+        self.paused = True
+        self.holds_close = False
+        if not self.open:
+            self.disconnect(now)
+            return
+        self.stopping = True
+        self.work()
+
+    def disconnect(self, now: float) -> None:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        if not self.is_connected:
+            return
+        self.is_connected = False
+        self.backlog.clear()
+        for channel in list(self.channels.values()):
+            channel.end()
+        self._count_held(0)
+        if self.open:
+            self.open = False
+            queues = list(self.exclusive)
+            self.link.leave(self, queues, self._left)
+        else:
+            self.host.gone(self)
+
+    # --------------------------------------------------------------------------------------------- operations
+
+    def _may_take(self, operation: Operation) -> bool:
+        channel = self.channels.get(operation.channel)
+        return channel is None or channel.over or channel.may_take(operation)
+
+    def _handle(self, operation: Any) -> None:
+        channel = self.channels.get(operation.channel)
+        if channel is not None:
+            if type(operation) is operations.ChannelClosed:
+                channel.end()
+            else:
+                channel.take(operation)
+        elif operation.channel:
+            if type(operation) is operations.OpenChannel and self.open:
+                self.channels[operation.channel] = FrontChannel(self, operation.channel)
+                self.tell(operations.Done(operation.channel, operation.serial, operation.serial))
+        elif type(operation) is operations.Opened:
+            self._opened(operation)
+        elif type(operation) is Closed:
+            self._closed(operation)
+
+    def _opened(self, operation: operations.Opened) -> None:
+        """The client has logged in."""
+        self.user = operation.user
+        self.virtual_host = operation.virtual_host or "/"
+        if "qpid" in self.session.capabilities.product.lower():
+            self.rules = replace(self.rules, **QPID_CLIENT)  # type: ignore[arg-type]  # a table of flags
+        if self.refusal:
+            self.tell(Close(0, 530, reply_text(530, self.refusal)))
+            return
+        self.principal = self.host.principal_of(self.user)
+        self.broker = self.host.broker_of(operation.virtual_host)
+        try:
+            self.link = self.host.link_for(self)
+        except RemoteError as error:
+            self.tell(Close(0, error.reply_code, error.reply_text))
+            return
+        self.open = True
+        if self.link.blocked is not None:
+            self.tell(operations.Blocked(0, self.link.blocked))
+
+    def _closed(self, closed: Closed) -> None:
+        """The session is over. A close that the client has asked for is answered when all is done that was asked."""
+        self.stopping = True
+        self.paused = True
+        self._leave_when_safe()
+
+    def _leave_when_safe(self) -> None:
+        """Leave once what it has published is confirmed."""
+        if not self.is_connected or self.backlog:
+            return
+        for channel in self.channels.values():
+            if channel.unconfirmed:
+                # Without an upstream that may take long, and nobody shall wait for the answer to a close.
+                if not self.link.is_up and self.holds_close:
+                    self._answer_close()
+                return
+        self.disconnect(self.now)
+
+    def _left(self) -> None:
+        """Its exclusive queues are gone, and its channels were closed."""
+        self._answer_close()
+        self.host.gone(self)
+
+    def _answer_close(self) -> None:
+        if self.holds_close:
+            self.holds_close = False
+            self._wake()
+
+    # ------------------------------------------------------------------------------------ asked by channels
+
+    def send(self, operation: Operation, now: float) -> None:
+        """See :class:`~gateway.broker.served.ClientConnection`."""
+        self.now = now
+        self.tell(operation)
+
+    def tell(self, operation: Operation) -> None:
+        """Queue an operation for the client."""
+        try:
+            self.session.send(operation, self.now)
+        except StateError:
+            # The session has closed the channel or the connection in the meantime: nobody is left to hear this.
+            return
+        self._outgoing += WRITE_OVERHEAD
+        self._rouse_port()
+
+    def wrote(self, size: int) -> None:
+        """Content of that size was queued for the client."""
+        self._outgoing += size + WRITE_OVERHEAD
+        if self._outgoing > self.host.broker_limits.output_high_water:
+            self.paused = True
+        self._rouse_port()
+
+    def rouse(self) -> None:
+        """Something has happened that requests may have waited for."""
+        if self._working or not self.is_connected:
+            return
+        if self.backlog or self.stopping:
+            self.host.begin()
+            self.work()
+            self._rouse_port()
+
+    def _rouse_port(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._wake()
+
+    def close(self, code: int, text: str) -> None:
+        """Close the connection."""
+        self.tell(Close(0, code, text))
+        self._end_channels()
+
+    def failed_with(self, code: int) -> None:
+        """A request was refused; a code that costs the connection ends all channels."""
+        if code in self.rules.connection_codes:
+            self._end_channels()
+
+    def _end_channels(self) -> None:
+        for channel in list(self.channels.values()):
+            channel.end()
+
+    def forget(self, channel: FrontChannel) -> None:
+        """The channel is over."""
+        if self.channels.get(channel.number) is channel:
+            del self.channels[channel.number]
+
+    def may_publish(self, channel: FrontChannel) -> bool:
+        """Whether one more publish may be sent upstream without an outcome."""
+        host = self.host
+        if channel.unconfirmed >= host.publish_window:
+            return False
+        if channel.unconfirmed_bytes and channel.unconfirmed_bytes >= host.publish_window_bytes:
+            return False
+        return not channel.unconfirmed or host.has_memory(0)
+
+    def held_bytes(self, more: int) -> None:
+        """So many octets more wait at the front for the client; below 0: fewer."""
+        if more:
+            self._count_held(self._held_bytes + more)
+
+    def _count_held(self, held: int) -> None:
+        self.counts.held(held - self._held_bytes)
+        self._held_bytes = held
+        if held > self.host.client_bytes and not self._is_held:
+            self._is_held = True
+            self.link.hold(self)
+        elif self._is_held and held <= self.host.client_bytes // 2:
+            self._is_held = False
+            self.link.go_on(self)
+
+    def fresh_name(self, stem: str, octets: int) -> str:
+        """A name that nobody has."""
+        return stem + self.host.random_text(octets)
+
+    def reserve_queue(self, name: str) -> None:
+        """The queue is to be this client's own."""
+        self.exclusive.add(name)
+        self.link.owners[name] = self
+
+    def release_queue(self, name: str) -> None:
+        """It is not, or not any more."""
+        if name in self.exclusive:
+            self.exclusive.discard(name)
+            self.topology.forget_queue(name)
+            if self.link.owners.get(name) is self:
+                del self.link.owners[name]
+
+    # --------------------------------------------------------------------------------- told by the upstream
+
+    def upstream_lost(self, hard: bool) -> None:
+        """The upstream connection is gone."""
+        for channel in list(self.channels.values()):
+            channel.lost(hard)
+        if self.stopping:
+            self._leave_when_safe()
+
+    def upstream_restored(self) -> None:
+        """There is one again, and what the client had declared is there."""
+        for channel in list(self.channels.values()):
+            channel.restore()
+        self.rouse()
+
+    @property
+    def unacknowledged(self) -> int:
+        """Deliveries that the client has not settled."""
+        return sum(len(channel.outstanding) for channel in self.channels.values())

@@ -1,0 +1,302 @@
+"""Upstream connections of a front: one for each login, shared by the clients that have it.
+
+A connection is opened when the first client needs it, opened again whenever it is lost, and closed when nobody has
+needed it for a while. Channels are never shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, RemoteError
+from gateway.front.channel import FrontChannel
+from gateway.front.client import FrontClient
+from gateway.front.rules import Rule, rules_for
+from gateway.front.target import Target, target_of
+from gateway.link import NOT_OUR_FAULT, Channel, Link
+from gateway.operations import (
+    Blocked,
+    ChannelClosed,
+    Close,
+    CloseReason,
+    DeleteQueue,
+    OpenChannel,
+    Operation,
+    Request,
+    Unblocked,
+)
+from gateway.runtime.clock import clock
+from gateway.runtime.tasks import Tasks
+from gateway.telemetry import log
+from gateway.upstreams.keeper import Dialer, Keeper
+
+IDLE_SECONDS: Final = 60.0
+"""How long a connection may have no client before it is closed."""
+CHANNELS_KEPT: Final = 64
+"""Channels of a connection that are left to the clients that it has."""
+TOPOLOGY_TRIES: Final = 5
+"""How often an exclusive queue is asked for that the upstream still holds for the connection that was lost."""
+TOPOLOGY_PAUSE: Final = 0.5
+"""Seconds between two of these tries."""
+_LOCKED: Final = 405
+
+
+class RelayChannel(Channel):
+    """An upstream channel of one channel of a client."""
+
+    __slots__ = ("front",)
+
+    def __init__(self, link: Link, number: int) -> None:
+        super().__init__(link, number)
+        self.front: FrontChannel | None = None
+
+    def receive(self, operation: Operation) -> None:
+        """See :class:`~gateway.link.Channel`: everything goes to the client's channel."""
+        if type(operation) is ChannelClosed:
+            self.link.forget(self)
+            self.closed = BrokerUnavailable("the channel is closed")
+        front = self.front
+        if front is not None:
+            front.client.now = self.link.now
+            front.received(operation)
+
+    def end(self, error: GatewayError) -> None:
+        """See :class:`~gateway.link.Channel`: the connection is lost, which its clients hear of together."""
+        self.closed = error
+        self.front = None
+
+    def detach(self) -> None:
+        """The client's channel is over."""
+        self.front = None
+        self.abandon()
+
+
+class SharedLink:
+    """One upstream connection and its clients."""
+
+    def __init__(self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int) -> None:
+        self.clients: dict[FrontClient, None] = {}
+        self.owners: dict[str, FrontClient] = {}
+        self.target = Target()
+        self.rules: dict[type[Operation], tuple[Rule, ...]] = {}
+        self.front = front
+        self.login = dialer.url.user
+        self.empty_since = clock.monotonic()
+        self.restores = 0
+        """How often it was opened again."""
+        self.changed = asyncio.Event()
+        """Set whenever it has come up, or has not."""
+        self._dialer = dialer
+        self._switches = switches
+        self._link: Link | None = None
+        self._was_up = False
+        self._holders: set[FrontClient] = set()
+        self._tasks = Tasks("front link")
+        self.keeper = Keeper(dialer, f"front {front} {number}", up=self._up, down=self._down)
+        self._run = asyncio.get_running_loop().create_task(self.keeper.run(), name=f"front {front} {number}")
+
+    # -------------------------------------------------------------------------------------- what clients ask
+
+    @property
+    def is_up(self) -> bool:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        link = self._link
+        return link is not None and link.ended is None and not link.closing
+
+    @property
+    def writable(self) -> bool:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        return self._link is not None and self._link.writable
+
+    @property
+    def blocked(self) -> str | None:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        return None if self._link is None else self._link.blocked
+
+    @property
+    def room(self) -> int:
+        """How many channels more the connection may have."""
+        link = self._link
+        return 0xFFFF if link is None else (link.capabilities.channel_max or 0xFFFF) - link.channels
+
+    def attach(self, channel: FrontChannel) -> None:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        if self._link is None:
+            raise BrokerUnavailable("the broker is away")
+        relay = self._link.channel(RelayChannel)
+        relay.front = channel
+        relay.send(OpenChannel(relay.number))
+        channel.up = relay
+
+    def ask(self, request: Request, answered: Callable[[Any], None]) -> None:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        self._tasks.start(self._ask(request, answered), "front question")
+
+    async def _ask(self, request: Request, answered: Callable[[Any], None]) -> None:
+        outcome: Any
+        try:
+            outcome = await self._perform(request)
+        except RemoteError as error:
+            outcome = error
+        except GatewayError as error:
+            outcome = RemoteError(506, f"RESOURCE_ERROR - {error}"[:255])
+        answered(outcome)
+
+    async def _perform(self, request: Request) -> Any:
+        """The outcome of a request on a channel of its own."""
+        link = self._link
+        if link is None:
+            raise BrokerUnavailable("the broker is away")
+        channel = link.channel(Channel)
+        await channel.open()
+        try:
+            return await channel.request(replace(request, channel=channel.number))
+        finally:
+            if channel.closed is None:
+                channel.abandon()
+
+    def hold(self, client: FrontClient) -> None:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        self._holders.add(client)
+        self._steer()
+
+    def go_on(self, client: FrontClient) -> None:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        self._holders.discard(client)
+        self._steer()
+
+    def _steer(self) -> None:
+        stream = None if self._link is None else self._link.stream
+        if stream is None:
+            return
+        if self._holders:
+            stream.pause_reading()
+        else:
+            stream.resume_reading()
+
+    def leave(self, client: FrontClient, queues: list[str], left: Callable[[], None]) -> None:
+        """See :class:`~gateway.front.client.UpstreamLink`."""
+        if queues and self.is_up:
+            self._tasks.start(self._leave(client, queues, left), "front client leaves")
+        else:
+            self._gone(client, queues)
+            left()
+
+    async def _leave(self, client: FrontClient, queues: list[str], left: Callable[[], None]) -> None:
+        try:
+            for name in queues:
+                try:
+                    await self._perform(DeleteQueue(0, name))
+                except RemoteError as error:
+                    if error.reply_code != 404:
+                        log("front.queue_left", front=self.front, queue=name, reason=str(error))
+        except GatewayError:
+            pass  # the connection is lost, and they with it
+        finally:
+            self._gone(client, queues)
+            left()
+
+    def _gone(self, client: FrontClient, queues: list[str]) -> None:
+        self._holders.discard(client)
+        self._steer()
+        for name in queues:
+            if self.owners.get(name) is client:
+                del self.owners[name]
+        if self.clients.pop(client, False) is None and not self.clients:
+            self.empty_since = clock.monotonic()
+
+    # ---------------------------------------------------------------------------------------- up and down
+
+    async def _up(self, link: Link) -> None:
+        """The connection is open: have all there again that its clients had."""
+        self.target = target_of(link.session.version, link.capabilities)
+        self.rules = dict(rules_for(self.target, self._switches))
+        for client in list(self.clients):
+            if client.is_connected and len(client.topology):
+                await self._declare(link, client)
+        if link.ended is not None:
+            return
+        link.on_blocked = self._blocked
+        link.on_writable = self._rouse
+        self._link = link
+        if self._was_up:
+            self.restores += 1
+            log("front.link_restored", front=self.front, login=self.login, clients=len(self.clients))
+        self._was_up = True
+        self._steer()
+        for client in list(self.clients):
+            client.now = clock.monotonic()
+            client.upstream_restored()
+        self.changed.set()
+
+    async def _declare(self, link: Link, client: FrontClient) -> None:
+        """Declare again what the client had declared. What is refused is left, and logged."""
+        channel: Channel | None = None
+        for request in client.topology.requests():
+            for tried in range(TOPOLOGY_TRIES):
+                if channel is None or channel.closed is not None:
+                    channel = link.channel(Channel)
+                    await channel.open()
+                try:
+                    await channel.request(replace(request, channel=channel.number))
+                    break
+                except RemoteError as error:
+                    if error.reply_code == _LOCKED and tried + 1 < TOPOLOGY_TRIES:
+                        await clock.sleep(TOPOLOGY_PAUSE)  # the upstream has not seen yet that the old one is gone
+                        continue
+                    log(
+                        "front.not_restored",
+                        front=self.front,
+                        user=client.user,
+                        what=type(request).__name__,
+                        reason=str(error),
+                    )
+                    break
+                except LimitExceeded:
+                    return
+        if channel is not None and channel.closed is None:
+            channel.abandon()
+
+    def _down(self, reason: str) -> None:
+        """The connection is lost, or was not to be had."""
+        link, self._link = self._link, None
+        self.changed.set()
+        if link is None:
+            return
+        ended = link.ended
+        hard = ended is not None and ended.reason is CloseReason.PEER and ended.code not in NOT_OUR_FAULT
+        for client in list(self.clients):
+            client.now = clock.monotonic()
+            client.upstream_lost(hard)
+
+    def _blocked(self) -> None:
+        """The upstream takes no publishes, or takes them again."""
+        reason = self.blocked
+        for client in list(self.clients):
+            client.tell(Unblocked(0) if reason is None else Blocked(0, reason))
+        if reason is None:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """The upstream takes octets again."""
+        for client in list(self.clients):
+            client.rouse()
+
+    def add(self, client: FrontClient) -> None:
+        """One client more."""
+        self.clients[client] = None
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._run.cancel()
+        await asyncio.wait([self._run])
+        self._down("closed")
+        await self._tasks.close()
+
+    def close_clients(self, code: int, text: str) -> None:
+        """Tell every client that it is over."""
+        for client in list(self.clients):
+            client.tell(Close(0, code, text))

@@ -1,0 +1,97 @@
+"""Which scope of a gateway user each operation needs. Scopes are those of the API (:mod:`gateway.access.scopes`).
+
+==============================================  ================================================================
+operation                                       scope
+==============================================  ================================================================
+publish                                         ``publish`` or ``route`` of the exchange, with the routing key
+                                                and those of the headers CC and BCC
+consume, get                                    ``consume`` of the queue, or it is the client's own
+ask for a queue (passive, query)                ``consume`` of the queue or ``broker``, or it is the client's own
+declare an exclusive queue, purge or delete     none, for it is the client's own; with arguments for dead letters
+it                                              ``broker``, since they publish
+ask for an exchange or a binding                any scope on that broker
+all else that declares, binds, empties, deletes ``broker``
+==============================================  ================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from gateway import operations
+from gateway.access.scopes import Principal
+from gateway.front.messages import copies
+from gateway.front.refusals import refused
+
+Check = Callable[[Any, Principal, str, Collection[str]], str]
+"""Request, who asks, the broker, the client's own queues -> what is missing; empty: nothing."""
+
+
+def _broker(request: Any, principal: Principal, broker: str, own: Collection[str]) -> str:
+    return "" if principal.may("broker", broker) else f"broker:{broker}"
+
+
+def _queue(request: Any, principal: Principal, broker: str, own: Collection[str]) -> str:
+    """Declare, purge or delete a queue."""
+    if principal.may("broker", broker):
+        return ""
+    declares = type(request) is operations.DeclareQueue and not request.passive
+    if declares and request.exclusive and not any(name.startswith("x-dead-letter") for name in request.arguments):
+        return ""
+    if not declares and request.queue in own:
+        return ""
+    if getattr(request, "passive", False) or type(request) is operations.QueryQueue:
+        return _consume(request, principal, broker, own)
+    return f"broker:{broker}"
+
+
+def _consume(request: Any, principal: Principal, broker: str, own: Collection[str]) -> str:
+    if request.queue in own or principal.may("consume", broker, request.queue):
+        return ""
+    return f"consume:{broker}/{request.queue}"
+
+
+def _sees(request: Any, principal: Principal, broker: str, own: Collection[str]) -> str:
+    return "" if principal.sees(broker) else f"broker:{broker}"
+
+
+def _exchange(request: operations.DeclareExchange, principal: Principal, broker: str, own: Collection[str]) -> str:
+    return (_sees if request.passive else _broker)(request, principal, broker, own)
+
+
+def _publish(request: operations.Publish, principal: Principal, broker: str, own: Collection[str]) -> str:
+    keys = principal.routing_keys(broker, request.exchange)
+    for key in (request.routing_key, *copies(request.message)):
+        if not keys.allow(key):
+            return f"publish:{broker}/{request.exchange or 'amq.default'}"
+    return ""
+
+
+RIGHTS: Final[Mapping[type[operations.Operation], Check]] = {
+    operations.DeclareExchange: _exchange,
+    operations.DeleteExchange: _broker,
+    operations.BindExchange: _broker,
+    operations.UnbindExchange: _broker,
+    operations.QueryExchange: _sees,
+    operations.DeclareQueue: _queue,
+    operations.QueryQueue: _queue,
+    operations.BindQueue: _broker,
+    operations.UnbindQueue: _broker,
+    operations.QueryBinding: _sees,
+    operations.PurgeQueue: _queue,
+    operations.DeleteQueue: _queue,
+    operations.Publish: _publish,
+    operations.Consume: _consume,
+    operations.Get: _consume,
+}
+"""Operation -> what must be held. What is not here needs nothing: it is about what the client holds already."""
+
+
+def check(request: Any, principal: Principal, broker: str, own: Collection[str]) -> None:
+    """Raise 403 where the principal may not do this."""
+    if principal.admin or (rule := RIGHTS.get(type(request))) is None:
+        return
+    if missing := rule(request, principal, broker, own):
+        name = getattr(request, "queue", "") or getattr(request, "exchange", "")
+        raise refused(403, f"access to '{name}' refused for user '{principal.name}': it needs the scope {missing}")
