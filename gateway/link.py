@@ -463,8 +463,11 @@ class Link:
     def _timeout(self) -> None:
         self._timer = None
         self._timer_at = _NEVER
+        now = clock.monotonic()
         try:
-            self._dispatch(self.session.handle_timeout(clock.monotonic()))
+            if self.stream is not None and not self.stream.reading:
+                self.session.receive_data(b"", now)  # it is not the broker's fault that we hear nothing of it
+            self._dispatch(self.session.handle_timeout(now))
         except Exception as error:  # without the clock there are no heartbeats
             self._give_up(error)
             return

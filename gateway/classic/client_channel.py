@@ -84,7 +84,7 @@ class ClientChannel(BaseChannel):
         "_body_small", "_header_small", "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame",
         "commit_tag", "committing", "consumers", "dirty", "flowing", "held", "mode", "nacked_at", "newest", "out",
         "outstanding",
-        "requests", "serial", "session", "state", "ticket", "window",
+        "requests", "serial", "session", "state", "ticket", "undecided", "window",
     )  # fmt: skip
 
     large_headers = True
@@ -109,6 +109,8 @@ class ClientChannel(BaseChannel):
         """Consumer tag -> no_ack."""
         self.outstanding: dict[int, None] = {}
         """Delivery tags that are not settled, in order."""
+        self.undecided: list[int] = []
+        """Delivery tags that were settled in the user's transaction."""
         self.newest = 0
         """The delivery tag that came last."""
         self.window = ConfirmWindow()
@@ -217,6 +219,8 @@ class ClientChannel(BaseChannel):
         settlement = operation.settlement
         if first == last and first in outstanding:
             del outstanding[first]
+            if self.mode is Mode.TRANSACTED:
+                self.undecided.append(first)
             if settlement is operations.Settlement.ACCEPT:
                 self.out.append(_ACK_FRAME(METHOD, self.number, _ACK_LENGTH, 60, 80, first, 0, FRAME_END))
             else:
@@ -245,6 +249,8 @@ class ClientChannel(BaseChannel):
                 )
         for tag in tags:
             del outstanding[tag]
+        if self.mode is Mode.TRANSACTED:
+            self.undecided += tags
         self._uncommitted = True
         self.serial += 1
         return self.serial
@@ -601,9 +607,13 @@ class ClientChannel(BaseChannel):
             self.requests.remove(asked)
             self.session.emit(operations.Failed(self.number, asked.serial, asked.serial, code, text))
 
-    def transaction_over(self) -> None:
-        """tx.commit-ok or rollback-ok: the channel may be used again."""
+    def transaction_over(self, committed: bool) -> None:
+        """tx.commit-ok or rollback-ok: the channel may be used again. What was settled in a transaction that was rolled
+        back is outstanding again, with its old tags (RabbitMQ; 0-9-1 section 1.9)."""
         self.state = ChannelState.OPEN
+        undecided, self.undecided = self.undecided, []
+        if undecided and not committed:
+            self.outstanding = dict.fromkeys(sorted((*self.outstanding, *undecided)))
 
 
 def _committed(channel: ClientChannel, serial: int, request: None, method: methods.Method) -> None:

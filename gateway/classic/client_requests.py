@@ -242,7 +242,7 @@ def _recovered(channel: ClientChannel, serial: int, request: operations.Recover,
 
 
 def _transaction_over(channel: ClientChannel, serial: int, request: Any, method: methods.Method) -> None:
-    channel.transaction_over()
+    channel.transaction_over(type(request) is operations.TxCommit)
     done(channel, serial, request, method)
 
 

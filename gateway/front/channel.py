@@ -137,6 +137,12 @@ class FrontChannel:
             return False
         if kind is operations.Publish:
             return self.takes_publishes and link.blocked is None and self.client.may_publish(self)
+        if kind is operations.Cancel:
+            # RabbitMQ's channel dies of a cancel that comes before it has said that it consumes, and its connection too.
+            consumer = self.consumers.get(operation.consumer_tag)  # type: ignore[attr-defined]  # the kind has one
+            if operation.consumer_tag in self._flushing:  # type: ignore[attr-defined]  # as above
+                return False
+            return consumer is None or consumer.is_running
         return kind not in _ALONE or all(type(request) is operations.Publish for request in self.sent.values())
 
     def take(self, operation: Any) -> None:
@@ -402,12 +408,29 @@ class FrontChannel:
     def _prefetch(self, consumer: FrontConsumer) -> None:
         """Bound what the upstream sends ahead for the next consumer."""
         bounds = [self.client.prefetch_max]
+        if consumer.has_credit:
+            bounds += self._credit_until_cancel(consumer.request.consumer_tag)
         if not consumer.has_credit and not consumer.no_ack:
             bounds += [bound for bound in (consumer.limit, self.limit) if bound]
         count = min(bounds)
         if count != self.upstream_prefetch:
             self._ask(operations.Qos(self.number, count), _nothing)
             self.upstream_prefetch = count
+
+    def _credit_until_cancel(self, tag: str) -> list[int]:
+        """How much credit a consumer will get, where all that it asks until it is canceled is there already: so it is
+        that a client of 0-10 gets one message. What is sent ahead in vain would be marked as redelivered."""
+        credit = 0
+        for operation in self.client.backlog:
+            if operation.channel != self.number or getattr(operation, "consumer_tag", "") != tag:
+                continue
+            if type(operation) is operations.Cancel:
+                return [credit] if credit else []
+            if type(operation) is operations.Credit:
+                if operation.messages is None:
+                    return []
+                credit += operation.messages
+        return []
 
     def _credit(self, request: operations.Credit) -> None:
         consumer = self.consumers.get(request.consumer_tag)
@@ -419,10 +442,19 @@ class FrontChannel:
         consumer.credit.grant(request.messages, request.octets)
         self.pump_consumer(consumer)
         if request.flush:
-            # The upstream answers behind what it has sent of the queue.
-            tag = request.consumer_tag
-            self._flushing[tag] = request.serial
-            self._ask(operations.QueryQueue(self.number, consumer.request.queue), lambda outcome: self._flushed(tag))
+            self._flushing[request.consumer_tag] = request.serial
+            if consumer.is_running:
+                self._flush(consumer)
+
+    def _flush(self, consumer: FrontConsumer) -> None:
+        """Find out when the upstream has sent all that the queue has. RabbitMQ answers a question ahead of deliveries
+        that it has found already, so it is asked twice."""
+        queue, tag = consumer.request.queue, consumer.request.consumer_tag
+
+        def again(outcome: operations.Outcome) -> None:
+            self._ask(operations.QueryQueue(self.number, queue), lambda outcome: self._flushed(tag))
+
+        self._ask(operations.QueryQueue(self.number, queue), again)
 
     def _flushed(self, tag: str) -> None:
         """message.flush: the consumer has what there was for it."""
@@ -433,6 +465,7 @@ class FrontChannel:
             consumer.credit.clear()
         if serial:
             self.client.tell(operations.Done(self.number, serial, serial))
+        self.client.rouse()
 
     def _cancel(self, request: operations.Cancel) -> None:
         if request.consumer_tag not in self.consumers:
@@ -834,6 +867,9 @@ class FrontChannel:
         consumer = self.consumers.get(request.consumer_tag)
         if consumer is not None:
             consumer.is_running = True
+            if request.consumer_tag in self._flushing:
+                self._flush(consumer)
+            self.client.rouse()
 
     def _consumer_gone(self, request: operations.Cancel, outcome: operations.Outcome) -> None:
         consumer = self.consumers.pop(request.consumer_tag, None)
@@ -885,6 +921,7 @@ class FrontChannel:
         self._void = self.newest
         self.outstanding.clear()
         for consumer in self.consumers.values():
+            consumer.is_running = False
             consumer.out = 0
             self.client.held_bytes(-consumer.held_bytes)
             consumer.held.clear()

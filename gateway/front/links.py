@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, RemoteError
+from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, RemoteError, StateError
 from gateway.front.channel import FrontChannel
 from gateway.front.client import FrontClient
 from gateway.front.rules import Rule, rules_for
@@ -71,7 +72,8 @@ class RelayChannel(Channel):
     def detach(self) -> None:
         """The client's channel is over."""
         self.front = None
-        self.abandon()
+        with suppress(StateError):  # the upstream has ended it already, and what says so comes next
+            self.abandon()
 
 
 class SharedLink:
