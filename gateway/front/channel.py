@@ -409,7 +409,9 @@ class FrontChannel:
         """Bound what the upstream sends ahead for the next consumer."""
         bounds = [self.client.prefetch_max]
         if consumer.has_credit:
-            bounds += self._credit_until_cancel(consumer.request.consumer_tag)
+            until_cancel = self._credit_until_cancel(consumer.request.consumer_tag)
+            consumer.takes_once = bool(until_cancel)
+            bounds += until_cancel
         if not consumer.has_credit and not consumer.no_ack:
             bounds += [bound for bound in (consumer.limit, self.limit) if bound]
         count = min(bounds)
@@ -785,7 +787,9 @@ class FrontChannel:
         client.wrote(size)
         consumer.spend(size)
         self.newest = number
-        if consumer.acks:
+        if consumer.acks and consumer.takes_once:
+            consumer.written.append(upstream)
+        elif consumer.acks:
             self._settle_own(Settlement.ACCEPT, upstream)
         elif not consumer.no_ack:
             consumer.out += 1
@@ -875,6 +879,8 @@ class FrontChannel:
         consumer = self.consumers.pop(request.consumer_tag, None)
         if consumer is not None:
             self._release(consumer)
+            for number in consumer.written:
+                self._settle_own(Settlement.ACCEPT, number)
 
     def _recovered(self, request: operations.Recover, outcome: operations.Outcome) -> None:
         """All that was out is in its queue again; so is what was held here."""
@@ -922,6 +928,7 @@ class FrontChannel:
         self.outstanding.clear()
         for consumer in self.consumers.values():
             consumer.is_running = False
+            consumer.written.clear()
             consumer.out = 0
             self.client.held_bytes(-consumer.held_bytes)
             consumer.held.clear()
@@ -945,7 +952,8 @@ class FrontChannel:
         """An upstream connection is there again: go on where the old one ended."""
         if self.over:
             return
-        pending = list(self.sent.values())
+        # What has no serial is a consumer that was being restored, and is one of those that are restored now.
+        pending = [request for request in self.sent.values() if request.serial]
         if not pending and not self.consumers and not self.is_transacted and self.up is None:
             self.confirms_upstream = False
             return  # it is made when it is needed
@@ -969,8 +977,6 @@ class FrontChannel:
                     self.client.counts.resent()
                 elif type(request) is operations.SelectConfirm:
                     self.confirms_upstream = True
-                elif not request.serial:
-                    continue  # a consumer that was being restored, and is one of those above
                 self._send(request)
         except (LocalError, LimitExceeded, BrokerUnavailable) as error:
             self.fail(506, f"RESOURCE_ERROR - the channel cannot go on at the broker: {error}"[:255])

@@ -12,7 +12,7 @@ from gateway.operations import Consume, Deliver
 class FrontConsumer:
     """One consumer."""
 
-    __slots__ = ("acks", "credit", "held", "held_bytes", "is_running", "limit", "no_ack", "out", "request")
+    __slots__ = ("acks", "credit", "held", "held_bytes", "is_running", "limit", "no_ack", "out", "request", "takes_once", "written")
 
     def __init__(self, request: Consume, no_ack: bool, acks: bool, limit: int, credit: bool) -> None:
         self.request = request
@@ -24,6 +24,11 @@ class FrontConsumer:
         self.limit = limit
         """Most deliveries that the client has not settled; 0: no limit."""
         self.credit = CreditBalance() if credit else None
+        self.takes_once = False
+        """It is canceled as soon as it has what it has asked for."""
+        self.written: list[int] = []
+        """What the front acknowledges when that has happened, by the upstream's numbers: sooner, the upstream would
+        send more, in vain."""
         self.out = 0
         """Deliveries that the client has not settled."""
         self.held: deque[Deliver] = deque()

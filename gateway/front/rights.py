@@ -32,12 +32,17 @@ def _broker(request: Any, principal: Principal, broker: str, own: Collection[str
     return "" if principal.may("broker", broker) else f"broker:{broker}"
 
 
+def _publishes(request: operations.DeclareQueue) -> bool:
+    """Whether the queue sends dead letters on."""
+    return any(name.startswith("x-dead-letter") or name == "alternate-exchange" for name in request.arguments)
+
+
 def _queue(request: Any, principal: Principal, broker: str, own: Collection[str]) -> str:
     """Declare, purge or delete a queue."""
     if principal.may("broker", broker):
         return ""
     declares = type(request) is operations.DeclareQueue and not request.passive
-    if declares and request.exclusive and not any(name.startswith("x-dead-letter") for name in request.arguments):
+    if declares and request.exclusive and not _publishes(request):
         return ""
     if not declares and request.queue in own:
         return ""

@@ -15,6 +15,8 @@ from gateway.operations import Consume, DeclareQueue, Operation
 from gateway.values import Table
 
 QUEUE_EXPIRES: Final = "x-expires"
+ALTERNATE: Final = "alternate-exchange"
+DEAD_LETTERS: Final = "x-dead-letter-exchange"
 EXCLUSIVITY: Final = "qpid.exclusivity_policy"
 LIFETIME: Final = "qpid.lifetime_policy"
 
@@ -67,6 +69,12 @@ def _of_connection(request: DeclareQueue, expires: int) -> DeclareQueue:
     return replace(request, exclusive=False, durable=False, auto_delete=False, arguments=arguments)
 
 
+def _dead_letters(request: DeclareQueue, expires: int) -> DeclareQueue:
+    arguments: Table = dict(request.arguments)
+    arguments.setdefault(DEAD_LETTERS, arguments.pop(ALTERNATE))
+    return replace(request, arguments=arguments)
+
+
 def _declares(request: DeclareQueue) -> bool:
     return not request.passive
 
@@ -103,6 +111,12 @@ RULES: Final[tuple[Rule, ...]] = (
         and request.arguments.get("x-queue-type") == "quorum"
         and "x-max-priority" in request.arguments,
         _without("x-max-priority"),
+    ),
+    Rule(
+        "alternate_exchange", RABBITMQ, (0, 0), DeclareQueue,
+        "a queue with an alternate exchange (0-10)", "one with `x-dead-letter-exchange`",
+        lambda request, target: _declares(request) and ALTERNATE in request.arguments,
+        _dead_letters,
     ),
     Rule(
         "no_local", RABBITMQ, (0, 0), Consume,

@@ -1,0 +1,255 @@
+"""The upstream connection is lost, again and again: clients stay connected, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
+from gateway.errors import GatewayError
+from gateway.front.front import Front
+from gateway.link import Channel, Link
+from gateway.message import Message
+from gateway.operations import (
+    BindQueue,
+    Cancelled,
+    Confirmed,
+    Consume,
+    DeclareExchange,
+    DeclareQueue,
+    Declared,
+    Deliver,
+    Get,
+    Got,
+    GotNothing,
+    Operation,
+    Publish,
+    Qos,
+    SelectConfirm,
+    Settle,
+    Settlement,
+    TxCommit,
+    TxSelect,
+)
+from gateway.upstreams.keeper import Dialer
+from gateway.versions import VERSION_NAMES
+from tests.front.fronts import ADMIN
+
+MESSAGES = 400
+CUTS = 5
+
+
+class Recorded(Channel):
+    """A client's channel that keeps what comes."""
+
+    __slots__ = ("confirmed", "deliveries", "on_delivery", "others")
+
+    def __init__(self, link: Link, number: int) -> None:
+        super().__init__(link, number)
+        self.confirmed: set[int] = set()
+        self.deliveries: list[Deliver] = []
+        self.others: list[Operation] = []
+        self.on_delivery: Callable[[Deliver], None] | None = None
+
+    def receive(self, operation: Operation) -> None:
+        if isinstance(operation, Confirmed):
+            self.confirmed.update(range(operation.first, operation.last + 1))
+        super().receive(operation)
+
+    def handle(self, operation: Operation) -> None:
+        if isinstance(operation, Deliver):
+            self.deliveries.append(operation)
+            if self.on_delivery is not None:
+                self.on_delivery(operation)
+        else:
+            self.others.append(operation)
+
+
+class Estate:
+    """A front and the broker behind it."""
+
+    def __init__(self, broker: EmbeddedBroker, front: Front) -> None:
+        self.broker = broker
+        self.front = front
+        self.links: list[Link] = []
+
+    async def link(self, version: str = "0-9-1") -> Link:
+        url = f"amqp://guest:guest@127.0.0.1:{self.front.port}/?version={version}"
+        link = await Dialer("client", BrokerSettings(url=url)).open("client")
+        self.links.append(link)
+        return link
+
+    async def channel(self, link: Link) -> Recorded:
+        channel = link.channel(Recorded)
+        await channel.open()
+        return channel
+
+    def cut(self) -> None:
+        """End the front's connections to the broker."""
+        for served in list(self.broker._served):
+            served.stream.abort()
+
+
+@pytest.fixture(params=["0-9-1", "0-10"])
+async def estate(request: pytest.FixtureRequest) -> AsyncIterator[Estate]:
+    """With an upstream of each kind."""
+    broker = EmbeddedBroker(EmbeddedSettings(port=0))
+    await broker.start()
+    url = f"amqp://guest:guest@127.0.0.1:{broker.port}/?version={request.param}"
+    settings = FrontSettings(port=0, broker="upstream", users=(ADMIN,))
+    front = Front("test", settings, {"upstream": BrokerSettings(url=url, reconnect_min=0.01, reconnect_max=0.05)})
+    await front.start()
+    estate = Estate(broker, front)
+    yield estate
+    for link in estate.links:
+        await link.close()
+    await front.stop()
+    await broker.stop()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(8):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
+async def seen(channel: Recorded, queue: str) -> list[bytes]:
+    """All that is in the queue."""
+    found = []
+    while isinstance(got := await channel.request(Get(channel.number, queue, no_ack=True)), Got):
+        found.append(bytes(got.message.body))
+    assert isinstance(got, GotNothing)
+    return found
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+async def test_what_is_confirmed_is_there(estate: Estate, version: str) -> None:
+    link = await estate.link(version)
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "kept", durable=True))
+    await channel.request(SelectConfirm(channel.number))
+    serials: dict[int, bytes] = {}
+    for number in range(MESSAGES):
+        body = b"%d" % number
+        serials[channel.send(Publish(channel.number, "", "kept", Message(body)))] = body
+        if number % (MESSAGES // CUTS) == 0:
+            await asyncio.sleep(0.02)
+            estate.cut()
+    await until(lambda: serials.keys() <= channel.confirmed)
+    assert link.ended is None
+    bodies = await seen(await estate.channel(await estate.link()), "kept")
+    assert set(bodies) == set(serials.values())
+    first = {body: bodies.index(body) for body in serials.values()}
+    assert sorted(first, key=lambda body: first[body]) == list(serials.values()), "the first copies are in order"
+
+
+async def test_publishes_that_nobody_asks_about_survive_too(estate: Estate) -> None:
+    link = await estate.link()
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "kept", durable=True))
+    for number in range(MESSAGES):
+        channel.send(Publish(channel.number, "", "kept", Message(b"%d" % number)))
+        if number % (MESSAGES // CUTS) == 0:
+            await asyncio.sleep(0.02)
+            estate.cut()
+    await channel.close()  # answered behind the upstream's confirms
+    other = await estate.channel(link)
+    assert set(await seen(other, "kept")) == {b"%d" % number for number in range(MESSAGES)}
+
+
+async def test_a_consumer_goes_on(estate: Estate) -> None:
+    link = await estate.link()
+    publisher, consumer = await estate.channel(link), await estate.channel(link)
+    await publisher.request(DeclareQueue(publisher.number, "work", durable=True))
+    await publisher.request(SelectConfirm(publisher.number))
+    await consumer.request(Qos(consumer.number, 20))
+    acknowledged: set[bytes] = set()
+
+    def acknowledge(delivery: Deliver) -> None:
+        acknowledged.add(bytes(delivery.message.body))
+        consumer.send(Settle(consumer.number, Settlement.ACCEPT, delivery.delivery, delivery.delivery))
+
+    consumer.on_delivery = acknowledge
+    await consumer.request(Consume(consumer.number, "work", "tag"))
+    for number in range(MESSAGES):
+        publisher.send(Publish(publisher.number, "", "work", Message(b"%d" % number)))
+        if number % (MESSAGES // CUTS) == 0:
+            await asyncio.sleep(0.02)
+            estate.cut()
+    await until(lambda: len(acknowledged) == MESSAGES)
+    assert link.ended is None
+    assert not consumer.others
+    queue = estate.broker.broker.virtual_host("/").queues["work"]
+    await until(lambda: not queue.ready)
+
+
+async def test_exclusive_queues_come_back_with_their_bindings(estate: Estate) -> None:
+    link = await estate.link()
+    channel = await estate.channel(link)
+    declared = await channel.request(DeclareQueue(channel.number, "", exclusive=True))
+    assert isinstance(declared, Declared)
+    await channel.request(DeclareExchange(channel.number, "logs", "fanout", durable=True))
+    await channel.request(BindQueue(channel.number, declared.queue, "logs"))
+    await channel.request(Consume(channel.number, declared.queue, "tag"))
+    estate.cut()
+    await asyncio.sleep(0.05)
+    other = await estate.channel(link)
+    await other.request(SelectConfirm(other.number))
+    serial = other.send(Publish(other.number, "logs", "any", Message(b"still here")))
+    await until(lambda: serial in other.confirmed)
+    await until(lambda: bool(channel.deliveries))
+    assert channel.deliveries[0].message.body == b"still here"
+    assert not channel.others
+
+
+async def test_a_delivery_of_before_is_void_and_comes_again(estate: Estate) -> None:
+    link = await estate.link()
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    channel.send(Publish(channel.number, "", "work", Message(b"once more")))
+    await channel.request(Consume(channel.number, "work", "tag"))
+    await until(lambda: len(channel.deliveries) == 1)
+    estate.cut()
+    await until(lambda: len(channel.deliveries) == 2)
+    old, again = channel.deliveries
+    assert again.redelivered
+    channel.send(Settle(channel.number, Settlement.ACCEPT, old.delivery, old.delivery))
+    channel.send(Settle(channel.number, Settlement.ACCEPT, again.delivery, again.delivery))
+    await until(lambda: estate.front.counts.void_settlements == 1)
+    await channel.close()
+    assert not await seen(await estate.channel(link), "work")
+
+
+async def test_a_transaction_that_loses_its_upstream_is_aborted(estate: Estate) -> None:
+    link = await estate.link()
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    await channel.request(TxSelect(channel.number))
+    channel.send(Publish(channel.number, "", "work", Message(b"never")))
+    await asyncio.sleep(0.05)
+    estate.cut()
+    with pytest.raises(GatewayError, match="lost within a transaction"):
+        await channel.request(TxCommit(channel.number))
+    assert link.ended is None
+    assert not await seen(await estate.channel(link), "work")
+
+
+async def test_a_consumer_whose_queue_is_gone_is_canceled(estate: Estate) -> None:
+    link = await estate.link()
+    channel = await estate.channel(link)
+    for name in ("stays", "goes"):
+        await channel.request(DeclareQueue(channel.number, name, durable=True))
+        await channel.request(Consume(channel.number, name, name))
+    for link_ in list(estate.front.links["upstream"]):
+        assert link_.is_up
+    estate.broker.broker.virtual_host("/").queues["goes"].consumers.clear()
+    del estate.broker.broker.virtual_host("/").queues["goes"]
+    estate.cut()
+    await until(lambda: any(isinstance(each, Cancelled) for each in channel.others))
+    other = await estate.channel(link)
+    other.send(Publish(other.number, "", "stays", Message(b"to the one that stays")))
+    await until(lambda: bool(channel.deliveries))
+    assert link.ended is None
