@@ -39,6 +39,8 @@ from gateway.classic.frames import FRAME_HEADER, METHOD
 from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionRedirect09, Method
 from gateway.commands.doctor import findings as doctor
 from gateway.fidelity import HELD, deaths
+from gateway.front.rules import RULES as FRONT_RULES
+from gateway.front.treatment import TREATMENTS
 from gateway.ledger import states
 from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS
@@ -609,6 +611,37 @@ def broker_arguments() -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------------- HTTP
 
 
+def front_operations() -> Iterator[str]:
+    """What a front does with each operation."""
+    yield from table(
+        ("operation", "what a front does", "refused where"),
+        (
+            (
+                f"`{operation.__name__}`",
+                f"{each.kind.value}: {each.how}" if each.how else each.kind.value,
+                "; ".join(f"{refusal.where} ({refusal.code})" for refusal in each.refusals),
+            )
+            for operation, each in TREATMENTS.items()
+        ),
+    )
+
+
+def front_rules() -> Iterator[str]:
+    """What a front rewrites."""
+    yield from table(
+        ("rule", "upstream", "a client asks", "the upstream gets"),
+        (
+            (
+                f"`{rule.name}`",
+                rule.product + (f" {rule.since[0]}.{rule.since[1]} and later" if rule.since > (0, 0) else ""),
+                rule.what,
+                rule.becomes,
+            )
+            for rule in FRONT_RULES
+        ),
+    )
+
+
 def routes() -> Iterator[str]:
     """Every route of the API."""
     yield from table(
@@ -959,6 +992,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "native-methods": native_methods,
     "draft-methods": draft_methods,
     "broker-arguments": broker_arguments,
+    "front-operations": front_operations,
+    "front-rules": front_rules,
     "routes": routes,
     "scopes": scopes,
     "subscription-scopes": subscription_scopes,

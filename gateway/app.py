@@ -69,6 +69,7 @@ from gateway.core import Gateway
 from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
+from gateway.front.fronts import Fronts
 from gateway.ledger import Ledger
 from gateway.ledger.api_keys import KEYS_PURPOSE, KeyMacs
 from gateway.ledger.audit import PURPOSE
@@ -122,10 +123,13 @@ class Ports:
     http: int | None
     ops: int
     amqp: int | None
+    fronts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By the name of the front."""
 
     def as_dict(self) -> dict[str, int]:
         """For ``--ports-file``."""
         ports = {"http": self.http, "ops": self.ops, "amqp": self.amqp}
+        ports |= {f"front {name}": port for name, port in self.fronts.items()}
         return {name: port for name, port in ports.items() if port is not None}
 
 
@@ -392,6 +396,12 @@ async def running(
         replays.begin()
         await bridges.start()
         await taps.start()
+        fronts = Fronts(config.fronts if config.role != "worker" else {}, _brokers(config, amqp))
+        stack.push_async_callback(fronts.stop)
+        await fronts.start()
+        for name, port in fronts.ports.items():
+            host = config.fronts[name].host
+            rules.listens("127.0.0.1" if host == "localhost" else host, port)
         bounds = _bounds(config.http, budgets["connections"])
         if http_socket is not None:
             await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, bounds, config.http))
@@ -408,7 +418,7 @@ async def running(
         if http_socket is not None and not access.required:
             log("http.development", detail="no API keys: loopback only, Host and Origin are checked")
         http = None if http_socket is None else _port(http_socket)
-        yield App(config, gateway, Ports(http, _port(ops_socket), amqp), reloads, access.trail)
+        yield App(config, gateway, Ports(http, _port(ops_socket), amqp, fronts.ports), reloads, access.trail)
 
 
 # ---------------------------------------------------------------------------------------------------- pieces

@@ -90,6 +90,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "role": (RESTART, "work is granted to processes by it"),
     "ops": (RESTART, "the port is open"),
     "embedded": (RESTART, "it holds its messages in memory"),
+    "fronts": (RESTART, "clients are connected to the open ports"),
     "ledger": (RESTART, "the database is open"),
     "ledger.headers": ("live", "for the next message; those that are kept have the headers of their time"),
     "data_dir": (RESTART, "files in it are open"),

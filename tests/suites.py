@@ -151,6 +151,7 @@ SUITES = (
     Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, share=0.5),
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
     Suite("broker", ("broker",), share=0.35),
+    Suite("front", ("front",), servers=True, share=0.5),
     Suite("hostile", ("hostile",), share=0.5),
     Suite("fuzz", ("fuzz",)),
     Suite("simulation", ("simulation", "mutants")),

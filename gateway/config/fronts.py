@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from gateway.config.base import Port, Seconds, Settings
+from gateway.versions import VERSION_NAMES
 
 
 class FrontUser(Settings, frozen=True):
@@ -65,3 +66,22 @@ class FrontSettings(Settings, frozen=True):
     """From the first packet to an open connection."""
     stuck_timeout_seconds: Seconds = 60.0
     """How long a client may take nothing of what waits for it, or leave a frame unfinished; 0: for ever."""
+
+
+def check_front(front: FrontSettings) -> str | None:
+    """What is wrong with a front by itself: ``SETTING: why``; None: nothing."""
+    if bool(front.broker) is bool(front.virtual_hosts):
+        return "broker: give it, or virtual_hosts, and not both"
+    if unknown := [name for name in front.versions if name not in VERSION_NAMES]:
+        return f"versions: there is no version {unknown[0]!r}; there are {', '.join(VERSION_NAMES)}"
+    if not front.users:
+        return "users: there are none, so nobody can log in"
+    names = [user.name for user in front.users]
+    if len(set(names)) < len(names):
+        return "users: a name is there twice"
+    for user in front.users:
+        if bool(user.password) is bool(user.password_file):
+            return f"users.{user.name}.password: give it, or password_file, and not both"
+    if front.message_max > front.memory:
+        return f"message_max: {front.message_max} is more than memory = {front.memory}"
+    return None

@@ -17,6 +17,7 @@ from gateway.config.bridges import BridgeSettings, check_bridge
 from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host
 from gateway.config.budgets import check_budgets
 from gateway.config.document import Config
+from gateway.config.fronts import FrontSettings, check_front
 from gateway.config.ledger import PipelineSettings
 from gateway.config.subscriptions import check_subscription
 from gateway.config.taps import TapSettings, check_tap
@@ -145,6 +146,8 @@ def _check(where: str, config: Config) -> None:
         _check_bridge(f"{where}: bridges.{name}", bridge, config)
     for name, tap in config.taps.items():
         _check_tap(f"{where}: taps.{name}", tap, config)
+    for name, front in config.fronts.items():
+        _check_front(f"{where}: fronts.{name}", front, config)
 
 
 def _check_listeners(where: str, config: Config) -> None:
@@ -205,6 +208,17 @@ def _check_tap(where: str, tap: TapSettings, config: Config) -> None:
         raise ConfigurationError(f"{where}.{wrong}")
     for setting in ("broker", "dead_letter_broker"):
         if (name := getattr(tap, setting)) and not _known(name, config):
+            raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
+
+
+def _check_front(where: str, front: FrontSettings, config: Config) -> None:
+    if (wrong := check_front(front)) is not None:
+        raise ConfigurationError(f"{where}.{wrong}")
+    for setting, name in (
+        ("broker", front.broker),
+        *(("virtual_hosts", each) for each in front.virtual_hosts.values()),
+    ):
+        if name and not _known(name, config):
             raise ConfigurationError(f"{where}.{setting}: there is no broker {name!r}")
 
 

@@ -12,7 +12,19 @@ from gateway.operations import Consume, Deliver
 class FrontConsumer:
     """One consumer."""
 
-    __slots__ = ("acks", "credit", "held", "held_bytes", "is_running", "limit", "no_ack", "out", "request", "takes_once", "written")
+    __slots__ = (
+        "acks",
+        "credit",
+        "held",
+        "held_bytes",
+        "is_running",
+        "limit",
+        "no_ack",
+        "out",
+        "request",
+        "takes_once",
+        "written",
+    )
 
     def __init__(self, request: Consume, no_ack: bool, acks: bool, limit: int, credit: bool) -> None:
         self.request = request
