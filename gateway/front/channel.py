@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 STRIKES_MAX: Final = 2
 """How often the upstream may end the whole connection over something while the same requests of a channel are under
 way. Then that channel is closed, for its neighbors' sake."""
+START_AFTER: Final = 0.01
+"""For how long it is waited what a consumer with credit wants, in seconds."""
 _FRESH: Final = "front.gen-"
 _TAG: Final = "amq.ctag-"
 _NAME_OCTETS: Final = 12
@@ -138,11 +140,11 @@ class FrontChannel:
         if kind is operations.Publish:
             return self.takes_publishes and link.blocked is None and self.client.may_publish(self)
         if kind is operations.Cancel:
-            # RabbitMQ's channel dies of a cancel that comes before it has said that it consumes, and its connection too.
+            # RabbitMQ's channel dies of a cancel that comes before its consume-ok, and the connection with it.
             consumer = self.consumers.get(operation.consumer_tag)  # type: ignore[attr-defined]  # the kind has one
             if operation.consumer_tag in self._flushing:  # type: ignore[attr-defined]  # as above
                 return False
-            return consumer is None or consumer.is_running
+            return consumer is None or consumer.is_running or consumer.waiting is not None
         return kind not in _ALONE or all(type(request) is operations.Publish for request in self.sent.values())
 
     def take(self, operation: Any) -> None:
@@ -397,6 +399,11 @@ class FrontChannel:
         if acks or sent.credit:
             sent = replace(sent, no_ack=request.no_ack and not acks, credit=False)
         consumer = FrontConsumer(sent, request.no_ack, acks, self.prefetch, request.credit)
+        if request.credit:
+            consumer.waiting = sent
+            self.consumers[request.consumer_tag] = consumer
+            client.host.later(START_AFTER, lambda: self._start(consumer))
+            return
         self._prefetch(consumer)
         self.consumers[request.consumer_tag] = consumer
         try:
@@ -408,10 +415,6 @@ class FrontChannel:
     def _prefetch(self, consumer: FrontConsumer) -> None:
         """Bound what the upstream sends ahead for the next consumer."""
         bounds = [self.client.prefetch_max]
-        if consumer.has_credit:
-            until_cancel = self._credit_until_cancel(consumer.request.consumer_tag)
-            consumer.takes_once = bool(until_cancel)
-            bounds += until_cancel
         if not consumer.has_credit and not consumer.no_ack:
             bounds += [bound for bound in (consumer.limit, self.limit) if bound]
         count = min(bounds)
@@ -419,20 +422,48 @@ class FrontChannel:
             self._ask(operations.Qos(self.number, count), _nothing)
             self.upstream_prefetch = count
 
-    def _credit_until_cancel(self, tag: str) -> list[int]:
-        """How much credit a consumer will get, where all that it asks until it is canceled is there already: so it is
-        that a client of 0-10 gets one message. What is sent ahead in vain would be marked as redelivered."""
-        credit = 0
-        for operation in self.client.backlog:
-            if operation.channel != self.number or getattr(operation, "consumer_tag", "") != tag:
-                continue
-            if type(operation) is operations.Cancel:
-                return [credit] if credit else []
-            if type(operation) is operations.Credit:
-                if operation.messages is None:
-                    return []
-                credit += operation.messages
-        return []
+    def _start(self, consumer: FrontConsumer) -> None:
+        """Have the upstream deliver to a consumer with credit. A client of 0-10 that wants one message subscribes,
+        gives credit for one, asks for what is there, and cancels. It gets that by a get: what were sent ahead of it
+        would go back, marked as redelivered."""
+        request = consumer.waiting
+        if request is None or self.over or self.committing or not self.client.link.is_up:
+            return
+        consumer.waiting = None
+        try:
+            self._prefetch(consumer)
+            self._send(request)
+        except (LocalError, LimitExceeded, BrokerUnavailable) as error:
+            self.fail(506, f"RESOURCE_ERROR - {error}"[:255])
+
+    def _started(self, consumer: FrontConsumer) -> None:
+        """A consumer that the upstream does not know."""
+        request, consumer.waiting = consumer.waiting, None
+        consumer.is_running = True
+        if request is not None and request.serial:
+            self.client.tell(operations.Consuming(self.number, request.serial, request.serial, request.consumer_tag))
+
+    def _fetch(self, consumer: FrontConsumer) -> None:
+        """Get one message for a consumer that is canceled as soon as it has what it has asked for."""
+        request = consumer.request
+        if not consumer.admits(0):
+            self._flushed(request.consumer_tag)
+            return
+
+        def answered(outcome: operations.Outcome) -> None:
+            if isinstance(outcome, operations.Failed):
+                self.fail(outcome.code, outcome.text)
+            elif isinstance(outcome, operations.Got):
+                deliver = operations.Deliver(
+                    self.number, request.consumer_tag, outcome.delivery, outcome.redelivered, outcome.exchange,
+                    outcome.routing_key, outcome.message,
+                )  # fmt: skip
+                self._hand_over(consumer, deliver)
+                self._fetch(consumer)
+            else:
+                self._flushed(request.consumer_tag)
+
+        self._ask(operations.Get(self.number, request.queue), answered)
 
     def _credit(self, request: operations.Credit) -> None:
         consumer = self.consumers.get(request.consumer_tag)
@@ -445,8 +476,19 @@ class FrontChannel:
         self.pump_consumer(consumer)
         if request.flush:
             self._flushing[request.consumer_tag] = request.serial
-            if consumer.is_running:
+            if consumer.waiting is not None and consumer.credit.messages is not None:
+                consumer.takes_once = True
+                self._started(consumer)
+            if consumer.takes_once:
+                self._fetch(consumer)
+            elif consumer.waiting is not None:
+                self._start(consumer)
+            elif consumer.is_running:
                 self._flush(consumer)
+        elif consumer.takes_once and consumer.admits(1):
+            consumer.takes_once = consumer.is_running = False
+            consumer.waiting = replace(consumer.request, serial=0)
+            self.client.host.later(START_AFTER, lambda: self._start(consumer))
 
     def _flush(self, consumer: FrontConsumer) -> None:
         """Find out when the upstream has sent all that the queue has. RabbitMQ answers a question ahead of deliveries
@@ -470,10 +512,14 @@ class FrontChannel:
         self.client.rouse()
 
     def _cancel(self, request: operations.Cancel) -> None:
-        if request.consumer_tag not in self.consumers:
-            self._done(request)
+        consumer = self.consumers.get(request.consumer_tag)
+        if consumer is not None and consumer.waiting is None and not consumer.takes_once:
+            self._send(request)
             return
-        self._send(request)
+        if consumer is not None:
+            self._started(consumer)
+        self.consumers.pop(request.consumer_tag, None)
+        self._done(request)
 
     def _get(self, request: Any) -> None:
         if not request.queue:
@@ -787,9 +833,7 @@ class FrontChannel:
         client.wrote(size)
         consumer.spend(size)
         self.newest = number
-        if consumer.acks and consumer.takes_once:
-            consumer.written.append(upstream)
-        elif consumer.acks:
+        if consumer.acks:
             self._settle_own(Settlement.ACCEPT, upstream)
         elif not consumer.no_ack:
             consumer.out += 1
@@ -828,6 +872,10 @@ class FrontChannel:
             self._hand_over(consumer, operation)
 
     def _got(self, outcome: operations.Got) -> None:
+        own = self._own.pop(outcome.first, None)
+        if own is not None:
+            own(outcome)
+            return
         request: Any = self.sent.pop(outcome.first, None)
         if request is None:
             return
@@ -879,8 +927,6 @@ class FrontChannel:
         consumer = self.consumers.pop(request.consumer_tag, None)
         if consumer is not None:
             self._release(consumer)
-            for number in consumer.written:
-                self._settle_own(Settlement.ACCEPT, number)
 
     def _recovered(self, request: operations.Recover, outcome: operations.Outcome) -> None:
         """All that was out is in its queue again; so is what was held here."""
@@ -927,8 +973,7 @@ class FrontChannel:
         self._void = self.newest
         self.outstanding.clear()
         for consumer in self.consumers.values():
-            consumer.is_running = False
-            consumer.written.clear()
+            consumer.is_running = consumer.takes_once
             consumer.out = 0
             self.client.held_bytes(-consumer.held_bytes)
             consumer.held.clear()
@@ -968,6 +1013,11 @@ class FrontChannel:
                 self._ask(operations.SelectConfirm(self.number), _nothing)
                 self.confirms_upstream = True
             for tag, consumer in list(self.consumers.items()):
+                if consumer.takes_once:
+                    continue
+                if consumer.waiting is not None:
+                    self._start(consumer)
+                    continue
                 self._prefetch(consumer)
                 if tag not in waits:
                     self._send(replace(consumer.request, serial=0))

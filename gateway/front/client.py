@@ -117,6 +117,9 @@ class ClientHost(Protocol):
     def soon(self, call: Callable[[], None]) -> None:
         """Call in the next turn of the event loop."""
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call after that time."""
+
     def link_for(self, client: FrontClient) -> UpstreamLink: ...
 
     def principal_of(self, user: str) -> Principal: ...

@@ -23,7 +23,7 @@ class FrontConsumer:
         "out",
         "request",
         "takes_once",
-        "written",
+        "waiting",
     )
 
     def __init__(self, request: Consume, no_ack: bool, acks: bool, limit: int, credit: bool) -> None:
@@ -37,10 +37,9 @@ class FrontConsumer:
         """Most deliveries that the client has not settled; 0: no limit."""
         self.credit = CreditBalance() if credit else None
         self.takes_once = False
-        """It is canceled as soon as it has what it has asked for."""
-        self.written: list[int] = []
-        """What the front acknowledges when that has happened, by the upstream's numbers: sooner, the upstream would
-        send more, in vain."""
+        """It has asked for what is there and no more, and is served by gets."""
+        self.waiting: Consume | None = None
+        """What is sent upstream when it is known how it is to be served."""
         self.out = 0
         """Deliveries that the client has not settled."""
         self.held: deque[Deliver] = deque()

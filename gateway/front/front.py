@@ -27,6 +27,7 @@ from gateway.front.client import FrontClient
 from gateway.front.counts import FrontCounts
 from gateway.front.links import CHANNELS_KEPT, IDLE_SECONDS, SharedLink
 from gateway.front.refusals import refused
+from gateway.front.rules import RULE_NAMES
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.link import Dial
 from gateway.runtime.clock import clock, monotonic_time, wall_time
@@ -93,6 +94,9 @@ class Front:
         self.clients: dict[int, FrontClient] = {}
         self.links: dict[str, list[SharedLink]] = {}
         """Broker -> its connections."""
+        if unknown := settings.rules.keys() - set(RULE_NAMES):
+            known = ", ".join(RULE_NAMES)
+            raise ConfigurationError(f"fronts.{name}.rules: there is no rule {min(unknown)!r}; there are {known}")
         self._brokers = brokers
         self._connector = connector
         self._users = {user.name: user for user in settings.users}
@@ -272,6 +276,10 @@ class Front:
     def soon(self, call: Callable[[], None]) -> None:
         """See :class:`~gateway.front.client.ClientHost`."""
         self.loop.call_soon(call)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """See :class:`~gateway.front.client.ClientHost`."""
+        self.loop.call_later(seconds, call)
 
     @property
     def until(self) -> float:
