@@ -376,7 +376,7 @@ class Served:
         assert version is not None  # may_be_header
         config = self._server.session_configs.get(version)
         if config is None:
-            # A version of ours that is not allowed here: answer with one that is.
+            # The version is known and not allowed here: answer with one that is.
             self.stream.close(next(iter(self._server.session_configs)).header)
             return None
         user = common_name(self.stream.certificate)

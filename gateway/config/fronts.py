@@ -40,11 +40,11 @@ class FrontSettings(Settings, frozen=True):
     users: tuple[FrontUser, ...] = ()
     """Who may log in."""
     rules: dict[str, Literal["on", "off"]] = {}
-    """Rewriting rules that count, or do not, whatever the broker's release is."""
+    """Rewriting rules to switch on or off, for every release of the broker."""
     transient_expires_seconds: Seconds = 86_400.0
     """After how long a queue that was to be transient goes when nobody uses it (rule ``transient_queue``); 0: never."""
     prefetch_max: Annotated[int, Meta(ge=1, le=65_535)] = 256
-    """Most deliveries that the broker sends ahead for one consumer, whatever its client asks."""
+    """Most deliveries that the broker sends ahead for one consumer. A client that asks for more gets this many."""
     publish_window: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
     """Most publishes of one channel without the broker's confirm; its client waits at more."""
     publish_window_bytes: Annotated[int, Meta(ge=1 << 16)] = 16 << 20
@@ -69,13 +69,13 @@ class FrontSettings(Settings, frozen=True):
 
 
 def check_front(front: FrontSettings) -> str | None:
-    """What is wrong with a front by itself: ``SETTING: why``; None: nothing."""
+    """What is wrong with the settings of a front: ``SETTING: why``; None: nothing."""
     if bool(front.broker) is bool(front.virtual_hosts):
         return "broker: give it, or virtual_hosts, and not both"
     if unknown := [name for name in front.versions if name not in VERSION_NAMES]:
         return f"versions: there is no version {unknown[0]!r}; there are {', '.join(VERSION_NAMES)}"
     if not front.users:
-        return "users: there are none, so nobody can log in"
+        return "users: the list is empty, so nobody can log in. Add [[fronts.NAME.users]]."
     names = [user.name for user in front.users]
     if len(set(names)) < len(names):
         return "users: a name is there twice"

@@ -1,8 +1,8 @@
 """The front door: AMQP clients of any version, served from an upstream broker of any version.
 
-A client speaks to a server session of its own version. What it asks is passed, mapped, emulated or refused by one
-table (:mod:`gateway.front.treatment`), rewritten by the rules for the upstream's product (:mod:`gateway.front.rules`),
-and sent on one channel of a connection to the upstream that clients with the same login share.
+A client speaks to a server session of its own version. One table says whether an operation is passed, mapped, emulated
+or refused (:mod:`gateway.front.treatment`). Rules for the upstream's product rewrite it (:mod:`gateway.front.rules`).
+Each channel of a client has one channel at the upstream, on a connection that clients with the same login share.
 
 ``target``, ``treatment``, ``rules``, ``rights``, ``refusals``, ``topology``, ``channel`` and ``client`` do no I/O;
 ``links``, ``front`` and ``fronts`` do.

@@ -87,7 +87,7 @@ class FrontChannel:
         self.unconfirmed = 0
         self.unconfirmed_bytes = 0
         self.confirms = client.rules.always_confirms
-        """The client is told of its publishes."""
+        """The client wants to hear of its publishes."""
         self.confirms_upstream = False
         self.is_transacted = False
         self.in_transaction = False
@@ -686,7 +686,7 @@ class FrontChannel:
         self.client.rouse()
 
     def _taken(self, serial: int) -> Any:
-        """A publish that has its outcome; None: there is none of that serial."""
+        """Return the publish that has its outcome now; None: that serial is not a publish."""
         request = self.sent.get(serial)
         if type(request) is not operations.Publish:
             return None

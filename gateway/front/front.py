@@ -143,7 +143,7 @@ class Front:
         return self._listener.port
 
     async def start(self, context: ssl.SSLContext | None = None) -> None:
-        """Listen. Raises ConfigurationError if the address is taken or not ours."""
+        """Listen. Raises ConfigurationError if the address is taken, or belongs to another machine."""
         self.loop = asyncio.get_running_loop()
         listener = Listener(self, context)
         try:

@@ -24,7 +24,7 @@ def checked(message: Message, user: str, is_classic: bool) -> Message:
     """The message as it may go on a connection that others use.
 
     Raises:
-        RemoteError: its user-id is not the client's, or its properties are none.
+        RemoteError: its user-id is not the client's, or its properties cannot be read.
     """
     raw = message.raw
     try:

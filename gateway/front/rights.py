@@ -1,4 +1,6 @@
-"""Which scope of a gateway user each operation needs. Scopes are those of the API (:mod:`gateway.access.scopes`).
+"""Which scope of a gateway user each operation needs.
+
+Scopes are those of the API (:mod:`gateway.access.scopes`).
 
 ==============================================  ================================================================
 operation                                       scope

@@ -1,8 +1,8 @@
 """What becomes of each operation of a client, in one table.
 
 ``passed``: the upstream is asked the same. ``mapped``: it is asked the same with other names, numbers or settings.
-``emulated``: the front does it. ``refused``: nobody can, and the client is told so with a code of the specification and
-a sentence; nothing of it was done. Which of these depends on what the upstream can do (:class:`Target`), so a pair of
+``emulated``: the front does it. ``refused``: nobody can. The client gets a code of the specification and a sentence;
+nothing of the operation was done. Which of these depends on what the upstream can do (:class:`Target`), so a pair of
 versions follows from the capabilities of the two products.
 """
 
@@ -77,7 +77,7 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
         (
             Refusal(
                 _unknown_type, 503, "unknown exchange type",
-                "the type is none of direct, fanout, topic, headers and `x-…`, which may cost the upstream connection",
+                "the type is not direct, fanout, topic, headers or `x-…`: another one may cost the upstream connection",
             ),
             Refusal(
                 lambda request, target: request.type == "x-delayed-message" and not request.passive,

@@ -314,6 +314,22 @@ def test_the_users_own_transaction(version: Version) -> None:
     assert server.say(m.TxRollbackOk()) == [Done(1, 6, 6)]
 
 
+def test_a_rollback_takes_settlements_back(version: Version) -> None:
+    """RabbitMQ has them unacknowledged again, with their old tags."""
+    server = ScriptedServer(version).open()
+    server.send(TxSelect(1), Consume(1, "q", "tag"))
+    server.say(m.TxSelectOk(), m.BasicConsumeOk("tag"))
+    deliver(server, 1, 2, 3, 4)
+    server.send(Settle(1, ACCEPT, 1, 1), Settle(1, ACCEPT, 2, 3), TxRollback(1))
+    server.say(m.TxRollbackOk())
+    methods(server)
+    server.send(Settle(1, ACCEPT, 0, 0), TxCommit(1))
+    assert methods(server)[0] == m.BasicAck(4, True)
+    server.say(m.TxCommitOk())
+    with pytest.raises(StateError, match="outstanding"):
+        server.send(Settle(1, ACCEPT, 1, 1))
+
+
 def test_modes_do_not_mix(version: Version) -> None:
     server = ScriptedServer(version).open()
     with pytest.raises(StateError, match="not transacted"):
