@@ -338,11 +338,13 @@ class Served:
         self._timer = self._held = self._lingering = None
         self._set_unfinished(0, self._unfinished_of)
         self._unread = b""
-        if self.session is not None and self.connection is not None:
-            self.connection.receive(self.session.receive_eof(now), now)
-            self.connection.depart(now)
-        self._listener.ended(self)
-        self._server.ended(self)
+        try:
+            if self.session is not None and self.connection is not None:
+                self.connection.receive(self.session.receive_eof(now), now)
+                self.connection.depart(now)
+        finally:
+            self._listener.ended(self)
+            self._server.ended(self)
 
     def data_to_send(self) -> list[bytes]:
         """Everything queued for the client."""

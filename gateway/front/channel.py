@@ -8,6 +8,7 @@ possible duplicates. So a publish is confirmed to the client when the upstream h
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -198,6 +199,7 @@ class FrontChannel:
             self.client.release_queue(name)
         if up is not None:
             up.detach()
+        self.client.rouse()  # requests of this channel may be first in the backlog
 
     def _send(self, request: operations.Request) -> int:
         """Send a request upstream and remember it until its outcome. Raises ``LocalError``."""
@@ -233,6 +235,8 @@ class FrontChannel:
         if self.closing is None or self.unconfirmed or self.over:
             return
         up = self.up
+        if up is not None and not self.client.link.is_up:
+            return  # it is lost, and this is asked again when that is dealt with
         if up is None:
             self._closed()
             return
@@ -556,21 +560,24 @@ class FrontChannel:
 
     def _settle_range(self, settlement: Settlement, numbers: list[int], entries: list[Outstanding]) -> None:
         """Settle several, in runs of the upstream's numbers without a gap that somebody holds."""
-        between = {entry.number for entry in self.outstanding.values()}
-        between.update(delivery.delivery for each in self.consumers.values() for delivery in each.held)
+        pairs = sorted(zip(numbers, entries, strict=True), key=lambda pair: pair[1].number)
+        entries = [entry for _, entry in pairs]  # what waited for its consumer may have been overtaken by others
+        low, high = entries[0].number, entries[-1].number
+        gaps = [entry.number for entry in self.outstanding.values() if low < entry.number < high]
+        for consumer in self.consumers.values():
+            gaps += [delivery.delivery for delivery in consumer.held if low < delivery.delivery < high]
+        gaps.sort()
         start = 0
         for at in range(1, len(entries) + 1):
-            one = at < len(entries) and not (
-                between and any(entries[at - 1].number < number < entries[at].number for number in between)
-            )
-            if one:
-                continue
-            run = entries[start:at]
-            self._say(operations.Settle(self.number, settlement, run[0].number, run[-1].number))
+            if at < len(entries):
+                found = bisect(gaps, entries[at - 1].number)
+                if found == len(gaps) or gaps[found] > entries[at].number:
+                    continue
+            self._say(operations.Settle(self.number, settlement, entries[start].number, entries[at - 1].number))
             start = at
         if self.is_transacted:
             self.in_transaction = True
-            self._undecided += zip(numbers, entries, strict=True)
+            self._undecided += pairs
 
     def _settle_upstream(self, settlement: Settlement, number: int, entry: Outstanding) -> None:
         self._say(operations.Settle(self.number, settlement, entry.number, entry.number))
@@ -582,7 +589,7 @@ class FrontChannel:
         """Settle what is the front's to settle; behind a commit that is under way."""
         if self.committing:
             self._later.append((settlement, number))
-        elif self.up is not None:
+        elif self.up is not None and self.client.link.is_up:
             self._say(operations.Settle(self.number, settlement, number, number))
 
     def _settled(self, entry: Outstanding) -> None:

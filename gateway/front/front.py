@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from hmac import compare_digest
 from itertools import count
@@ -175,7 +176,9 @@ class Front:
         except TimeoutError:
             for served in list(self._served):
                 served.hang_up()
-            await self._empty.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.limits.close_timeout):
+                    await self._empty.wait()
         for client in list(self.clients.values()):
             client.disconnect(clock.monotonic())
         links = [link for each in self.links.values() for link in each]

@@ -36,6 +36,8 @@ from gateway.upstreams.keeper import Dialer, Keeper
 
 IDLE_SECONDS: Final = 60.0
 """How long a connection may have no client before it is closed."""
+CLOSE_SECONDS: Final = 5.0
+"""How long the end of a connection may take."""
 CHANNELS_KEPT: Final = 64
 """Channels of a connection that are left to the clients that it has."""
 TOPOLOGY_TRIES: Final = 5
@@ -294,7 +296,7 @@ class SharedLink:
     async def close(self) -> None:
         """Close the connection."""
         self._run.cancel()
-        await asyncio.wait([self._run])
+        await asyncio.wait([self._run], timeout=CLOSE_SECONDS)
         self._down("closed")
         await self._tasks.close()
 

@@ -10,7 +10,7 @@ from gateway.classic.properties import USER_ID
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
 from gateway.fidelity.forwarding import COPIES
-from gateway.fidelity.reserved import passes_as_it_is
+from gateway.fidelity.reserved import RESERVED_OCTETS, passes_as_it_is, raw_annotations
 from gateway.front.refusals import refused
 from gateway.message import Message, RawProperties
 
@@ -28,16 +28,21 @@ def checked(message: Message, user: str, is_classic: bool) -> Message:
     """
     raw = message.raw
     try:
-        if raw is None or not is_classic or raw.octets[1:2] == b"" or raw.octets[1] & USER_ID:
-            claimed = message.properties.user_id
-            if claimed is not None and claimed not in (user, user.encode("utf-8", "surrogateescape")):
-                name = claimed.decode("utf-8", "replace") if isinstance(claimed, bytes) else claimed
-                raise refused(406, f"user_id property set to '{name}' but authenticated user was '{user}'")
+        if raw is None or not is_classic or raw.octets[1] & USER_ID:
+            _check_user(message.properties.user_id, user)
+        if raw is None or RESERVED_OCTETS in raw.octets:
+            _check_user(raw_annotations(message).get("user_id"), user)  # readers would take it for the publisher's
         if raw is not None and _may_be_endless(raw.octets):
             return message.altered(message.properties)  # encoded again, it is carried where the upstream takes it
     except FrameSyntaxError as error:
         raise refused(502, str(error)) from None
     return message
+
+
+def _check_user(claimed: str | bytes | None, user: str) -> None:
+    if claimed is not None and claimed not in (user, user.encode("utf-8", "surrogateescape")):
+        name = claimed.decode("utf-8", "replace") if isinstance(claimed, bytes) else claimed
+        raise refused(406, f"user_id property set to '{name}' but authenticated user was '{user}'")
 
 
 def copies(message: Message) -> Iterator[str]:

@@ -1,0 +1,141 @@
+"""Deliveries and their settlement through a front."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.access.scopes import principal_of
+from gateway.config import BrokerSettings, FrontUser
+from gateway.errors import GatewayError, NotFound, ResourceLocked
+from gateway.message import Message, Properties
+from gateway.operations import (
+    Consume,
+    Declared,
+    DeclareQueue,
+    Deliver,
+    Get,
+    Got,
+    Publish,
+    Qos,
+    Settle,
+    Settlement,
+    TxRollback,
+    TxSelect,
+)
+from gateway.upstreams.keeper import Dialer
+from tests.front.test_survival import Estate, Recorded, estate, seen, until
+
+__all__ = ["estate"]
+
+LIMITED = FrontUser(name="limited", password="secret", scopes=("publish:upstream/amq.default", "consume:upstream/mine"))
+
+
+async def test_a_limit_of_the_channel_is_kept_and_nothing_is_settled_by_mistake(estate: Estate) -> None:
+    """With two consumers some deliveries wait at the front, between those that are settled together."""
+    channel = await estate.channel(await estate.link())
+    await channel.request(Qos(channel.number, 2, whole_channel=True))
+    most = 0
+
+    def delivered(delivery: Deliver) -> None:
+        nonlocal most
+        most = max(most, len(channel.deliveries) - settled)
+
+    settled = 0
+    channel.on_delivery = delivered
+    for name in ("a", "b"):
+        await channel.request(DeclareQueue(channel.number, name, durable=True))
+        await channel.request(Consume(channel.number, name, name))
+    for number in range(20):
+        for name in ("a", "b"):
+            channel.send(Publish(channel.number, "", name, Message(b"%s%d" % (name.encode(), number))))
+    for so_far in range(2, 41, 2):
+        await until(lambda so_far=so_far: len(channel.deliveries) == so_far)  # type: ignore[misc]
+        newest = channel.deliveries[-1].delivery
+        settled = len(channel.deliveries)
+        channel.send(Settle(channel.number, Settlement.ACCEPT, newest - 1, newest))
+    assert most == 2
+    assert len({bytes(each.message.body) for each in channel.deliveries}) == 40
+    await channel.close()
+    for name in ("a", "b"):
+        assert not estate.broker.broker.virtual_host("/").queues[name].ready
+
+
+async def test_a_consumer_that_does_not_acknowledge_gets_all(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(Consume(channel.number, "q", "tag", no_ack=True))
+    for number in range(1_000):  # more than is sent ahead
+        channel.send(Publish(channel.number, "", "q", Message(b"%d" % number)))
+    await until(lambda: len(channel.deliveries) == 1_000)
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await channel.close()
+    assert not queue.ready
+
+
+async def test_exclusive_queues_belong_to_one_client(estate: Estate) -> None:
+    link = await estate.link()
+    one, two = await estate.channel(link), await estate.channel(await estate.link())
+    declared = await one.request(DeclareQueue(one.number, "", exclusive=True))
+    assert isinstance(declared, Declared)
+    await (await estate.channel(link)).request(DeclareQueue(2, declared.queue, passive=True))
+    with pytest.raises(ResourceLocked):
+        await two.request(Get(two.number, declared.queue))
+    await link.close()
+    three = await estate.channel(estate.links[1])
+    with pytest.raises(NotFound):
+        await three.request(DeclareQueue(three.number, declared.queue, passive=True))
+
+
+async def test_a_rollback_takes_settlements_back(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(TxSelect(channel.number))
+    plain = await estate.channel(estate.links[0])
+    plain.send(Publish(plain.number, "", "q", Message(b"m")))
+    await plain.close()
+    got = await channel.request(Get(channel.number, "q"))
+    assert isinstance(got, Got)
+    channel.send(Settle(channel.number, Settlement.ACCEPT, got.delivery, got.delivery))
+    await channel.request(TxRollback(channel.number))
+    await channel.close()
+    assert await seen(await estate.channel(estate.links[0]), "q") == [b"m"]
+
+
+async def test_users_with_scopes(estate: Estate) -> None:
+    front = estate.front
+    front._passwords["limited"] = LIMITED.password
+    front._principals["limited"] = principal_of("limited", LIMITED.scopes)
+    admin = await estate.channel(await estate.link())
+    for name in ("mine", "others"):
+        await admin.request(DeclareQueue(admin.number, name, durable=True))
+    url = f"amqp://limited:secret@127.0.0.1:{front.port}/?version=0-9-1"
+    link = await Dialer("client", BrokerSettings(url=url)).open("client")
+    estate.links.append(link)
+
+    async def refused(*requests: object) -> str:
+        channel = link.channel(Recorded)
+        await channel.open()
+        try:
+            for request in requests:
+                request.channel = channel.number  # type: ignore[attr-defined]
+                await channel.request(request)  # type: ignore[arg-type]
+        except GatewayError as error:
+            return str(error)
+        return ""
+
+    assert not await refused(Get(0, "mine"))
+    assert "needs the scope consume:upstream/others" in await refused(Get(0, "others"))
+    assert "needs the scope broker:upstream" in await refused(DeclareQueue(0, "new", durable=True))
+    assert not await refused(DeclareQueue(0, "reply", exclusive=True), Get(0, "reply"))
+    channel = await estate.channel(link)
+    channel.send(Publish(channel.number, "", "mine", Message(b"", Properties(user_id="guest"))))
+    await until(lambda: channel.closed is not None)
+    assert "user_id property set to 'guest' but authenticated user was 'limited'" in str(channel.closed)
+    assert link.ended is None
+
+
+async def test_a_wrong_password_and_a_virtual_host_that_is_not_there(estate: Estate) -> None:
+    for url in ("guest:wrong@127.0.0.1:{}/", "guest:guest@127.0.0.1:{}/nowhere"):
+        settings = BrokerSettings(url=f"amqp://{url.format(estate.front.port)}?version=0-9-1")
+        with pytest.raises(GatewayError, match=r"Login was refused|nowhere"):
+            await Dialer("client", settings).open("client")
