@@ -21,6 +21,7 @@ from gateway.operations import (
     Declared,
     DeclareExchange,
     DeclareQueue,
+    DeleteQueue,
     Deliver,
     Get,
     Got,
@@ -243,10 +244,19 @@ async def test_a_consumer_whose_queue_is_gone_is_canceled(estate: Estate) -> Non
     for name in ("stays", "goes"):
         await channel.request(DeclareQueue(channel.number, name, durable=True))
         await channel.request(Consume(channel.number, name, name))
-    for link_ in list(estate.front.links["upstream"]):
-        assert link_.is_up
-    estate.broker.broker.virtual_host("/").queues["goes"].consumers.clear()
-    del estate.broker.broker.virtual_host("/").queues["goes"]
+    (shared,) = estate.front.links["upstream"]
+    restore = shared.keeper._up
+
+    async def lose_a_queue(upstream: Link) -> None:
+        """Have the queue gone before anything is restored."""
+        url = f"amqp://guest:guest@127.0.0.1:{estate.broker.port}/?version=0-9-1"
+        direct = await Dialer("direct", BrokerSettings(url=url)).open("direct")
+        deleting = await estate.channel(direct)
+        await deleting.request(DeleteQueue(deleting.number, "goes"))
+        await direct.close()
+        await restore(upstream)
+
+    shared.keeper._up = lose_a_queue
     estate.cut()
     await until(lambda: any(isinstance(each, Cancelled) for each in channel.others))
     other = await estate.channel(link)
