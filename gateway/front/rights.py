@@ -1,6 +1,6 @@
 """Which scope of a gateway user each operation needs.
 
-Scopes are those of the API (:mod:`gateway.access.scopes`).
+Scopes are those of the API (:mod:`gateway.access.scopes`). What each operation needs:
 
 ==============================================  ================================================================
 operation                                       scope
