@@ -1,19 +1,6 @@
 """Which scope of a gateway user each operation needs.
 
-Scopes are those of the API (:mod:`gateway.access.scopes`). What each operation needs:
-
-==============================================  ================================================================
-operation                                       scope
-==============================================  ================================================================
-publish                                         ``publish`` or ``route`` of the exchange, with the routing key
-                                                and those of the headers CC and BCC
-consume, get                                    ``consume`` of the queue, or it is the client's own
-ask for a queue (passive, query)                ``consume`` of the queue or ``broker``, or it is the client's own
-declare an exclusive queue, purge or delete     none, for it is the client's own; with arguments for dead letters
-it                                              ``broker``, since they publish
-ask for an exchange or a binding                any scope on that broker
-all else that declares, binds, empties, deletes ``broker``
-==============================================  ================================================================
+Scopes are those of the API (:mod:`gateway.access.scopes`). ``docs/front-door.md`` has the table for users.
 """
 
 from __future__ import annotations
