@@ -4,6 +4,5 @@ A client speaks to a server session of its own version. One table says whether a
 or refused (:mod:`gateway.front.treatment`). Rules for the upstream's product rewrite it (:mod:`gateway.front.rules`).
 Each channel of a client has one channel at the upstream, on a connection that clients with the same login share.
 
-``target``, ``treatment``, ``rules``, ``rights``, ``refusals``, ``topology``, ``channel`` and ``client`` do no I/O;
-``links``, ``front`` and ``fronts`` do.
+``links``, ``server`` and ``fronts`` do I/O; nothing else here does.
 """

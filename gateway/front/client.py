@@ -17,6 +17,7 @@ from gateway.broker.broker import QPID_CLIENT
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.errors import RemoteError, StateError
+from gateway.front import deliveries, recovery
 from gateway.front.channel import FrontChannel
 from gateway.front.rules import Rule
 from gateway.front.target import Target
@@ -227,7 +228,7 @@ class FrontClient:
         self.now = now
         self.paused = False
         for channel in list(self.channels.values()):
-            channel.pump()
+            deliveries.pump(channel)
         self.work()
 
     def depart(self, now: float) -> None:
@@ -430,14 +431,14 @@ class FrontClient:
     def upstream_lost(self, hard: bool) -> None:
         """The upstream connection is gone."""
         for channel in list(self.channels.values()):
-            channel.lost(hard)
+            recovery.lost(channel, hard)
         if self.stopping:
             self._leave_when_safe()
 
     def upstream_restored(self) -> None:
         """There is one again, and what the client had declared is there."""
         for channel in list(self.channels.values()):
-            channel.restore()
+            recovery.restore(channel)
         self.rouse()
 
     @property

@@ -1,74 +1,80 @@
-"""Consumers of a client, and the deliveries that it has not settled."""
+"""How consumers of a client begin and end."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.broker.consumers import CreditBalance
-from gateway.operations import Consume, Deliver
+from gateway import operations
+from gateway.errors import LocalError
+from gateway.front import credit, deliveries
+from gateway.front.consumers import FrontConsumer
+from gateway.front.refusals import refused
+from gateway.front.requests import NAME_OCTETS
 
+if TYPE_CHECKING:
+    from gateway.front.channel import FrontChannel
 
-class FrontConsumer:
-    """One consumer."""
-
-    __slots__ = (
-        "acks",
-        "credit",
-        "held",
-        "held_bytes",
-        "is_running",
-        "limit",
-        "no_ack",
-        "out",
-        "request",
-        "takes_once",
-        "waiting",
-    )
-
-    def __init__(self, request: Consume, no_ack: bool, acks: bool, limit: int, credit: bool) -> None:
-        self.request = request
-        """As it was sent upstream."""
-        self.no_ack = no_ack
-        """The client does not acknowledge."""
-        self.acks = acks
-        """The front acknowledges for it, when it has written the message."""
-        self.limit = limit
-        """Most deliveries that the client has not settled; 0: no limit."""
-        self.credit = CreditBalance() if credit else None
-        self.takes_once = False
-        """It has asked for what is there and no more, and is served by gets."""
-        self.waiting: Consume | None = None
-        """What is sent upstream when it is known how it is to be served."""
-        self.out = 0
-        """Deliveries that the client has not settled."""
-        self.held: deque[Deliver] = deque()
-        """Deliveries that wait for the client. The upstream's prefetch bounds them."""
-        self.held_bytes = 0
-        self.is_running = False
-        """The upstream has said that it consumes."""
-
-    @property
-    def has_credit(self) -> bool:
-        """It is steered by credit, not by a prefetch."""
-        return self.credit is not None
-
-    def admits(self, size: int) -> bool:
-        """Whether the client may have one more of that size."""
-        if self.credit is not None:
-            return self.credit.admits(size)
-        return self.no_ack or not self.limit or self.out < self.limit
-
-    def spend(self, size: int) -> None:
-        """One more was written."""
-        if self.credit is not None:
-            self.credit.spend(size)
+TAG: Final = "amq.ctag-"
+"""How the tags begin that the front makes for consumers."""
 
 
-class Outstanding(NamedTuple):
-    """A delivery that the client has not settled."""
+def consume(channel: FrontChannel, request: Any) -> None:
+    client = channel.client
+    channel.name_queue(request)
+    if not request.consumer_tag:
+        request.consumer_tag = client.fresh_name(TAG, NAME_OCTETS)
+    elif request.consumer_tag in channel.consumers:
+        raise refused(530, f"attempt to reuse consumer tag '{request.consumer_tag}'")
+    channel.check(request)
+    sent = channel.rewritten(request)
+    acks = request.no_ack and not channel.is_transacted
+    if acks or sent.credit:
+        sent = replace(sent, no_ack=request.no_ack and not acks, credit=False)
+    consumer = FrontConsumer(sent, request.no_ack, acks, channel.prefetch, request.credit)
+    if request.credit:
+        consumer.waiting = sent
+        channel.consumers[request.consumer_tag] = consumer
+        client.host.later(credit.START_AFTER, lambda: credit.start(channel, consumer))
+        return
+    credit.set_prefetch(channel, consumer)
+    channel.consumers[request.consumer_tag] = consumer
+    try:
+        channel.send(sent)
+    except LocalError:
+        del channel.consumers[request.consumer_tag]
+        raise
 
-    number: int
-    """The upstream's."""
-    consumer: FrontConsumer | None
-    """None: it answered a Get."""
+
+def cancel(channel: FrontChannel, request: operations.Cancel) -> None:
+    consumer = channel.consumers.get(request.consumer_tag)
+    if consumer is not None and consumer.waiting is None and not consumer.takes_once:
+        channel.send(request)
+        return
+    if consumer is not None:
+        credit.started(channel, consumer)
+    channel.consumers.pop(request.consumer_tag, None)
+    channel.done(request)
+
+
+def cancelled(channel: FrontChannel, operation: operations.Cancelled) -> None:
+    consumer = channel.consumers.pop(operation.consumer_tag, None)
+    if consumer is None:
+        return
+    deliveries.release(channel, consumer)
+    channel.client.tell(operations.Cancelled(channel.number, operation.consumer_tag))
+
+
+def begun(channel: FrontChannel, request: operations.Consume, outcome: operations.Outcome) -> None:
+    consumer = channel.consumers.get(request.consumer_tag)
+    if consumer is not None:
+        consumer.is_running = True
+        if request.consumer_tag in channel.flushing:
+            credit.flush(channel, consumer)
+        channel.client.rouse()
+
+
+def gone(channel: FrontChannel, request: operations.Cancel, outcome: operations.Outcome) -> None:
+    consumer = channel.consumers.pop(request.consumer_tag, None)
+    if consumer is not None:
+        deliveries.release(channel, consumer)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from gateway.config import BrokerSettings, FrontSettings
-from gateway.front.front import Front
+from gateway.front.server import Front
 
 
 class Fronts:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gateway.config import BrokerSettings, FrontSettings, FrontUser
-from gateway.front.front import Front
+from gateway.front.server import Front
 
 T = TypeVar("T")
 ADMIN = FrontUser(name="guest", password="guest")

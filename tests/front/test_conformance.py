@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config import BrokerSettings, FrontSettings
-from gateway.front.front import Front
+from gateway.front.server import Front
 from tests.conformance.conftest import *  # noqa: F403  # its fixtures
 from tests.conformance.conftest import FarEnd
 from tests.conformance.test_consume import *  # noqa: F403

@@ -8,7 +8,7 @@ from typing import Any
 import pika
 import pytest
 
-from gateway.front.front import Front
+from gateway.front.server import Front
 from tests.front.fronts import RunningFront
 from tests.servers import serving
 from tests.servers.process import HOST

@@ -10,7 +10,7 @@ import pytest
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
 from gateway.errors import GatewayError
-from gateway.front.front import Front
+from gateway.front.server import Front
 from gateway.link import Channel, Link
 from gateway.message import Message
 from gateway.operations import (

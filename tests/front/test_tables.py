@@ -13,10 +13,10 @@ from gateway.config import BrokerSettings, FrontSettings, FrontUser, check_front
 from gateway.errors import ConfigurationError, EncodeError, LimitExceeded, RemoteError, StateError, Unsupported
 from gateway.front import rights, treatment
 from gateway.front.channel import HANDLERS
-from gateway.front.front import Front
 from gateway.front.messages import checked, copies, marked
 from gateway.front.refusals import refusal_of
 from gateway.front.rules import RULES, rules_for
+from gateway.front.server import Front
 from gateway.front.target import QPID, RABBITMQ, Target, target_of
 from gateway.front.topology import Topology
 from gateway.message import Message, Properties

@@ -1,0 +1,143 @@
+"""Publishes of a client, and what the upstream says of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import operations
+from gateway.front.messages import checked, restored
+from gateway.front.refusals import refused
+
+if TYPE_CHECKING:
+    from gateway.front.channel import FrontChannel
+
+KNOWN_EXCHANGES_MAX: Final = 1_024
+"""Of how many exchanges a channel remembers that they are there."""
+
+
+def publish(channel: FrontChannel, request: Any) -> None:
+    client = channel.client
+    channel.check(request)
+    message = request.message
+    if request.exchange not in channel.known_exchanges and request.exchange:
+        if not client.link.target.capabilities.unknown_exchange_reported:
+            find_exchange(channel, request)
+            return
+        if len(channel.known_exchanges) < KNOWN_EXCHANGES_MAX:
+            channel.known_exchanges.add(request.exchange)
+    request.message = checked(message, client.user, client.is_classic)
+    if channel.is_transacted:
+        channel.transaction[channel.say(request)] = request.serial
+        channel.in_transaction = True
+        return
+    if not channel.confirms_upstream:
+        channel.ask(operations.SelectConfirm(channel.number))
+        channel.confirms_upstream = True
+    channel.send(request)
+    channel.unconfirmed += 1
+    size = len(request.message.body)
+    channel.unconfirmed_bytes += size
+    client.counts.unconfirmed(size)
+
+
+def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:
+    """A broker that takes publishes to an exchange that is not there is asked for it first."""
+
+    def found(outcome: operations.Outcome) -> None:
+        channel.is_asking = False
+        if isinstance(outcome, operations.Failed):
+            text = f"no exchange '{request.exchange}' in vhost '{channel.client.virtual_host}'"
+            channel.refuse(request, refused(404, text))
+        else:
+            channel.known_exchanges.add(request.exchange)
+            channel.take(request)
+        channel.client.rouse()
+
+    channel.is_asking = True
+    channel.ask(operations.QueryExchange(channel.number, request.exchange), found)
+
+
+def confirmed(channel: FrontChannel, outcome: operations.Confirmed) -> None:
+    sent, confirms, client = channel.sent, channel.confirms, channel.client
+    first = last = 0
+    size = 0
+    channel.strikes = 0
+    for serial in range(outcome.first, outcome.last + 1):
+        request = sent.get(serial)
+        if type(request) is not operations.Publish:
+            continue
+        del sent[serial]
+        channel.unconfirmed -= 1
+        size += len(request.message.body)
+        if request.serial != last + 1:
+            if last and confirms:
+                client.tell(operations.Confirmed(channel.number, first, last))
+            first = request.serial
+        last = request.serial
+    if last and confirms:
+        client.tell(operations.Confirmed(channel.number, first, last))
+    channel.unconfirmed_bytes -= size
+    client.counts.unconfirmed(-size)
+    progress(channel)
+
+
+def progress(channel: FrontChannel) -> None:
+    if channel.closing is not None:
+        channel.close_when_safe()
+    channel.client.rouse()
+
+
+def taken(channel: FrontChannel, serial: int) -> Any:
+    """Return the publish that has its outcome now; None: that serial is not a publish."""
+    request = channel.sent.get(serial)
+    if type(request) is not operations.Publish:
+        return None
+    del channel.sent[serial]
+    channel.unconfirmed -= 1
+    size = len(request.message.body)
+    channel.unconfirmed_bytes -= size
+    channel.client.counts.unconfirmed(-size)
+    return request
+
+
+def returned(channel: FrontChannel, outcome: Any) -> None:
+    client = channel.client
+    request = taken(channel, outcome.first)
+    if request is None:
+        serial = channel.transaction.get(outcome.first, 0)
+        message = None if outcome.message is None else restored(outcome.message)
+        exchange, key = outcome.exchange, outcome.routing_key
+    else:
+        serial, message = request.serial, request.message
+        exchange, key = request.exchange, request.routing_key
+    returned = operations.Returned(
+        channel.number, serial, serial, outcome.code, outcome.text, exchange, key, message, final=False
+    )
+    client.tell(returned)
+    if serial and channel.confirms and request is not None:
+        client.tell(operations.Confirmed(channel.number, serial, serial))
+    progress(channel)
+
+
+def refused_upstream(channel: FrontChannel, outcome: operations.Refused) -> None:
+    for serial in range(outcome.first, outcome.last + 1):
+        request = taken(channel, serial)
+        if request is None:
+            continue
+        if channel.confirms:
+            channel.client.tell(
+                operations.Refused(channel.number, request.serial, request.serial, outcome.code, outcome.text)
+            )
+        else:
+            channel.client.counts.publish_lost(channel.client, request, outcome.text)
+    progress(channel)
+
+
+def upstream_flow(channel: FrontChannel, operation: operations.Flow) -> None:
+    channel.takes_publishes = operation.active
+    channel.client.rouse()
+
+
+def alert(channel: FrontChannel, operation: operations.Alert) -> None:
+    operation.channel = channel.number  # type: ignore[misc]  # nobody else has it
+    channel.client.tell(operation)
