@@ -69,7 +69,7 @@ from gateway.core import Gateway
 from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
-from gateway.front.fronts import Fronts
+from gateway.front.fronts import Fronts, check_fronts
 from gateway.ledger import Ledger
 from gateway.ledger.api_keys import KEYS_PURPOSE, KeyMacs
 from gateway.ledger.audit import PURPOSE
@@ -440,6 +440,7 @@ def check_configuration(config: Config) -> None:
     if taken:
         raise ConfigurationError(f"brokers.{taken[0]}: the name belongs to the embedded broker")
     configured.check(config)
+    check_fronts(config.fronts)
     Proxies(config.http.trusted_proxies)
 
 

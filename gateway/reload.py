@@ -101,6 +101,8 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Setting, or table of them -> ``live`` or ``restart``, and when it counts or why it does not. The longest that fits
 counts."""
+OF_FRONT: Final = "a front is connected to it"
+"""Why another broker of a front takes a restart."""
 TABLES: Final = ("brokers", "subscriptions", "endpoints", "bridges", "taps")
 """Those of which each entry is told by its name."""
 KINDS: Final = (OUTBOX_WORK, INTAKE_WORK, PUSH_KIND, BRIDGE_KIND, TAP_KIND)
@@ -239,6 +241,10 @@ class Reloads:
         running.check(config)
         found = list(changes(before, config))
         late = [(name, why) for name, _ in found for when, why in [rule_of(name)] if when == RESTART]
+        served = {
+            broker for front in before.fronts.values() for broker in (front.broker, *front.virtual_hosts.values())
+        }
+        late += [(name, OF_FRONT) for name, _ in found if name.removeprefix("brokers.") in served]
         if not late and asks_for_credentials(before) != asks_for_credentials(config):
             late = [("access.required", rule_of("access.required")[1])]
         if late:

@@ -5,8 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from gateway.access.scopes import principal_of
 from gateway.config import BrokerSettings, FrontSettings
+from gateway.errors import ConfigurationError
+from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
+
+
+def check_fronts(settings: Mapping[str, FrontSettings]) -> None:
+    """Check what the configuration alone cannot: names of rules, and scopes. Raises ConfigurationError."""
+    for name, front in settings.items():
+        if unknown := front.rules.keys() - set(RULE_NAMES):
+            known = ", ".join(RULE_NAMES)
+            raise ConfigurationError(f"fronts.{name}.rules: there is no rule {min(unknown)!r}; there are {known}")
+        for user in front.users:
+            try:
+                principal_of(user.name, user.scopes)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"fronts.{name}.users.{user.name}.{error}") from None
 
 
 class Fronts:

@@ -26,13 +26,13 @@ from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.client import FrontClient
 from gateway.front.counts import FrontCounts
-from gateway.front.links import CHANNELS_KEPT, IDLE_SECONDS, SharedLink
+from gateway.front.links import CHANNELS_KEPT, CLOSE_SECONDS, IDLE_SECONDS, SharedLink
 from gateway.front.refusals import refused
-from gateway.front.rules import RULE_NAMES
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.link import Dial
 from gateway.runtime.clock import clock, monotonic_time, wall_time
 from gateway.runtime.ids import ids, random_bytes
+from gateway.runtime.tasks import Tasks
 from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
 from gateway.session import ScramKeys, ServerConfig, Session, Version
 from gateway.telemetry import log
@@ -95,9 +95,6 @@ class Front:
         self.clients: dict[int, FrontClient] = {}
         self.links: dict[str, list[SharedLink]] = {}
         """Broker -> its connections."""
-        if unknown := settings.rules.keys() - set(RULE_NAMES):
-            known = ", ".join(RULE_NAMES)
-            raise ConfigurationError(f"fronts.{name}.rules: there is no rule {min(unknown)!r}; there are {known}")
         self._brokers = brokers
         self._connector = connector
         self._users = {user.name: user for user in settings.users}
@@ -111,7 +108,8 @@ class Front:
         self._listener: Listener | None = None
         self._served: set[Served] = set()
         self._look: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("front")
+        self._watching = Tasks("front broker files")
         self._empty = asyncio.Event()
         self._empty.set()
         self._stopping_since: dict[FrontClient, float] = {}
@@ -185,8 +183,8 @@ class Front:
         self.links.clear()
         for link in links:
             await link.close()
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._watching.close()
+        await self._tasks.close(CLOSE_SECONDS)
         await listener.wait_closed()
 
     # ------------------------------------------------------------------------------------------- logins
@@ -341,6 +339,7 @@ class Front:
             settings = self._brokers[broker]
             settings = msgspec.structs.replace(settings, message_max=max(settings.message_max, self.limits.message_max))
             dialer = self._dialers[broker] = Dialer(broker, settings, self._connector)
+            self._watching.start(dialer.watch_files(), f"files of {broker}")
         return dialer
 
     # ------------------------------------------------------------------------------------------ looking after
@@ -367,9 +366,7 @@ class Front:
             for link in list(links):
                 if not link.clients and now - link.empty_since > IDLE_SECONDS:
                     links.remove(link)
-                    task = self.loop.create_task(link.close(), name="idle front link")
-                    self._closing.add(task)
-                    task.add_done_callback(self._closing.discard)
+                    self._tasks.start(link.close(), "idle front link")
         self._look = self.loop.call_later(LOOK_EVERY, self._look_after)
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from gateway import operations
 from gateway.access.scopes import principal_of
-from gateway.config import BrokerSettings, FrontSettings, FrontUser, check_front
+from gateway.config import FrontSettings, FrontUser, check_front
 from gateway.errors import ConfigurationError, EncodeError, LimitExceeded, RemoteError, StateError, Unsupported
 from gateway.front import rights, treatment
 from gateway.front.channel import HANDLERS
+from gateway.front.fronts import check_fronts
 from gateway.front.messages import checked, copies, marked
 from gateway.front.refusals import refusal_of
 from gateway.front.rules import RULES, rules_for
-from gateway.front.server import Front
 from gateway.front.target import QPID, RABBITMQ, Target, target_of
 from gateway.front.topology import Topology
 from gateway.message import Message, Properties
@@ -233,7 +233,10 @@ def test_settings_that_are_wrong(settings: dict[str, Any], wrong: str) -> None:
     assert str(check_front(FrontSettings(**right | settings))).startswith(wrong)
 
 
-async def test_an_unknown_rule_is_told() -> None:
+def test_unknown_rules_and_scopes_are_told() -> None:
     settings = FrontSettings(broker="b", users=(ADMIN,), rules={"transient": "on"})
     with pytest.raises(ConfigurationError, match="there is no rule 'transient'; there are transient_queue"):
-        Front("legacy", settings, {"b": BrokerSettings(url="amqp://b")})
+        check_fronts({"legacy": settings})
+    settings = FrontSettings(broker="b", users=(FrontUser(name="a", password="b", scopes=("read",)),))
+    with pytest.raises(ConfigurationError, match=r"fronts\.legacy\.users\.a\.scopes: 'read' is none of publish:"):
+        check_fronts({"legacy": settings})
