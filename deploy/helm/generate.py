@@ -197,6 +197,7 @@ NOT_IN_CONFIG: dict[str, tuple[str, ...]] = {
     "ApiKeySettings": ("key",),
     "EndpointAuth": ("secret",),
     "EndpointTls": ("key",),
+    "FrontUser": ("password",),
 }
 """Struct -> settings that are the chart's, or that belong into a Secret."""
 NO_PASSWORD = "^amqps?://([^:@/]*@)?[^@/]+(/.*)?$"  # noqa: S105  # a pattern
