@@ -1,6 +1,6 @@
 """Which scope of a gateway user each operation needs.
 
-Scopes are those of the API (:mod:`gateway.access.scopes`). ``docs/front-door.md`` has the table for users.
+Scopes are those of the API (:mod:`gateway.access.scopes`). ``docs/reference/front-door.md`` has the table for users.
 """
 
 from __future__ import annotations
