@@ -22,12 +22,14 @@ from typing import Any, Final
 from gateway.app import App, running
 from gateway.config import load
 from gateway.errors import GatewayError
+from gateway.ledger.states import EventKind
 from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger
 from tests.simulation.callers import Caller
 from tests.simulation.far import FarBroker
 from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
+from tests.simulation.model import impossible
 from tests.simulation.network import Cut, Network
 from tests.simulation.receivers import Receiver
 from tests.simulation.seams import ENTERED, Killed, Seams
@@ -731,6 +733,7 @@ class Simulation:
         self.result.counts["duplicated"] = verdict.duplicated
         self.result.problems += verdict.problems
         self._judge_order()
+        self._judge_events()
         for left in self._rows():
             self.problem(f"in doubt after recovery: {left}")
         if not self.result.counts["publish"]:
@@ -757,6 +760,17 @@ class Simulation:
                     and first[id] < done.get(earlier, float("inf"))
                 ):
                     self.problem(f"{id} was handed out before {earlier}, published before it with its key, was done")
+
+    def _judge_events(self) -> None:
+        """Every event of the ledger follows one that it may follow."""
+        connection = sqlite3.connect(self.folder / "ledger.db")
+        events: dict[bytes, list[EventKind]] = {}
+        for message_id, kind in connection.execute("SELECT message_id, kind FROM events ORDER BY shard, sequence"):
+            events.setdefault(message_id, []).append(EventKind(kind))
+        connection.close()
+        for message_id, kinds in events.items():
+            for before, after in impossible(kinds):
+                self.problem(f"impossible events of {message_id.hex()}: {after} after {before}")
 
     def _judge_failures(self, node: Node) -> None:
         for context in node.failures:
