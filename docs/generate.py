@@ -1019,14 +1019,26 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
 """Name of the block -> what makes it."""
 
 
+EXAMPLE = re.compile(r"<!-- example: (?P<file>\S+) -->\n(?:\n```.*?\n```\n)?", re.DOTALL)
+LANGUAGES = {".sh": "sh", ".py": "python", ".mjs": "js", ".go": "go", ".java": "java", ".php": "php"}
+"""Suffix of an example -> language of its block."""
+
+
+def example(match: re.Match[str]) -> str:
+    """A program of ``docs/examples``, as a block of a page."""
+    path = DOCS / "examples" / match["file"]
+    text = path.read_text(encoding="utf-8").rstrip()
+    return f"<!-- example: {match['file']} -->\n\n```{LANGUAGES[path.suffix]}\n{text}\n```\n"
+
+
 def render(text: str) -> str:
-    """A page with all its generated blocks made anew."""
+    """Return a page with its generated tables and its examples as they would be written now."""
 
     def block(match: re.Match[str]) -> str:
         body = "\n".join(TABLES[match["name"]]()).strip()
         return f"{match[1]}\n{body}\n\n{match[3]}"
 
-    return BLOCK.sub(block, text)
+    return EXAMPLE.sub(example, BLOCK.sub(block, text))
 
 
 def main() -> int:
