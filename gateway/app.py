@@ -502,7 +502,7 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
 def _outbound(
     config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int], budgets: Budgets
 ) -> tuple[OutboundRules, GuardedTransport]:
-    """The transport for requests to URLs that others set; and its rules, to which ports of ours may be added."""
+    """The transport for requests to URLs that others set; and its rules, to which the gateway's own ports may be added."""
     settings = config.outbound
     rules = OutboundRules(settings.allow, ports=settings.ports, plain=settings.plain)
     for listener in listeners:
@@ -617,7 +617,7 @@ async def _peers(config: Config, ledger: Ledger, metrics: Metrics, data: Path) -
 
 
 def _listen(host: str, port: int, name: str) -> socket.socket:
-    """A bound socket, which nobody can connect to yet: the port is ours, and known, before there is anything behind
+    """A bound socket, which nobody can connect to yet: the port is reserved, and known, before there is anything behind
     it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -669,7 +669,7 @@ class _Server(uvicorn.Server):
         self._told.set()
 
     async def main_loop(self) -> None:
-        """Until the end: a tick each second, on which uvicorn writes the date anew."""
+        """Until the end: a tick each second, on which uvicorn updates the date."""
         ticks = 0
         while not await self.on_tick(ticks):
             with contextlib.suppress(TimeoutError):

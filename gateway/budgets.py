@@ -238,7 +238,7 @@ class Holdings:
             share: the part of the total that one client may hold, more than 0, at most 1.
             reserve: the part of the total that only clients with ``admin`` may use, from 0, less than 1.
             shares: client -> its part, where it has one of its own.
-            one: what any client that holds nothing may take, whatever its part, and whatever is reserved.
+            one: what any client that holds nothing may take, in spite of its part and of reservations.
         """
         self.total = total
         self.share = max(one, int(total * share)) if self.resource.is_split else total
@@ -381,7 +381,7 @@ class Holdings:
         return self._sum if self.measure is None else sum(self.measure().values())
 
     def has_room(self, client: ShareHolder) -> bool:
-        """Whether there is more of it for such a client, whatever the client's share."""
+        """Whether there is more of it for such a client, without regard to its share."""
         return self._sum < self._bound(client)
 
     def count_refusal(self, reached: str) -> None:
@@ -416,7 +416,7 @@ class Budgets:
     """The holdings of all resources."""
 
     def __init__(self, bounds: BudgetBounds | None = None, most: Mapping[str, int] | None = None) -> None:
-        """``most``: resource -> more of it there cannot be, whatever the bounds say."""
+        """``most``: resource -> the most that can exist, above all bounds."""
         self._most = most or {}
         self._holdings = {row.name: Holdings(row) for row in RESOURCES.values()}
         self.configure(bounds or BudgetBounds())

@@ -140,7 +140,7 @@ def read_headers(path: str) -> list[tuple[bytes, bytes]]:
     """What every request to the collector has: the form of its body, and the lines ``NAME: VALUE`` of a file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a line is none. What is in it is never part of the text.
+        ConfigurationError: the file cannot be read, or a line is malformed. What is in it is never part of the text.
     """
     found = [(b"content-type", b"application/json")]
     if not path:

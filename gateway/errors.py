@@ -273,7 +273,7 @@ class LoginCut(BrokerUnavailable):
 
 
 class CertificateRefused(BrokerUnavailable):
-    """The broker's certificate does not verify, or ours does not please it: waiting will not help."""
+    """The broker's certificate does not verify, or the peer refuses the gateway's: waiting will not help."""
 
     code = "certificate_refused"
 
@@ -457,7 +457,7 @@ class OutboundFailed(GatewayError):
     code = "outbound_failed"
     retryable = True
     public: OutboundFailed | None = None
-    """What callers are told instead, where the text says how the operator's network resolves a name."""
+    """Text for callers instead, where the text says how the operator's network resolves a name."""
 
     def __init__(self, text: str, *, sent: bool = False, status: int = 0) -> None:
         super().__init__(text)
@@ -492,7 +492,7 @@ class ConnectFailed(OutboundFailed):
 
 
 class TlsFailed(OutboundFailed):
-    """The far end's certificate does not verify, ours does not please it, or it speaks no TLS."""
+    """The far end's certificate does not verify, the peer refuses the gateway's, or it speaks no TLS."""
 
     code = "tls_failed"
 
@@ -662,7 +662,7 @@ class ConfigurationError(GatewayError):
 
 
 def error_of(code: str, text: str) -> GatewayError:
-    """The error that was told, or recorded, by its code and text; :class:`GatewayError` itself for an unknown code."""
+    """The reported or recorded error, by its code and text; :class:`GatewayError` itself for an unknown code."""
     for kind in _tree(GatewayError):
         if kind.code == code:
             error = kind.__new__(kind)

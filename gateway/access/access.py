@@ -38,7 +38,7 @@ class Access:
         if config.access.tokens.issuer and transport is not None:
             self.tokens = IssuedTokens(config.access.tokens, transport)
         self.trail = Trail(ledger) if self.required else None
-        """The audit log; None: it is a development gateway, where nobody is told from anybody."""
+        """The audit log; None: it is a development gateway, which does not identify callers."""
 
     def reconfigure(
         self, config: Config, transport: GuardedTransport, guard: GuardedTransport

@@ -2,7 +2,7 @@
 
 A key is ``amqpgw_ENV_RANDOM_CHECK``: a prefix by which scanners for leaked secrets find it, the environment that it is
 for, 32 random digits of base 62 (190 bits), and CRC-32 over all of that in six digits. So a typing error, or a string
-that only looks like a key, is told from a key without asking anybody. The ledger has the SHA-256 of the whole: a random
+that only looks like a key, is rejected without a lookup. The ledger has the SHA-256 of the whole: a random
 key needs no slow hash.
 
 Every process keeps the live keys of the ledger in memory, and asks each :data:`REFRESH` seconds whether they have
@@ -49,7 +49,7 @@ KEY_MAX: Final = 512
 REFRESH: Final = 5.0
 """How often the ledger is asked for changes, in seconds."""
 USED_EVERY: Final = 60.0
-"""How often it is told which keys were used, in seconds."""
+"""How often the use of keys is reported, in seconds."""
 OVERLAP: Final = 86_400
 """How long a key that was replaced goes on, in seconds, unless the request says otherwise."""
 SEAL_ENTRY: Final = {"action": "keys.seal", "actor": "gateway", "object": "keys", "result": "done"}
@@ -81,7 +81,7 @@ def checksum(text: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether it is shaped like a key of ours, checksum included."""
+    """Whether it is shaped like a key of the gateway, checksum included."""
     head, _, check = text.rpartition("_")
     prefix, _, rest = head.partition("_")
     environment, _, random = rest.partition("_")

@@ -17,7 +17,7 @@ CALLERS_MAX: Final = 10_000
 POLICY: Final = "caller"
 """Name of the policy in the headers, where clients are counted."""
 NETWORK: Final = 64
-"""Of an address of IPv6 so many bits are counted: whoever has one has all the rest of them, too."""
+"""Number of bits of an IPv6 address that count: the owner of one address has all the rest of them, too."""
 
 
 def address_of(host: str) -> str:

@@ -111,7 +111,7 @@ class Principal:
         return found
 
     def holds(self, kinds: Collection[str]) -> bool:
-        """Whether the principal holds a scope of one of these kinds, on whatever object."""
+        """Whether the principal holds a scope of one of these kinds, on any object."""
         return self.admin or any(grant.kind in kinds for grant in self.grants)
 
     def sees(self, broker: str) -> bool:

@@ -2,8 +2,7 @@
 
 A token counts if its signature is that of a key of the issuer's set (RFC 7517) under an algorithm that both the
 settings and the key allow, and if ``iss``, ``aud``, ``exp``, ``nbf`` and ``typ`` are right. The set is read through the
-guarded transport and kept for :data:`FRESH` seconds. A key that is not in it makes us look again, at most once in
-:data:`AGAIN` seconds, whoever asks how often: so nobody makes us call the issuer by making names of keys up. While the
+guarded transport and kept for :data:`FRESH` seconds. A key that is not in it makes us look again, at most once in :data:`AGAIN` seconds. So nobody can make the gateway call the issuer with invented key ids. While the
 issuer does not answer, the keys that are known go on for :data:`STALE` seconds.
 """
 
@@ -245,7 +244,7 @@ class IssuedTokens:
 
 
 def refusal_of(key: Mapping[str, Any]) -> str:
-    """Return why no token is checked with a key of a set, whatever its algorithm; empty if one may be."""
+    """Return why no token is checked with a key of a set, by any algorithm; empty if one may be."""
     if key.get("kty") == "oct":
         return "it is a shared secret, in a set that everybody may read"
     if "d" in key:
@@ -261,7 +260,7 @@ def refusal_of(key: Mapping[str, Any]) -> str:
 
 
 def _bits(text: Any) -> int | None:
-    """Return how many bits a number has (Base64urlUInt of RFC 7518); None if it is none."""
+    """Return how many bits a number has (Base64urlUInt of RFC 7518); None if it is not a number."""
     try:
         return int.from_bytes(jwt.utils.base64url_decode(text)).bit_length()
     except (ValueError, TypeError, AttributeError):

@@ -32,7 +32,7 @@ REFUSALS_MAX: Final = 500
 """Rows a minute of all of them."""
 MINUTE: Final = 60.0
 ADDRESSES_MAX: Final = 1_000
-"""Of how many addresses and reasons the refusals of a minute are told apart; the rest are one."""
+"""Of how many addresses and reasons the refusals of a minute are distinguished; the rest count as one."""
 QUEUE_MAX: Final = 1_000
 """Most rows that wait to be written; more are only counted."""
 FLUSH: Final = 1.0

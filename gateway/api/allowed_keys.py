@@ -32,7 +32,7 @@ def refuse_foreign_keys(
 
     Args:
         json: The messages are JSON, so that a problem may point into them.
-        alone: There is one message, whose problem is the answer. The problems of several are told among their results,
+        alone: There is one message, whose problem is the answer. The problems of several are among their results,
             so the audit log hears of them here.
     """
     keys = call.principal.routing_keys(call.names["broker"], call.names["exchange"])

@@ -1,7 +1,6 @@
 """The ASGI application: from a request to its handler, and from errors to problems.
 
-Every request passes here: bounds on what is under way, who calls, which route, what it may, the handler, and whatever
-went wrong as a problem. It is Starlette's request and response machinery under a router of our own, since names are
+Every request passes here: bounds on what is under way, who calls, which route, what it may, the handler, and each error as a problem. It is Starlette's request and response machinery under a router of our own, since names are
 routed before they are decoded.
 """
 
@@ -76,7 +75,7 @@ from gateway.webhooks.supervisor import Pushes
 RATED: Final = "gateway.rated"
 """Key of the ASGI scope: what the answer says of the caller's rate."""
 SIGNED: Final = "gateway.caller_of_token"
-"""Key of the ASGI scope: the caller, where that was told by a token."""
+"""Key of the ASGI scope: the caller, where a token names it."""
 STRANGER: Final = "gateway.stranger"
 """Key of the ASGI scope: the request is counted as that of somebody whom we do not know."""
 COUNTED: Final = "gateway.counted"

@@ -104,11 +104,11 @@ class Doorkeeper:
         self._sites = Sites(http)
 
     async def caller(self, headers: Mapping[bytes, bytes], certificate: Collection[str] = ()) -> Principal:
-        """The caller, by whatever credential the request has. Raises as :meth:`check_token` and :meth:`identify`."""
+        """The caller, by any credential of the request. Raises as :meth:`check_token` and :meth:`identify`."""
         return await self.check_token(headers) or self.identify(headers, certificate)
 
     async def check_token(self, headers: Mapping[bytes, bytes]) -> Principal | None:
-        """The caller, where the credential is a token; None: it is none, or none are taken.
+        """The caller, where the credential is a token; None: it is not a token, or the gateway takes no tokens.
 
         Raises:
             ApiProblem: unauthorized (a token that does not count).
@@ -157,7 +157,7 @@ class Doorkeeper:
 
     def reader(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Whose key is the password of HTTP Basic (RFC 7617), which a browser asks its user for; a visitor where there
-        is none, or none that counts. It opens documents only: what a browser sends by itself must not do anything."""
+        is none, or an invalid one. It opens documents only: a request that a browser sends on its own must not do anything."""
         scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
         try:
             text = b64decode(value.strip(), validate=True) if scheme.lower() == b"basic" else b""

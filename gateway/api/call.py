@@ -191,7 +191,7 @@ class Call:
         self.takes.append(resource)
 
     def hold(self, octets: int) -> None:
-        """Hold so many bytes from now on, until the request is over. Raises BudgetExceeded, Overloaded."""
+        """Hold this many bytes from now on, until the request is over. Raises BudgetExceeded, Overloaded."""
         more = octets - self.holds
         if more > 0:
             self.gateway.budgets["bytes"].take(self.client, more)

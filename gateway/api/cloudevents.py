@@ -6,7 +6,7 @@ binding: the mode that the event came in is the mode that it goes out in.
 * **binary**: ``ce-NAME`` becomes the AMQP header ``cloudEvents_NAME`` (a string), the Content-Type becomes
   ``content_type``, a Content-Encoding ``content_encoding``, the body stays as it is.
 * **structured**: the body stays as it is, ``content_type`` is ``application/cloudevents+json``.
-* **batch**: each event of the array is a structured event by itself, octet for octet.
+* **batch**: each event of the array is a separate structured event, byte for byte.
 
 Properties and headers in ``Amqp-*`` headers are those of the message, as beside a raw body; of each message of a batch.
 """

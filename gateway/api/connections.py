@@ -49,7 +49,7 @@ class ConnectionSlot:
     address: str = ""
     """Of which it counts as one; empty: of none."""
     is_fixed: bool = False
-    """It stays that client's, whoever its callers are: it is a proxy's."""
+    """It stays that client's for all callers, because it belongs to a proxy."""
     is_gone: bool = False
 
     def known(self, client: ShareHolder) -> None:

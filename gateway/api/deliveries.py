@@ -1,6 +1,6 @@
 """``/v1/deliveries``: what the ledger owes to subscriptions, and the dead that it keeps.
 
-What is done to many at once is said by a filter; ``dry_run`` says first how many there are, and shows ten.
+A filter selects many deliveries at once; ``dry_run`` says first how many there are, and shows ten.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ COUNT_MAX: Final = 1_000_000
 
 
 class DeliveryRow(Output, omit_defaults=False):
-    """A message that is owed to a subscription."""
+    """A message that is pending for a subscription."""
 
     id: str
     message_id: str

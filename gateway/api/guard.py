@@ -10,7 +10,7 @@ Who sends a request octet by octet costs as much for each as others for a whole 
 small its connection is read from once a second.
 
 Saved are the timers of idle connections: one runs for as long as the connection lasts, looks when the last answer was,
-and is not set anew with each request. Answers are those of :mod:`gateway.api.cycle`.
+and is not set again with each request. Answers are those of :mod:`gateway.api.cycle`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gateway.runtime.clock import clock
 HEAD_MAX: Final = 16_384
 """Most octets of request line and headers."""
 CERTIFICATE: Final = "gateway.certificate"
-"""Key of the ASGI scope: the names in the caller's certificate, which an authority of ours has signed."""
+"""Key of the ASGI scope: the names in the caller's certificate, which a trusted authority has signed."""
 PARSED_MAX: Final = 8_192
 """Bytes of a connection that are parsed at a time. Requests cost more memory parsed than unparsed, so the next bytes
 are parsed when the requests before them have begun."""
@@ -98,7 +98,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _wrong: HeadRefusal | None = None
     """Why the head that came last is refused, besides what the parser says."""
     _refusal: HeadRefusal | None = None
-    """What is said behind the answers that are due."""
+    """What is sent behind the answers that are due."""
     _small = 0
     _unparsed = memoryview(b"")
     _pause: asyncio.TimerHandle | None = None
@@ -197,7 +197,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((self.cycle, self.app))
 
     def _should_upgrade(self) -> bool:
-        """There is no other protocol here, whatever is installed."""
+        """There is no other protocol here, even if a package for one is installed."""
         return False
 
     def on_message_complete(self) -> None:
@@ -376,7 +376,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:
     """The names in a certificate, as ``ssl`` decodes it: ``URI:…``, ``DNS:…``, ``email:…``, ``CN:…``. Where there are
-    alternative names, the common name still counts: it is asked for by its own prefix."""
+    alternative names, the common name still counts: its own prefix asks for it."""
     found = {f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())}
     found |= {f"CN:{value}" for part in certificate.get("subject", ()) for name, value in part if name == "commonName"}
     return frozenset(found)

@@ -46,8 +46,7 @@ SINGLE: Final[Mapping[bytes, HeadRefusal]] = {
         "Sec-Fetch-Site": "one site",
     }.items()
 }
-"""Header -> what is said where it is there twice. Whoever takes the other one than the gateway would read another
-request."""
+"""Header -> detail of the problem where it occurs twice. A proxy that takes the other one would read another request than the gateway."""
 
 
 def refusal_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> HeadRefusal | None:

@@ -82,7 +82,7 @@ class MessageTimeline(MessageSummary, omit_defaults=False):
     body_kept: bool
     """The ledger has the body, so that it can be replayed."""
     dead_letter: DeadLetter | None
-    """Why it is a dead letter, and where it came from; ``null``: it is none."""
+    """Why it is a dead letter, and where it came from; ``null``: it is not one."""
     story: list[str]
     """What happened, a sentence for each event."""
     waits: list[Waiting]
@@ -132,7 +132,7 @@ class FeedLine(FeedEvent, omit_defaults=False):
 
 
 class StatisticsQuery(PageQuery):
-    """Paging, filters, and what counts are told apart by."""
+    """Paging, filters, and the names by which counts are grouped."""
 
     cursor: Annotated[str, Meta(max_length=4_000, description="From the link `rel=next` of the page before.")] = ""
     by: Annotated[
@@ -152,7 +152,7 @@ class StatisticsQuery(PageQuery):
 
 
 class HourCount(Output, omit_defaults=False):
-    """A count of an hour. What was not told apart is empty."""
+    """A count of an hour. Names by which the counts are not grouped are empty."""
 
     hour: str
     """When the hour began, RFC 3339, UTC."""

@@ -1,7 +1,7 @@
 """What JSON may hold, looked at before it is decoded: an octet of it can become dozens in memory.
 
 Counted are brackets that open, and commas, which together are at least as many as there are values. Short bodies are
-not looked at, for they cannot hold too many; of longer ones strings are told from the rest only if they matter.
+not looked at, for they cannot hold too many; in longer ones strings are separated from the rest only if they matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.api.problems import ApiProblem
 PER_MESSAGE: Final = 64
 """How many brackets that open and commas there may be for each message of the largest batch."""
 MESSAGES_LEAST: Final = 10_000
-"""As many messages the largest batch has at least, where that is reckoned: one message may have long tables."""
+"""The largest batch has at least this number of messages, where that is reckoned: one message may have long tables."""
 FREE: Final = PER_MESSAGE * MESSAGES_LEAST * 3 // 2
 """So many octets of messages cannot hold too much: ``[],`` is three octets, of which two count, and nothing has more.
 Who decodes many bodies compares with it before the call."""
@@ -23,7 +23,7 @@ PLAIN: Final = 65_536
 """How many there may be in a body without messages."""
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STEP: Final = re.compile(rb'(?:[^"\[{,]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:[\[{,]|\Z)', re.DOTALL)
-"""Up to what is counted, or to the end. It fails nowhere, and goes back nowhere, whatever the octets are."""
+"""Up to what is counted, or to the end. It never fails and never goes back, for any bytes."""
 _STRIDE: Final = 10_000
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(octet for octet in range(256) if octet not in b"[]{}")

@@ -38,7 +38,7 @@ def moment_of(given: datetime | float | str) -> int:
     """A time as a message names it, in microseconds since 1970.
 
     Raises:
-        ValueProblem: it is none, before 1970, or more than a year ahead.
+        ValueProblem: it is no time, before 1970, or more than a year ahead.
     """
     if isinstance(given, str):
         try:
@@ -60,7 +60,7 @@ def due_at(not_before: datetime | float | str | None, delay_seconds: float | Non
     """Return the time that one of the two names, in microseconds since 1970.
 
     Raises:
-        ValueProblem: both are there, or it is none, or more than a year ahead.
+        ValueProblem: both are there, or it is no time, or more than a year ahead.
     """
     if delay_seconds is None:
         assert not_before is not None

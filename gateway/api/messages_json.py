@@ -59,7 +59,7 @@ def outgoing(item: PublishMessage, annotated: bool = True) -> Publication:
 
     Raises:
         ApiProblem: invalid_header for the reserved header.
-        ValueProblem: a value that is none, with its place in ``item``.
+        ValueProblem: a malformed value, with its place in ``item``.
     """
     body, is_json = body_of(item.payload, item.payload_encoding)
     if isinstance(item.logged, UnsetType):

@@ -1,6 +1,6 @@
 """The operations port: ``/startupz``, ``/livez``, ``/readyz``, ``/metrics``. Never on the public port.
 
-It is open before anything else, so that whoever watches the process can tell one that starts from one that hangs.
+It is open before anything else, so that the supervisor of the process can tell one that starts from one that hangs.
 """
 
 from __future__ import annotations

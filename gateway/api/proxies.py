@@ -137,7 +137,7 @@ def _of_node(text: str) -> str | None:
 
 
 def _address(text: str) -> str | None:
-    """An address as it is counted and logged; None: it is none."""
+    """An address as it is counted and logged; None: it is not an address."""
     if "%" in text:
         return None
     try:

@@ -48,7 +48,7 @@ from gateway.notation.values import ValueProblem
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(PublishRequest).decode
 RESULT: Final = 200
-"""About so many bytes a result has."""
+"""Approximate size of a result, in bytes."""
 _FORM: Final = "application/x-www-form-urlencoded"
 
 

@@ -23,7 +23,7 @@ from gateway.notation.messages import received
 SLICE: Final = 196_608
 """Bytes of a body that become JSON at a time: a multiple of three, for base64."""
 GATHERED: Final = 65_536
-"""Small messages are sent together until they have so many bytes."""
+"""Small messages are sent together up to this number of bytes."""
 MANY: Final = 100
 """Messages of a pull whose answer is written at once, at most."""
 _STUB: Final = b'"payload":""'

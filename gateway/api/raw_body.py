@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.api.call import Call
 
 HEADERS: Final = ("Amqp-Routing-Key", "Amqp-Mandatory", "Amqp-Headers", *TEXTS, *INTEGERS)
-"""Request headers that make a body raw, whatever its Content-Type."""
+"""Request headers that make a body raw, with any Content-Type."""
 _NAMES: Final = frozenset(name.lower().encode() for name in HEADERS)
 _HEADER_OF: Final[Mapping[str, str]] = {
     **{name: header for header, name in TEXTS.items()},

@@ -1,4 +1,4 @@
-"""``/v1/admin:reload``: have the configuration file of this process count anew. See :mod:`gateway.reload`."""
+"""``/v1/admin:reload``: have this process read its configuration file again. See :mod:`gateway.reload`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reload:
 
 
 class Reloader(Protocol):
-    """Whoever can do it."""
+    """The object that does it."""
 
     async def reload(self, *, dry_run: bool = False) -> Reload:
         """Read the configuration again. Raises as :meth:`gateway.reload.Reloads.reload`."""
@@ -88,7 +88,7 @@ class ReloadResult(Output):
     brokers: list[ReloadBroker]
     """Those that are new or have other settings. With `dry_run`: as they were when it was tried."""
     complete: bool
-    """Whoever works with what has changed has begun anew; false: that goes on by itself."""
+    """All work that depends on the changes has started over; false: it is still under way."""
 
 
 async def reload_configuration(call: Call) -> Response:

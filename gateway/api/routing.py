@@ -149,7 +149,7 @@ class Router:
         """The route and the decoded names of the path.
 
         Raises:
-            ApiProblem: route_not_found, method_not_allowed, invalid_parameter (a name that is none).
+            ApiProblem: route_not_found, method_not_allowed, invalid_parameter (a malformed name).
         """
         found = self._found.get((method, raw_path))
         if found is None:

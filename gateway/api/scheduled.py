@@ -112,7 +112,7 @@ def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
 
 
 def _ended(timeline: Timeline) -> tuple[MessageState, str, str | None]:
-    """The outcome of the publish, whatever consumers did since; why, where it was not delivered; and the time that was
+    """The outcome of the publish, before anything that consumers did; why, where it was not delivered; and the time that was
     asked for."""
     state, reason, not_before = MessageState.SCHEDULED, "", None
     for event in timeline.events:

@@ -69,7 +69,7 @@ class PublishMessage(Input):
     """Publish it then, and not now: RFC 3339 with an offset, or seconds since 1970; at most a year ahead. Answered with
     202."""
     delay_seconds: Delay | None = None
-    """Publish it so many seconds from now, in place of ``not_before``. Answered with 202."""
+    """Publish it this many seconds from now, in place of ``not_before``. Answered with 202."""
     key: Annotated[str, Meta(min_length=1, max_length=KEY_MAX, pattern="^[ -~]*$")] | UnsetType = UNSET
     """An idempotency key of its own, for the lines of a stream and the messages of a batch: however often it is sent
     under this key, it is published once. Printable ASCII."""
@@ -82,7 +82,7 @@ class PublishRequest(PublishMessage):
 
 
 class RawBatch(Input):
-    """A batch of which at least one message has the wrong shape: each is looked at by itself."""
+    """A batch of which at least one message has the wrong shape: each is checked alone."""
 
     messages: list[msgspec.Raw]
 
@@ -299,7 +299,7 @@ class ReleaseRequest(Input):
 
     ack_ids: AckIds
     delay_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 0
-    """Not before so many seconds from now, a week at most. Needs ``lease = "ledger"``."""
+    """Not before this many seconds from now, a week at most. Needs ``lease = "ledger"``."""
 
 
 class ModifyAckDeadlineRequest(Input):
@@ -317,7 +317,7 @@ class RejectRequest(Input):
 
     ack_ids: AckIds
     reason: Annotated[str, Meta(max_length=500)] = ""
-    """For the timeline, and for whoever finds the message at the dead-letter place: it is in the reserved header there,
+    """For the timeline, and for readers of the dead-letter destination: it is in the reserved header there,
     its first 200 characters."""
     discard: bool = False
     """Drop the messages instead: they are gone, and recorded as ``discarded``."""
@@ -342,11 +342,11 @@ class AckResults(Output, omit_defaults=False):
 
 
 class Bridge(Output, omit_defaults=False):
-    """A bridge and how things stand. Its counts begin anew with each start of the gateway."""
+    """A bridge and how things stand. Its counts begin at zero with each start of the gateway."""
 
     name: str
     state: Literal["starting", "running", "paused", "draining", "error", "stopped"]
-    """In ``error`` it goes on by itself when what stands in its way is gone."""
+    """In ``error`` it goes on when the obstacle is gone."""
     reason: str
     """What stands in its way, or why it has stopped."""
     since: str
@@ -389,11 +389,11 @@ class Bridge(Output, omit_defaults=False):
 
 
 class Tap(Output, omit_defaults=False):
-    """A tap and how things stand. Its counts begin anew with each start of the gateway."""
+    """A tap and how things stand. Its counts begin at zero with each start of the gateway."""
 
     name: str
     state: Literal["starting", "running", "paused", "full", "error", "stopped"]
-    """In ``full`` and ``error`` it goes on by itself when what stands in its way is gone."""
+    """In ``full`` and ``error`` it goes on when the obstacle is gone."""
     reason: str
     """What stands in its way, or why it has stopped."""
     since: str
@@ -511,7 +511,7 @@ class Endpoints(Output, omit_defaults=False):
 
 
 class RotateRequest(Input):
-    """Which keys are made anew, and how long the old ones sign beside them."""
+    """Which keys are replaced, and how long the old ones sign beside them."""
 
     schemes: Annotated[list[Literal["v1", "v1a"]], Meta(max_length=2)] = []
     """Unless given, all that the endpoint signs with."""
@@ -765,7 +765,7 @@ class MessageSummary(Output, omit_defaults=False):
     size: int
     """Bytes of the body, which is not kept."""
     sha256: str
-    """SHA-256 of the body, in hex. Empty without `admin`: whoever has it can find a short body by trying."""
+    """SHA-256 of the body, in hex. Empty without `admin`: its reader could find a short body by trying."""
     properties: dict[str, Any]
 
 

@@ -1,9 +1,7 @@
 """What happened to a message, in words: a sentence for each event, where it is now and why, and what can be done.
 
-:data:`SAYS` has a sentence for each kind of event; what it says beside that comes from the event's detail
-(:data:`ADDS`), whoever wrote it. :data:`ENDS` has, for each state, where the message is then. What the ledger owes of
-it (a delivery, a publish of later) is looser than the state: a message may be acknowledged by one subscription and wait
-for another, so what is owed is told first.
+:data:`SAYS` has a sentence for each kind of event; what it says beside that comes from the event's detail (:data:`ADDS`), for every kind of writer. :data:`ENDS` has, for each state, where the message is then. Its pending entries in the ledger (a delivery, a scheduled publish) are looser than the state: a message may be acknowledged by one subscription and wait
+for another, so pending entries come first.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ ADDS: Final[tuple[tuple[str, str], ...]] = (
     ("retry_in", "next attempt in {} s"),
     ("next", "next attempt at {}"),
 )
-"""Member of a detail -> how it is told behind the sentence."""
+"""Member of a detail -> text that follows the sentence."""
 
 ENDS: Final[Mapping[MessageState, str]] = {
     MessageState.ACCEPTED: "It is on its way to the broker {broker}; the outcome is not there yet.",
@@ -143,7 +141,7 @@ ENDS: Final[Mapping[MessageState, str]] = {
     MessageState.SCHEDULED: "The ledger holds it, to publish it later.",
     MessageState.CANCELLED: "It is nowhere: it was taken back before it was published.",
 }
-"""State -> where the message is, if nothing of it is owed."""
+"""State -> where the message is, if nothing of it is pending."""
 
 SHOW_QUEUE: Final = "gateway queues show {broker} {queue}"
 ADVICE: Final[Mapping[MessageState, tuple[Step, ...]]] = {
@@ -172,7 +170,7 @@ ADVICE: Final[Mapping[MessageState, tuple[Step, ...]]] = {
         ),
     ),
 }
-"""State -> what can be done, if nothing of it is owed. A command of which a word is not known is left out."""
+"""State -> what can be done, if nothing of it is pending. A command of which a word is not known is left out."""
 
 WAITS: Final[Mapping[str, tuple[str, Step]]] = {
     "endpoint_missing": (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FAILED_FROM: Final = 500
 """From this status on the request failed and it was not its caller's fault (HTTP spans, Status)."""
 LOOKED_AT: Final = 1_000
-"""Of so many messages it is looked whether all have the same routing key."""
+"""Most messages of which the routing keys are compared."""
 
 
 class Trace:

@@ -1,4 +1,4 @@
-"""Bridges: from a queue of one broker to an exchange of another, whatever versions they speak.
+"""Bridges: from a queue of one broker to an exchange of another, in any versions.
 
 Each message is published at the target and confirmed there, then recorded in the ledger, then acknowledged to the
 source. A crash anywhere leaves duplicates at worst, marked and of one origin id; see

@@ -50,7 +50,7 @@ BIND_EVERY: Final = 30.0
 """How often the bridge's own queue and its binding are declared again, in seconds: no broker says when a binding, or
 its exchange, is gone."""
 CALM: Final = 60.0
-"""After so many seconds without a fault of ours the next one is the first again."""
+"""After this many seconds without an internal error the next one is the first again."""
 PLAIN: Final = "bridge-plain"
 """The resource that says that a bridge of this name has run in another mode than ``dtx``. It stays: nobody can tell
 when the last message comes again that such a run has published and not recorded."""
@@ -87,7 +87,7 @@ class Bridge:
         wish: WantedState,
         on_finish: Callable[[Bridge, str], None],
     ) -> None:
-        """``token`` is the bridge in a message's ``via``. ``on_finish`` is called when it is done by itself.
+        """``token`` is the bridge in a message's ``via``. ``on_finish`` is called when it ends on its own.
 
         Raises:
             EncodeError: a setting is wrong.
@@ -121,7 +121,7 @@ class Bridge:
         self._crashed_at = -CALM
         self._rest_seconds = 0.0
         self._backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
-        """How long it rests after a fault of ours."""
+        """Pause after an internal error."""
         self._why_stopped = ""
         self._state = BridgeState.STOPPED
         self._since = clock.now()
@@ -151,7 +151,7 @@ class Bridge:
         self._judge()
 
     async def halt(self, within: float = HALT_WITHIN) -> None:
-        """Take nothing more, bring what is under way to an end within so many seconds, and give the rest back."""
+        """Take nothing more, bring what is under way to an end within this many seconds, and give the rest back."""
         if tasks := self._end_tasks():
             await asyncio.wait(tasks)
         distributed = self._flow is not None and self._flow.two_phase is not None
@@ -330,8 +330,7 @@ class Bridge:
         return found is not None
 
     async def _settle_last(self, within: float) -> str:
-        """It does not run any more: settle what it leaves in the middle, if that can be done within so many seconds;
-        why not, "" if it is."""
+        """It does not run any more: settle its unfinished work within this many seconds; returns why that failed, "" if it did not."""
         try:
             async with asyncio.timeout(within):
                 await self._settle_branches()
@@ -452,7 +451,7 @@ class Bridge:
         )
 
     def _crashed(self, error: BaseException) -> None:
-        """A fault of ours: everything goes back to the source, and it begins anew."""
+        """An internal error: everything goes back to the source, and it starts over."""
         log("bridge.failed", logging.ERROR, exc_info=error, bridge=self.name)
         self._faults.set(OURS, f"internal error: {error!r:.200}")
         if len(self._tasks) == 1:
@@ -595,8 +594,7 @@ class Bridge:
         )
 
     async def abandon_source(self, heir: Bridge | None = None) -> None:
-        """The bridge goes: its own queue is unbound, and deleted where it is empty. What is in it stays. A queue that
-        is the ``heir``'s too stays, and is bound anew before it is unbound: what both bindings match is not missed."""
+        """The bridge goes: its own queue is unbound, and deleted where it is empty. What is in it stays. A queue that is the ``heir``'s too stays. It is bound again before it is unbound, so that messages for both bindings are not missed."""
         if heir is None and (reason := await self._settle_last(CANCEL_WITHIN)):
             log("bridge.branches_left", logging.WARNING, bridge=self.name, reason=reason)
         if not self.route.own_queue:

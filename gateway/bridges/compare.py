@@ -43,9 +43,9 @@ LIST_MAX: Final = 100
 LIMIT_MAX: Final = 65_535
 """Most messages of a queue that are looked at; the greatest prefetch there is."""
 LEDGER_MAX: Final = 1_000_000
-"""Most messages of a window that are told apart; they need 100 MB."""
+"""Most messages of a window that are distinguished; they need 100 MB."""
 IDLE: Final = 1.0
-"""A queue that brings nothing for so many seconds has no more to show."""
+"""A queue that brings nothing for this many seconds has no more to show."""
 KEPT_WITHIN: Final = 5.0
 """Seconds for messages that have used up their queue's delivery limit to become safe."""
 WITHIN: Final = 60.0
@@ -74,7 +74,7 @@ class Side(msgspec.Struct, kw_only=True):
     octets: int
     """Of their bodies."""
     digest: str
-    """SHA-256 over each message, summed up: equal where the messages are, whatever their order."""
+    """SHA-256 over each message, summed up: equal where the messages are, in any order."""
     complete: bool
     """False: there is more than was looked at."""
 
@@ -529,7 +529,7 @@ def _as_sent(message: Message, settings: BridgeSettings) -> Message:
 
 
 def _digest(message: Message) -> bytes:
-    """Of a message; one whose properties are none is known by their octets."""
+    """Of a message; one with malformed properties is known by their bytes."""
     try:
         return digest(message)
     except FrameSyntaxError:

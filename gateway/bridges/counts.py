@@ -15,7 +15,7 @@ LAGS: Final = 101
 
 
 class BridgeCounts:
-    """The numbers of one bridge. They live as long as its name is known, whatever becomes of its settings."""
+    """The numbers of one bridge. They live as long as its name is known, even if its settings go."""
 
     def __init__(self, name: str, metrics: Metrics) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class BridgeCounts:
         counter.inc(count)
 
     def forwarded(self, count: int, octets: int, lag: float, now: float) -> None:
-        """So many messages were recorded and acknowledged; ``lag`` of one of them."""
+        """This number of messages was recorded and acknowledged; ``lag`` of one of them."""
         self.add("forwarded", count)
         self._octets.inc(octets)
         self._lag.observe(lag)

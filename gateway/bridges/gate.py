@@ -14,7 +14,7 @@ from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN
 from gateway.runtime.backoff import Backoff
 
 REFUSED_IN_A_ROW: Final = 16
-"""So many messages refused one after the other, each for reasons that may be its own, and it is the target."""
+"""After this number of refusals in a row, each for a reason that may be the message's own, the target is at fault."""
 WHERE: Final = "target"
 
 

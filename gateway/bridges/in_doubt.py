@@ -1,6 +1,6 @@
 """What a bridge in mode ``dtx`` has left in the middle: settled by the ledger's word, before anything is taken.
 
-Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.branches`), whatever has died since::
+Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.branches`), which survives any crash::
 
     the ledger says   what is done at the broker                          what the ledger says afterwards
     begun             first the ledger: aborted, so that nobody can       nothing: the row goes

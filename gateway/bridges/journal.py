@@ -1,4 +1,4 @@
-"""What a bridge writes into the ledger: one event for each message, and what its redelivery is recognised by.
+"""What a bridge writes into the ledger: one event for each message, and the key that recognizes its redelivery.
 
 When the ledger is away the bridge waits: what is published stays unacknowledged, nothing more is published, and it is
 tried again with growing pauses.
@@ -121,7 +121,7 @@ class BridgeJournal:
         return found
 
     async def _wait(self, pause: float) -> None:
-        """Wait so many seconds, or until the ledger has found out that it can be written again."""
+        """Wait this many seconds, or until the ledger has found out that it can be written again."""
         while pause > 0:
             await clock.sleep(min(pause, PAUSE_MIN))
             pause -= PAUSE_MIN

@@ -4,7 +4,7 @@ A :class:`BridgeRoute` is a bridge's settings, compiled. :meth:`BridgeRoute.look
 (its reserved header, its message id), asks loop check and selector, and fills in the routing key;
 :meth:`BridgeRoute.message` makes the message as it is sent on.
 
-A message is told from all others by its *origin id*: the reserved header's ``origin``; else the reserved header's
+The *origin id* identifies a message: the reserved header's ``origin``; else the reserved header's
 ``id``; else the publisher's message id, behind the name of the source broker; else it has none.
 
 A bridge knows that a message has passed it by a token in the reserved header's ``via``: its name and the id of its
@@ -26,9 +26,9 @@ from gateway.message import Message
 from gateway.selectors import Selector, SelectorError
 
 KEY_MAX: Final = 512
-"""Longest origin id, in characters; what is longer in a reserved header is none of ours."""
+"""Longest origin id, in characters; a longer one in a reserved header is not the gateway's."""
 VIA_MAX: Final = 4_096
-"""Longest list of bridges passed, in characters; a longer one is none of ours."""
+"""Longest list of bridges passed, in characters; a longer one is not the gateway's."""
 HOPS_DIGITS: Final = 4
 
 

@@ -34,13 +34,13 @@ class BridgeState(StrEnum):
     DRAINING = "draining"
     """It runs until the source's queue is empty."""
     ERROR = "error"
-    """Something stands in its way, ``reason`` says what; it goes on by itself when that is over."""
+    """An obstacle stops it, ``reason`` says which; it goes on when that is over."""
     STOPPED = "stopped"
     """It is done: drained, or ``delete_after`` was reached; or the gateway is shutting down."""
 
 
 class BridgeStatus(msgspec.Struct, kw_only=True):
-    """A bridge at one moment. Counts begin anew with each start of the gateway."""
+    """A bridge at one moment. Counts begin at zero with each start of the gateway."""
 
     name: str
     state: BridgeState

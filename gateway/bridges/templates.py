@@ -50,7 +50,7 @@ class Template:
     """A compiled template.
 
     Raises:
-        EncodeError: the text is none; it says where.
+        EncodeError: the text is malformed; it says where.
     """
 
     def __init__(self, text: str) -> None:

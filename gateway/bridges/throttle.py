@@ -31,7 +31,7 @@ class Bucket:
         return now if tokens > 0 else now + max(-tokens, 1e-9) / self.rate
 
     def take(self, amount: float) -> None:
-        """Take, whatever is there."""
+        """Take, without regard to the balance."""
         self._tokens -= amount
 
 

@@ -2,13 +2,13 @@
 
 A chunk of messages is a branch: published, ended and prepared at the target. Then one transaction of the ledger says
 that it is to be committed, notes its messages as ``prepared``, and remembers their origin ids in the inbox. Then it is
-committed at the target, the ledger notes its messages as ``forwarded``, and the source is told::
+committed at the target, the ledger notes its messages as ``forwarded``, and the messages are acknowledged to the source::
 
     ledger   begun                                   decided                    finished
                │                                        │                          │
     target     └─ start, transfers, end, prepare ───────┴──── commit ──────────────┴──────> the source is told
 
-As long as nothing is decided, whatever happens undoes the branch: its messages go again, in another one, and need no
+As long as nothing is decided, any failure undoes the branch: its messages go again, in another one, and need no
 mark. Once it is decided, it is committed, however often that has to be tried: a broker keeps what it has prepared. What
 a process leaves behind in the middle is settled by the next (:mod:`gateway.bridges.in_doubt`).
 
@@ -305,8 +305,7 @@ def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, outcome: Bran
 
 
 def doubt_of(detail: Mapping[str, Any], id: bytes, outcome: BranchOutcome, journal: BridgeJournal) -> list[InboxRow]:
-    """What the inbox is to know of a branch that its broker has undone, if some of it may have been committed: whoever
-    sends its messages again, after however many ends, marks them."""
+    """Entries of the inbox for a branch that its broker has undone, if some of it may have been committed: every later attempt to send its messages marks them."""
     return journal.in_doubt(detail["scope"], detail["keys"], id) if outcome is BranchOutcome.MIXED else []
 
 

@@ -1,9 +1,9 @@
 """The embedded broker's core: connections, their requests and the outcomes.
 
 The server hands over what a session returned from ``receive_data``; every outcome goes back by ``session.send``,
-on that connection and, for deliveries, on others. Whatever is sent sets the connection's ``wake`` off once, until
+on that connection and, for deliveries, on others. Each send sets the connection's ``wake`` off once, until
 the server has flushed it. What one turn may write for a client is bounded: above the high-water mark the connection
-is paused, its deliveries stay in their queues, and its neighbours get on.
+is paused, its deliveries stay in their queues, and its neighbors go on.
 
 A request that is refused raises a :class:`~gateway.errors.RemoteError` somewhere below; here it becomes ``Failed``.
 """
@@ -83,7 +83,7 @@ QPID_CLIENT: Mapping[str, bool] = {
     "redelivers_first": True,
     "stops_publishers": True,
 }
-"""What is different for Qpid's JMS client, whatever version it speaks: it was written against Qpid's broker."""
+"""Exceptions for Qpid's JMS client, in any version: it was written against Qpid's broker."""
 
 
 def rules_for(session: Session) -> VersionRules:
@@ -136,7 +136,7 @@ class Connection:
         """What counts the things that it declares: that of its user, once it is open; None: its user has no share."""
         self.open = False
         self.backlog: deque[Operation] = deque()
-        """Requests that wait: for the next turn, for a job, or until the client has read what it was told."""
+        """Requests that wait: for the next turn, for a job, or until the client has read its answers."""
         self.busy = 0
         """Jobs that its next request waits for."""
         self.is_costly = False
@@ -149,7 +149,7 @@ class Connection:
         self.parked: dict[Consumer, None] = {}
         """Consumers that could not be served because of ``paused``."""
         self.blocked = False
-        """It was told that publishing is blocked."""
+        """It knows that publishing is blocked."""
         self.waits = False
         """The first of ``backlog`` is a publish that there is no memory for."""
         self.outgoing = 0
@@ -262,7 +262,7 @@ class Broker:
         random_octets: for names that the server makes.
         wall_clock: seconds since 1970.
         limits: see :class:`~gateway.limits.BrokerLimits`.
-        clock: seconds, of any beginning, for turns; None: whatever is asked for is done at once.
+        clock: seconds, of any beginning, for turns; None: each request is done at once.
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
         on_skip: told once of each message in a queue that some connection cannot carry.
@@ -287,7 +287,7 @@ class Broker:
         self.on_refused_match = on_refused_match
         self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
         self.turn = Turn(clock, self.limits.turn)
-        """Whoever calls from the event loop begins it."""
+        """A caller on the event loop begins it."""
         self.jobs = Jobs(self.turn)
         self.memory = Memory(settings.queue_memory)
         self._users = Users(settings, self.memory, budgets) if budgets is not None else None
@@ -513,7 +513,7 @@ class Broker:
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Let go of what has expired, and go on with what was left over from earlier turns."""
+        """Delete expired messages, and go on with the rest of earlier turns."""
         over = self.turn.over
         if self._look_at is not None and self._look_at <= now:
             self._look_at = now + self.limits.ack_timeout / LOOKS if self.channels else None

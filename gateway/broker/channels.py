@@ -303,7 +303,7 @@ class Channel:
             yield
 
     def limit(self, count: int, size: int) -> None:
-        """The whole channel's prefetch, in messages and octets. 0, no limit, is ours."""
+        """The whole channel's prefetch, in messages and octets. 0, no limit, is the broker's own."""
         limits, window = self.connection.broker.limits, self.window
         window.count_max = min(count or limits.unacked, limits.unacked)
         window.size_max = min(size or limits.unacked_octets, limits.unacked_octets)
@@ -352,7 +352,7 @@ class Channel:
     # ------------------------------------------------------------------------------------------- confirms
 
     def confirm(self, serial: int) -> None:
-        """A publish is safe; told at the end of the turn, together with its neighbours."""
+        """A publish is safe; reported at the end of the turn, together with its neighbors."""
         if not self._confirm_first:
             self._confirm_first = serial
             self.connection.confirming[self] = None

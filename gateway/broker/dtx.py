@@ -1,8 +1,7 @@
 """Branches of distributed transactions (0-10's dtx class): what is noted for each, and what becomes of it.
 
 Between DtxStart and DtxEnd, publishes of a channel and the deliveries that it accepts are noted in the branch. A
-publish is routed when it comes: what nobody would get is returned at once, and a commit puts messages into the very
-queues they were routed to, whatever was unbound since. What a prepared branch holds is promised, so a queue that
+publish is routed when it comes: what nobody would get is returned at once, and a commit puts messages into the very queues they were routed to, even if they were unbound since. What a prepared branch holds is promised, so a queue that
 refuses publishes when it is full is asked at prepare, and takes them at commit. Releasing and rejecting are done at
 once, as Broker-J does.
 
@@ -312,7 +311,7 @@ class Branches:
         self.alarms.set(branch, branch.since + branch.timeout)
 
     def handle_timeout(self, now: float) -> None:
-        """Let go of what takes too long, and in the end of what nobody asks for."""
+        """Drop branches that take too long, and in the end those that nobody asks for."""
         for branch in list(islice(self.alarms.due(now), PIECE)):
             if branch.state is BranchState.TIMED_OUT and not branch.channels:
                 self._forget(branch)

@@ -132,7 +132,7 @@ class Binding:
 
 
 Test: TypeAlias = Callable[[str, FrozenHeaders], bool]
-"""Whether a binding with a selector leads on for a routing key and headers, whatever its selector says."""
+"""Whether a binding with a selector leads on for a routing key and headers, without its selector."""
 
 
 class Exchange:
@@ -353,7 +353,7 @@ X_MATCH: Mapping[str, tuple[bool, bool]] = {
 class HeadersExchange(Exchange):
     """The binding's arguments are compared with the message's headers (0-9-1 section 3.1.3.4).
 
-    A void argument asks only that the header is there. Integers are compared by value whatever their width, since
+    A void argument asks only that the header is there. Integers are compared by value, not by width, since
     a message may come from a client that codes them in another width than the one that bound.
     """
 

@@ -26,7 +26,7 @@ NO_CONSUMERS = (313, "NO_CONSUMERS")
 
 
 class PublisherWaits(Exception):
-    """The publish waits, and whatever follows it on its connection, until there is memory for messages."""
+    """The publish waits, and everything that follows it on its connection, until there is memory for messages."""
 
     def __init__(self, memory: Memory) -> None:
         """``memory``: in which there is no room."""
@@ -40,7 +40,7 @@ QUEUE_FULL = "a queue is at its length limit"
 
 def publish(channel: Channel, request: Publish, now: float) -> Job | None:
     """basic.publish, message.transfer; a job, where there are many queues. Raises what closes the channel: 403, 404,
-    406, 506, 540; and :class:`~gateway.errors.FrameSyntaxError` where the properties are none."""
+    406, 506, 540; and :class:`~gateway.errors.FrameSyntaxError` where the properties are malformed."""
     connection = channel.connection
     vhost, memory, of_user = connection.vhost, connection.vhost.memory, connection.memory
     if request.immediate and not connection.rules.immediate:

@@ -4,7 +4,7 @@ An :class:`Envelope` is one published message, shared by all queues that it was 
 place in one queue. Entries are numbered in the order of arrival, so that one that comes back takes its old place.
 There is one line of entries per priority (one in all without ``x-max-priority``).
 
-Two ways of dispatch. Where all consumers take whatever comes first, the head of the queue goes to the consumer
+Two ways of dispatch. Where all consumers take any message, the head of the queue goes to the consumer
 whose turn it is. Where one browses or selects, each such consumer has a cursor, and an entry that is taken from the
 middle leaves a hole, which is swept up when it reaches the head or when holes outnumber entries. While an entry waits
 that some connection could not carry (:meth:`Queue.skip`), connections that can carry the same share a cursor, so that
@@ -200,7 +200,7 @@ class Entry:
         """A connection could not carry it."""
 
     def drop(self) -> None:
-        """It is over with this entry; whoever still refers to it holds no message by it."""
+        """It is over with this entry; other references to it hold no message."""
         self.envelope.release()
         self.envelope = _NOTHING
 
@@ -322,7 +322,7 @@ class Queue:
     # ------------------------------------------------------------------------------------------- messages
 
     def overflows(self, size: int, count: int = 1) -> bool:
-        """Whether so many messages more, of that size together, would be over a length limit."""
+        """Whether this number of messages more, of that size together, would be over a length limit."""
         arguments = self.arguments
         return (arguments.max_length is not None and self.ready + count > arguments.max_length) or (
             arguments.max_length_bytes is not None and self.ready_octets + size > arguments.max_length_bytes

@@ -1,4 +1,4 @@
-"""The listener of the embedded broker: one port, all versions, told apart by the protocol header.
+"""The listener of the embedded broker: one port for all versions; the protocol header decides.
 
 A :class:`~gateway.broker.served.Served` connection waits for the 8 octets, makes the session that answers them and
 hands on what it receives to the :class:`~gateway.broker.broker.Broker`. What is queued for a client is written once
@@ -35,7 +35,7 @@ from gateway.versions import PROTOCOLS
 
 PRODUCT: Final = "AMQP Gateway embedded broker"
 CLASSIC_PRODUCT: Final = f"{PRODUCT} (understands clients of RabbitMQ and Qpid)"
-"""What 0-8 and 0-9-1 are told: Qpid's JMS client asks for exchanges and bindings only where it reads "qpid"."""
+"""Product name for 0-8 and 0-9-1: Qpid's JMS client asks for exchanges and bindings only where it reads "qpid"."""
 PROPERTIES: Final[Table] = {
     "product": PRODUCT,
     "version": __version__,
@@ -43,7 +43,7 @@ PROPERTIES: Final[Table] = {
     "information": "In memory, for development and tests: nothing outlives this process.",
     "durable_storage": False,
 }
-"""What every client is told about the broker when it connects (server-properties)."""
+"""Properties of the broker for every client that connects (server-properties)."""
 
 FRAME_ELEMENTS: Final = 16_384
 """Most values decoded from one frame: more of them take longer than a turn may."""
@@ -185,8 +185,8 @@ class EmbeddedBroker:
         """Listen.
 
         Raises:
-            OSError: the address is taken or not ours.
-            ConfigurationError: the certificate or the key is none.
+            OSError: the address is taken or not local.
+            ConfigurationError: the certificate or the key is malformed.
         """
         self.loop = asyncio.get_running_loop()
         settings = self.settings
@@ -208,7 +208,7 @@ class EmbeddedBroker:
         self._look_later()
 
     async def _renew(self, tls: ServerTls) -> None:
-        """Have certificates that are renewed count for whoever connects from then on."""
+        """Use renewed certificates for new connections."""
         while True:
             await clock.sleep(RENEW_EVERY)
             try:

@@ -436,8 +436,7 @@ class VirtualHost:
         self._bindings += 1
 
     def unbind(self, source: str, destination: Destination | None, routing_key: str, arguments: Table | None) -> Job:
-        """queue.unbind and exchange.unbind; what is not there counts as unbound. ``arguments`` None: whatever
-        they are."""
+        """queue.unbind and exchange.unbind; what is not there counts as unbound. ``arguments`` None: any."""
         if source not in self.exchanges or destination is None:
             return self._unbind(())
         exchange = self._bindable(source, destination)
@@ -676,7 +675,7 @@ class VirtualHost:
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Let go of what has expired, messages and queues that nobody uses, and of what was left over. Where all of
+        """Delete expired messages, queues that nobody uses, and the rest of earlier turns. Where all of
         it takes longer than a turn, each kind comes first in its turn."""
         stages = (self._drop_batch, self.branches.handle_timeout, self._expire, self._go_on, self._send_dead_letters)
         for number in range(len(stages)):

@@ -2,7 +2,7 @@
 
 The base of both roles' channels. A body in one frame is not copied again; one in several is collected in one buffer,
 so that a thousand small frames cost no more than their octets. A message over the limits is discarded as it comes,
-and what its method announced is told by :meth:`Assembler.oversized`.
+and the announcement of its method is reported by :meth:`Assembler.oversized`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The client role: the handshake, the connection class, and what the server's properties teach.
 
 The handshake is a table of what is expected next (0-9-1 section 4.2): start, then perhaps secure, then tune, then
-open-ok. A server that ends the stream after our credentials and before tune has refused them: 0-8 and old clients of
-0-9-1 are told in no other way.
+open-ok. A server that ends the stream after the credentials and before tune has refused them: 0-8 and old clients of 0-9-1 have no other sign.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ CLIENT_PROPERTIES: Final[Table] = {
     "platform": "Python",
     "qpid.close_when_no_route": "false",
 }
-"""What every broker is told. The last one keeps Broker-J from ending the connection over a message that cannot be
+"""Client properties for every broker. The last one keeps Broker-J from ending the connection over a message that cannot be
 routed in a transaction."""
 
 REFUSALS: Final = frozenset({402, 403, 404, 530})
@@ -334,7 +333,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         self.end(self._ending or closing)
 
     def end(self, closed: Closed) -> None:
-        """The connection is over; what was refused and never returned is told first."""
+        """The connection is over; refused publishes that never returned are reported first."""
         for channel in list(self.nacked_channels.values()):
             channel.refuse_nacked()
         super().end(closed)

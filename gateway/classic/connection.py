@@ -12,7 +12,7 @@ The phases of a connection::
     CLOSING    a close was sent; its answer, the end of the stream or a deadline end it
     CLOSED
 
-A peer that breaks the specification is told so by connection.close. A client session is over at once then; a
+A peer that breaks the specification gets a connection.close. A client session is over at once then; a
 server session waits for the answer, so that the client can read what it did wrong.
 """
 
@@ -254,7 +254,7 @@ class ClassicSession(Generic[C]):
         return []
 
     def _handle_more_timeouts(self, now: float) -> None:
-        """Whatever else waits for a time."""
+        """Everything else that waits for a time."""
 
     def send_method(self, channel: int, method: Method) -> None:
         """Queue a method frame."""
@@ -281,7 +281,7 @@ class ClassicSession(Generic[C]):
         self._deadline = None
 
     def close(self, code: int, text: str, key: int, ending: Closed) -> None:
-        """Send connection.close and wait for its answer; ``ending`` is what then is said."""
+        """Send connection.close and wait for its answer; ``ending`` is reported then."""
         text = reply_text(code, text)
         self.send_method(0, self.dialect.connection_close(code, text, key >> 16, key & 0xFFFF))
         self.phase = ConnectionPhase.CLOSING

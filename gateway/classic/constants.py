@@ -42,7 +42,7 @@ FRAMES_OF_0_8: Final = (
     Constant("frame-oob-body", 6),
     Constant("frame-trace", 7),
 )
-"""What 0-8 names and gives no form: whoever sends one breaks the framing (501)."""
+"""Names of 0-8 without a form: a peer that sends one breaks the framing (501)."""
 
 REPLIES: Final = (
     Constant("reply-success", 200),

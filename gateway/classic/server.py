@@ -1,7 +1,6 @@
 """The server role: the handshake as a server leads it, the connection class, and what clients expect.
 
-Answers are those of RabbitMQ, since that is what clients were written against. A refused login is told by
-connection.close with 403: Qpid's JMS client waits for ever on a socket that only closes. Clients of 0-9-1 without
+Answers are those of RabbitMQ, since that is what clients were written against. A refused login gets a connection.close with 403: Qpid's JMS client waits for ever on a socket that only closes. Clients of 0-9-1 without
 the capability ``authentication_failure_close`` are not waited for.
 """
 
@@ -33,7 +32,7 @@ SERVER_CAPABILITIES: Final[Table] = {
     "authentication_failure_close": True,
     "per_consumer_qos": True,
 }
-"""What clients of 0-9-1 are told that we can."""
+"""Capabilities for clients of 0-9-1."""
 
 
 class ClassicServer(ClassicSession[ServerChannel]):

@@ -162,8 +162,7 @@ class ServerChannel(BaseChannel):
         self.session.emit(operations.Flow(self.number, method.active, serial=serial))
 
     def access(self, method: methods.AccessRequest) -> None:
-        """access.request of 0-8: everyone gets the same ticket to the one realm that there is, and whatever ticket a
-        method brings is good enough. Nobody can have the realm for itself."""
+        """access.request of 0-8: everyone gets the same ticket to the only realm, and a method may bring any ticket. Nobody can have the realm for itself."""
         realm = method.realm
         if realm.startswith("/admin"):
             self.fail(402, f"there is no realm '{realm}'", method.key)
@@ -293,7 +292,7 @@ class ServerChannel(BaseChannel):
         return 0
 
     def cancelled(self, operation: operations.Cancelled) -> int:
-        """basic.cancel, to a client that can hear it. Qpid's is told by a basic.cancel-ok that it did not ask for:
+        """basic.cancel, to a client that can hear it. Qpid's gets a basic.cancel-ok that it did not ask for:
         it waits for that at the end of a browser."""
         if self.session.capabilities.consumer_cancel_notify:
             self.write(methods.BasicCancel(operation.consumer_tag, True))

@@ -2,7 +2,7 @@
 
 The headers of a message are walked, not decoded: from each key to its tag, and over its value by the tag's width or the
 length in front. Only a table that ends exactly where its length says is written to, for one that runs over would
-swallow what is put behind it. Whatever is odd is answered with None, and left to the decoder, which knows what to say.
+swallow what is put behind it. Odd input gives None, and is left to the decoder, which has the error text.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Properties that came off a connection of the same dialect pass as the octets they are, unless they hold a
 user-id, which a broker takes only from its owner. Everything else is fitted: what has no home travels in the
-reserved header. ``expiration`` is relative in a :class:`~gateway.message.Message` whatever the wire says; where that is
+reserved header. ``expiration`` is always relative in a :class:`~gateway.message.Message`; where that is
 an instant, the number of milliseconds that it was goes along.
 """
 
@@ -143,8 +143,7 @@ class Translator:
         return str(int(self._clock() * 1000) + int(text))
 
     def _home(self, user: str | None, broker: bool) -> Home:
-        """``broker``: with regard to what the product takes amiss. So it is read, whoever wrote it: what a client of
-        ours sent to a server of ours was written for such a broker."""
+        """``broker``: with regard to what the product takes amiss. So it is always read this way: the gateway's own client also writes for such a broker."""
         dialect = self._dialect
         home: dict[str, Callable[[Any], Any]] = {
             "correlation_id": _short_text,

@@ -2,7 +2,7 @@
 
 A gateway is started as anyone would start it: ``gateway serve``, on free ports, in an empty folder. A message is
 published over HTTP through each AMQP version and pulled through each other one, compared, acknowledged, and its
-timeline shown. Whatever is not as it should be ends the demo with status 1.
+timeline shown. Any unexpected result ends the demo with status 1.
 """
 
 from __future__ import annotations

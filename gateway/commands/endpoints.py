@@ -98,7 +98,7 @@ def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | N
 @yes_option
 @client_options
 def delete_endpoint(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Delete the endpoint NAME with its keys. What is owed to it waits until there is one of this name again."""
+    """Delete the endpoint NAME with its keys. Its pending messages wait until there is one of this name again."""
     client = ApiClient(url, api_key)
     confirm(client, endpoint_path(name), "Delete it?", yes)
     client.ask("DELETE", endpoint_path(name))

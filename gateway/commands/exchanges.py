@@ -75,7 +75,7 @@ def declare_exchange(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Declare EXCHANGE on BROKER, or find it as it is asked for."""
+    """Declare EXCHANGE on BROKER, or check that it exists as specified."""
     body: dict[str, Any] = {"type": kind, "durable": durable, "auto_delete": auto_delete, "internal": internal}
     body["arguments"] = parse_arguments(arguments)
     print_exchange(ApiClient(url, api_key).ask("PUT", exchange_path(broker, exchange), body=body), as_json)

@@ -72,7 +72,7 @@ def follow_stream(
     settle: Callable[[list[str]], None],
     count: int | None,
 ) -> None:
-    """Print and acknowledge what comes; ``count``: so many messages and no more."""
+    """Print and acknowledge what comes; ``count``: most messages to take."""
     done = Acknowledger(settle)
     stream = messages(client, f"{path}:stream", count)
     try:

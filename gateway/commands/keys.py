@@ -60,7 +60,7 @@ def create_key(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Make a key for CLIENT, and print it. It is told this once.
+    """Make a key for CLIENT, and print it. The key is shown only once. Store it now.
 
     \b
     Scopes: publish:BROKER/EXCHANGE  route:BROKER/EXCHANGE/PATTERN

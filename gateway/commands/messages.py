@@ -12,7 +12,7 @@ from gateway.commands.bridges import moment
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable
 
 PAGES_SAID = 20
-"""Pages after which it is said that a search takes long."""
+"""Pages after which a note says that a search takes long."""
 TIME_HELP = "RFC 3339, or how long ago (90s, 2h, 1d)."
 FILTERS: Mapping[str, tuple[str, str]] = {
     "broker": ("NAME", "Only messages of this broker."),

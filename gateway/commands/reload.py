@@ -25,7 +25,7 @@ SAID = {
 def reload(ctx: click.Context, dry_run: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Have the gateway at --url read its configuration file again, as SIGHUP does.
 
-    All of the file comes to count, or nothing of it: a file that is wrong, or changes what takes a restart, changes
+    The new file takes effect as a whole, or not at all: a file that is wrong, or changes what takes a restart, changes
     nothing, and the exit status is 4.
 
     \b

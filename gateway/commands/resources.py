@@ -89,7 +89,7 @@ def declare_queue(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Declare QUEUE on BROKER, or find it as it is asked for."""
+    """Declare QUEUE on BROKER, or check that it exists as specified."""
     body: dict[str, Any] = {"durable": durable, "auto_delete": auto_delete, "arguments": parse_arguments(arguments)}
     print_queue(ApiClient(url, api_key).ask("PUT", queue_path(broker, queue), body=body), as_json)
 

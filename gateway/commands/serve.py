@@ -1,4 +1,4 @@
-"""``gateway serve``: run the gateway until it is told to stop."""
+"""``gateway serve``: run the gateway until a signal stops it."""
 
 from __future__ import annotations
 

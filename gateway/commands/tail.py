@@ -52,7 +52,7 @@ def tail(
 ) -> None:
     """Show what happens to all messages, as it happens: a line for each event, or with --json an object.
 
-    It comes back by itself when the connection drops, misses nothing and shows nothing twice.
+    When the connection drops it reconnects, misses nothing and shows nothing twice.
 
     \b
     Examples:
@@ -119,7 +119,7 @@ def events(client: ApiClient, query: dict[str, str], follow: bool) -> Iterator[A
 
 
 def blocks(lines: Iterable[str]) -> Iterator[StreamedEvent]:
-    """The blocks of a stream; one that is cut off is none."""
+    """The blocks of a stream; one that is cut off does not count."""
     id: str | None = None
     data: list[str] = []
     for text in lines:

@@ -45,13 +45,13 @@ class TokenSettings(Settings, frozen=True):
     types: tuple[str, ...] = ("JWT", "at+jwt")
     """``typ`` of tokens that are taken; one that says none counts as ``JWT``."""
     leeway: Annotated[float, Meta(ge=0, le=300)] = 30.0
-    """How far the issuer's clock may be from ours, in seconds."""
+    """How far the issuer's clock may be from the gateway's, in seconds."""
     client_claim: str = "sub"
     """Claim that names the client; it is known as ``jwt:NAME``."""
     scopes_claim: str = "scope"
     """Claim with the scopes: a text with blanks between them, or a list."""
     scopes: dict[str, tuple[str, ...]] = {}
-    """What a scope of the issuer stands for here; others are passed over. Empty: one of ours stands for itself."""
+    """What a scope of the issuer stands for here; others are passed over. Empty: scopes of the gateway stand for themselves."""
 
 
 class CertificateSettings(Settings, frozen=True):

@@ -66,7 +66,7 @@ class BridgeSettings(Settings, frozen=True):
     mode: Literal["move", "mirror"] = "move"
     """``move`` takes messages from the source; ``mirror`` leaves them there and copies them."""
     acknowledge: Literal["on-confirm", "dtx", "unsafe-on-publish", "unsafe-no-ack"] = "on-confirm"
-    """When the source is told that a message is done with: when the target has confirmed it, or (``dtx``, to a target
+    """When a message is acknowledged to the source: when the target has confirmed it, or (``dtx``, to a target
     of version 0-10) has committed it in a distributed transaction, so that a crash leaves no second copy of a message
     with an id. With the other two messages are lost when something breaks."""
     prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
@@ -100,7 +100,7 @@ class BridgeSettings(Settings, frozen=True):
     dedupe_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = 3_600
     """How long a forwarded message with an id is remembered, so that its redelivery is dropped; 0: not."""
     delete_after: Literal["never", "queue-length"] | Annotated[int, Meta(ge=1)] = "never"
-    """When the bridge ends by itself: after as many messages as the source queue held at the start, or this number."""
+    """When the bridge ends automatically: after as many messages as the source queue held at the start, or this number."""
     paused: bool = False
     """It does not run until it is resumed."""
 

@@ -174,7 +174,7 @@ def parse_host(text: str) -> tuple[str, int | None]:
     """Host, in lower case, and port of ``host``, ``host:port`` or ``[address]:port``; None: no port is given.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: it is not one of these.
     """
     try:
         parts = urlsplit(f"//{text}")

@@ -56,7 +56,7 @@ class EndpointSettings(Settings, frozen=True):
     }
 
     url: str
-    """``https://…``; what may be called is said in ``[outbound]``."""
+    """``https://…``; ``[outbound]`` says which URLs may be called."""
     format: Literal["json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch"] = "json"
     """``json``: an envelope as pull has it; ``raw``: the body as it is, the rest as ``Amqp-*`` headers; CloudEvents 1.0
     in their three forms."""
@@ -67,7 +67,7 @@ class EndpointSettings(Settings, frozen=True):
     batch_wait: Annotated[float, Meta(ge=0, le=10), OLD_NAME] = 0.0
     """Old name of ``batch_wait_seconds``."""
     headers: dict[str, str] = {}
-    """Headers of each request. Their values are kept and shown like secrets, but for a few that are none."""
+    """Headers of each request. Their values are kept and shown like secrets, but for a few that are not secret."""
     signing: tuple[Literal["v1", "v1a"], ...] = ("v1",)
     """Signatures of Standard Webhooks; the keys are made by the gateway. Empty: none."""
     auth: EndpointAuth = EndpointAuth()

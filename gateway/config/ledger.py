@@ -40,13 +40,13 @@ class RetentionSettings(Settings, frozen=True):
     """``[retention]``: how long the ledger remembers."""
 
     history_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
-    """Days after which messages and their events go. What is owed never goes by itself."""
+    """Days after which messages and their events go. Pending entries never expire."""
     statistics_days: Annotated[int, Meta(ge=1, le=3_650)] = 400
     """Days after which the counts per hour go."""
     audit_days: Annotated[int, Meta(ge=30, le=36_500)] = 400
     """Days after which rows of the audit log go; the chain of the others can be verified as before."""
     bodies: Literal["never", "until-settled", "days"] = "never"
-    """Whether bodies of messages are kept for replays, beyond what is owed. ``never``: they are not. ``until-settled``:
+    """Whether bodies of messages are kept for replays, beyond the pending ones. ``never``: they are not. ``until-settled``:
     until a consumer has settled the message. ``days``: for ``body_days``."""
     body_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """Days after which a body goes; with ``until-settled`` also that of a message which nobody settled."""
@@ -84,7 +84,7 @@ class ClusterSettings(Settings, frozen=True):
     port: Port = 0
     """Port for that; 0 takes any free port. With SQLite nobody listens."""
     url: str = ""
-    """What the others are told; empty: ``http://HOST:PORT`` of the above."""
+    """URL under which the others reach it; empty: ``http://HOST:PORT`` of the above."""
     secret_file: str = ""
     """File with the secret that all of them share, at least 32 octets; empty: one is made and kept in the ledger."""
 

@@ -96,7 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check(where: str, config: Config) -> None:
-    """What no setting shows by itself."""
+    """Rules over several settings."""
     if config.http.bodies_max < config.http.body_max:
         raise ConfigurationError(
             f"{where}: http.bodies_max is {config.http.bodies_max}, less than http.body_max = {config.http.body_max}"
@@ -230,7 +230,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _typed(setting: tuple[str, ...], text: str) -> tuple[Any, str]:
-    """A variable's text as the setting's type, and nothing; or the text itself, and why it is none."""
+    """A variable's text as the setting's type, and nothing; or the text itself, and why it is invalid."""
     kind: Any = Config
     for name in setting:
         (kind,) = (field.type for field in msgspec.structs.fields(kind) if field.name == name)
@@ -241,7 +241,7 @@ def _typed(setting: tuple[str, ...], text: str) -> tuple[Any, str]:
 
 
 def _endless(value: Any, place: str) -> Iterator[tuple[str, float]]:
-    """Numbers that are none, and where they stand."""
+    """Malformed numbers, and where they stand."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield from _endless(each, f"{place}.{name}" if place else name)

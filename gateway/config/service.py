@@ -77,8 +77,7 @@ class HttpSettings(Settings, frozen=True):
     drain_timeout: Seconds = 20.0
     """How long running requests may take at shutdown, in seconds."""
     drain_delay: Annotated[float, Meta(ge=0, le=300)] = 0.0
-    """How long the API goes on taking requests after SIGTERM while it says that it is not ready, in seconds: until
-    whoever passes requests on has noticed. A second signal ends it."""
+    """How long the API goes on taking requests after SIGTERM while it says that it is not ready, in seconds: until load balancers have noticed. A second signal ends it."""
 
 
 class OpsSettings(Settings, frozen=True):
@@ -90,7 +89,7 @@ class OpsSettings(Settings, frozen=True):
     """0 takes any free port."""
     metrics_names: Annotated[int, Meta(ge=0, le=200)] = 20
     """Of how many bridges, taps, endpoints and subscriptions, each, ``/metrics`` has series by name; the others are
-    together ``other``. There are 5,000 series at most, whatever it says."""
+    together ``other``. There are 5,000 series at most, even with a larger value."""
 
 
 class EmbeddedUser(Settings, frozen=True):
@@ -126,7 +125,7 @@ class EmbeddedSettings(Settings, frozen=True):
     port: Port = 5670
     """0 takes any free port."""
     transitional: bool = False
-    """0-10 is the draft of July 2007, for whoever comes with its protocol header, which is that of the final."""
+    """0-10 is the draft of July 2007, for clients with its protocol header, which is that of the final."""
     users: tuple[EmbeddedUser, ...] = (EmbeddedUser(name="guest", password="guest"),)  # noqa: S106  # documented default of a development broker
     """Who may log in."""
     loopback_users: tuple[str, ...] = ("guest",)
@@ -202,7 +201,7 @@ class TracingSettings(Settings, frozen=True):
     service_name: str = "amqp-gateway"
     """``service.name`` of the spans."""
     resource: dict[str, str] = {}
-    """Other attributes of whoever sends: ``"deployment.environment.name" = "production"``."""
+    """Other attributes of the sending process: ``"deployment.environment.name" = "production"``."""
     batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 512
     """Most spans of one request."""
     queue_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 8_192

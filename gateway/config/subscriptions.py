@@ -62,7 +62,7 @@ class SubscriptionSettings(Settings, frozen=True):
     dead_letter_broker: str = ""
     """Broker of the dead-letter place; empty: the subscription's own."""
     dead_letter_exchange: str = ""
-    """Where rejected messages go if the broker does not dead-letter by itself, or cannot say whether the queue does,
+    """Where rejected messages go if the broker does not dead-letter natively, or cannot say whether the queue does,
     and where dead ones of the ledger go. With an empty routing key too: rejected ones are only dead-lettered natively,
     dead ones of the ledger stay there."""
     dead_letter_routing_key: str = ""

@@ -34,7 +34,7 @@ class TapSettings(Settings, frozen=True):
     prefetch_octets: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
     """Most octets of their bodies."""
     until: Literal["never", "depth"] = "never"
-    """``depth``: the tap ends by itself when it has taken as many messages as the queue held when it began, and leaves
+    """``depth``: the tap ends when it has taken the number of messages that the queue held when it began, and leaves
     the rest there."""
     log_octets: Annotated[int, Meta(ge=0)] = 0
     """Most octets of the message log that no reader has passed yet. Beyond that this tap takes nothing more. Less than

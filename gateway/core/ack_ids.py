@@ -134,7 +134,7 @@ def of_ledger(text: str) -> bool:
 
 
 def _octets(text: str, length: int) -> bytes:
-    """What an ack id of so many characters encodes; nothing where it is none."""
+    """Decode an ack id of this length; empty where it is malformed."""
     if len(text) != length:
         return b""
     try:

@@ -1,13 +1,13 @@
 """The online audit: what the ledger promised is looked for, all the time and at little cost.
 
 New events are looked at once they are :data:`GRACE` old; and everything that the ledger remembers, once after the start
-and then every :data:`ROUND_EVERY`, for what is owed may go missing later. What is found twice, :data:`TWICE` apart, is
+and then every :data:`ROUND_EVERY`, for a pending entry may go missing later. What is found twice, :data:`TWICE` apart, is
 lost: it is logged, and counted in ``amqpgw_lost_total``, each once in the life of the process.
 
 A page costs some milliseconds of a reader's thread, and is followed by a pause of :data:`SHARE` times as long. So the
 audit may fall behind where more comes than that (``amqpgw_audit_behind`` says how far), and it catches up later.
 
-Of the processes on one ledger the owner of the lowest shard audits. When it goes, another one begins anew.
+Of the processes on one ledger the owner of the lowest shard audits. When it goes, another one starts over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAUSE_MIN, PAUSE_MAX = 0.02, 5.0
 ROUND_EVERY: Final = 86_400.0
 """From the end of a round to the next one, in seconds."""
 AGAIN: Final = 60.0
-"""Pause after a defect of ours, in seconds."""
+"""Pause after an internal error, in seconds."""
 FOUND_MAX: Final = 10_000
 """Most findings that are remembered; what is found beyond them is counted no more."""
 LOGGED_MAX: Final = 20

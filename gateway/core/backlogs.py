@@ -76,7 +76,7 @@ class SubscriptionBacklog:
         return min(self._look_at, float(self._dues[0])) if self._dues else self._look_at
 
     def due_in(self, seconds: float) -> None:
-        """Something will be due so many seconds from now."""
+        """Something will be due this many seconds from now."""
         if seconds <= 0:
             self.news()
             return

@@ -1,8 +1,7 @@
 """Leases that a broker holds: what is pulled stays unacknowledged on a channel until it is settled.
 
 Nothing is taken from a broker but what a pull waits for. Before messages are handed over, ``delivered`` is in the
-ledger; what cannot be handed over goes back to its queue at once. To settle, the broker is told first and the ledger
-afterwards: a crash in between costs a repeated delivery at most, never a message.
+ledger; what cannot be handed over goes back to its queue at once. To settle, the gateway writes to the broker first and to the ledger afterwards: a crash in between costs a repeated delivery at most, never a message.
 """
 
 from __future__ import annotations
@@ -354,7 +353,7 @@ class BrokerLeases:
         return None
 
     async def _record(self, entries: list[LogEntry]) -> None:
-        """Record what the broker was told already; if the ledger is away, as soon as it is back."""
+        """Record settlements that the broker already has; if the ledger is away, as soon as it is back."""
         if entries:
             try:
                 await self._parts.ledger.record(entries)

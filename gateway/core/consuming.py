@@ -1,7 +1,7 @@
 """Pull and settle: messages from queues, one by one, under leases.
 
 Who holds a message that is out is the subscription's choice: its broker (:mod:`gateway.core.broker_leases`) or the
-ledger (:mod:`gateway.core.ledger_pulls`, :mod:`gateway.core.ledger_settling`). An ack id says by itself which it was,
+ledger (:mod:`gateway.core.ledger_pulls`, :mod:`gateway.core.ledger_settling`). An ack id says which it was,
 so that leases outlive a change of settings. A broker's lease ends in the process that holds the channel: others ask
 that one.
 """
@@ -243,7 +243,7 @@ class Consuming:
     async def settle_here(
         self, verb: str, subscription: str, ack_ids: Sequence[str], **arguments: Any
     ) -> list[tuple[str, str]]:
-        """Another process was given ack ids of ours. What became of each; behind ``FAILED`` are code and text of
+        """Another process was given ack ids of this one. What became of each; behind ``FAILED`` are code and text of
         why."""
         if verb not in VERBS:
             return [(ack_id, f"{FAILED} {LocalError.code} there is no {verb!r:.20}") for ack_id in ack_ids]

@@ -8,7 +8,7 @@ came from, so that it can be driven back. ``letter`` differs for each copy: a co
 redelivery.
 Where the place cannot take the message with these, it goes as it was; the ledger has the reason all the same.
 
-The place has it before the source is told that the message is done with: a crash in between leaves two copies and never
+The destination has it before the message is acknowledged to the source: a crash in between leaves two copies and never
 none.
 """
 

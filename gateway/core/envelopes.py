@@ -21,7 +21,7 @@ from gateway.values import Timestamp, Typed, Value
 
 
 class EnvelopeError(GatewayError):
-    """Octets that are no envelope of ours."""
+    """Bytes that are no envelope of the gateway."""
 
 
 DAMAGED = (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError)

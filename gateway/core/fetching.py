@@ -56,7 +56,7 @@ def _give_back(fetch: asyncio.Task[list[Delivery]]) -> None:
 
 
 def settle(delivery: Delivery, settlement: Settlement) -> bool:
-    """Tell the broker, if the delivery is still ours; False: it is not, and its broker delivers it again."""
+    """Settle at the broker, if the lease still holds; False: it does not, and its broker delivers it again."""
     with suppress(LeaseLost, StateError):
         delivery.settle(settlement)
         return True

@@ -2,7 +2,7 @@
 
 A pattern is words between dots, as topic exchanges have them (0-9-1 section 3.1.3.3): ``*`` stands for exactly one
 word, ``#`` for none or more. It is matched by walking the key's words with the *set* of places in the pattern that are
-reachable so far, so the work is bounded by words times words whatever the pattern is.
+reachable so far, so the work is bounded by words times words for every pattern.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Filter:
     __slots__ = ("_keys", "_pattern", "_selector")
 
     def __init__(self, settings: SubscriptionFilter) -> None:
-        """Raises :class:`~gateway.errors.EncodeError`: the selector is none, or the pattern is too long; it names the
+        """Raises :class:`~gateway.errors.EncodeError`: the selector is malformed, or the pattern is too long; it names the
         setting."""
         size = len(settings.routing_key.encode())
         if size > PATTERN_MAX:

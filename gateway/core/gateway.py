@@ -47,7 +47,7 @@ from gateway.upstreams import Oversized, Upstream, UpstreamState
 SUBSCRIPTION: Final = "subscription"
 RESTORE_WITHIN: Final = 5.0
 """How long the start waits for a broker of its own, in seconds."""
-"""What other processes are told of a subscription that changed."""
+"""Notice to other processes about a subscription that changed."""
 UP: Final = frozenset({UpstreamState.UP, UpstreamState.BLOCKED})
 CALM: Final = frozenset({UpstreamState.CONNECTING, UpstreamState.UP, UpstreamState.CLOSED})
 """States in which nothing is wrong with a broker."""
@@ -131,7 +131,7 @@ class Gateway:
             self.ledger_budgets,
             tracer,
         )
-        """Publishes of later."""
+        """Scheduled publishes."""
         self.ownership.register(OUTBOX_WORK, self.outbox)
         self.auditor = Auditor(ledger, metrics)
         """Looks for what was lost."""
@@ -193,7 +193,7 @@ class Gateway:
         await self.peers.close()
 
     def deliveries_changed(self, subscription: str) -> None:
-        """Something was done to what the ledger owes a subscription: whoever hands it out looks now."""
+        """Pending messages of a subscription were changed: the part that hands them out looks now."""
         self.consuming.backlogs[subscription].news()
         for call in self.on_owed:
             call(subscription)
@@ -356,5 +356,5 @@ class Gateway:
     async def messages(
         self, where: MessageFilter, cursor: str | None, limit: int
     ) -> tuple[list[StoredMessage], str | None]:
-        """Messages, newest first. Raises ValueError for a cursor that is none."""
+        """Messages, newest first. Raises ValueError for a malformed cursor."""
         return await self.ledger.messages(where, cursor, limit)

@@ -102,7 +102,7 @@ class InDoubt:
         return entries
 
     async def _end(self, intents: Sequence[Intent], entries: Sequence[LogEntry]) -> None:
-        """Let go of the keys of these messages."""
+        """Release the keys of these messages."""
         of: dict[bytes, list[LogEntry]] = {intent.message_id: [] for intent in intents}
         for entry in entries:
             of[entry.message_id].append(entry)

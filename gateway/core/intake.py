@@ -7,7 +7,7 @@
                  └─ not wanted ── discarded, or at the dead-letter place, or dead in the ledger ──> acknowledged
 
 What is acknowledged is in the ledger, which owes it to the subscription's consumer from then on. A kill between commit
-and acknowledgement brings the batch again, and :mod:`gateway.core.arrivals` recognises it. How messages are taken, and
+and acknowledgement brings the batch again, and :mod:`gateway.core.arrivals` recognizes it. How messages are taken, and
 when not, is in :mod:`gateway.core.taking`; there is no room when ``room()`` says so, or when the ledger holds
 ``backlog_max`` messages for the subscription.
 """
@@ -49,7 +49,7 @@ class Intake(Taker):
         on_stored: Callable[[Sequence[BacklogEntry]], None],
         room: Callable[[], int],
     ) -> None:
-        """``on_stored`` is called with what is owed from now on, in order, payloads included. ``room`` says how many
+        """``on_stored`` is called with the new pending messages, in order, payloads included. ``room`` says how many
         more messages may be taken; when there is room again, call :meth:`wake`.
 
         Raises:
@@ -65,7 +65,7 @@ class Intake(Taker):
         self._place = place_of(settings)
         self._discards = discards_unmatched(settings)
         self._backlog = 0
-        """At most so many messages the ledger holds for it."""
+        """Most messages that the ledger holds for it."""
         self._backlog_asked = -BACKLOG_EVERY
 
     async def _room_now(self) -> int:
@@ -199,8 +199,7 @@ async def turn_away(
     code: str = "filtered",
 ) -> None:
     """What becomes of messages that the filter does not want: discarded, at the dead-letter place, or dead in the
-    ledger. They are safe, or meant to go, when it returns: acknowledge them then. ``patient``: where the ledger is
-    away it is waited for, and the dead-letter place is not given another copy meanwhile. ``code``: why, for dead
+    ledger. They are safe, or meant to go, when it returns: acknowledge them then. ``patient``: it waits while the ledger is away, and the dead-letter place is not given another copy meanwhile. ``code``: why, for dead
     letters.
 
     Raises:
@@ -241,7 +240,7 @@ async def turn_away(
 
 
 def _open(row: Owed) -> BacklogEntry:
-    """What is owed, as the ledger would hand it out."""
+    """Pending messages, as the ledger would hand them out."""
     return BacklogEntry(
         id=row.id,
         message_id=row.message_id,

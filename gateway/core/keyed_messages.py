@@ -1,5 +1,4 @@
-"""A key for each message: however often a message is sent again, under its key it is published once, and every repeat
-is told the first final outcome.
+"""A key for each message: however often a message is sent again, under its key it is published once, and every repeat gets the first final outcome.
 
 What :mod:`gateway.core.keys` does for a request, this does for each message of a stream or batch, hundreds at a time:
 all keys are claimed in one commit, with the messages; those that are new are sent, in their order; and all outcomes are
@@ -74,8 +73,7 @@ from gateway.upstreams import PublishReceipt, Upstream
 UNDER_WAY_MAX: Final = 50_000
 """Most messages with a key under way at once."""
 RECORDING: Final = 5.0
-"""How long outcomes that are there may wait for the ledger before their callers are told that they are unknown, in
-seconds."""
+"""How long known outcomes may wait for the ledger before their callers get ``outcome_unknown``, in seconds."""
 _ENDINGS: Final = {"final": ANSWERED, "free": FREE, "unknown": UNKNOWN}
 _MESSAGE: Final = 1
 """Kept as the status of an answer that is the outcome of a message; no HTTP answer has it."""
@@ -106,7 +104,7 @@ class _Line:
     """Set once it is in the ledger, or will never be."""
     fingerprint: bytes = b""
     payload: bytes = b""
-    """The message as an intent holds it; let go of once it is claimed."""
+    """The message as an intent holds it; dropped once it is claimed."""
     again: bool = False
     """An earlier attempt may have arrived."""
     first: _Line | None = None
@@ -117,7 +115,7 @@ class _Line:
         return self.client, self.item.key
 
     def result(self) -> PublishOutcome:
-        """What its caller is told now."""
+        """What its caller gets now."""
         if not self.outcome.done() or self.outcome.cancelled():
             item = self.item if self.first is None else self.first.item
             return _refused(item, OutcomeUnknown("no outcome yet; repeat it with the same key to go on waiting"))
@@ -438,7 +436,7 @@ class _Work:
             self.ended(line, result)
 
     async def give_up(self) -> None:
-        """After a fault of ours: nobody knows how far it came, and no key may stay with it."""
+        """After an internal error: nobody knows how far it came, and no key may stay with it."""
         error = OutcomeUnknown("the gateway failed")
         items = [line.item for line in self.held.values()]
         entries = self.publisher.events(self.upstream, items, [_refused(item, error) for item in items])

@@ -12,7 +12,7 @@ The intent, the messages included, is in the ledger before the broker is asked. 
     no outcome at all        not final: a repeat sends the same messages again, with the same ids, marked ``resent``
 
 The work runs in a task of its own, so that it goes on when its caller gives up. A ledger that is away when the answer
-has to be kept is tried again until it is back; repeats wait for that. Whatever goes wrong after the claim, the key does
+has to be kept is tried again until it is back; repeats wait for that. After any error behind the claim, the key does
 not stay with a task that has ended: it would be answered with 409 as long as this process lives.
 
 Once an outcome is unknown it stays so until the broker has taken the message or refused it for good: a repeat that
@@ -95,7 +95,7 @@ class _Pending:
     ids: Sequence[str]
     """Of its messages, as the API writes them."""
     given_up: bool = False
-    """Its caller was told 504: repeats join from now on."""
+    """Its caller got 504: repeats join from now on."""
     claimed: bool = False
     """The ledger knows the key. Nothing is sent before that."""
 

@@ -2,7 +2,7 @@
 
 A lease is a delivery that is out with a consumer: the broker holds the message unacknowledged, we hold its place on
 a channel. It ends when the consumer settles it, when its deadline passes (it goes back to the queue), or when the
-channel dies (the broker delivers it again by itself). Deadlines are one heap with one timer; an extension pushes a
+channel dies (the broker delivers it again). Deadlines are one heap with one timer; an extension pushes a
 second entry and the first is skipped when it comes up. All extensions together end at the broker's ``lease_max``.
 
 What ended recently is remembered for a while, so that an acknowledgement that is repeated gets the same answer.
@@ -74,7 +74,7 @@ class Lease:
     size: int = 0
     """Bytes of the body."""
     on_end: Callable[[Lease], None] | None = None
-    """Called once, on the loop, when it has ended in whatever way."""
+    """Called once, on the loop, when it has ended in any way."""
 
 
 class Leases:

@@ -6,12 +6,11 @@
       └─ missing ──fetch──> read ──> stored as handed out (one commit) ──> acknowledged to the broker ──> handed over
 
 A pull takes what is due in the ledger first (released, expired, revived, or stored by an intake), and what is missing
-from the broker, on demand. What is stored is remembered in the inbox, so that a redelivery after a crash between the
-commit and the broker's acknowledgement is recognised (:mod:`gateway.core.arrivals`).
+from the broker, on demand. Stored messages are remembered in the inbox, so that a redelivery after a crash between the
+commit and the broker's acknowledgement is recognized (:mod:`gateway.core.arrivals`).
 
 A lease is a number and a time in the ledger's row. It survives the process, and any process with the same key ends it:
-``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, and a lease that runs out does
-so by itself. Each time that it is handed out counts as an attempt; when ``max_deliveries`` are used up, or it is
+``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, and a lease that runs out does the same. Each time that it is handed out counts as an attempt; when ``max_deliveries`` are used up, or it is
 rejected, it goes to the dead-letter place, confirmed, and where there is none, or it takes nothing, it stays dead in
 the ledger.
 """
@@ -193,7 +192,7 @@ class LedgerPulls:
             raise
 
     def _opened(self, subscription: SubscriptionResource, row: BacklogEntry) -> Pulled | None:
-        """A row that was claimed. One that is damaged stays out until its lease ends, and is told of."""
+        """A row that was claimed. One that is damaged stays out until its lease ends, and is reported."""
         try:
             stored = open_envelope(row.payload or b"")
         except EnvelopeError as error:

@@ -1,8 +1,7 @@
 """Leases that the ledger holds, and how they end.
 
 A lease is a number and a time in the ledger's row. It survives the process, and any process with the same key ends it:
-``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, ``extend`` moves its end, and
-one that runs out does so by itself. A settlement takes effect only under the lease that its ack id names, in one commit
+``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, ``extend`` moves its end, and one that runs out releases it. A settlement takes effect only under the lease that its ack id names, in one commit
 with its event.
 
 What is rejected, or has used up ``max_deliveries``, goes to the dead-letter place with the reason, confirmed, and then
@@ -40,7 +39,7 @@ class LedgerSettling:
 
     def __init__(self, parts: Parts, ack_ids: AckIds, backlogs: Backlogs) -> None:
         self.on_settled: list[Callable[[Sequence[LedgerAckId], float], None]] = []
-        """Called with leases that ended here (and 0), or that end so many seconds from now."""
+        """Called with leases that ended here (and 0), or that end this many seconds from now."""
         self._parts = parts
         self._ack_ids = ack_ids
         self._backlogs = backlogs
@@ -108,7 +107,7 @@ class LedgerSettling:
     async def release_alive(
         self, subscription: SubscriptionResource, ack_ids: Sequence[str], delay: float
     ) -> list[AckOutcome]:
-        """:meth:`release`, whatever ``max_deliveries`` says."""
+        """:meth:`release`, without regard to ``max_deliveries``."""
         detail: dict[str, Any] = {"delay": delay} if delay else {}
         results = await self._settle(
             subscription, ack_ids, Ending.RETRY, EventKind.RELEASED, due_in=delay, front=not delay, **detail
@@ -272,7 +271,7 @@ class LedgerSettling:
         code: str,
         attempt: int | None = None,
     ) -> list[bool]:
-        """To the dead-letter place, or dead in the ledger; whether each one was still ours. ``code``: why, in one word;
+        """To the dead-letter place, or dead in the ledger; whether each lease still held. ``code``: why, in one word;
         ``attempt``: how often they were handed out, where the row says more."""
         if not rows:
             return []

@@ -14,7 +14,7 @@ too large, no queue took it) ends with its event and the reason, and is *kept*: 
 put right, or cancelled. Only of a message with ``mandatory`` false its caller has said that no queue need take it.
 
 One process sends for a broker (work of the kind ``outbox``), a batch at a time, so that the messages of one request
-reach the broker in their order. Nothing waits for a broker that is away: it is asked for work only while it is up, and
+reach the broker in their order. Nothing waits for a broker that is away: work for it is fetched only while it is up, and
 after a refusal not before a pause, 0.5 s at first, 30 s at most.
 
 ``not_before`` is a time by the clock of the process that took the message. It is carried over to the database's, which
@@ -77,7 +77,7 @@ OUTBOX_WORK: Final = "outbox"
 BATCH: Final = 500
 """Most messages of one broker that are on their way."""
 LOOK_EVERY: Final = 1.0
-"""How often it is looked for what is due, in seconds."""
+"""Interval of checks for due messages, in seconds."""
 CONFIRM_TIMEOUT: Final = 60.0
 """How long a message waits for its confirm, in seconds; then it is sent again, marked."""
 PAUSE_MIN: Final = 0.5
@@ -90,9 +90,9 @@ YEAR: Final = 366 * 86_400
 CLOCK: Final = 1_000
 """How exact a database's clock is, in microseconds: so much later something is due, so as never to be early."""
 GRACE: Final = 1.0
-"""How much longer than what is on its way it may take to let go of it, in seconds."""
+"""Time to release a broker beyond the messages in flight, in seconds."""
 TELL_EVERY: Final = 0.2
-"""How often another process is told that something is due, at most, in seconds."""
+"""Shortest interval between notices to another process that something is due, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class OutboxResult:
 
 
 class _Lane:
-    """One broker's part of the outbox, while it is ours."""
+    """One broker's part of the outbox, while this process owns it."""
 
     __slots__ = ("backoff", "batch", "not_before", "task")
 
@@ -161,7 +161,7 @@ class Outbox:
         budgets: LedgerBudgets,
         tracer: Tracer | None = None,
     ) -> None:
-        """``elsewhere`` is told of a broker for which another process sends, and something is due; ``budgets`` of what
+        """``elsewhere`` is called for a broker for which another process sends, and something is due; ``budgets`` of what
         the ledger holds of each client."""
         self._budgets = budgets
         self._tracer = tracer
@@ -460,7 +460,7 @@ class Outbox:
                 await clock.sleep(LOOK_EVERY)
 
     async def _claim(self, ready: Sequence[str]) -> list[Promised]:
-        """What is due. Who is stopped meanwhile lets go of it, or nobody would have it and nobody could."""
+        """What is due. A worker that is stopped meanwhile releases it; otherwise nobody would have it and nobody could claim it."""
         claim = asyncio.get_running_loop().create_task(self._ledger.outbox.claim(BATCH, ready))
         try:
             return await asyncio.shield(claim)
@@ -473,7 +473,7 @@ class Outbox:
             await self._let_go(await claim, resent=False)
 
     def _ready(self, now: float) -> list[str]:
-        """The brokers that may be sent to: ours, up, and without a batch under way."""
+        """The brokers that may be sent to: owned, up, and without a batch under way."""
         return [
             name for name, lane in self._lanes.items() if not lane.busy and lane.not_before <= now and self._is_up(name)
         ]

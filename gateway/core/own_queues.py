@@ -1,8 +1,7 @@
 """Queues that belong to a subscription or a tap: declared durable and bound where it names an exchange.
 
 They are there from the moment that the subscription is put, so that nothing is missed before its first consumer comes.
-No broker says when a binding, or its exchange, is gone, so both are declared again once in a while by whoever uses
-them. The queue of a subscription that is deleted is unbound, and deleted where it is empty; what is in it stays.
+No broker says when a binding, or its exchange, is gone, so their users declare both again once in a while. The queue of a subscription that is deleted is unbound, and deleted where it is empty; what is in it stays.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ DELETE_EVERY: Final = 1.0
 REMEMBERED: Final = 10_000
 """Of how many own queues it is remembered that they were declared; when they are more, all are forgotten."""
 SUBSCRIPTION: Final = "subscription"
-"""What own queues belong to, unless it is said otherwise."""
+"""Default for the owner of own queues."""
 
 
 class QueueSourceSettings(Protocol):
@@ -89,7 +88,7 @@ class OwnQueues:
 
     async def abandon(self, name: str, settings: QueueSourceSettings, heir: QueueSourceSettings | None = None) -> None:
         """What it belongs to goes, or gets the settings ``heir``: undo what they do not need. A queue that both use
-        stays, and is bound anew before it is unbound: what both bindings match is not missed."""
+        stays, and is bound again before it is unbound: messages for both bindings are not missed."""
         self.forget(name)
         if not settings.exchange:
             return

@@ -1,7 +1,6 @@
 """Which work this process does, and when it has to stop.
 
-What only one process may do at a time is *work*: a kind and a name. Whoever does work of a kind registers a
-:class:`Worker`, which says what there is, starts it when it is granted, brings it to an end when it is to go elsewhere,
+What only one process may do at a time is *work*: a kind and a name. Each kind of work registers a :class:`Worker`, which lists its work, starts it when it is granted, brings it to an end when it is to go elsewhere,
 and drops it at once when it is lost.
 
 ::
@@ -16,7 +15,7 @@ what is free up to its share, and hands over what it has beyond that. A share is
 processes that take work of the kind, so that in the end nobody has two more than another; nothing moves to make it
 even. A process may also take none (the role ``api``): it looks, and leaves all to the others.
 
-Whether something is ours is a question of time: only as long as our lease lasts, counted from before it was asked for.
+Ownership is a question of time: it lasts as long as the lease, counted from before its request.
 A process that was paused, or that lost its database, answers "no" before anybody else may answer "yes".
 """
 
@@ -51,23 +50,23 @@ STARTS: Final = 32
 PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
 """Pause before what could not be started is tried again, in seconds; doubled each time."""
 NEWS: Final = "work"
-"""What the other processes are told when there is something to look at."""
+"""Notice to the other processes when there is something to look at."""
 
 
 class Worker(Protocol):
-    """Whoever does work of one kind. All methods are called on the event loop, for one name one after the other."""
+    """Worker for one kind of work. All methods are called on the event loop, for one name one after the other."""
 
     async def names(self) -> Collection[str]:
-        """All that there is to do, whoever does it. Asked again and again."""
+        """All work, of all processes. Asked again and again."""
 
     async def start(self, name: str) -> None:
-        """It is ours: begin. An error is logged, and it is tried again."""
+        """This process owns it now: begin. An error is logged, and it is tried again."""
 
     async def stop(self, name: str, within: float) -> None:
-        """Bring it to an end within so many seconds, and give the rest back; another process may go on after that."""
+        """Bring it to an end within this many seconds, and give the rest back; another process may go on after that."""
 
     def lost(self, name: str) -> None:
-        """It is not ours any more: drop everything at once, acknowledge nothing. Not told whether it had started."""
+        """This process lost it: drop everything at once, acknowledge nothing. Not told whether it had started."""
 
 
 @runtime_checkable
@@ -75,11 +74,11 @@ class Attentive(Protocol):
     """A worker that wants to know when another process changed what a name stands for."""
 
     async def refresh(self, name: str) -> None:
-        """Read the settings of a name again; it is ours."""
+        """Read the settings of a name again; this process owns it."""
 
 
 class Held:
-    """A piece of work that is ours."""
+    """A piece of work that this process owns."""
 
     __slots__ = ("name", "stopping", "task", "tried")
 
@@ -144,7 +143,7 @@ class Ownership:
         self._runner = asyncio.get_running_loop().create_task(self._run(), name="ownership")
 
     async def close(self, within: float) -> None:
-        """Claim nothing more; bring all work to an end within so many seconds, and leave it to the others."""
+        """Claim nothing more; bring all work to an end within this many seconds, and leave it to the others."""
         self._leaving = True
         if self._runner is not None:
             self._runner.cancel()
@@ -159,7 +158,7 @@ class Ownership:
     # -------------------------------------------------------------------------------------------- asking
 
     def owns(self, kind: str, name: str) -> bool:
-        """Whether this process does the work now. Ask before whatever only the owner may do."""
+        """Whether this process does the work now. Ask before anything that only the owner may do."""
         group = self._groups.get(kind)
         return group is not None and name in group.held and self._ledger.holds
 
@@ -194,7 +193,7 @@ class Ownership:
             self._news.set()
 
     def reread(self, kind: str, name: str) -> None:
-        """``changed``, and where it is ours its worker here is to read it again, too."""
+        """``changed``, and if this process owns it, its worker reads it again, too."""
         self.changed(kind, name)
         if (group := self._groups.get(kind)) is not None:
             group.changed.add(name)
@@ -207,8 +206,7 @@ class Ownership:
         await asyncio.gather(*(held.tried.wait() for held in group.held.values() if not held.stopping))
 
     async def reconsider(self, kinds: Collection[str], within: float) -> bool:
-        """The configuration is another one: ask for the names of these kinds anew, and have all that is ours read
-        again. Whether that was done within so many seconds; what was not is tried again and again."""
+        """The configuration is another one: list the names of these kinds again, and have all owned work read again. Whether that was done within this many seconds; the rest is tried again and again."""
         before = set(self._tasks)
         groups = [self._groups[kind] for kind in kinds if kind in self._groups]
         for group in groups:
@@ -467,7 +465,7 @@ class Ownership:
             log("work.stopped", kind=group.kind, name=held.name, shard=self._ledger.shard)
 
     def _fenced(self) -> None:
-        """Another process has taken over our shard, or may have: nothing is ours any more."""
+        """Another process has taken over the shard, or may have: this process owns nothing any more."""
         counts = {group.kind: len(group.held) for group in self._groups.values()}
         for group in self._groups.values():
             lost, group.held = group.held, {}

@@ -45,7 +45,7 @@ CONNECT_WITHIN: Final = 2.0
 ANSWER_WITHIN: Final = 30.0
 """And to answer, body included."""
 TELL_WITHIN: Final = 2.0
-"""How long it may take to tell another process something that it would find out by itself."""
+"""How long it may take to notify another process of a change that it would notice anyway."""
 CONNECTIONS: Final = 32
 """Most requests to other processes at once; more wait."""
 ANSWER_MAX: Final = 64 << 20
@@ -240,7 +240,7 @@ class Peers:
         self.me = msgspec.structs.replace(self.me, url=self._settings.url or url)
 
     def configured(self, config: str) -> None:
-        """The configuration is another one, of which this is the digest. The others are told at the next look."""
+        """The configuration is another one, of which this is the digest. The others learn it at the next look."""
         self._config = config
         self.me = msgspec.structs.replace(self.me, config=config)
 
@@ -368,7 +368,7 @@ class Peers:
         return msgspec.msgpack.decode(answer.body, type=list[tuple[str, str]])
 
     def tell(self, topic: str, news: Mapping[str, Any]) -> None:
-        """Tell all other processes that something has changed. Who is not reached finds out by itself, later."""
+        """Tell all other processes that something has changed. A process that is not reached finds out later."""
         if others := [peer for peer in self.others if peer.url]:
             body = msgspec.msgpack.encode(TellRequest(topic, dict(news)))
             for peer in others:
@@ -388,7 +388,7 @@ class Peers:
             listener(request.news)
 
     async def settled(self, request: SettleRequest) -> list[tuple[str, str]]:
-        """Another process was given ack ids of ours."""
+        """Another process was given ack ids of this one."""
         if self.settle_here is None:
             return [(ack_id, LOST) for ack_id in request.ack_ids]
         done = await self.settle_here(request.verb, request.subscription, request.ack_ids, **request.arguments)

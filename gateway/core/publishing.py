@@ -53,7 +53,7 @@ LATE_MIN, LATE_MAX = 0.1, 5.0
 GROUP_BYTES: Final = 1 << 20
 """Most bytes of a group, unless it is one message."""
 HEADER_BYTES: Final = 256
-"""What a header counts: it takes as much time as so many bytes of bodies, or more."""
+"""What a header counts: it takes as much time as this size of bodies, or more."""
 GROUP: Final = 250
 """A call with more messages is published and recorded in parts of so many."""
 DONE: Final = "done"

@@ -40,7 +40,7 @@ class Pulled:
     delivery: Delivery | Stored
     """The message, and how it came."""
     first: bool
-    """It came without an id of ours: this is where the gateway first took it."""
+    """It came without an id of the gateway: this is where the gateway first took it."""
     resent: bool
     """Its publisher's gateway sent it again after an unknown outcome: it may be there twice."""
     redelivered: bool

@@ -1,6 +1,6 @@
 """Brokers that others have taken the place of, until nothing is under way there any more.
 
-When a broker gets other settings, whatever begins afterwards goes to new links. What has begun goes on over the old
+When a broker gets other settings, later work goes to new links. What has begun goes on over the old
 ones: publishes come to their outcomes, messages that are out are settled where they were taken, pulls that wait end by
 themselves. A broker that has had nothing of that for :data:`REST` seconds is closed.
 """

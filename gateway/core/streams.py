@@ -1,8 +1,7 @@
 """A stream of pulled messages: as many as its reader has not settled yet fit into a window.
 
 The reader settles on the side, with the ordinary verbs, and each settlement makes room for another message. A lease
-that runs out, or is lost, makes room, too. When the stream ends, whatever the reason, all that is not settled goes
-back.
+that runs out, or is lost, makes room, too. When the stream ends, for any reason, all unsettled messages go back.
 
 Nothing is read ahead: a batch is pulled when the one before was written, so that a reader who does not read is not
 pulled for, and what it has not read is at most one batch and what fits into the buffers of its connection. Of
@@ -41,7 +40,7 @@ from gateway.runtime.clock import clock
 BATCH: Final = 50
 """Most messages of one pull."""
 HEARTBEAT: Final = 15.0
-"""After how many seconds without a message something is said, so that nobody in between takes the stream for dead."""
+"""After how many seconds without a message a comment is sent, so that nobody in between takes the stream for dead."""
 LOOK_EVERY: Final = 1.0
 """How often it is looked, while the window is full, whether another process settled something, in seconds."""
 ASK_EVERY: Final = 4.0

@@ -4,8 +4,7 @@ Those of the configuration file are read-only, the others are resources in the l
 (:class:`WantedState`: paused, drained, stopped) is kept in the ledger as well, for both kinds, and survives a restart.
 
 Each is work (:mod:`gateway.core.ownership`): where several processes share the ledger, one of them owns it, also while
-it is paused. That one runs it, and is the only one that changes it: whoever changes one that nobody owns takes it
-first, and what another process owns is that process's to change, as the API sees to.
+it is paused. That one runs it, and is the only one that changes it: a process that changes one without an owner takes it first, and only the owner changes one that is owned, as the API sees to.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Thing(Protocol[S_co, X_co]):
         """Run, if that is what is wished for. What stands in the way is no error here."""
 
     async def halt(self, within: float = HALT_WITHIN) -> None:
-        """Take nothing more, bring what is under way to an end within so many seconds, and give the rest back."""
+        """Take nothing more, bring what is under way to an end within this many seconds, and give the rest back."""
 
     def drop(self) -> Coroutine[Any, Any, None]:
         """Another process has it: do nothing more at once. Await what is returned to give back what was taken."""
@@ -133,7 +132,7 @@ class Supervisor(Generic[S, T, X]):
         self._gone: set[str] = set()
         """Those that were taken out of the configuration file, and may still be here."""
         self._hidden: set[str] = set()
-        """Those in the ledger of which it was said that the configuration file defines them."""
+        """Those in the ledger that are marked as defined by the configuration file."""
         self._closing = False
 
     # ------------------------------------------------------------------------------------- what they are
@@ -166,7 +165,7 @@ class Supervisor(Generic[S, T, X]):
     # ---------------------------------------------------------------------------------------- start, close
 
     async def start(self) -> None:
-        """Start what is to run here, and whatever comes to be this process's later.
+        """Start the work of this process, now and when it gets more.
 
         Raises:
             ConfigurationError: one of the configuration file is wrong.
@@ -219,7 +218,7 @@ class Supervisor(Generic[S, T, X]):
     # ------------------------------------------------------------------------------------ as it is owned
 
     async def names(self) -> set[str]:
-        """All there are, whoever runs them."""
+        """All of them, in every process."""
         found = set(self._configured)
         for resource in await self._all(self.kind):
             if resource.name in self._configured and resource.name not in self._hidden:
@@ -282,7 +281,7 @@ class Supervisor(Generic[S, T, X]):
         """Settings, etag, whether they are read-only, and what is wished for; None: there is none of that name.
 
         Raises:
-            EncodeError: the settings in the ledger are none.
+            EncodeError: the settings in the ledger are malformed.
             LedgerUnavailable: it cannot be read.
         """
         ledger = self._gateway.ledger
@@ -359,8 +358,7 @@ class Supervisor(Generic[S, T, X]):
     # -------------------------------------------------------------------------------------------- changing
 
     async def put(self, name: str, settings: S, if_match: str | None) -> tuple[X, bool]:
-        """Create or replace one; also says whether it is new. One that runs brings what is under way to an end and
-        begins anew with the new settings. The same settings again change nothing and need no ``if_match``.
+        """Create or replace one; also says whether it is new. One that runs brings what is under way to an end and starts over with the new settings. The same settings again change nothing and need no ``if_match``.
 
         Raises:
             ReadOnly: the configuration file defines it.
@@ -472,7 +470,7 @@ class Supervisor(Generic[S, T, X]):
                 await backoff.wait()
 
     def _finished(self, thing: T, why: str) -> None:
-        """One is done by itself."""
+        """One has ended on its own."""
         self._spawn(self._stop(thing))
 
     async def _stop(self, thing: T) -> None:

@@ -1,12 +1,11 @@
 """Taking messages off a broker's queue to keep them: a consumer, batches, room, and what stands in the way.
 
 A :class:`Taker` does not know where messages go. It consumes, and hands what has come to :meth:`Taker._store` in
-batches: one task takes what has come as a batch, so that a batch grows while the one before is written. Whoever stores
-them acknowledges them then; :meth:`Taker._keep` tries to write for as long as it takes.
+batches: one task takes what has come as a batch, so that a batch grows while the one before is written. The part that stores them acknowledges them then; :meth:`Taker._keep` tries to write for as long as it takes.
 
 Nothing is taken without room: when :meth:`Taker._room_now` says that there is none, what has come waits unacknowledged,
 for at most :data:`HOLD` seconds; then the consumer is cancelled, so that the queue keeps the rest for others, what has
-come is stored, and the consumer begins anew when there is room. So there may be at most one prefetch more than there is
+come is stored, and the consumer starts again when there is room. So there may be at most one prefetch more than there is
 room for.
 """
 
@@ -50,7 +49,7 @@ DEAD_LETTER_SECONDS: Final = 10.0
 
 
 class TakerSettings(QueueSourceSettings, Protocol):
-    """The settings of whoever takes messages."""
+    """The settings of a taker of messages."""
 
     @property
     def prefetch(self) -> int: ...
@@ -158,7 +157,7 @@ class Taker:
             self._task = self._loop.create_task(self._run(), name=f"{self.kind} {self.name}")
 
     async def stop(self, within: float = STOP_WITHIN) -> None:
-        """Take nothing more, store what has come within so many seconds, and give the rest back."""
+        """Take nothing more, store what has come within this many seconds, and give the rest back."""
         self._stopping = True
         task, self._task = self._task, None
         consumer = self._consumer
@@ -244,7 +243,7 @@ class Taker:
     # ------------------------------------------------------------------------------------------- at work
 
     async def _run(self) -> None:
-        """Consume and store, whatever happens in between."""
+        """Consume and store, through all faults."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while not self._stopping:
             try:

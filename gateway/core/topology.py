@@ -30,7 +30,7 @@ EXCHANGE: Final = "exchange"
 BINDING: Final = "binding"
 PAGE: Final = 500
 PREDECLARED: Final = "amq."
-"""How names of exchanges begin that a broker has by itself."""
+"""Prefixes of exchanges that every broker has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Topology:
         return created
 
     async def _compare(self, kind: str, upstream: Upstream, name: str, spec: dict[str, Any]) -> None:
-        """Refuse to declare anew, with other settings, what was declared here and exists, where the broker would
+        """Refuse to declare again, with other settings, a resource that was declared here and exists, where the broker would
         say yes and leave it as it is.
 
         Raises:

@@ -27,7 +27,7 @@ def of_broker(upstream: Upstream | None) -> dict[str, Any]:
 
 
 def sending(row: SpanRow, upstream: Upstream | None, exchange: str, routing_key: str) -> dict[str, Any]:
-    """The attributes of whoever sends."""
+    """The attributes of a sender."""
     found = of_broker(upstream)
     found[names.OPERATION] = row.name
     found[names.OPERATION_TYPE] = row.type
@@ -40,7 +40,7 @@ def sending(row: SpanRow, upstream: Upstream | None, exchange: str, routing_key:
 def receiving(
     row: SpanRow, upstream: Upstream | None, exchange: str, routing_key: str, queue: str, message_id: str, size: int
 ) -> dict[str, Any]:
-    """The attributes of whoever receives one message, of so many octets."""
+    """The attributes of a receiver of one message of this size."""
     found = of_broker(upstream)
     found[names.OPERATION] = row.name
     found[names.OPERATION_TYPE] = row.type

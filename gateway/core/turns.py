@@ -11,18 +11,18 @@ from gateway.runtime.threads import threads
 T = TypeVar("T")
 
 TURN: Final = 0.005
-"""After so many seconds of work the others have their turn."""
+"""After this many seconds of work the others have their turn."""
 
 
 ASIDE_MIN: Final = 65_536
-"""Work on so many bytes takes no longer than a turn."""
+"""Work on this number of bytes takes no longer than a turn."""
 WORKERS: Final = 2
 """Threads for longer work. Each that works can keep the loop waiting for the interpreter's lock, for 5 ms."""
 _workers: Final = threads.pool(WORKERS, "aside")
 
 
 async def aside(size: int, function: Callable[..., T], *arguments: object) -> T:
-    """Call a function that touches nothing of the loop's, and works on so many bytes: a long one in a thread."""
+    """Call a function that touches nothing of the loop's, and works on this size: a long one in a thread."""
     if size <= ASIDE_MIN:
         return function(*arguments)
     return await threads.submit(_workers, function, *arguments)

@@ -32,7 +32,7 @@ def digest(message: Message) -> bytes:
     """SHA-256 over the canonical message, 32 octets.
 
     Raises:
-        FrameSyntaxError: the properties are none.
+        FrameSyntaxError: the properties are malformed.
     """
     made = sha256(canonical(message.properties))
     made.update(message.body)

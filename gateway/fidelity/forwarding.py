@@ -3,7 +3,7 @@
 Headers that a broker acts upon are not passed on as they came: a foreign ``x-death`` that names one of the target's
 queues makes RabbitMQ drop the message in silence when it is dead-lettered there, ``CC`` and ``BCC`` route second
 copies, ``x-delay`` holds a message back. They travel in the reserved header, with their places among the headers, and
-come out only where it is asked for (``release``).
+come out only on request (``release``).
 
 Nearly every message is undecoded here and stays so: the entries are written into the octets of its properties by the
 :class:`~gateway.message.Seam` of their encoding, and one search in these octets says whether anything is held.
@@ -52,7 +52,7 @@ def forward(
         remove_headers: Headers to take out, whether they are held or not. The reserved header is not one of them.
 
     Raises:
-        FrameSyntaxError: the properties had to be decoded and are none.
+        FrameSyntaxError: the properties had to be decoded and are malformed.
     """
     raw = message.raw
     if raw is not None and raw.seam is not None and not set_headers and not remove_headers:
@@ -129,7 +129,7 @@ def strip(message: Message) -> Message:
     target's version cannot carry is left out.
 
     Raises:
-        FrameSyntaxError: the properties had to be decoded and are none.
+        FrameSyntaxError: the properties had to be decoded and are malformed.
     """
     raw = message.raw
     if raw is not None and RESERVED_OCTETS not in raw.octets:

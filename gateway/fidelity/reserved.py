@@ -4,7 +4,7 @@
 entry          what it says
 =============  ======================================================================================================
 ``id``         the gateway's id of the message (UUIDv7)
-``origin``     the id by which a redelivery is known again, whatever the number of bridges between
+``origin``     the id by which a redelivery is recognized, over any number of bridges
 ``hops``       how many bridges the message has passed, in decimal
 ``via``        their names, separated by commas
 ``resent``     "1" where it was sent again after an unknown outcome, so that it may be there twice
@@ -74,7 +74,7 @@ def raw_annotations(message: Message) -> Mapping[str, str]:
     helped: 0.2 microseconds where there is no such header.
 
     Raises:
-        FrameSyntaxError: the properties had to be decoded and are none.
+        FrameSyntaxError: the properties had to be decoded and are malformed.
     """
     raw = message.raw
     if raw is not None:

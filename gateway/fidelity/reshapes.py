@@ -235,7 +235,7 @@ _Names: TypeAlias = dict[int, tuple[Table, dict[str, str]]]
 
 
 def _name(octets: str, carries: Carries) -> str | None:
-    """The name of a header from its octets in hex, None where none of ours would have had a stand-in."""
+    """The name of a header from its octets in hex, None where the gateway would not have made a stand-in."""
     try:
         original = bytes.fromhex(octets).decode("utf-8", "surrogateescape")
     except ValueError:

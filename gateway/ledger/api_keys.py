@@ -2,8 +2,7 @@
 
 Each change is written with its row of the audit log, in one transaction.
 
-A row has a MAC over all that decides what the key opens, with a key that the database does not have. So whoever writes
-to the database gives no key another scope, and makes none. What a MAC cannot show is that a row is back as it was
+A row has a MAC over all that decides what the key opens, with a key that the database does not have. So nobody who writes to the database can give a key another scope, or make one. What a MAC cannot show is that a row is back as it was
 before, such as before it was revoked; the audit log has the revocation.
 """
 
@@ -49,7 +48,7 @@ class ApiKey(NamedTuple):
     digest: bytes
     """SHA-256 of the key."""
     hint: str
-    """How the key begins, to be recognised by."""
+    """Beginning of the key, for people to recognize it."""
     scopes: tuple[str, ...]
     created_by: str
     created_at: int

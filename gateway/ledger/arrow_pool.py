@@ -32,7 +32,7 @@ WORKERS: Final = 4
 IDLE: Final = 60.0
 """How long one is kept that nobody needs, in seconds."""
 PATIENCE: Final = 90.0
-"""How long a segment may take, in seconds; the database is told less."""
+"""How long a segment may take, in seconds; the database gets less."""
 BUFFER: Final = 1 << 20
 """Octets of an answer that wait here to be sent on."""
 MAIN: Final = "from gateway.logs.worker import main; main()"
@@ -84,7 +84,7 @@ class ArrowWorker:
             raise LedgerUnavailable("the log cannot be read: the process that makes Arrow of it died") from error
 
     async def close(self) -> None:
-        """End the process, at once if it does not by itself."""
+        """End the process; kill it if it does not end."""
         process = self._process
         assert process.stdin is not None
         process.stdin.close()

@@ -37,7 +37,7 @@ PAGE: Final = 250
 NAME_MAX: Final = 64
 """Longest name of a key that is read, in characters."""
 SKEW: Final = 300_000_000
-"""How far the clock of a gateway may be ahead of that of whoever checks, in microseconds."""
+"""How far the clock of a gateway may be ahead of the checker's, in microseconds."""
 
 
 class AuditRules(NamedTuple):

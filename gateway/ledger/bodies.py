@@ -1,14 +1,12 @@
-"""Payloads: stored once for each message, however many subscriptions are owed it, and gone with the last of them.
+"""Payloads: stored once for each message, for any number of subscriptions, and gone with the last of them.
 
 A row counts the deliveries that need it. Counting, not looking for them, is what makes it safe between processes: one
-that stores a second delivery of a message and one that settles the first wait for each other at the row, and whoever
-comes second sees the other's count.
+that stores a second delivery of a message and one that settles the first wait for each other at the row, and the second one sees the other's count.
 
 Two messages may say that they have the same id: one that was consumed, changed and published again with its headers
-does. So a payload is found by its digest as well; what a subscription is owed is never changed by somebody else's
-message.
+does. So a payload is found by its digest as well; a pending message is never changed by somebody else's.
 
-A payload may be kept beyond what is owed, until a time (``[retention]``), so that it can be replayed.
+A payload may be kept longer than it is pending, until a time (``[retention]``), so that it can be replayed.
 """
 
 from __future__ import annotations
@@ -116,7 +114,7 @@ class Bodies:
 
     @property
     def body_max(self) -> int:
-        """Largest body that is kept beyond what is owed, in bytes."""
+        """Largest body that is kept longer than it is pending, in bytes."""
         return self.retention.body_max
 
     @property
@@ -125,12 +123,12 @@ class Bodies:
         return SETTLED if self.retention.bodies == "until-settled" else NONE
 
     def kept_until(self, now: int) -> int:
-        """Until when the body of what is owed is kept, whatever becomes of it; 0: it goes once nothing is owed."""
+        """Until when a body is kept at least; 0: it goes once nothing is pending."""
         retention = self.retention
         return _until(retention, now) if retention.bodies == "days" else 0
 
     def keep(self, connection: sa.Connection, calls: Sequence[Keep], now: int) -> None:
-        """Keep bodies that nobody is owed."""
+        """Keep bodies without a pending delivery."""
         retention = self.retention
         until = _until(retention, now)
         rows = {
@@ -143,7 +141,7 @@ class Bodies:
             self.add(connection, rows)
 
     def let_go(self, connection: sa.Connection, message_ids: Iterable[bytes], now: int) -> None:
-        """Keep bodies of these messages no longer than they are owed."""
+        """Keep bodies of these messages no longer than they are pending."""
         batch = RowBatch()
         for message_id in sorted(message_ids):
             batch.add((), message_id)

@@ -147,7 +147,7 @@ class SettleKey(WriterCall):
 
 
 class Store(WriterCall):
-    """``deliveries.store``: what is owed from now on, with events and rows of the inbox."""
+    """``deliveries.store``: new pending messages, with events and rows of the inbox."""
 
     __slots__ = ("entries", "fresh", "inbox", "owed")
 
@@ -182,7 +182,7 @@ class Store(WriterCall):
 
     @property
     def units(self) -> int:
-        """What is owed."""
+        """Pending entries."""
         return len(self.owed)
 
     def parts(self, size: int) -> list[Store]:
@@ -277,7 +277,7 @@ class Hand(WriterCall):
         return self.limit
 
     def given_back(self, future: Future[Any], now: int) -> SettleOwed:
-        """What undoes it, where nobody was told of what was handed out: it is in its old place in line, and was not
+        """The call that undoes it, where nobody has seen the handed-out message: it is in its old place in line, and was not
         handed out. ``now`` in microseconds."""
         delivered: list[BacklogEntry] = self.result
         released = {"subscription": self.subscription, "reason": "whoever asked for it went away"}
@@ -329,7 +329,7 @@ class SettleOwed(WriterCall):
 
 
 class Keep(WriterCall):
-    """``deliveries.keep_bodies``: bodies that are kept although nobody is owed them."""
+    """``deliveries.keep_bodies``: bodies that are kept without a pending delivery."""
 
     __slots__ = ("kept",)
 
@@ -357,7 +357,7 @@ class Keep(WriterCall):
 
 
 class Put(WriterCall):
-    """``outbox.put``: publishes that are owed from now on, with events."""
+    """``outbox.put``: new pending publishes, with events."""
 
     __slots__ = ("entries", "promised")
 
@@ -453,7 +453,7 @@ def _divide(rows: Sequence[T], owners: Sequence[Any], size: int) -> dict[int, li
 
 
 def key_digest(client: str, key: str) -> bytes:
-    """What a key is found by: 32 octets, whatever the lengths of client and key."""
+    """Lookup value of a key: 32 bytes, for any length of client and key."""
     name = client.encode("utf-8", "surrogateescape")
     digest = hashlib.sha256(len(name).to_bytes(4, "big"))
     digest.update(name)

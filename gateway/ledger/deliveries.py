@@ -1,7 +1,7 @@
 """``ledger.deliveries``: messages that the ledger owes to subscriptions.
 
 A delivery is one message owed to one subscription. From the commit that stores it until the commit that settles it,
-it is the ledger's to hand out, whatever becomes of processes and connections; a lease is only a time at which it may be
+it is the ledger's to hand out, through the end of processes and connections; a lease is only a time at which it may be
 handed out again. All writes are calls of the group commit: a hundred callers at once share one.
 
 Leases and due times go by the database's clock, so that all processes mean the same.
@@ -81,7 +81,7 @@ class DeliveryStore:
 
         Args:
             ordered: of those with the same ``order_key`` only the oldest that is not dead, so that one is out at once.
-            octets_max: most octets of bodies; the first one comes whatever its size.
+            octets_max: most octets of bodies; the first one comes with any size.
             entries: makes the events that are written in the same commit. Runs on the writer's thread, perhaps more
                 than once: no side effects.
 
@@ -156,7 +156,7 @@ class DeliveryStore:
         """Deliveries in the order of their ids, and the cursor of the next page (None: that was the last).
 
         Raises:
-            ValueError: the cursor is none of ours.
+            ValueError: the cursor is malformed.
         """
         found: tuple[list[BacklogEntry], str | None] = await self._ledger.read(
             lambda connection: self._reads.page(
@@ -173,12 +173,12 @@ class DeliveryStore:
         return found
 
     async def backlog(self, subscription: str) -> BacklogCounts:
-        """What a subscription is owed."""
+        """Pending messages of a subscription."""
         found: BacklogCounts = await self._ledger.read(lambda connection: self._reads.backlog(connection, subscription))
         return found
 
     async def backlogs(self) -> dict[str, BacklogCounts]:
-        """What each subscription is owed that is owed something."""
+        """Pending messages of each subscription that has any."""
         found: dict[str, BacklogCounts] = await self._ledger.read(self._reads.backlogs)
         return found
 
@@ -190,6 +190,6 @@ class DeliveryStore:
         return found
 
     async def body(self, message_id: bytes) -> bytes | None:
-        """The payload of a message. None: nothing is owed of it, and it is not kept."""
+        """The payload of a message. None: nothing of it is pending, and it is not kept."""
         found: bytes | None = await self._ledger.read(lambda connection: delivery_reads.body(connection, message_id))
         return found

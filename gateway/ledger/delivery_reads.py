@@ -106,12 +106,12 @@ class DeliveryReads:
         return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
 
     def backlog(self, connection: sa.Connection, subscription: str) -> BacklogCounts:
-        """What a subscription is owed."""
+        """Pending messages of a subscription."""
         row = connection.execute(self._backlog, {"of": octets(subscription), **self._times()}).one()
         return _backlog(*row)
 
     def backlogs(self, connection: sa.Connection) -> dict[str, BacklogCounts]:
-        """What each is owed that is owed something."""
+        """Pending messages of each one that has any."""
         rows = connection.execute(self._backlogs, self._times())
         return {text(name): _backlog(*counts) for name, *counts in rows}
 

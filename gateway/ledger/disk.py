@@ -69,7 +69,7 @@ class Disk:
         )
 
     def check(self, payload_bytes: int = 0) -> None:
-        """Raise LedgerFull while less than the reserve is free, or would be with a new payload of so many bytes. What
+        """Raise LedgerFull while less than the reserve is free, or would be with a new payload of this size. What
         passes counts as written until the next look, so that a burst does not reach into the reserve."""
         if not self.reserve_bytes:
             return

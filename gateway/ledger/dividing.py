@@ -14,7 +14,7 @@ class Submits(Protocol):
     """The ledger, as its parts see it."""
 
     async def submit(self, call: WriterCall) -> Any:
-        """Have a call written with whatever else waits."""
+        """Have a call written with the other calls that wait."""
 
 
 def future() -> asyncio.Future[Any]:
@@ -62,7 +62,7 @@ def place_of(cursor: str) -> bytes:
     """The id that a cursor stands for.
 
     Raises:
-        ValueError: the cursor is none of ours.
+        ValueError: the cursor is malformed.
     """
     try:
         found = bytes.fromhex(cursor)

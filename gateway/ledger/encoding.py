@@ -27,7 +27,7 @@ def document(value: Mapping[str, Any] | None) -> bytes:
     """A small JSON object as octets; nothing for an empty one.
 
     Raises:
-        TypeError: a value is none that JSON has.
+        TypeError: a value has no form in JSON.
     """
     if not value:
         return b""

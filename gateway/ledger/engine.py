@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 BUSY_TIMEOUT = 5.0
 """How long a statement waits for SQLite's lock, in seconds."""
 ROOM = 1 << 20
-"""Least free space, in octets, with which a ledger that was in trouble counts as mended."""
+"""Least free space, in octets, with which a ledger that was in trouble counts as healthy."""
 DISK_FULL = "53100"
 """PostgreSQL's code for a full disk."""
 STATEMENTS = 256
@@ -62,8 +62,8 @@ ARROW_SETTINGS = {
     "enable_seqscan": "off",
     "default_transaction_read_only": "on",
 }
-"""What PostgreSQL is told besides by those who read ranges of a log: a range is found by an index, and its messages one
-by one by theirs, whatever the planner makes of tables that grow faster than it counts them."""
+"""Further settings of PostgreSQL for readers of ranges of a log: a range is found by an index, and its messages one
+by one by theirs, in spite of the planner's view of tables that grow faster than it counts them."""
 
 BAD_ROW_ERRORS = (exc.IntegrityError, exc.DataError)
 """The database will not have this row; another may be fine."""
@@ -163,8 +163,7 @@ class Database:
             return False
 
     def writer(self, *, keyed: bool = False) -> sa.Engine:
-        """The engine of the one connection that writes. ``keyed``: all that it runs finds its rows by an index, and
-        PostgreSQL is told so. Tables of what is owed fill and empty faster than it counts them: it would read all of a
+        """The engine of the one connection that writes. ``keyed``: all that it runs finds its rows by an index, and PostgreSQL gets a hint. Tables of pending entries fill and empty faster than it counts them: it would read all of a
         table that it takes for empty, or sort 100,000 rows to hand out the first ten."""
         engine = self._engine("BEGIN IMMEDIATE", WRITER_CACHE, poolclass=NullPool)
         if keyed and self.shared:
@@ -228,7 +227,7 @@ def is_deadlock(error: BaseException) -> bool:
 
 
 def unavailable(error: BaseException) -> LedgerUnavailable:
-    """What callers are told of a database error."""
+    """The text for callers about a database error."""
     original = getattr(error, "orig", None) or error
     text = str(original).strip().splitlines() or [type(original).__name__]
     is_full = (

@@ -1,7 +1,7 @@
 """The feed: every event, in the order of its shard, from a position on and as it comes.
 
 A position says of each shard how far one has read, ``{"0": 812, "3": 77}``. Sequence numbers have no gaps and are
-committed in their order, so whoever goes on behind a position misses nothing and sees nothing twice.
+committed in their order, so a reader that goes on behind a position misses nothing and sees nothing twice.
 
 Those who follow read what there was from SQL. Behind that, one task reads what is new for all of them: it looks at the
 shards a few times a second while anybody follows, and keeps the last :data:`KEPT` events. A follower that is too slow

@@ -92,7 +92,7 @@ class GroupRows:
         self._headers = headers
 
     def add(self, entries: Iterable[LogEntry]) -> None:
-        """The rows of one call. An obligation that is opened and settled in the same call is none."""
+        """The rows of one call. An obligation that is opened and settled in the same call does not count."""
         opened: dict[bytes, LogEntry] = {}
         last: dict[str, Any] | None = None
         encoded = b""

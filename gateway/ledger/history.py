@@ -33,11 +33,11 @@ class History:
         """``clock`` is the ledger's, in microseconds since 1970."""
         self._ledger = ledger
         self.keeper = LedgerKeeper(ledger, database, clock, settings, bodies, cursors)
-        """Counts events and lets go of old ones, once :meth:`start` was called."""
+        """Counts events and deletes old ones, once :meth:`start` was called."""
         self._feed = Feed(self._read)
 
     def start(self) -> None:
-        """Count events, and let go of what is too old, in the background."""
+        """Count events, and delete old ones, in the background."""
         self.keeper.start()
 
     async def close(self) -> None:
@@ -98,11 +98,11 @@ class History:
         limit: int = 100,
         by: Collection[str] = statistics.BY,
     ) -> tuple[list[HourlyEvents], str | None]:
-        """Counts per hour, newest first, told apart ``by`` these names, and the cursor of the next page (None: that was
+        """Counts per hour, newest first, grouped ``by`` these names, and the cursor of the next page (None: that was
         the last). They may be some seconds old.
 
         Raises:
-            ValueError: the cursor is none of ours.
+            ValueError: the cursor is malformed.
         """
         found: tuple[list[HourlyEvents], str | None] = await self._read(
             statistics.page, where or HourFilter(), cursor, limit, by

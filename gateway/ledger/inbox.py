@@ -1,4 +1,4 @@
-"""The inbox: what a bridge has forwarded, so that a redelivery of it is recognised.
+"""The inbox: what a bridge has forwarded, so that a redelivery of it is recognized.
 
 A row is written in the same commit as the event that says that its message is safe at the target, and looked up only
 for deliveries that may be redeliveries. So writing has to be cheap, and looking up may cost more.
@@ -108,7 +108,7 @@ class Inbox:
 
 
 def digests(scope: str, keys: Iterable[str]) -> list[bytes]:
-    """What rows are found by, whatever the lengths of scope and key."""
+    """Lookup value of rows, for any length of scope and key."""
     name = scope.encode("utf-8", "surrogateescape")
     begin = len(name).to_bytes(4, "big") + name
     sha256 = hashlib.sha256

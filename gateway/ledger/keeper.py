@@ -1,9 +1,7 @@
-"""The keeper: counts events per hour every few seconds, lets go of what of the log of messages nobody needs every
-minute, and of what is too old every hour.
+"""The keeper: counts events per hour every few seconds, deletes unneeded rows of the log of messages every minute, and old rows every hour.
 
 On a ledger that several processes share, one of them does it at a time: the one that gets PostgreSQL's advisory lock
-for a round. Nothing depends on that but the work that is done twice otherwise: counts are added once, whoever adds
-them, and what goes may go only once.
+for a round. Nothing depends on that but the work that is done twice otherwise: counts are added once, by any process, and a row can be deleted only once.
 """
 
 from __future__ import annotations
@@ -137,7 +135,7 @@ class LedgerKeeper:
     # ----------------------------------------------------------------------------------------------- letting go
 
     async def retain(self) -> DropOutcome | None:
-        """Let go of what is too old. BUSY: some of it could not be let go now. None: another process does that now.
+        """Delete what is too old. BUSY: some of it could not be let go now. None: another process does that now.
 
         Raises:
             LedgerUnavailable: the ledger cannot be read or written; some of it went perhaps.
@@ -223,7 +221,7 @@ class LedgerKeeper:
     # ------------------------------------------------------------------------------------ the log of messages
 
     async def trim(self) -> bool:
-        """Let go of what of the log of messages nobody needs, and of what is too old or too much of it. False: another
+        """Delete unneeded rows of the log of messages, and those that are too old or too many. False: another
         process does that now.
 
         Raises:

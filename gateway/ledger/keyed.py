@@ -1,4 +1,4 @@
-"""Publishes of later under an Idempotency-Key: the key, its answer, the promises and their events in one commit.
+"""Scheduled publishes under an Idempotency-Key: the key, its answer, the promises and their events in one commit.
 
 Since the ledger makes the promise, there is nothing to wait for between the claim of the key and its answer, and no
 moment at which a crash could leave one without the other.

@@ -1,6 +1,6 @@
 """``ledger.log``: the logs that jobs read, that of events and that of messages.
 
-A tap spools messages, and acknowledges them to their broker once that has returned. Whoever reads asks for a range of
+A tap spools messages, and acknowledges them to their broker once that has returned. A reader asks for a range of
 numbers of a shard, any number of times, and keeps a cursor that says how far it is; what no cursor needs any more goes
 (:mod:`gateway.ledger.log_retention`).
 """
@@ -213,7 +213,7 @@ class Logs:
         """Runs, the newest first, and the cursor of the next page (None: that was the last).
 
         Raises:
-            ValueError: the cursor is none of ours.
+            ValueError: the cursor is malformed.
         """
         return await self._read(pipeline_runs.page, job, state, cursor, limit)
 

@@ -2,7 +2,7 @@
 
 History (``messages``, ``events``) is only ever appended to, and leaves by whole days: on PostgreSQL both are
 partitioned by ranges of the message id, which begins with its time (:mod:`gateway.ledger.ids`), so that a message
-and all its events live, are found and are dropped together. Everything that is owed, leased or configured lives in
+and all its events live, are found and are dropped together. Everything that is pending, leased or configured lives in
 plain tables and goes when it is settled.
 
 AMQP strings are octets: PostgreSQL's text takes neither U+0000 nor what is not UTF-8. Numbers that AMQP makes
@@ -26,7 +26,7 @@ Text = sa.Text()
 
 
 class SqliteAny(UserDefinedType[Any]):
-    """SQLite's ANY: a STRICT table's column that keeps whatever it is given."""
+    """SQLite's ANY: a STRICT table's column that keeps any value."""
 
     cache_ok = True
 
@@ -249,7 +249,7 @@ obligations = _table(
     sa.Index(None, "shard", "fence"),
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
 )
-"""What is owed: publishes without an outcome. ``key_id`` empty: nothing to send again, only to be told about.
+"""Pending entries: publishes without an outcome. ``key_id`` empty: nothing to send again, only to be told about.
 ``status``: ``pending``, held by ``shard`` and ``fence``; or ``parked``, until its key is repeated or forgotten."""
 
 resources = _table(
@@ -365,7 +365,7 @@ deliveries = _table(
     sa.Index(None, "message_id"),
     with_rowid=False,
 )
-"""What is owed to subscriptions: a message each, of which ``bodies`` has the payload under ``message_id`` and
+"""Pending messages of subscriptions: a message each, of which ``bodies`` has the payload under ``message_id`` and
 ``digest``. ``status``: 0 waits, 1 is out under ``lease`` until ``due_at``, 2 is dead
 (:class:`gateway.ledger.owed.BacklogStatus`). ``due_at`` is on the database's clock. ``reason`` is JSON, as octets."""
 
@@ -379,7 +379,7 @@ bodies = _table(
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
     sa.Index("bodies_by_kept_until", "kept_until", **_where("kept_until > 0")),
 )
-"""Payloads: of what is owed to ``owed`` subscriptions, and of what is kept until ``kept_until`` (0: not at all), by
+"""Payloads: of messages that are pending for ``owed`` subscriptions, and of those that are kept until ``kept_until`` (0: not at all), by
 the ledger's clock. One row a message: another ``digest`` under the same id is a message that only says it is the
 same."""
 
@@ -400,7 +400,7 @@ outbox = _table(
     sa.Index(None, "due_at"),
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
 )
-"""Publishes that are owed: taken over HTTP, to be sent at ``due_at``, on the database's clock. A row is held by
+"""Pending publishes: taken over HTTP, to be sent at ``due_at``, on the database's clock. A row is held by
 ``shard`` and ``fence`` while they live; -1: by nobody."""
 
 api_keys = _table(

@@ -1,6 +1,6 @@
-"""``ledger.outbox``: publishes that are owed, to be sent now or later.
+"""``ledger.outbox``: pending publishes, to be sent now or at a time.
 
-A row is the promise of a 202: it is there until its outcome is. Whoever sends it holds it by shard and fence, as
+A row is the promise of a 202: it is there until its outcome is. Its sender holds it by shard and fence, as
 everything that is in doubt is held (:mod:`gateway.ledger.shards`): the rows of a process that died are free at once,
 and are handed out again with a higher ``attempt``, to be marked as possible duplicates.
 """
@@ -159,7 +159,7 @@ class OutboxRows:
         return sorted(found, key=lambda row: (row.due_at, row.message_id))
 
     def release(self, connection: sa.Connection, lease: ShardLease) -> int:
-        """Let go of what this process holds; how many."""
+        """Release all entries of this process; how many."""
         return connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence}).rowcount
 
     def cancel(self, connection: sa.Connection, message_id: bytes) -> bool:
@@ -228,8 +228,7 @@ class OutboxStore:
         retry: Sequence[tuple[bytes, float, dict[str, Any]]] = (),
         kept: Sequence[tuple[bytes, Sequence[LogEntry], dict[str, Any]]] = (),
     ) -> list[bool]:
-        """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due
-        again so many seconds from now (below 0: in its old place), for whoever claims it, with a reason; ``kept`` is
+        """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due again this many seconds from now (below 0: in its old place), for any claimant, with a reason; ``kept`` is
         not due any more until it is revived, its events are written in the same commit. Events are what happened, and
         are written even where the row is another process's by now.
 
@@ -246,7 +245,7 @@ class OutboxStore:
         return results
 
     async def release(self) -> int:
-        """Let go of everything that this process holds, for a worker that begins again; how many."""
+        """Release everything that this process holds, for a worker that begins again; how many."""
 
         found: int = await self._ledger.task(self._rows.release)
         return found
@@ -287,7 +286,7 @@ class OutboxStore:
         """Publishes in the order of their ids, and the cursor of the next page (None: that was the last).
 
         Raises:
-            ValueError: the cursor is none of ours.
+            ValueError: the cursor is malformed.
         """
         query = sa.select(outbox, _HELD.label("held")).order_by(outbox.c.message_id).limit(limit + 1)
         if where is not None:

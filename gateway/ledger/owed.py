@@ -1,4 +1,4 @@
-"""What goes in and out where the ledger owes something: deliveries, their bodies, publishes of later.
+"""Types of the pending entries: deliveries, their bodies, scheduled publishes.
 
 Ids are 16 octets; times are microseconds since 1970, and those that something waits for are on the database's clock.
 """
@@ -41,7 +41,7 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BacklogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is owed to a subscription."""
+    """A message that is pending for a subscription."""
 
     id: bytes
     message_id: bytes
@@ -87,9 +87,9 @@ class Ending(StrEnum):
     DEAD = "dead"
     """Given up: kept with its reason, and not handed out."""
     REVIVE = "revive"
-    """A dead one is owed again, and due ``due_in`` seconds from now."""
+    """A dead one is pending again, and due ``due_in`` seconds from now."""
     PURGE = "purge"
-    """It goes, whatever it is."""
+    """It goes, in any state."""
 
 
 class BacklogStatus(IntEnum):
@@ -137,7 +137,7 @@ class BacklogSettlement(msgspec.Struct, frozen=True):
     lease: int | None = None
     """Only under this lease: while the delivery is out under this number (also after the lease has ended, as long as
     nobody else got it) or, where it is 0, has never been handed out. A lease ends with RETRY: who tries again without
-    ``claim`` gives None. None: whatever it is."""
+    ``claim`` gives None. None: any."""
     due_in: float = 0.0
     """RETRY, EXTEND, REVIVE: seconds from now."""
     front: bool = False
@@ -153,7 +153,7 @@ class BacklogSettlement(msgspec.Struct, frozen=True):
 
 
 class BacklogCounts(msgspec.Struct, frozen=True):
-    """What a subscription is owed."""
+    """Pending messages of a subscription."""
 
     waiting: int = 0
     """Not out, or out under a lease that has ended."""
@@ -194,7 +194,7 @@ class KeptBody(msgspec.Struct, frozen=True):
 
 
 class Promised(msgspec.Struct, frozen=True, kw_only=True):
-    """A publish that is owed: taken over HTTP, to be sent later."""
+    """A pending publish: taken over HTTP, to be sent at a time."""
 
     message_id: bytes
     broker: str

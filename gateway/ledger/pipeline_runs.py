@@ -17,7 +17,7 @@ _GET = sa.select(pipeline_runs).where(_THIS)
 
 
 def put(connection: sa.Connection, run: Run, now: int) -> bool:
-    """Remember a run, in place of what was told of it before. True: nothing was. ``now`` in microseconds.
+    """Remember a run, in place of its earlier record. True: nothing was. ``now`` in microseconds.
 
     Raises:
         StateError: the run of that id is done, and this is not the same; or it is one of another job.
@@ -61,7 +61,7 @@ def page(
     """Some, the newest first, and the cursor of the next page (None: that was the last).
 
     Raises:
-        ValueError: the cursor is none of ours.
+        ValueError: the cursor is malformed.
     """
     there = pipeline_runs.c
     query = sa.select(pipeline_runs).order_by(there.started_at.desc(), there.id.desc()).limit(limit + 1)

@@ -1,8 +1,6 @@
 """``ledger.promises``: whether everything that the ledger promised is still accounted for.
 
-A message never goes without a word. What the ledger took upon itself is either still in the table of what is owed, or
-an event says how it ended; both change in one transaction. So whoever looks at an event that opens a promise finds one
-of the two, or a promise was broken: by a defect of ours, by somebody's DELETE, by a database that was restored from an
+A message never goes without a word. Every promise of the ledger is either still in a table of pending entries, or an event says how it ended; both change in one transaction. So the auditor finds one of the two for each event that opens a promise, or a promise was broken: by a defect of the gateway, by somebody's DELETE, by a database that was restored from an
 older backup.
 
 ======== ==================================== ========================================= ==============================
@@ -21,8 +19,7 @@ spooled  a number of a shard's messages       ``message_log``, above the floor  
 Deliveries are counted, by message and subscription, for a message may be owed twice. Where events do not tell whose
 end they are, the doubt is for the ledger: what is reported is certain.
 
-The statements of a page are not one snapshot: rows that are owed are read before the events, so that what ends in
-between is counted twice, and not missed. What begins in between can still look broken. So what is found once is looked
+The statements of a page are not one snapshot: pending rows are read before the events, so that a promise that ends in between is counted twice, and not missed. What begins in between can still look broken. So what is found once is looked
 at again, a little later (:mod:`gateway.core.auditor`).
 """
 
@@ -96,7 +93,7 @@ class ObligationPage(NamedTuple):
 
 
 class PendingCounts(NamedTuple):
-    """What is owed beside deliveries: how many rows of each."""
+    """Pending entries beside deliveries: how many rows of each."""
 
     due: int
     later: int
@@ -117,13 +114,13 @@ class Told(msgspec.Struct, frozen=True):
 
 @dataclass
 class MessageObligations:
-    """What is owed of one message."""
+    """Pending entries of one message."""
 
     obligation: bool = False
     outbox: bool = False
     deliveries: Counter[str] = field(default_factory=Counter)
     branches: frozenset[str] = frozenset()
-    """Bridges that have a branch under way; of whatever message."""
+    """Bridges that have a branch under way, of any message."""
 
 
 class ObligationAccess(Protocol):
@@ -160,7 +157,7 @@ class Promises:
         return found
 
     async def standing(self) -> PendingCounts:
-        """How much is owed beside deliveries."""
+        """Number of pending entries beside deliveries."""
         found: PendingCounts = await self._ledger.read(lambda connection: _standing(connection, self._clock))
         return found
 
@@ -188,7 +185,7 @@ def _page(connection: sa.Connection, shard: int, after: int, end: int) -> Obliga
 
 
 def _look(connection: sa.Connection, messages: Sequence[bytes]) -> Iterator[Missing]:
-    """What is broken of these messages, by all that is known of them. First what is owed, then what happened."""
+    """What is broken of these messages, by all that is known of them. First the pending entries, then the events."""
     kept: dict[bytes, MessageObligations] = {each: MessageObligations() for each in messages}
     owed = (
         sa.select(deliveries.c.message_id, deliveries.c.subscription, sa.func.count())

@@ -45,7 +45,7 @@ def timeline(connection: sa.Connection, message_id: bytes) -> Timeline | None:
 
 
 def keeps(connection: sa.Connection, message_id: bytes) -> tuple[bool, bool]:
-    """Whether an answer is owed about a message, and whether its body is there."""
+    """Whether an answer is pending about a message, and whether its body is there."""
     owes, has = connection.execute(_KEEPS, {"this": message_id}).one()
     return bool(owes), bool(has)
 

@@ -231,7 +231,7 @@ class ResourceRecord(msgspec.Struct, frozen=True):
 
 
 class InboxRow(msgspec.Struct, frozen=True):
-    """That a message was forwarded, for whoever gets it a second time. Written in the commit of an event; where one
+    """That a message was forwarded, for the next one that gets it. Written in the commit of an event; where one
     call has several, it shares the fate of the last entry of ``message_id``."""
 
     scope: str

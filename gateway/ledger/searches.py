@@ -61,7 +61,7 @@ def list_messages(
     """A page of messages, newest first, and the cursor of the next (None: there is none). ``clock`` is in seconds.
 
     Raises:
-        ValueError: the cursor is none of ours.
+        ValueError: the cursor is malformed.
     """
     below = NEWEST if where.until is None else first_id(max(0, where.until // 1000))
     if cursor is not None:

@@ -214,7 +214,7 @@ def page(
     apart ``by`` is summed up, and empty.
 
     Raises:
-        ValueError: the cursor is none of ours.
+        ValueError: the cursor is malformed.
     """
     told = [statistics.c[name] for name in BY if name in by]
     query = (

@@ -492,7 +492,7 @@ class Ledger:
         have few or none, and a cursor all the same (:mod:`gateway.ledger.searches`).
 
         Raises:
-            ValueError: the cursor is none of ours.
+            ValueError: the cursor is malformed.
         """
         return await self._read(searches.list_messages, where or MessageFilter(), cursor, limit)
 
@@ -523,7 +523,7 @@ class Ledger:
     # ---------------------------------------------------------------------------------------------- internals
 
     async def submit(self, call: WriterCall) -> Any:
-        """For the ledger's own parts: have a call written with whatever else waits."""
+        """For the ledger's own parts: have a call written with the other calls that wait."""
         return await self._writer.submit(call)
 
     async def submit_all(self, calls: Sequence[WriterCall]) -> list[Any]:

@@ -39,7 +39,7 @@ class TapState(StrEnum):
 
 
 class TapStatus(msgspec.Struct, kw_only=True):
-    """A tap at one moment. Counts begin anew with each start of the gateway."""
+    """A tap at one moment. Counts begin at zero with each start of the gateway."""
 
     name: str
     state: TapState

@@ -94,7 +94,7 @@ def doctor(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing is logged: what there is to say is said in words."""
+    """Nothing is logged: the findings are texts."""
     logger = logging.getLogger("gateway")
     before, logger.disabled = logger.disabled, True
     try:
@@ -129,7 +129,7 @@ async def examine(path: str | None, overrides: dict[str, Any], areas: frozenset[
 
 
 async def _examine(report: Report, config: Config, areas: frozenset[str], within: float, *, development: bool) -> None:
-    """Area by area; a defect of ours in one of them hides nothing of the others."""
+    """Area by area; an internal error in one of them hides nothing of the others."""
     from gateway.commands.doctor import access, brokers, budgets, files, ledger, listeners, outbound
 
     async def callers() -> None:

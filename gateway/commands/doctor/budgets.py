@@ -15,7 +15,7 @@ from gateway.config import Config, budget_bounds
 from gateway.config.access import JWT_CLIENT
 
 NEAR: Final = 0.8
-"""The part of what may be held from which on it is said that it is."""
+"""Share of a budget from which on the finding warns."""
 PAGE_MAX: Final = 8 << 20
 """Most bytes that are read of the metrics."""
 _SAMPLE: Final = re.compile(

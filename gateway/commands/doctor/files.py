@@ -1,6 +1,6 @@
 """What lies on the disk: the data folder, files with secrets, our own certificates; and what the system allows us.
 
-Nothing is written: whether a folder can be written the system tells by itself. What it says holds for whoever asks, so
+Nothing is written: the system says whether a folder can be written. Its findings hold for the user who runs it, so
 ``gateway doctor`` is best run as the user that the service runs as.
 """
 

@@ -1,6 +1,6 @@
 """The ledger, looked at and not touched.
 
-SQLite: a file that a gateway may have open is read beside it, without a lock of ours; one that nobody has open is read
+SQLite: a file that a gateway may have open is read beside it, without a lock; one that nobody has open is read
 as if it could not change, so that not even a journal is made. Who has it the system's table of locks tells.
 PostgreSQL: one connection, one transaction that is READ ONLY.
 """

@@ -131,7 +131,7 @@ async def connect(found: Sequence[str], port: int, within: float) -> tuple[str, 
 
 
 async def shown_by(sock: socket.socket, context: ssl.SSLContext, name: str, within: float) -> ShownCertificate | None:
-    """The certificate that the far end of a connection shows, whatever it is worth; None: it speaks no TLS, or hung
+    """The certificate that the far end of a connection shows, valid or not; None: it speaks no TLS, or hung
     up. Closes the connection. ``context`` is only read."""
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.minimum_version = context.minimum_version

@@ -7,7 +7,7 @@ Nothing is declared, nothing is taken, and no message comes into a queue:
   RabbitMQ looks at ``expiration`` later than at the permission (406 PRECONDITION_FAILED against 403 ACCESS_REFUSED);
   other brokers get a mandatory message for a queue that nobody has, at the default exchange, and give it back.
 * A permission to read is tried at RabbitMQ's 0-9-1 with a consumer whose ``x-priority`` is no number: 406 against 403.
-* Under an alarm RabbitMQ reads nothing more from who has published. So it is asked for something afterwards.
+* Under an alarm RabbitMQ reads nothing more from who has published. So a request follows.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Around:
         self.report.ok("broker.blocked", self.where, "it takes publishes")
 
     def _few(self, names: Mapping[str, Sequence[str]], check: str = "") -> list[str]:
-        """The first of them; ``check``: under which it is said that not all are looked at."""
+        """The first of them; ``check``: for the finding that not all are checked."""
         if check and len(names) > NAMES:
             self.report.ok(check, self.where, f"the first {NAMES} of {len(names)} names are looked at")
         return list(names)[:NAMES]
