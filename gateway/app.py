@@ -502,7 +502,8 @@ def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:
 def _outbound(
     config: Config, listeners: Sequence[socket.socket], amqp: Sequence[int], budgets: Budgets
 ) -> tuple[OutboundRules, GuardedTransport]:
-    """The transport for requests to URLs that others set; and its rules, to which the gateway's own ports may be added."""
+    """The transport for requests to URLs that others set; and its rules, to which the gateway's own ports may be
+    added."""
     settings = config.outbound
     rules = OutboundRules(settings.allow, ports=settings.ports, plain=settings.plain)
     for listener in listeners:

@@ -13,7 +13,7 @@ from typing import Final
 
 MIB = 1 << 20
 PULL_MAX: Final = 32 * MIB
-"""Bytes of messages with which one pull ends, whatever it was asked for. One message goes however large it is."""
+"""Bytes of messages with which one pull ends, even if it asked for more. One message goes however large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ LIMIT_NAMES = tuple(field.name for field in fields(Limits))
 class BrokerLimits:
     """What the embedded broker keeps for its clients, beside :class:`Limits` of each session. Lengths in octets,
     times in seconds. One thing more than a limit allows is refused with 506 (0-10: resource-limit-exceeded) where
-    nothing else is said; it costs the channel, and the neighbours notice nothing."""
+    nothing else is said; it costs the channel, and the neighbors notice nothing."""
 
     connections: int = 4_096
-    """Most connections at once, per listener. One more is told so (530) when it has logged in."""
+    """Most connections at once, per listener. One more gets 530 when it has logged in."""
     connections_per_address: int = 1_024
     """Most connections at once from one remote address, per listener; told likewise."""
     connections_refused: int = 64
@@ -117,7 +117,7 @@ class BrokerLimits:
     """How long a client may take not one octet of what waits for it, or leave a frame or a message unfinished without
     sending one. Then its connection is dropped. 0: for ever."""
     turn: float = 0.005
-    """How long the requests of one client are worked on before its neighbours have their turn."""
+    """How long the requests of one client are worked on before its neighbors have their turn."""
 
 
 DEFAULT_BROKER_LIMITS = BrokerLimits()

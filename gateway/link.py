@@ -52,7 +52,7 @@ from gateway.session import Capabilities, Session
 from gateway.transports.stream import Stream, StreamUser
 
 Dial: TypeAlias = Callable[[StreamUser, float], Awaitable[Stream]]
-"""Open a stream for a user within so many seconds."""
+"""Open a stream for a user within this many seconds."""
 
 CLOSE_TIMEOUT: Final = 2.0
 """How long a broker may take to answer our close before the stream is cut, in seconds."""
@@ -204,7 +204,7 @@ class Link:
         self.on_blocked: Callable[[], None] | None = None
         """Called when ``blocked`` has changed."""
         self.on_alert: Callable[[Alert], None] | None = None
-        """Called when the broker has warned of something, on whatever channel."""
+        """Called when the broker has warned of something, on any channel."""
         self.on_writable: Callable[[], None] | None = None
         """Called when the stream takes octets again."""
         self.stream: Stream | None = None
@@ -224,7 +224,7 @@ class Link:
     # ------------------------------------------------------------------------------------------- open
 
     async def open(self, dial: Dial, within: float) -> None:
-        """Open a stream by ``dial`` and the connection on it, ``within`` so many seconds altogether. Where it fails
+        """Open a stream by ``dial`` and the connection on it, ``within`` this many seconds altogether. Where it fails
         after the stream was open, ``ended`` says more than the error.
 
         Raises:
@@ -400,11 +400,11 @@ class Link:
                 self._fault(where, error)
 
     def _fault(self, where: str, error: Exception) -> None:
-        """A fault of ours in a callback."""
+        """An internal error in a callback."""
         self.loop.call_exception_handler({"message": f"link: a callback failed {where}", "exception": error})
 
     def _give_up(self, error: Exception) -> None:
-        """A fault of ours in the session: the connection cannot go on."""
+        """An internal error in the session: the connection cannot go on."""
         self._fault("in the session", error)
         if self.stream is not None:  # else dial has not returned yet, and open sees how it ended
             self.stream.abort()
@@ -431,7 +431,7 @@ class Link:
                 self._missed(channel, operation, error)
 
     def _missed(self, channel: Channel | None, operation: Operation, error: Exception) -> None:
-        """Whoever an operation was for has failed over it, so a delivery may never be settled and a request never
+        """The receiver of an operation has failed, so a delivery may never be settled and a request never
         answered: the channel goes. The others, whose operations came with it, hear nothing of that."""
         self._fault(f"over {type(operation).__name__}", error)
         try:
@@ -541,7 +541,7 @@ def describe(closed: Closed) -> str:
 
 
 NOT_OUR_FAULT: Final = frozenset({0, 200, 320})
-"""Reply codes of a connection's close that no request of ours has caused: a clean close, connection-forced."""
+"""Reply codes of a connection's close that no request of the gateway has caused: a clean close, connection-forced."""
 
 _SAYINGS: Mapping[CloseReason, str] = {
     CloseReason.LOCAL: "closed by us",

@@ -86,7 +86,7 @@ class Properties:
     """``bytes`` where 0-10's vbin16 is not UTF-8."""
     reply_to: Text | ReplyTo | None = None
     expiration: Text | None = None
-    """Time to live: milliseconds, relative, as a decimal string, whatever the dialect on the wire. A
+    """Time to live: milliseconds, relative, as a decimal string, in every dialect. A
     :class:`Deadline` where the wire named an instant."""
     message_id: Text | None = None
     """A :class:`UuidMessageId` where it was a UUID on the wire, as in 0-10."""

@@ -11,9 +11,9 @@ gets exactly one final outcome, but for those marked *no outcome*, or a :class:`
 :class:`Closed` that ends them all (a publish that ends so is *unknown*). :class:`Returned` is no final outcome
 of its own where ``final`` is false.
 
-**Deliveries.** ``delivery`` numbers the deliveries of one channel from 1 up, without gaps that matter; it is
-unwrapped to Python integers whatever the wire does. In the server role ``send(Deliver(...))`` returns that
-number, and the field of the operation sent is ignored.
+**Deliveries.** ``delivery`` numbers the deliveries of one channel from 1 up, without gaps that matter; it is unwrapped
+to Python integers, even if the wire wraps. In the server role ``send(Deliver(...))`` returns that number, and the field
+of the operation sent is ignored.
 
 Channel 0 is the connection itself.
 """
@@ -73,9 +73,9 @@ class CloseReason(Enum):
     HEARTBEAT = "heartbeat"
     """Nothing was heard for two heartbeat intervals."""
     SYNTAX = "syntax"
-    """The peer broke the specification; code and text are what it was told."""
+    """The peer broke the specification; code and text are those of the close."""
     PROTOCOL_HEADER = "protocol-header"
-    """The peer answered with another protocol header, or with something that is none."""
+    """The peer answered with another protocol header, or with other bytes."""
     AUTHENTICATION = "authentication"
     """The peer refused the credentials or the virtual host, or offers no mechanism that we accept."""
     LOGIN_CUT = "login-cut"
@@ -131,8 +131,8 @@ class Unblocked(Operation):
 @operation
 class UpdateSecret(Request):
     """Tell the broker a new password for the connection that is open (channel 0; connection.update-secret of 0-9-1
-    with RabbitMQ's extensions). Outcome: Done; a broker that refuses it closes the connection. A server session
-    answers by itself."""
+    with RabbitMQ's extensions). Outcome: Done; a broker that refuses it closes the connection. A server session answers
+    alone."""
 
     secret: str = field(repr=False)
     reason: str = ""
@@ -618,7 +618,7 @@ class Resume(Request):
 
 @operation
 class Resumed(Outcome):
-    """How many octets of the message are there already; 0: nothing, it begins anew."""
+    """How many octets of the message are there already; 0: nothing, it starts over."""
 
     offset: int = 0
 
@@ -720,9 +720,9 @@ class DtxEnd(Request):
 
 @operation
 class DtxPrepare(Request):
-    """The first phase: from its outcome on, the branch can be committed whatever happens (and whatever dies: whether
-    that includes the broker is ``capabilities.durable_storage``). Outcome: XaResult; anything but XA_OK and XA_RDONLY
-    is a branch to be rolled back. Failed 404 for one that is not known, 406 for one that has not ended."""
+    """The first phase: from its outcome on, the branch can be committed through all faults (whether that includes a
+    crash of the broker is ``capabilities.durable_storage``). Outcome: XaResult; anything but XA_OK and XA_RDONLY is a
+    branch to be rolled back. Failed 404 for one that is not known, 406 for one that has not ended."""
 
     xid: Xid
 
@@ -746,7 +746,7 @@ class DtxRollback(Request):
 
 @operation
 class DtxForget(Request):
-    """Let go of a branch that was decided without us (XA_HEUR...). Outcome: Done; Failed 406 for any other."""
+    """Forget a branch that was decided elsewhere (XA_HEUR...). Outcome: Done; Failed 406 for any other."""
 
     xid: Xid
 

@@ -1,12 +1,12 @@
 """The configuration read again while the gateway runs: what counts at once, what takes a restart, and how it is done.
 
-A reload takes the whole file or nothing of it. First everything is checked, and whatever may fail is done aside: new
-links to brokers are made, what the ledger knows of new endpoints is read. Then all of it comes to count in one turn of
-the event loop. Afterwards whoever works with what has changed begins anew: bridges, taps, pushed subscriptions.
+A reload takes the whole file or nothing of it. First everything is checked, and all steps that may fail are done aside:
+new links to brokers are made, what the ledger knows of new endpoints is read. Then all of it takes effect in one turn
+of the event loop. Afterwards all work that depends on the changes starts over: bridges, taps, pushed subscriptions.
 
 :data:`RULES` is the one table of which setting counts when; a change of one that takes a restart refuses the reload.
-Nothing under way is lost by one: requests, publishes and leases that have begun come to their end as they began, and
-what a bridge has in flight is brought to its end before it begins anew.
+Nothing under way is lost by one: requests, publishes and leases that have begun come to their end as they began, and a
+bridge settles its messages in flight before it starts over.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ counts."""
 OF_FRONT: Final = "a front is connected to it"
 """Why another broker of a front takes a restart."""
 TABLES: Final = ("brokers", "subscriptions", "endpoints", "bridges", "taps")
-"""Those of which each entry is told by its name."""
+"""Those with named entries."""
 KINDS: Final = (OUTBOX_WORK, INTAKE_WORK, PUSH_KIND, BRIDGE_KIND, TAP_KIND)
 """Work that may be about something else afterwards."""
 UP_MARGIN: Final = 2.0
 """How long a broker's links may take to be good for something, beyond ``connect_timeout``, in seconds."""
 FINISH_WITHIN: Final = 15.0
-"""How long a reload waits until all that has changed has begun anew, in seconds; the rest goes on by itself."""
+"""How long a reload waits until all changed work has started over, in seconds; the rest goes on in the background."""
 PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
 """Pause before what the ledger did not take is tried again, in seconds; doubled each time."""
 
@@ -140,7 +140,7 @@ def changes(before: Config, after: Config) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Everything that a configuration comes to count for."""
+    """All parts that use a configuration."""
 
     gateway: Gateway
     bridges: BridgeSupervisor
@@ -233,7 +233,7 @@ class Reloads:
     # ------------------------------------------------------------------------------------------------- prepare
 
     async def _prepare(self) -> _Plan:
-        """Check everything, and do aside whatever may fail."""
+        """Check everything, and do all steps that may fail aside."""
         running, before = self._running, self.config
         if self._read is None:
             raise ReloadRefused("this gateway was started without a configuration that could be read again")
@@ -369,7 +369,8 @@ class Reloads:
             self._queues.setdefault(name, before)
 
     async def _follow(self) -> bool:
-        """Have whoever works with what has changed begin anew; whether that is done. What is not goes on by itself."""
+        """Restart all work that depends on the changes; returns whether that is done. The rest goes on in the
+        background."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])

@@ -7,7 +7,7 @@ SCRAM-SHA-256      yes     yes     RFC 7677; the server where it knows keys of u
 SCRAM-SHA-1        yes             RFC 5802
 CRAM-MD5           yes             RFC 2195
 PLAIN, AMQPLAIN    yes     yes     RFC 4616; AMQPLAIN is of the classic versions
-EXTERNAL           asked   asked   RFC 4422 appendix A; who the client is was said by its TLS certificate
+EXTERNAL           asked   asked   RFC 4422 appendix A; the TLS certificate names the client
 ANONYMOUS          asked   asked   RFC 4505
 =================  ======  ======  ====================================================================================
 
@@ -118,7 +118,7 @@ class External(Mechanism):
 
 
 class Anonymous(Mechanism):
-    """RFC 4505, without a trace: nothing is said of who we are."""
+    """RFC 4505, without a trace: the identity is not given."""
 
     name = "ANONYMOUS"
 
@@ -419,7 +419,7 @@ def no_scram_keys(user: str, secret: bytes) -> ScramKeys:
 
 
 def read_plain(response: bytes) -> tuple[str, str] | None:
-    """User and password of a PLAIN response, None where it is none. An authorization identity other than the
+    """User and password of a PLAIN response, None where it is malformed. An authorization identity other than the
     user is refused."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or not parts[1] or (parts[0] and parts[0] != parts[1]):

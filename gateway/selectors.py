@@ -31,7 +31,7 @@ Evaluate = Callable[[Properties], Any]
 
 
 class Selector:
-    """A compiled selector. Raises :class:`SelectorError` if ``text`` is none."""
+    """A compiled selector. Raises :class:`SelectorError` if ``text`` is malformed."""
 
     __slots__ = ("_cost", "_evaluate", "_meter", "text")
 

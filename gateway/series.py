@@ -1,4 +1,4 @@
-"""Metrics whose number of series is bounded, whatever names come.
+"""Metrics whose number of series is bounded, for any names.
 
 A label whose values are the names of things (brokers, bridges, endpoints) shows the first so many of them by name, and
 all others together under :data:`OTHER`: counters and histograms add up there; a gauge is the least, the most or the
@@ -76,7 +76,7 @@ class SeriesBudget:
 
 
 class Hidden(Gauge):
-    """A gauge without a series. What it is told is seen only together with others."""
+    """A gauge without a series. Its values show only together with others."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, name, registry=None)

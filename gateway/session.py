@@ -6,8 +6,8 @@ versions implement this in both roles; nothing above them knows which one it has
 :class:`Capabilities` instead.
 
 A session never raises for what its peer did: it queues the close that the specification asks for and returns
-a :class:`~gateway.operations.Closed` that says why. It raises :class:`~gateway.errors.LocalError` at once when
-it is asked for something that cannot be; nothing was sent then.
+a :class:`~gateway.operations.Closed` that says why. It raises :class:`~gateway.errors.LocalError` at once for an
+impossible request; nothing was sent then.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Session(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many buffers wait for ``data_to_send``. Some answers a session gives by itself, so a peer that asks
+        """How many buffers wait for ``data_to_send``. A session gives some answers alone, so a peer that asks
         and does not read is found out here."""
         ...
 
@@ -244,8 +244,8 @@ class Session(Protocol):
         ...
 
     def data_to_send(self) -> list[bytes]:
-        """Everything queued since the last call, for one gathered write. This is the flush: what a version
-        must say at the end of a burst of publishes (0-10's sync bit, tx.commit) is said here."""
+        """Everything queued since the last call, for one gathered write. This is the flush: a version sends the end of
+        a burst of publishes (0-10's sync bit, tx.commit) here."""
         ...
 
     def next_timeout(self) -> float | None:

@@ -1,4 +1,4 @@
-"""A bound on the work that one decision may cost, whatever the rules and the values it is about.
+"""A bound on the work that one decision may cost, for any rules and values.
 
 Work is counted in steps before it is done. A step is what takes about a tenth of a microsecond: one comparison of a
 header, one node of a trie, one word of a selector. Counted steps are the same on every machine, so that a message

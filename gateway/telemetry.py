@@ -118,8 +118,8 @@ def _of_standing(holdings: Holdings, value: str) -> float:
 
 
 class Metrics:
-    """What ``/metrics`` shows, in Prometheus' text format. Labels have few values: configured names and words of
-    ours, never a name that came from a peer; and there is an end to the number of series (:mod:`gateway.series`)."""
+    """What ``/metrics`` shows, in Prometheus' text format. Labels have few values: configured names and fixed words,
+    never a name that came from a peer; and there is an end to the number of series (:mod:`gateway.series`)."""
 
     def __init__(self, version: str, names: int = 20, series: int = SERIES_MAX) -> None:
         """``names``: of how many bridges, taps, endpoints and subscriptions, each, there are series by name."""

@@ -1,4 +1,4 @@
-"""What a terminal is told: tables, JSON, notes, and a line of progress that is drawn over and over; and how people
+"""Output for terminals: tables, JSON, notes, and a line of progress that is drawn over and over; and how people
 write times there.
 
 What was found goes to stdout, what there is to say about it to stderr. Control characters of other people's names are

@@ -2,8 +2,8 @@
 
 A pattern is words between dots; ``*`` stands for exactly one word, ``#`` for none or more. Patterns share their
 prefixes in a trie. For each node a number says after which words of the key it can be reached, one bit for each word;
-the number of a child follows from that of its node, so a match visits each node at most once, whatever the patterns
-are. It visits only what can be reached.
+the number of a child follows from that of its node, so a match visits each node at most once, for any patterns. It
+visits only what can be reached.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class TranslationTarget:
         ``leave_out``: the reserved header is left out.
 
         Raises:
-            FrameSyntaxError: the properties of the message are none.
+            FrameSyntaxError: the properties of the message are malformed.
         """
         headers = message.properties.headers or {}
         held = [name for name in headers if is_held(name) and name not in release]

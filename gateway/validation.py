@@ -150,7 +150,7 @@ def closest(name: str, known: Sequence[str]) -> str:
 
 
 def one_of(value: object, words: Sequence[str]) -> str:
-    """The sentence for a value that is none of these words."""
+    """The sentence for a value that is not one of these words."""
     return f"{shown(value)} is not one of {', '.join(word for word in words if word)}"
 
 

@@ -37,7 +37,7 @@ AUTO_ORDER: Final[tuple[Version, ...]] = tuple(
 """The order in which ``version=auto`` tries; a header the server names instead goes first."""
 
 FALLBACK_HEADER: Final = AUTO_ORDER[0].header
-"""What a listener answers, before it hangs up, to a header that is none of ours (0-9-1 section 4.2.2)."""
+"""What a listener answers, before it hangs up, to an unknown header (0-9-1 section 4.2.2)."""
 
 _BY_VERSION: Final[Mapping[Version, Protocol]] = {protocol.version: protocol for protocol in PROTOCOLS}
 _BY_NAME: Final[Mapping[str, Version]] = {version.value: version for version in VERSIONS}
@@ -72,13 +72,13 @@ def server_session(version: Version, config: ServerConfig) -> Session:
 
 
 def version_of_header(octets: bytes | bytearray | memoryview) -> Version | None:
-    """The version that the first 8 octets of a connection ask for; None: none of ours, answer
+    """The version that the first 8 octets of a connection ask for; None: unknown, answer
     :data:`FALLBACK_HEADER` and hang up. Fewer than 8 octets are never a header."""
     return PROTOCOL_HEADERS.get(bytes(octets[:HEADER_SIZE]))
 
 
 def may_be_header(octets: bytes | bytearray | memoryview) -> bool:
-    """Whether ``octets``, fewer than 8 perhaps, can still become a header of ours: a listener hangs up on the
+    """Whether ``octets``, fewer than 8 perhaps, can still become a known header: a listener hangs up on the
     first octet that cannot."""
     start = bytes(octets[:HEADER_SIZE])
     return any(header.startswith(start) for header in PROTOCOL_HEADERS)

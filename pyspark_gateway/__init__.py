@@ -1,6 +1,6 @@
 """The Spark data source ``gateway``, found by its name where this package is installed.
 
-Spark looks for packages called ``pyspark_…`` and imports each of them, whatever a query reads; so this one imports
+Spark looks for packages called ``pyspark_…`` and imports each of them, for every query; so this one imports
 little.
 """
 

@@ -2,8 +2,9 @@
 
 A token counts if its signature is that of a key of the issuer's set (RFC 7517) under an algorithm that both the
 settings and the key allow, and if ``iss``, ``aud``, ``exp``, ``nbf`` and ``typ`` are right. The set is read through the
-guarded transport and kept for :data:`FRESH` seconds. A key that is not in it makes us look again, at most once in :data:`AGAIN` seconds. So nobody can make the gateway call the issuer with invented key ids. While the
-issuer does not answer, the keys that are known go on for :data:`STALE` seconds.
+guarded transport and kept for :data:`FRESH` seconds. A key that is not in it makes us look again, at most once in
+:data:`AGAIN` seconds. So nobody can make the gateway call the issuer with invented key ids. While the issuer does not
+answer, the keys that are known go on for :data:`STALE` seconds.
 """
 
 from __future__ import annotations

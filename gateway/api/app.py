@@ -1,7 +1,8 @@
 """The ASGI application: from a request to its handler, and from errors to problems.
 
-Every request passes here: bounds on what is under way, who calls, which route, what it may, the handler, and each error as a problem. It is Starlette's request and response machinery under a router of our own, since names are
-routed before they are decoded.
+Every request passes here: bounds on what is under way, who calls, which route, what it may, the handler, and each error
+as a problem. It is Starlette's request and response machinery under a router of our own, since names are routed before
+they are decoded.
 """
 
 from __future__ import annotations

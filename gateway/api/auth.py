@@ -157,7 +157,8 @@ class Doorkeeper:
 
     def reader(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Whose key is the password of HTTP Basic (RFC 7617), which a browser asks its user for; a visitor where there
-        is none, or an invalid one. It opens documents only: a request that a browser sends on its own must not do anything."""
+        is none, or an invalid one. It opens documents only: a request that a browser sends on its own must not do
+        anything."""
         scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
         try:
             text = b64decode(value.strip(), validate=True) if scheme.lower() == b"basic" else b""

@@ -1,7 +1,8 @@
 """Requests that a web page has a browser send: which hosts they may name, and which sites they may come from.
 
-A browser sends its credentials unasked to every host that a page names: a client certificate, or nothing at all to a gateway
-that asks for no key. So where a browser could be the caller, the gateway refuses requests of other sites, with any method. Browsers say where a request comes from in ``Origin`` (RFC 6454) and ``Sec-Fetch-Site`` (W3C Fetch
+A browser sends its credentials unasked to every host that a page names: a client certificate, or nothing at all to a
+gateway that asks for no key. So where a browser could be the caller, the gateway refuses requests of other sites, with
+any method. Browsers say where a request comes from in ``Origin`` (RFC 6454) and ``Sec-Fetch-Site`` (W3C Fetch
 Metadata); other clients send neither.
 """
 

@@ -1,8 +1,8 @@
 """Run a coroutine up to its first wait.
 
-Nearly always a body is there when the handler reads it, and so is the word that a caller has hung up, if it has. A timer or
-a task for the rare wait would cost more than all the rest; so the coroutine is begun, and only one that has to wait
-gets them.
+Nearly always a body is there when the handler reads it, and so is the word that a caller has hung up, if it has. A
+timer or a task for the rare wait would cost more than all the rest; so the coroutine is begun, and only one that has to
+wait gets them.
 """
 
 from __future__ import annotations

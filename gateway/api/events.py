@@ -1,7 +1,7 @@
 """``/v1/events``: everything that happens, as it happens; server-sent events, or NDJSON where ``Accept`` says so.
 
-The id of an event is the position behind it. A client that comes back with ``Last-Event-ID`` misses nothing and gets nothing
-twice. When nothing happens for :data:`IDLE` seconds the stream says so, with the position that it has reached.
+The id of an event is the position behind it. A client that comes back with ``Last-Event-ID`` misses nothing and gets
+nothing twice. When nothing happens for :data:`IDLE` seconds the stream says so, with the position that it has reached.
 """
 
 from __future__ import annotations

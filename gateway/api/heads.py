@@ -46,7 +46,8 @@ SINGLE: Final[Mapping[bytes, HeadRefusal]] = {
         "Sec-Fetch-Site": "one site",
     }.items()
 }
-"""Header -> detail of the problem where it occurs twice. A proxy that takes the other one would read another request than the gateway."""
+"""Header -> detail of the problem where it occurs twice. A proxy that takes the other one would read another request
+than the gateway."""
 
 
 def refusal_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> HeadRefusal | None:

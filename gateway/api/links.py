@@ -1,8 +1,8 @@
 """Where an answer leads: the links of the OpenAPI document (OpenAPI 3.1 section 4.8.20).
 
 Two rules and a table. What a PUT made can be asked, changed and ended under the same names: its answer leads to every
-other operation at or below its path. A resource that the gateway has named is found by the id in the answer, and so is what
-a list has first: :data:`IDS`. What a pull leased is settled by the ack ids of its answer: :data:`BODIES`.
+other operation at or below its path. A resource that the gateway has named is found by the id in the answer, and so is
+what a list has first: :data:`IDS`. What a pull leased is settled by the ack ids of its answer: :data:`BODIES`.
 """
 
 from __future__ import annotations

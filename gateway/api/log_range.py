@@ -1,8 +1,9 @@
 """A range of a log on its way to a reader: Arrow's stream format, or NDJSON.
 
-The range is read a segment at a time, and the next one once the reader has taken the one before: memory holds one segment, for any range. A range that turns out to be incomplete, because retention took rows meanwhile or because
-the gateway shuts down, is broken off: the connection ends in the middle of the answer, which no client takes for its
-end. What was asked for without filters is counted.
+The range is read a segment at a time, and the next one once the reader has taken the one before: memory holds one
+segment, for any range. A range that turns out to be incomplete, because retention took rows meanwhile or because the
+gateway shuts down, is broken off: the connection ends in the middle of the answer, which no client takes for its end.
+What was asked for without filters is counted.
 """
 
 from __future__ import annotations

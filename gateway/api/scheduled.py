@@ -112,8 +112,8 @@ def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
 
 
 def _ended(timeline: Timeline) -> tuple[MessageState, str, str | None]:
-    """The outcome of the publish, before anything that consumers did; why, where it was not delivered; and the time that was
-    asked for."""
+    """The outcome of the publish, before anything that consumers did; why, where it was not delivered; and the time
+    that was asked for."""
     state, reason, not_before = MessageState.SCHEDULED, "", None
     for event in timeline.events:
         found = OUTCOMES.get(event.kind)

@@ -1,7 +1,9 @@
 """What happened to a message, in words: a sentence for each event, where it is now and why, and what can be done.
 
-:data:`SAYS` has a sentence for each kind of event; what it says beside that comes from the event's detail (:data:`ADDS`), for every kind of writer. :data:`ENDS` has, for each state, where the message is then. Its pending entries in the ledger (a delivery, a scheduled publish) are looser than the state: a message may be acknowledged by one subscription and wait
-for another, so pending entries come first.
+:data:`SAYS` has a sentence for each kind of event; what it says beside that comes from the event's detail
+(:data:`ADDS`), for every kind of writer. :data:`ENDS` has, for each state, where the message is then. Its pending
+entries in the ledger (a delivery, a scheduled publish) are looser than the state: a message may be acknowledged by one
+subscription and wait for another, so pending entries come first.
 """
 
 from __future__ import annotations

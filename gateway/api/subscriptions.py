@@ -175,7 +175,8 @@ async def resume(call: Call) -> Response:
 
 
 async def _find(call: Call, kinds: Sequence[str] = ("consume",)) -> SubscriptionResource:
-    """The subscription of the path, if the caller has a scope of one of these kinds for its queue. Other callers get the same answer as for one that does not exist: a key learns of nothing that it has no scope for."""
+    """The subscription of the path, if the caller has a scope of one of these kinds for its queue. Other callers get
+    the same answer as for one that does not exist: a key learns of nothing that it has no scope for."""
     principal, name = call.principal, call.names["subscription"]
     try:
         found = await call.gateway.subscriptions.get(name)

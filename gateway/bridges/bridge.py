@@ -330,7 +330,8 @@ class Bridge:
         return found is not None
 
     async def _settle_last(self, within: float) -> str:
-        """It does not run any more: settle its unfinished work within this many seconds; returns why that failed, "" if it did not."""
+        """It does not run any more: settle its unfinished work within this many seconds; returns why that failed, "" if
+        it did not."""
         try:
             async with asyncio.timeout(within):
                 await self._settle_branches()
@@ -594,7 +595,9 @@ class Bridge:
         )
 
     async def abandon_source(self, heir: Bridge | None = None) -> None:
-        """The bridge goes: its own queue is unbound, and deleted where it is empty. What is in it stays. A queue that is the ``heir``'s too stays. It is bound again before it is unbound, so that messages for both bindings are not missed."""
+        """The bridge goes: its own queue is unbound, and deleted where it is empty. What is in it stays. A queue that
+        is the ``heir``'s too stays. It is bound again before it is unbound, so that messages for both bindings are not
+        missed."""
         if heir is None and (reason := await self._settle_last(CANCEL_WITHIN)):
             log("bridge.branches_left", logging.WARNING, bridge=self.name, reason=reason)
         if not self.route.own_queue:

@@ -2,7 +2,8 @@
 
 A chunk of messages is a branch: published, ended and prepared at the target. Then one transaction of the ledger says
 that it is to be committed, notes its messages as ``prepared``, and remembers their origin ids in the inbox. Then it is
-committed at the target, the ledger notes its messages as ``forwarded``, and the messages are acknowledged to the source::
+committed at the target, the ledger notes its messages as ``forwarded``, and the messages are acknowledged to the
+source::
 
     ledger   begun                                   decided                    finished
                │                                        │                          │
@@ -305,7 +306,8 @@ def undone_of(detail: Mapping[str, Any], broker: str, bridge: str, outcome: Bran
 
 
 def doubt_of(detail: Mapping[str, Any], id: bytes, outcome: BranchOutcome, journal: BridgeJournal) -> list[InboxRow]:
-    """Entries of the inbox for a branch that its broker has undone, if some of it may have been committed: every later attempt to send its messages marks them."""
+    """Entries of the inbox for a branch that its broker has undone, if some of it may have been committed: every later
+    attempt to send its messages marks them."""
     return journal.in_doubt(detail["scope"], detail["keys"], id) if outcome is BranchOutcome.MIXED else []
 
 

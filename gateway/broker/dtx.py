@@ -1,7 +1,8 @@
 """Branches of distributed transactions (0-10's dtx class): what is noted for each, and what becomes of it.
 
 Between DtxStart and DtxEnd, publishes of a channel and the deliveries that it accepts are noted in the branch. A
-publish is routed when it comes: what nobody would get is returned at once, and a commit puts messages into the very queues they were routed to, even if they were unbound since. What a prepared branch holds is promised, so a queue that
+publish is routed when it comes: what nobody would get is returned at once, and a commit puts messages into the very
+queues they were routed to, even if they were unbound since. What a prepared branch holds is promised, so a queue that
 refuses publishes when it is full is asked at prepare, and takes them at commit. Releasing and rejecting are done at
 once, as Broker-J does.
 

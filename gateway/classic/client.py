@@ -1,7 +1,8 @@
 """The client role: the handshake, the connection class, and what the server's properties teach.
 
 The handshake is a table of what is expected next (0-9-1 section 4.2): start, then perhaps secure, then tune, then
-open-ok. A server that ends the stream after the credentials and before tune has refused them: 0-8 and old clients of 0-9-1 have no other sign.
+open-ok. A server that ends the stream after the credentials and before tune has refused them: 0-8 and old clients of
+0-9-1 have no other sign.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ CLIENT_PROPERTIES: Final[Table] = {
     "platform": "Python",
     "qpid.close_when_no_route": "false",
 }
-"""Client properties for every broker. The last one keeps Broker-J from ending the connection over a message that cannot be
-routed in a transaction."""
+"""Client properties for every broker. The last one keeps Broker-J from ending the connection over a message that cannot
+be routed in a transaction."""
 
 REFUSALS: Final = frozenset({402, 403, 404, 530})
 """Codes of a close before open that mean: not with these credentials, not to this virtual host."""

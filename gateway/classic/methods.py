@@ -1,8 +1,9 @@
 """The methods of 0-8 and 0-9-1, as declared classes in the order of the wire.
 
-47 of 0-9-1's 55 methods have the same shape in 0-8; this module holds those, and the additions of either version or of a product to the classes connection, channel, access, exchange, queue, basic, confirm and tx. A dialect says
-which of them are spoken under which number (:mod:`gateway.classic.dialect`). ``ticket`` is 0-8's access ticket,
-reserved and 0 in 0-9-1.
+47 of 0-9-1's 55 methods have the same shape in 0-8; this module holds those, and the additions of either version or of
+a product to the classes connection, channel, access, exchange, queue, basic, confirm and tx. A dialect says which of
+them are spoken under which number (:mod:`gateway.classic.dialect`). ``ticket`` is 0-8's access ticket, reserved and 0
+in 0-9-1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The server role: the handshake as a server leads it, the connection class, and what clients expect.
 
-Answers are those of RabbitMQ, since that is what clients were written against. A refused login gets a connection.close with 403: Qpid's JMS client waits for ever on a socket that only closes. Clients of 0-9-1 without
-the capability ``authentication_failure_close`` are not waited for.
+Answers are those of RabbitMQ, since that is what clients were written against. A refused login gets a connection.close
+with 403: Qpid's JMS client waits for ever on a socket that only closes. Clients of 0-9-1 without the capability
+``authentication_failure_close`` are not waited for.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ class ServerChannel(BaseChannel):
         self.session.emit(operations.Flow(self.number, method.active, serial=serial))
 
     def access(self, method: methods.AccessRequest) -> None:
-        """access.request of 0-8: everyone gets the same ticket to the only realm, and a method may bring any ticket. Nobody can have the realm for itself."""
+        """access.request of 0-8: everyone gets the same ticket to the only realm, and a method may bring any ticket.
+        Nobody can have the realm for itself."""
         realm = method.realm
         if realm.startswith("/admin"):
             self.fail(402, f"there is no realm '{realm}'", method.key)

@@ -143,7 +143,8 @@ class Translator:
         return str(int(self._clock() * 1000) + int(text))
 
     def _home(self, user: str | None, broker: bool) -> Home:
-        """``broker``: with regard to what the product takes amiss. So it is always read this way: the gateway's own client also writes for such a broker."""
+        """``broker``: with regard to what the product takes amiss. So it is always read this way: the gateway's own
+        client also writes for such a broker."""
         dialect = self._dialect
         home: dict[str, Callable[[Any], Any]] = {
             "correlation_id": _short_text,

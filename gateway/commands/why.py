@@ -22,7 +22,8 @@ RELATED_MAX = 20
 def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Say what happened to the message ID, where it is now and why, and what can be done about it.
 
-    A message keeps its id over bridges and versions, so you see all of its way; replies and copies that carry another id have one line each.
+    A message keeps its id over bridges and versions, so you see all of its way; replies and copies that carry another
+    id have one line each.
     """
     client = ApiClient(url, api_key)
     answer = client.ask("GET", f"/v1/messages/{segment(id)}")

@@ -51,7 +51,8 @@ class TokenSettings(Settings, frozen=True):
     scopes_claim: str = "scope"
     """Claim with the scopes: a text with blanks between them, or a list."""
     scopes: dict[str, tuple[str, ...]] = {}
-    """What a scope of the issuer stands for here; others are passed over. Empty: scopes of the gateway stand for themselves."""
+    """What a scope of the issuer stands for here; others are passed over. Empty: scopes of the gateway stand for
+    themselves."""
 
 
 class CertificateSettings(Settings, frozen=True):

@@ -46,8 +46,8 @@ class RetentionSettings(Settings, frozen=True):
     audit_days: Annotated[int, Meta(ge=30, le=36_500)] = 400
     """Days after which rows of the audit log go; the chain of the others can be verified as before."""
     bodies: Literal["never", "until-settled", "days"] = "never"
-    """Whether bodies of messages are kept for replays, beyond the pending ones. ``never``: they are not. ``until-settled``:
-    until a consumer has settled the message. ``days``: for ``body_days``."""
+    """Whether bodies of messages are kept for replays, beyond the pending ones. ``never``: they are not.
+    ``until-settled``: until a consumer has settled the message. ``days``: for ``body_days``."""
     body_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """Days after which a body goes; with ``until-settled`` also that of a message which nobody settled."""
     body_max: Annotated[int, Meta(ge=0, le=64 << 20)] = 1 << 20

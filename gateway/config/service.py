@@ -77,7 +77,8 @@ class HttpSettings(Settings, frozen=True):
     drain_timeout: Seconds = 20.0
     """How long running requests may take at shutdown, in seconds."""
     drain_delay: Annotated[float, Meta(ge=0, le=300)] = 0.0
-    """How long the API goes on taking requests after SIGTERM while it says that it is not ready, in seconds: until load balancers have noticed. A second signal ends it."""
+    """How long the API goes on taking requests after SIGTERM while it says that it is not ready, in seconds: until load
+    balancers have noticed. A second signal ends it."""
 
 
 class OpsSettings(Settings, frozen=True):

@@ -1,7 +1,8 @@
 """The online audit: what the ledger promised is looked for, all the time and at little cost.
 
 New events are looked at once they are :data:`GRACE` old; and everything that the ledger remembers, once after the start
-and then every :data:`ROUND_EVERY`, for a pending entry may go missing later. What is found twice, :data:`TWICE` apart, is
+and then every :data:`ROUND_EVERY`, for a pending entry may go missing later. What is found twice, :data:`TWICE` apart,
+is
 lost: it is logged, and counted in ``amqpgw_lost_total``, each once in the life of the process.
 
 A page costs some milliseconds of a reader's thread, and is followed by a pause of :data:`SHARE` times as long. So the

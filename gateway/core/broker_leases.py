@@ -1,7 +1,8 @@
 """Leases that a broker holds: what is pulled stays unacknowledged on a channel until it is settled.
 
 Nothing is taken from a broker but what a pull waits for. Before messages are handed over, ``delivered`` is in the
-ledger; what cannot be handed over goes back to its queue at once. To settle, the gateway writes to the broker first and to the ledger afterwards: a crash in between costs a repeated delivery at most, never a message.
+ledger; what cannot be handed over goes back to its queue at once. To settle, the gateway writes to the broker first and
+to the ledger afterwards: a crash in between costs a repeated delivery at most, never a message.
 """
 
 from __future__ import annotations

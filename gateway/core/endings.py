@@ -38,7 +38,8 @@ def finality(results: Sequence[PublishOutcome]) -> str:
 
 
 def stay_unknown(results: Sequence[PublishOutcome]) -> None:
-    """Of what was sent again: the earlier attempt may have arrived, even if this one was not sent, or was refused for now."""
+    """Of what was sent again: the earlier attempt may have arrived, even if this one was not sent, or was refused for
+    now."""
     for result in results:
         error = result.error
         if error is not None and (error.outcome == "not_sent" or error.retryable) and error.outcome != "unknown":

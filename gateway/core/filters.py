@@ -26,8 +26,8 @@ class Filter:
     __slots__ = ("_keys", "_pattern", "_selector")
 
     def __init__(self, settings: SubscriptionFilter) -> None:
-        """Raises :class:`~gateway.errors.EncodeError`: the selector is malformed, or the pattern is too long; it names the
-        setting."""
+        """Raises :class:`~gateway.errors.EncodeError`: the selector is malformed, or the pattern is too long; it names
+        the setting."""
         size = len(settings.routing_key.encode())
         if size > PATTERN_MAX:
             raise EncodeError(f"filter.routing_key: {size} octets, the limit is {PATTERN_MAX}")

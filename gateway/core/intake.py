@@ -199,8 +199,8 @@ async def turn_away(
     code: str = "filtered",
 ) -> None:
     """What becomes of messages that the filter does not want: discarded, at the dead-letter place, or dead in the
-    ledger. They are safe, or meant to go, when it returns: acknowledge them then. ``patient``: it waits while the ledger is away, and the dead-letter place is not given another copy meanwhile. ``code``: why, for dead
-    letters.
+    ledger. They are safe, or meant to go, when it returns: acknowledge them then. ``patient``: it waits while the
+    ledger is away, and the dead-letter place is not given another copy meanwhile. ``code``: why, for dead letters.
 
     Raises:
         LedgerUnavailable: it is not recorded; nothing may be acknowledged. Never where it is patient.

@@ -1,4 +1,5 @@
-"""A key for each message: however often a message is sent again, under its key it is published once, and every repeat gets the first final outcome.
+"""A key for each message: however often a message is sent again, under its key it is published once, and every repeat
+gets the first final outcome.
 
 What :mod:`gateway.core.keys` does for a request, this does for each message of a stream or batch, hundreds at a time:
 all keys are claimed in one commit, with the messages; those that are new are sent, in their order; and all outcomes are

@@ -10,9 +10,9 @@ from the broker, on demand. Stored messages are remembered in the inbox, so that
 commit and the broker's acknowledgement is recognized (:mod:`gateway.core.arrivals`).
 
 A lease is a number and a time in the ledger's row. It survives the process, and any process with the same key ends it:
-``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, and a lease that runs out does the same. Each time that it is handed out counts as an attempt; when ``max_deliveries`` are used up, or it is
-rejected, it goes to the dead-letter place, confirmed, and where there is none, or it takes nothing, it stays dead in
-the ledger.
+``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, and a lease that runs out does
+the same. Each time that it is handed out counts as an attempt; when ``max_deliveries`` are used up, or it is rejected,
+it goes to the dead-letter place, confirmed, and where there is none, or it takes nothing, it stays dead in the ledger.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Leases that the ledger holds, and how they end.
 
 A lease is a number and a time in the ledger's row. It survives the process, and any process with the same key ends it:
-``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, ``extend`` moves its end, and one that runs out releases it. A settlement takes effect only under the lease that its ack id names, in one commit
-with its event.
+``acknowledge`` removes the row, ``release`` makes it due again, with or without a delay, ``extend`` moves its end, and
+one that runs out releases it. A settlement takes effect only under the lease that its ack id names, in one commit with
+its event.
 
 What is rejected, or has used up ``max_deliveries``, goes to the dead-letter place with the reason, confirmed, and then
 from the ledger; where there is no such place, or it takes nothing, it stays dead in the ledger.

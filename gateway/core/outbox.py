@@ -14,8 +14,8 @@ too large, no queue took it) ends with its event and the reason, and is *kept*: 
 put right, or cancelled. Only of a message with ``mandatory`` false its caller has said that no queue need take it.
 
 One process sends for a broker (work of the kind ``outbox``), a batch at a time, so that the messages of one request
-reach the broker in their order. Nothing waits for a broker that is away: work for it is fetched only while it is up, and
-after a refusal not before a pause, 0.5 s at first, 30 s at most.
+reach the broker in their order. Nothing waits for a broker that is away: work for it is fetched only while it is up,
+and after a refusal not before a pause, 0.5 s at first, 30 s at most.
 
 ``not_before`` is a time by the clock of the process that took the message. It is carried over to the database's, which
 all processes share, as a distance from now.
@@ -161,8 +161,8 @@ class Outbox:
         budgets: LedgerBudgets,
         tracer: Tracer | None = None,
     ) -> None:
-        """``elsewhere`` is called for a broker for which another process sends, and something is due; ``budgets`` of what
-        the ledger holds of each client."""
+        """``elsewhere`` is called for a broker for which another process sends, and something is due; ``budgets`` of
+        what the ledger holds of each client."""
         self._budgets = budgets
         self._tracer = tracer
         self._ledger = ledger
@@ -460,7 +460,8 @@ class Outbox:
                 await clock.sleep(LOOK_EVERY)
 
     async def _claim(self, ready: Sequence[str]) -> list[Promised]:
-        """What is due. A worker that is stopped meanwhile releases it; otherwise nobody would have it and nobody could claim it."""
+        """What is due. A worker that is stopped meanwhile releases it; otherwise nobody would have it and nobody could
+        claim it."""
         claim = asyncio.get_running_loop().create_task(self._ledger.outbox.claim(BATCH, ready))
         try:
             return await asyncio.shield(claim)

@@ -1,7 +1,8 @@
 """Queues that belong to a subscription or a tap: declared durable and bound where it names an exchange.
 
 They are there from the moment that the subscription is put, so that nothing is missed before its first consumer comes.
-No broker says when a binding, or its exchange, is gone, so their users declare both again once in a while. The queue of a subscription that is deleted is unbound, and deleted where it is empty; what is in it stays.
+No broker says when a binding, or its exchange, is gone, so their users declare both again once in a while. The queue of
+a subscription that is deleted is unbound, and deleted where it is empty; what is in it stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which work this process does, and when it has to stop.
 
-What only one process may do at a time is *work*: a kind and a name. Each kind of work registers a :class:`Worker`, which lists its work, starts it when it is granted, brings it to an end when it is to go elsewhere,
-and drops it at once when it is lost.
+What only one process may do at a time is *work*: a kind and a name. Each kind of work registers a :class:`Worker`,
+which lists its work, starts it when it is granted, brings it to an end when it is to go elsewhere, and drops it at once
+when it is lost.
 
 ::
 
@@ -206,7 +207,8 @@ class Ownership:
         await asyncio.gather(*(held.tried.wait() for held in group.held.values() if not held.stopping))
 
     async def reconsider(self, kinds: Collection[str], within: float) -> bool:
-        """The configuration is another one: list the names of these kinds again, and have all owned work read again. Whether that was done within this many seconds; the rest is tried again and again."""
+        """The configuration is another one: list the names of these kinds again, and have all owned work read again.
+        Whether that was done within this many seconds; the rest is tried again and again."""
         before = set(self._tasks)
         groups = [self._groups[kind] for kind in kinds if kind in self._groups]
         for group in groups:

@@ -1,8 +1,9 @@
 """A message as the ledger keeps it for a subscription: what was taken from a broker is handed out exactly as it came.
 
 MessagePack of ``[form, body, properties, exchange, routing_key, redelivered, resent]``. Names are octets, since they
-need not be UTF-8. The properties are those of :mod:`gateway.core.envelopes`, decoded, so that they can be read after any release or connection; octets that are no property list are kept as they are, beside the name of
-their dialect, and are as unreadable afterwards as they were before.
+need not be UTF-8. The properties are those of :mod:`gateway.core.envelopes`, decoded, so that they can be read after
+any release or connection; octets that are no property list are kept as they are, beside the name of their dialect, and
+are as unreadable afterwards as they were before.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Those of the configuration file are read-only, the others are resources in the l
 (:class:`WantedState`: paused, drained, stopped) is kept in the ledger as well, for both kinds, and survives a restart.
 
 Each is work (:mod:`gateway.core.ownership`): where several processes share the ledger, one of them owns it, also while
-it is paused. That one runs it, and is the only one that changes it: a process that changes one without an owner takes it first, and only the owner changes one that is owned, as the API sees to.
+it is paused. That one runs it, and is the only one that changes it: a process that changes one without an owner takes
+it first, and only the owner changes one that is owned, as the API sees to.
 """
 
 from __future__ import annotations
@@ -358,7 +359,8 @@ class Supervisor(Generic[S, T, X]):
     # -------------------------------------------------------------------------------------------- changing
 
     async def put(self, name: str, settings: S, if_match: str | None) -> tuple[X, bool]:
-        """Create or replace one; also says whether it is new. One that runs brings what is under way to an end and starts over with the new settings. The same settings again change nothing and need no ``if_match``.
+        """Create or replace one; also says whether it is new. One that runs brings what is under way to an end and
+        starts over with the new settings. The same settings again change nothing and need no ``if_match``.
 
         Raises:
             ReadOnly: the configuration file defines it.

@@ -1,12 +1,13 @@
 """Taking messages off a broker's queue to keep them: a consumer, batches, room, and what stands in the way.
 
 A :class:`Taker` does not know where messages go. It consumes, and hands what has come to :meth:`Taker._store` in
-batches: one task takes what has come as a batch, so that a batch grows while the one before is written. The part that stores them acknowledges them then; :meth:`Taker._keep` tries to write for as long as it takes.
+batches: one task takes what has come as a batch, so that a batch grows while the one before is written. The part that
+stores them acknowledges them then; :meth:`Taker._keep` tries to write for as long as it takes.
 
 Nothing is taken without room: when :meth:`Taker._room_now` says that there is none, what has come waits unacknowledged,
 for at most :data:`HOLD` seconds; then the consumer is cancelled, so that the queue keeps the rest for others, what has
-come is stored, and the consumer starts again when there is room. So there may be at most one prefetch more than there is
-room for.
+come is stored, and the consumer starts again when there is room. So there may be at most one prefetch more than there
+is room for.
 """
 
 from __future__ import annotations

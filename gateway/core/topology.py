@@ -254,8 +254,8 @@ class Topology:
         return created
 
     async def _compare(self, kind: str, upstream: Upstream, name: str, spec: dict[str, Any]) -> None:
-        """Refuse to declare again, with other settings, a resource that was declared here and exists, where the broker would
-        say yes and leave it as it is.
+        """Refuse to declare again, with other settings, a resource that was declared here and exists, where the broker
+        would say yes and leave it as it is.
 
         Raises:
             PreconditionFailed: naming the setting, and its values then and now.

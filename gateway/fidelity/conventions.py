@@ -8,7 +8,8 @@ reply-to                  a binding URL                              exchange an
 timestamp                 milliseconds since 1970                    the same, in the delivery-properties
 ========================  =========================================  =============================================
 
-A binding URL is ``class://exchange/destination/queue?option='value'&...``. Any other form does not count, and stays as it is.
+A binding URL is ``class://exchange/destination/queue?option='value'&...``. Any other form does not count, and stays as
+it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Properties that a version cannot carry: what becomes of them, and how they come back.
 
 Each version states a :class:`Home`: for every property the value it becomes there, and which header values it has a
-type for. :func:`fit` turns properties into ones that fit; values that were changed or have no home are kept in the reserved
-header, and :func:`restore` puts it back, so that there and back is the identity.
+type for. :func:`fit` turns properties into ones that fit; values that were changed or have no home are kept in the
+reserved header, and :func:`restore` puts it back, so that there and back is the identity.
 
 An entry is restored only where the value found now is the very one that the stored original becomes in this home: what
 an application changed in between wins over what was stored, and an entry that somebody made up could only say what its
@@ -174,7 +174,8 @@ def changed(properties: Properties, changes: Mapping[str, Any]) -> Properties:
 
 def restore(properties: Properties, home: Home) -> Properties:
     """Undo :func:`fit`: put back what the reserved header carries, where it is still true. What the header
-    holds besides (the id) stays in it; the header goes where nothing is left. A header of another shape than the gateway's is left alone."""
+    holds besides (the id) stays in it; the header goes where nothing is left. A header of another shape than the
+    gateway's is left alone."""
     headers = properties.headers
     if not headers or not isinstance(entry := headers.get(RESERVED), dict) or entry.keys().isdisjoint(CONSUMED):
         return properties

@@ -2,7 +2,8 @@
 
 Each change is written with its row of the audit log, in one transaction.
 
-A row has a MAC over all that decides what the key opens, with a key that the database does not have. So nobody who writes to the database can give a key another scope, or make one. What a MAC cannot show is that a row is back as it was
+A row has a MAC over all that decides what the key opens, with a key that the database does not have. So nobody who
+writes to the database can give a key another scope, or make one. What a MAC cannot show is that a row is back as it was
 before, such as before it was revoked; the audit log has the revocation.
 """
 

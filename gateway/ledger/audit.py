@@ -3,8 +3,8 @@
 A row's hash is SHA-256 over ``sequence`` and ``at`` (8 octets each, the most significant first), the hash of the row
 before (32 zeros for the first), and the entry as it is stored. Who changes, removes or reorders rows breaks the chain
 from there on. Its MAC is HMAC-SHA256 over that hash and the MAC of the row before, with a key that the database does
-not have. An attacker who rebuilds the chain cannot make the MACs. Rows of releases before MACs have none; the MAC of the row
-behind them covers them.
+not have. An attacker who rebuilds the chain cannot make the MACs. Rows of releases before MACs have none; the MAC of
+the row behind them covers them.
 
 Times never decrease: a row that comes late gets the time of the row before, and keeps its own in its entry.
 

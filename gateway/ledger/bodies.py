@@ -1,7 +1,8 @@
 """Payloads: stored once for each message, for any number of subscriptions, and gone with the last of them.
 
 A row counts the deliveries that need it. Counting, not looking for them, is what makes it safe between processes: one
-that stores a second delivery of a message and one that settles the first wait for each other at the row, and the second one sees the other's count.
+that stores a second delivery of a message and one that settles the first wait for each other at the row, and the second
+one sees the other's count.
 
 Two messages may say that they have the same id: one that was consumed, changed and published again with its headers
 does. So a payload is found by its digest as well; a pending message is never changed by somebody else's.

@@ -7,8 +7,9 @@ it is started there until it is known to be finished there, and the row is a reg
       │
       └────abort────> aborted ──finish──> (no row)      to be rolled back
 
-Both steps out of ``begun`` are one transaction each, so the second writer accepts the decision of the first: a bridge that starts aborts what it finds begun, and one that should still live somewhere, with its decision on
-the way, is refused it. A branch without a row was never decided.
+Both steps out of ``begun`` are one transaction each, so the second writer accepts the decision of the first: a bridge
+that starts aborts what it finds begun, and one that should still live somewhere, with its decision on the way, is
+refused it. A branch without a row was never decided.
 
 An id is used for one branch only. So a step that finds what it was to write has been written before, by the same hand,
 and its answer was lost: it succeeds.

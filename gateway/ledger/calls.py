@@ -277,8 +277,8 @@ class Hand(WriterCall):
         return self.limit
 
     def given_back(self, future: Future[Any], now: int) -> SettleOwed:
-        """The call that undoes it, where nobody has seen the handed-out message: it is in its old place in line, and was not
-        handed out. ``now`` in microseconds."""
+        """The call that undoes it, where nobody has seen the handed-out message: it is in its old place in line, and
+        was not handed out. ``now`` in microseconds."""
         delivered: list[BacklogEntry] = self.result
         released = {"subscription": self.subscription, "reason": "whoever asked for it went away"}
         return SettleOwed(

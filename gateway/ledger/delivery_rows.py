@@ -488,7 +488,8 @@ def delivery(row: Row, there: int, payload: bytes | None = None, leased_until: i
 
 
 def when(due_at: int, at: int, now: int, there: int) -> int:
-    """A due time of this process's clock on the database's. At once: in the order of arrival, but not later than now, by the database's clock."""
+    """A due time of this process's clock on the database's. At once: in the order of arrival, but not later than now,
+    by the database's clock."""
     return there + due_at - now if due_at > now else min(due_at or at, there)
 
 

@@ -163,8 +163,9 @@ class Database:
             return False
 
     def writer(self, *, keyed: bool = False) -> sa.Engine:
-        """The engine of the one connection that writes. ``keyed``: all that it runs finds its rows by an index, and PostgreSQL gets a hint. Tables of pending entries fill and empty faster than it counts them: it would read all of a
-        table that it takes for empty, or sort 100,000 rows to hand out the first ten."""
+        """The engine of the one connection that writes. ``keyed``: all that it runs finds its rows by an index, and
+        PostgreSQL gets a hint. Tables of pending entries fill and empty faster than it counts them: it would read all
+        of a table that it takes for empty, or sort 100,000 rows to hand out the first ten."""
         engine = self._engine("BEGIN IMMEDIATE", WRITER_CACHE, poolclass=NullPool)
         if keyed and self.shared:
             sa.event.listen(engine, "connect", _tune_keyed)

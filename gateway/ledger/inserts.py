@@ -1,8 +1,9 @@
 """``INSERT`` of the history's rows, for each database in the way that is quickest there.
 
-PostgreSQL takes them as one JSON array and one string of octets (:mod:`gateway.ledger.batch`): one statement, two parameters, for any number of rows. SQLite would look up each value in the JSON by a function call, which was half
-of the price of a row; it takes them as ``VALUES (...), (...)``. A number of rows is part of that statement, so there
-is one for each power of two, and 1,000 rows are six of them: 512, 256, 128, 64, 32 and 8. Each is prepared once, by the
+PostgreSQL takes them as one JSON array and one string of octets (:mod:`gateway.ledger.batch`): one statement, two
+parameters, for any number of rows. SQLite would look up each value in the JSON by a function call, which was half of
+the price of a row; it takes them as ``VALUES (...), (...)``. A number of rows is part of that statement, so there is
+one for each power of two, and 1,000 rows are six of them: 512, 256, 128, 64, 32 and 8. Each is prepared once, by the
 driver. ``executemany`` is no way: it gives up the interpreter's lock at every row and has to wait for it again.
 
 What such a statement costs is mostly its parameters, and many are the same in every row: all that one bridge or one

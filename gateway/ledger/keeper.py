@@ -1,7 +1,9 @@
-"""The keeper: counts events per hour every few seconds, deletes unneeded rows of the log of messages every minute, and old rows every hour.
+"""The keeper: counts events per hour every few seconds, deletes unneeded rows of the log of messages every minute, and
+old rows every hour.
 
 On a ledger that several processes share, one of them does it at a time: the one that gets PostgreSQL's advisory lock
-for a round. Nothing depends on that but the work that is done twice otherwise: counts are added once, by any process, and a row can be deleted only once.
+for a round. Nothing depends on that but the work that is done twice otherwise: counts are added once, by any process,
+and a row can be deleted only once.
 """
 
 from __future__ import annotations

@@ -266,7 +266,8 @@ class KeyStatements:
     # ------------------------------------------------------------------------------------------------ doubt
 
     def plain_in_doubt(self, connection: sa.Connection, limit: int, now: int) -> list[LogEntry]:
-        """Accepted messages whose process died, promised to nobody: the ``unknown`` that ends each, never before its ``accepted``, in spite of differing clocks."""
+        """Accepted messages whose process died, promised to nobody: the ``unknown`` that ends each, never before its
+        ``accepted``, in spite of differing clocks."""
         found = connection.execute(self._plain_in_doubt, {"most": limit})
         return [
             LogEntry(row.message_id, EventKind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found

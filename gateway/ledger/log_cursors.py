@@ -1,6 +1,7 @@
 """Cursors: how far somebody has read a log, and who that is.
 
-A cursor is claimed by an owner, and each claim gives it a greater epoch. The holder of the present epoch moves it; the holder of an older one learns who came after. So two readers that take themselves for the same one do not both go on,
+A cursor is claimed by an owner, and each claim gives it a greater epoch. The holder of the present epoch moves it; the
+holder of an older one learns who came after. So two readers that take themselves for the same one do not both go on,
 and the one that was first learns of the other by its next word. An owner that has not been heard of for :data:`QUIET`
 counts as gone.
 

@@ -2,9 +2,9 @@
 its own, or inside a transaction of the writer's.
 
 A shard's log is read from its floor to its head. The head is what the shard's row says, which is committed with the
-rows themselves: a reader that sees a number sees the rows up to it, unless they are below the floor. The floor is raised, in
-a commit of its own, before anything below it goes. So a reader that finds a row missing finds, if it asks again, a
-floor that tells it so.
+rows themselves: a reader that sees a number sees the rows up to it, unless they are below the floor. The floor is
+raised, in a commit of its own, before anything below it goes. So a reader that finds a row missing finds, if it asks
+again, a floor that tells it so.
 """
 
 from __future__ import annotations

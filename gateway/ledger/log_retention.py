@@ -2,7 +2,8 @@
 
 The log of messages is kept for those who read it: what is below the lowest of its cursors goes. Where nobody reads, and
 where somebody does not read for long, it is bounded by age and by size (``retention.log_days``, ``log_octets``). Then
-rows go that a cursor has not passed; that is logged with the cursor's name, and a reader that asks for them later gets an error.
+rows go that a cursor has not passed; that is logged with the cursor's name, and a reader that asks for them later gets
+an error.
 
 In that order: the *floor* of a shard is raised and committed; then what is below it goes, a chunk at a time. So rows go
 that nobody can ask for any more, and a reader that was in the middle of them learns that by asking for the floor again

@@ -379,9 +379,9 @@ bodies = _table(
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
     sa.Index("bodies_by_kept_until", "kept_until", **_where("kept_until > 0")),
 )
-"""Payloads: of messages that are pending for ``owed`` subscriptions, and of those that are kept until ``kept_until`` (0: not at all), by
-the ledger's clock. One row a message: another ``digest`` under the same id is a message that only says it is the
-same."""
+"""Payloads: of messages that are pending for ``owed`` subscriptions, and of those that are kept until ``kept_until``
+(0: not at all), by the ledger's clock. One row a message: another ``digest`` under the same id is a message that only
+says it is the same."""
 
 outbox = _table(
     "outbox",

@@ -228,9 +228,10 @@ class OutboxStore:
         retry: Sequence[tuple[bytes, float, dict[str, Any]]] = (),
         kept: Sequence[tuple[bytes, Sequence[LogEntry], dict[str, Any]]] = (),
     ) -> list[bool]:
-        """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due again this many seconds from now (below 0: in its old place), for any claimant, with a reason; ``kept`` is
-        not due any more until it is revived, its events are written in the same commit. Events are what happened, and
-        are written even where the row is another process's by now.
+        """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due
+        again this many seconds from now (below 0: in its old place), for any claimant, with a reason; ``kept`` is not
+        due any more until it is revived, its events are written in the same commit. Events are what happened, and are
+        written even where the row is another process's by now.
 
         Returns:
             For each of ``done``, then ``retry``, then ``kept``: whether it was this process's.

@@ -1,7 +1,9 @@
 """``ledger.promises``: whether everything that the ledger promised is still accounted for.
 
-A message never goes without a word. Every promise of the ledger is either still in a table of pending entries, or an event says how it ended; both change in one transaction. So the auditor finds one of the two for each event that opens a promise, or a promise was broken: by a defect of the gateway, by somebody's DELETE, by a database that was restored from an
-older backup.
+A message never goes without a word. Every promise of the ledger is either still in a table of pending entries, or an
+event says how it ended; both change in one transaction. So the auditor finds one of the two for each event that opens a
+promise, or a promise was broken: by a defect of the gateway, by somebody's DELETE, by a database that was restored from
+an older backup.
 
 ======== ==================================== ========================================= ==============================
 promise  opened by                            kept while there is a row of              ended by
@@ -19,7 +21,8 @@ spooled  a number of a shard's messages       ``message_log``, above the floor  
 Deliveries are counted, by message and subscription, for a message may be owed twice. Where events do not tell whose
 end they are, the doubt is for the ledger: what is reported is certain.
 
-The statements of a page are not one snapshot: pending rows are read before the events, so that a promise that ends in between is counted twice, and not missed. What begins in between can still look broken. So what is found once is looked
+The statements of a page are not one snapshot: pending rows are read before the events, so that a promise that ends in
+between is counted twice, and not missed. What begins in between can still look broken. So what is found once is looked
 at again, a little later (:mod:`gateway.core.auditor`).
 """
 

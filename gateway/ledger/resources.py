@@ -1,4 +1,4 @@
-"""Named JSON documents with an etag: what the API is told to remember, such as subscriptions.
+"""Named JSON documents with an etag: resources of the API, such as subscriptions.
 
 Writes run in the writer's thread, reads in a reader's. The etag is a digest of the document, so that putting the
 same again changes nothing.

@@ -3,7 +3,7 @@
 A message goes with its events some days after it was made, by whole days. It stays as long as something of it is
 *kept*:
 
-* something is owed: it is in ``deliveries``, ``outbox`` or ``obligations``;
+* something is pending: it is in ``deliveries``, ``outbox`` or ``obligations``;
 * its body is there, for a replay;
 * something happened to it, or was written of it, since the history begins; or it is not counted yet
   (:mod:`gateway.ledger.statistics`).
@@ -13,14 +13,14 @@ no event behind it goes.
 
 So what waits for a consumer that is paused for months has its timeline all that time.
 
-On PostgreSQL a day is two partitions, which are taken out and dropped, whatever the number of rows. What is kept of
+On PostgreSQL a day is two partitions, which are detached and dropped, with any number of rows. What is kept of
 the day moves to the default partition in the same transaction; if that is more than :data:`KEPT_MAX` messages, the day
 stays whole until it is less. Taking a partition out needs the tables for itself. It is not waited for longer than
 :data:`LOCK_TIMEOUT`, since everybody else waits behind that; it is tried again a little later.
 
 The default partition, and SQLite's tables, are swept in chunks. A chunk of the default partition locks it against
-writers, who use it for what is older than the history only; so a message that becomes owed just then is owed before the
-chunk, and stays, or after it, and is written anew.
+writers, who use it for what is older than the history only; so a message that becomes pending just then is pending
+before the chunk, and stays, or after it, and is written again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CHUNK_EVENTS: Final = 10_000
 VACUUM_PAGES: Final = 500
 """Most pages that SQLite gives back to the disk in one transaction."""
 HOLDERS: Final = (deliveries.c.message_id, outbox.c.message_id, obligations.c.message_id, bodies.c.message_id)
-"""Where a message is named that is owed, or whose body is there."""
+"""Tables that name a pending message, or one whose body is there."""
 
 HISTORY: Final = (messages, events)
 """The tables that go together, in the order in which writers lock them."""

@@ -116,7 +116,7 @@ def _run(connection: sa.Connection, revision: str) -> None:
 
 def _give_pages_back(connection: sa.Connection) -> None:
     """SQLite: have a file that was made without it keep account of its pages, so that what is deleted can be given back
-    to the disk. That writes the file anew."""
+    to the disk. That rewrites the file."""
     driver: Any = connection.connection.dbapi_connection
     if connection.in_transaction():
         connection.commit()

@@ -6,7 +6,7 @@ first, a chunk at a time, and ends when the page is full, or when it has looked 
 :data:`SECONDS`. Then the page has what was found, which may be nothing, and the cursor goes on below the last message
 that was looked at: a filter that fits nothing takes many short requests, never one that does not end.
 
-What a subscription, an endpoint or a bridge had to do with is told by the details of the events. They are small JSON
+The details of the events name the subscription, endpoint or bridge. They are small JSON
 documents, and are searched for the octets of ``"subscription":"billing"``, which no text within JSON can hold.
 """
 

@@ -2,9 +2,9 @@
 
 A process that writes leases one shard, a row of its own that is locked at the beginning of each of its
 transactions, checked and counted up: sequence numbers have no gaps since the row stays locked until the commit, and
-the commit renews the lease for free. Whoever finds a lease that has run out on the database's clock *fences* its
-shard: no owner, and a greater ``fence``. The old owner, should it live, finds that its number is not the row's any
-more and writes nothing.
+the commit renews the lease for free. A process that finds a lease that has run out on the database's clock *fences* its
+shard: no owner, and a greater ``fence``. The old owner, should it live, finds that its number is not the row's any more
+and writes nothing.
 
 A restored ledger *retires* its shards: nobody leases them again. Events that the old ledger wrote behind the backup may
 have been read elsewhere, so their numbers must not be given to other events.

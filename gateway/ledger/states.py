@@ -41,7 +41,7 @@ class EventKind(StrEnum):
     EXTENDED = "extended"
     """The consumer asked for more time."""
     ACKNOWLEDGED = "acknowledged"
-    """The consumer is done with it, and the broker was told."""
+    """The consumer is done with it, and it was acknowledged to the broker."""
     RELEASED = "released"
     """Given back to the queue."""
     REJECTED = "rejected"
@@ -55,8 +55,8 @@ class EventKind(StrEnum):
     LEASE_LOST = "lease_lost"
     """The channel that held the delivery died; the broker delivers it again."""
     PREPARED = "prepared"
-    """A bridge published it at its target in a branch of a distributed transaction, which is prepared there. With this
-    event the branch is to be committed, whatever happens."""
+    """A bridge published it at its target in a branch of a distributed transaction, which is prepared there. From this
+    event on the branch is to be committed in any case."""
     FORWARDED = "forwarded"
     """A bridge published it at its target, where it was confirmed."""
     REDUCED = "reduced"
@@ -69,10 +69,9 @@ class EventKind(StrEnum):
     LOOPED = "looped"
     """Discarded by a bridge, which it had passed before, or because it had passed too many."""
     STORED = "stored"
-    """Taken into the ledger for a subscription, which owes it to its consumer from then on; the broker was told that it
-    is done with."""
+    """Taken into the ledger for a subscription, where it is pending from then on; it was acknowledged to the broker."""
     SPOOLED = "spooled"
-    """Taken into the message log by a tap; the broker was told that it is done with."""
+    """Taken into the message log by a tap; it was acknowledged to the broker."""
     ATTEMPT_FAILED = "attempt_failed"
     """An attempt to push it failed; there will be another one."""
     DEAD = "dead"
@@ -132,9 +131,9 @@ class Effect(StrEnum):
 
     NONE = "none"
     OPENS = "opens"
-    """An answer is owed from now on."""
+    """An answer is pending from now on."""
     SETTLES = "settles"
-    """Nothing is owed any more."""
+    """Nothing is pending any more."""
     PARKS = "parks"
     """With an Idempotency-Key the message is kept, so that a repeat can send it again; without, it settles."""
 

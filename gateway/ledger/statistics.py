@@ -2,8 +2,8 @@
 
 Events are counted by their sequence numbers: a page of a shard's events is summed up by a reader, and written in one
 transaction that also moves the shard's row of ``counted`` from where the page began to where it ended. If that row is
-somewhere else by then, another process has counted them, and nothing is written. So each event counts once, whoever
-counts, and whatever dies in between.
+somewhere else by then, another process has counted them, and nothing is written. So each event counts once, in any
+process, and through crashes.
 
 The hour is that of which the event tells. Names of subscriptions, endpoints and bridges come from its detail; callers
 choose some of them, so an hour holds :data:`ROWS_MAX` different counts at most, and what would make more of them is
@@ -38,7 +38,7 @@ CHUNK: Final = 1_000
 OTHER: Final = "(other)"
 """The name under which the counts are that an hour has no room for."""
 BY: Final = ("kind", "broker", "subscription", "endpoint", "bridge")
-"""What the counts of an hour can be told apart by."""
+"""Names by which the counts of an hour can be grouped."""
 
 
 class Names(msgspec.Struct, frozen=True):

@@ -186,9 +186,9 @@ class Ledger:
         there = self._now if injected else None
         reads = DeliveryReads(database, there)
         self.deliveries = DeliveryStore(self, reads, settings.group_max, retention.bodies != "never")
-        """What is owed to subscriptions."""
+        """Pending messages of subscriptions."""
         self.outbox = OutboxStore(self, publishes, self._shards, self._group.append, settings.group_max, there)
-        """Publishes that are owed."""
+        """Pending publishes."""
         self.keyed_outbox = KeyedOutbox(self, self._keys, publishes, self._shards, self._group.append, self._now, there)
         """The same under an Idempotency-Key."""
         self.branches = BranchStore(self, database, self._inbox, self._group.append, self._now)
@@ -233,8 +233,8 @@ class Ledger:
         self._keeper = self._loop.create_task(self._keep(), name="ledger-keeper")
 
     def reconfigure(self, headers: Sequence[str], retention: RetentionSettings) -> None:
-        """Keep other headers of the messages that come, and everything for another time. A body that is kept goes when
-        that was said."""
+        """Keep other headers of the messages that come, and everything for another time. A kept body goes at the time
+        of its promise."""
         self.headers = self._group.headers = tuple(headers)
         self._bodies.retention = retention
         self.deliveries.keeps_bodies = retention.bodies != "never"
@@ -304,7 +304,7 @@ class Ledger:
             The sequence number of each entry in ``self.shard``.
 
         Raises:
-            LedgerUnavailable: nothing was written: locked, full, away, closed or fenced. Recovers by itself.
+            LedgerUnavailable: nothing was written: locked, full, away, closed or fenced. Recovers without help.
             EntriesRefused: some entries cannot be stored; the others are durable.
         """
         if not entries and not inbox:
@@ -349,7 +349,7 @@ class Ledger:
         older: Callable[[], Collection[bytes]] = tuple,
     ) -> KeyClaim:
         """Claim an Idempotency-Key, and with it promise ``intents``: messages, ``accepted`` events and
-        obligations are durable when the answer is New. Whatever else the answer is, nothing was written but, for
+        obligations are durable when the answer is New. With any other answer nothing was written but, for
         Unknown, who the key and its intents belong to now. A caller that is cancelled while it waits leaves
         nothing behind: the key is given back.
 

@@ -119,7 +119,7 @@ class Alone:
         return View([], {}, lapsed=False)
 
     async def remove_lapsed(self) -> bool:
-        """Whoever held the file before is dead."""
+        """The former owner of the file is dead."""
         return False
 
     async def claim(self, kind: str, names: Collection[str]) -> set[str]:

@@ -9,10 +9,10 @@ halves, and the halves in halves, until the row stands alone; everybody else's r
 connection is lost while COMMIT is under way, the shard's count of commits says, once the database is back, whether
 it happened.
 
-Every transaction renews the lease of the shard; while nothing is written the thread does so by itself, so that an event
+Every transaction renews the lease of the shard; while nothing is written the thread does so alone, so that an event
 loop that stalls does not cost the lease. (One that stays silent for :data:`SILENCE` leases is as good as dead.) When
-the lease is lost, everybody who wrote under it is told before any of the calls that came meanwhile is answered, and
-those are refused: who wrote them may not have written them had it known.
+the lease is lost, all writers under it learn it before any call that came meanwhile is answered, and those calls are
+refused: their writers might not have made them had they known.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SILENCE = 10
 ASKED = 3
 """How often the database is asked for the fate of a transaction, where it cuts the connection each time."""
 COSTLY = 1.0
-"""A write that fails after so many seconds is not tried at once for each of those that wait beside it."""
+"""A write that fails after this many seconds is not tried at once for each of those that wait beside it."""
 AGAIN = 1.0
 """Pause before the lease is renewed where that failed, in seconds."""
 

@@ -110,8 +110,8 @@ EMPTY: Final[Mapping[Shape, str]] = {
     Shape.TIME: "0",
     Shape.TEXT: "''",
 }
-"""Shape -> what stands for null in SQL; of the others: no octets. A column is of one type in all rows, whatever the
-first of them are, since SQLite's drivers tell the type of a column by its values."""
+"""Shape -> what stands for null in SQL; of the others: no octets. A column is of one type in all rows, even if the
+first ones are null, since SQLite's drivers tell the type of a column by its values."""
 FILTERS: Final[Mapping[Log, tuple[str, ...]]] = {
     Log.EVENTS: ("kind", "broker", "version", "exchange", "routing_key", "origin"),
     Log.MESSAGES: ("tap", "broker", "version", "queue", "exchange", "routing_key"),

@@ -41,7 +41,7 @@ class WithoutPandas(MetaPathFinder):
 
 
 class Hello(msgspec.Struct):
-    """What a worker is told first."""
+    """First message to a worker."""
 
     dialect: str
     uri: str

@@ -28,4 +28,5 @@ OF_A_DELIVERY: Final = frozenset({
     "Amqp-Broker-Delivery-Count",
     "Amqp-Redelivered", "Amqp-Resent", "Amqp-Test",
 })  # fmt: skip
-"""Headers from us that are of a delivery and not of the message. Whoever sends on what we sent may leave them in."""
+"""Headers from us that are of a delivery and not of the message. A client that sends a delivery on may leave them
+in."""

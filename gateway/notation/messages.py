@@ -1,7 +1,7 @@
 """A message as JSON, as pull answers it and webhooks carry it.
 
 Texts that are not UTF-8 are ``binary`` objects; a payload that is not is base64. The reserved header is the gateway's
-and stays here: whoever writes a message out says its id by itself.
+and stays here: the writer of a message gives its id separately.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     properties: MessageProperties
     headers: Any
     undecodable_properties: str | UnsetType = UNSET
-    """Base64 of octets that the broker sent as properties and that are none."""
+    """Base64 of octets that the broker sent as malformed properties."""
     dead_letter: DeadLetter | UnsetType = UNSET
     """Only of a dead letter: what its headers say of that. Anybody who may publish can write those headers."""
 
@@ -90,7 +90,7 @@ def received(
     message: Message,
     given: tuple[str, Literal["string", "base64"]] | None = None,
 ) -> ReceivedMessage:
-    """A message as it came from a queue. The reserved header stays here: the answer says the id by itself.
+    """A message as it came from a queue. The reserved header stays here: the answer gives the id separately.
 
     Octets that are no property list are shown as they are, in ``undecodable_properties``. ``given``: a payload in place
     of the body, and its encoding.

@@ -4,8 +4,8 @@ A URL that a user sets must not lead into the network that the gateway stands in
 address is judged by what it *is*, not by how it was written or resolved:
 
 * IPv4: everything is allowed that :data:`RANGES` does not name;
-* IPv6: only global unicast space (``2000::/3``) is allowed at all, less what :data:`RANGES` names in it. Whatever
-  carries an IPv4 address inside (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP) is denied without
+* IPv6: only global unicast space (``2000::/3``) is allowed at all, less what :data:`RANGES` names in it. Every address
+that carries an IPv4 address inside (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP) is denied without
   looking at the address inside: a translator somewhere on the way may unpack it, and no server lives there.
 
 Python's ``ipaddress.is_global`` is not enough: which of these it knows differs between releases, and none knows all.
@@ -101,8 +101,8 @@ _BY_VERSION: Final = {
 
 
 def parse_address(text: str) -> Address | None:
-    """The address that ``text`` is in strict notation; None where it is none. A zone (``fe80::1%eth0``) makes it
-    none: a zone names an interface of ours."""
+    """The address that ``text`` is in strict notation; None where it is not an address. A zone (``fe80::1%eth0``) makes
+    it invalid: a zone names a local interface."""
     if "%" in text:
         return None
     try:

@@ -67,7 +67,8 @@ class AnswerReader:
         self.truncated = False
 
     def expect(self, *, head_only: bool = False) -> None:
-        """A request is on its way. ``head_only``: it is a HEAD, and its answer has no body whatever its headers say."""
+        """A request is on its way. ``head_only``: it is a HEAD, and its answer has no body, without regard to its
+        headers."""
         self._head_only = head_only
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
@@ -132,7 +133,7 @@ class AnswerReader:
         self.whole = True
 
     def close(self) -> None:
-        """Nothing more will be read. The parser holds on to this reader and is let go of."""
+        """Nothing more will be read. The parser refers to this reader and is dropped."""
         del self._parser
 
     def answer(self) -> HttpAnswer:

@@ -4,7 +4,7 @@ Guards are fooled where two parsers read one URL differently. Here a URL is read
 sentence rather than guessed at, and what is connected to is what was read. A host is one of three things:
 
 * an IPv6 address in brackets, without a zone;
-* an IPv4 address, four decimal numbers without leading zeros. Whatever else ends in a number (``0x7f.1``,
+* an IPv4 address, four decimal numbers without leading zeros. Every other name that ends in a number (``0x7f.1``,
   ``017700000001``, ``2130706433``, ``127.1``) is refused, since a resolver may take it for an address as well;
 * a name: lower case, IDNA 2008 (UTS 46) where it is not ASCII, without the one trailing dot that it may have. Digits
   and dots in disguise (``１２７。0.0.1``) are seen as what they become.
@@ -50,7 +50,7 @@ DENIED_NAMES: Sequence[tuple[str, str]] = (
     ("onion", "not in the DNS, RFC 7686"),
     ("alt", "not in the DNS, RFC 9476"),
 )
-"""Names that are denied whatever they resolve to, with all names below them."""
+"""Names that are denied with any address, with all names below them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def split_url(url: str) -> tuple[Site, str]:
     """Site and request target of an absolute ``http`` or ``https`` URL.
 
     Raises:
-        EncodeError: it is none, or it is written in a way that invites misreading. The text says what is wrong; it
+        EncodeError: it is not a host, or it is written in a way that invites misreading. The text says what is wrong;
+        it
             never holds a password.
     """
     if len(url) > URL_MAX:
@@ -160,8 +161,7 @@ class OutboundRules:
         """
         Args:
             allow: networks (``10.1.0.0/16``, ``fd00::/8``, ``127.0.0.1``) whose addresses are allowed although they
-                are not public, and hosts (``hooks.example``, ``*.hooks.example``) that are allowed whatever they
-                resolve to.
+                are not public, and hosts (``hooks.example``, ``*.hooks.example``) that are allowed with any address.
             own: addresses and ports that this process listens on; they are denied even where they are public or
                 listed. With a wildcard (``0.0.0.0``, ``::``) that is the port at every address of this machine.
 

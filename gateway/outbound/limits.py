@@ -38,7 +38,7 @@ class OutboundLimits:
     idle_timeout: float = 30.0
     """How long a connection is kept open without a request."""
     lifetime: float = 300.0
-    """How long a connection is used at all: then the host is resolved and judged anew."""
+    """How long a connection is used at all: then the host is resolved and checked again."""
     addresses: int = 8
     """Most addresses of a host that are tried, one after the other. All are judged."""
     lookups: int = 16

@@ -1,6 +1,6 @@
 """Connections that are kept open for the next request, and how many there are in all.
 
-A connection counts from before its host is resolved until it is closed. Who finds all places taken is told so at once
+A connection counts from before its host is resolved until it is closed. A request that finds no place fails at once
 (:class:`~gateway.errors.Overloaded`) instead of waiting in a line without end; only idle connections make room.
 """
 

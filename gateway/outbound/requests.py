@@ -1,8 +1,8 @@
 """One request as octets, head and body together.
 
-What frames the message, names the host or negotiates with the next hop is ours (:data:`OURS`): a caller that gives such
-a header is told so. Names are tokens and values hold no control characters, so that nothing a caller passes on, be it
-taken from a message, can end a header or begin another request.
+Headers that frame the message, name the host or negotiate with the next hop belong to the gateway (:data:`OURS`): a
+caller that gives one gets an error. Names are tokens and values hold no control characters, so that nothing a caller
+passes on, be it taken from a message, can end a header or begin another request.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def request_line(site: Site, target: str) -> bytes:
-    """What follows the method, and is the same for all requests to a URL: the rest of the line, and the headers that
-    are ours."""
+    """What follows the method, and is the same for all requests to a URL: the rest of the line, and the gateway's
+    headers."""
     return (
         f"{target} HTTP/1.1\r\nhost: {site.authority}\r\n"
         f"user-agent: amqp-gateway/{__version__}\r\naccept-encoding: identity\r\n"
@@ -62,7 +62,8 @@ def request_octets(method: str, line: bytes, headers: Headers, body: bytes, head
     """A whole request.
 
     Raises:
-        EncodeError: a method that we do not send, a header that is ours or no header, or a head over ``head_max``
+        EncodeError: a method that the gateway does not send, a reserved or malformed header, or a head over
+        ``head_max``
             octets.
     """
     start = METHODS.get(method)

@@ -83,8 +83,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     def check(self, url: str) -> None:
         """What can be said of a URL before anybody calls it.
 
-        Raises:
-            EncodeError: it is none.
+        Raises: EncodeError: it is malformed.
             AddressDenied: its scheme, port or host is not allowed.
         """
         self._destination(url)
@@ -107,12 +106,13 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         tls: Tls | None = None,
         client: ShareHolder = NOBODY,
     ) -> HttpAnswer:
-        """Send a request and read its answer, whatever its status is.
+        """Send a request and read its answer, with any status.
 
         Args:
             within: deadline in seconds, instead of the limits'.
             repeatable: whether the request may be sent twice (see the module); None: by its method.
-            fresh: on a new connection, whatever is kept open: for a request that will most likely end its connection,
+            fresh: on a new connection, even if one is kept open: for a request that will most likely end its
+            connection,
                 by a time-out for instance, so that others find theirs.
             tls: authorities, client certificate and name to verify.
             client: whose share of the lookups is used: an endpoint's, or that of who asked for the request.
@@ -144,10 +144,10 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         return answer
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """For httpx. Time-outs are ours, not those of the client; ``request.extensions["deadline"]`` sets another one.
-        Errors are those of :meth:`send`. Headers that frame the request or negotiate with the next hop are replaced,
-        and of the answer ``Content-Encoding`` and ``Set-Cookie`` are left out; the extensions of the response hold
-        ``truncated``, ``resent`` and, where there was one, ``content_encoding``."""
+        """For httpx. Time-outs are the gateway's, not those of the client; ``request.extensions["deadline"]`` sets
+        another one. Errors are those of :meth:`send`. Headers that frame the request or negotiate with the next hop are
+        replaced, and of the answer ``Content-Encoding`` and ``Set-Cookie`` are left out; the extensions of the response
+        hold ``truncated``, ``resent`` and, where there was one, ``content_encoding``."""
         answer = await self.send(
             request.method,
             str(request.url).partition("#")[0],

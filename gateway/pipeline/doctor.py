@@ -26,7 +26,7 @@ from gateway.pipeline.settings import Pipeline
 from gateway.runtime.clock import clock
 
 CLOCK_MAX: Final = 5.0
-"""How far our clock and the gateway's may be apart, in seconds: what is late is told by both."""
+"""How far this machine's clock and the gateway's may be apart, in seconds: both decide which rows are late."""
 SPACE_LOW: Final = 1 << 30
 """Less free space than this is worth a word, in octets."""
 LAG_LARGE: Final = 1_000_000

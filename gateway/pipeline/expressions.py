@@ -32,7 +32,7 @@ COMMAND: Final = f"{CATALYST}.plans.logical.Command"
 ELSEWHERE: Final = frozenset({"UnresolvedTableValuedFunction", "UnresolvedTVFAliases", "ScriptTransformation"})
 """Nodes that get rows from elsewhere, or send them there."""
 NAMED_MAX: Final = 80
-"""Most characters of what was written that are said again."""
+"""Most characters of the input that are repeated."""
 
 
 def checked_filter(spark: SparkSession, text: str, schema: str) -> str:

@@ -87,7 +87,7 @@ WORDS: Final[tuple[tuple[str, type[PipelineFault], str], ...]] = (
 
 
 def fault_of(error: BaseException) -> GatewayError:
-    """The fault that an exception stands for, whatever wraps it; :class:`PipelineFault` where none is known."""
+    """The fault that an exception stands for, also inside others; :class:`PipelineFault` where none is known."""
     for each in _chain(error):
         if isinstance(each, GatewayError):
             return each

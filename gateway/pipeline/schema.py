@@ -1,8 +1,8 @@
 """What the logs look like to Spark: the columns of each, their types and what they mean.
 
 Both logs are numbered per shard without gaps, and a position says of each shard how far one has read,
-``{"0": 812, "3": 77}``. The service sends the same columns as Arrow and as NDJSON; whoever asks for some of them gets
-those, in the order of the log.
+``{"0": 812, "3": 77}``. The service sends the same columns as Arrow and as NDJSON; a caller that asks for some of them
+gets those, in the order of the log.
 """
 
 from __future__ import annotations

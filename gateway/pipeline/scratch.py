@@ -2,7 +2,7 @@
 
 Spark spills, unpacks and shuffles on disk, and a JVM that is killed leaves all of that where it was. So every run has a
 folder of its own, holds a lock on a file in it for as long as it lives, and sweeps away those whose lock nobody holds:
-what a kill left behind goes with the next run. The lock is the kernel's and ends with its process, whatever ended that.
+what a kill left behind goes with the next run. The lock is the kernel's and ends with its process, in any way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The gateway, asked by a job: JSON over HTTP, and what its answers mean as errors.
 
-A gateway that never answered is a wrong URL, and that is said at once. One that was there and went away is waited for,
-``pipeline.unavailable_timeout`` seconds long: it may be restarting. What may be said twice without harm is said again;
-a POST only where nothing of it was sent.
+A gateway that never answered is a wrong URL, which is reported at once. One that was there and went away is waited for,
+``pipeline.unavailable_timeout`` seconds long: it may be restarting. A request that may be sent twice without harm is
+repeated; a POST only where nothing of it was sent.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Service:
         Raises:
             ServiceUnreachable: it does not answer, or went away and stayed away.
             ServiceRefused: it said no.
-            GatewayError: what its problem's code stands for, where that is an error of ours (``CursorOwned``,
+            GatewayError: what its problem's code stands for, where that is an error of the gateway (``CursorOwned``,
                 ``NoSuchResource`` and those below it, ...).
         """
         return decoded(self.url, self.exchange(method, path, json=body, params=query, headers=headers))
 
     def exchange(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One exchange, repeated while the gateway is away and it does no harm; the answer, whatever its status."""
+        """One exchange, repeated while the gateway is away and it does no harm; the answer, with any status."""
         import httpx
 
         since: float | None = None

@@ -1,8 +1,8 @@
 """Spark, started as the jobs need it.
 
-What a session must have is a table, :func:`settings_of`: UTC, so that a day is the same day everywhere; loopback, so
+The settings of a session are a table, :func:`settings_of`: UTC, so that a day is the same day everywhere; loopback, so
 that a driver on this machine listens to nobody else; Python of this process for the workers, for without that they are
-started with whatever ``python3`` is first; filters pushed down; sketches that are aggregated in memory. Under
+started with the first ``python3`` of the path; filters pushed down; sketches that are aggregated in memory. Under
 ``spark-submit`` the JVM is there before us, and what was given to it stands.
 
 Java is looked for before Spark is, because what Spark says about a missing one helps nobody.
@@ -57,7 +57,7 @@ DELTA: Final[Mapping[str, str]] = {
 }
 """What Delta needs besides its jars."""
 DELTA_JAR: Final = "delta-spark"
-"""How the name of the one begins that is told from all others."""
+"""Prefix of the name of the special one."""
 LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -84,7 +84,7 @@ def spark_session(
     """Start Spark, or take the session that this process has.
 
     Args:
-        master: where it runs; None: as ``pipeline.master`` says. ``spark-submit`` decides by itself.
+        master: where it runs; None: as ``pipeline.master`` says. ``spark-submit`` decides alone.
         delta: with Delta's jars and catalog.
         extra: settings of Spark that count more than all others.
 
@@ -180,7 +180,7 @@ def scratch() -> Path:
 
 
 def settings_of(pipeline: Pipeline, master: str, scratch: Path) -> dict[str, str]:
-    """What Spark is told, by name. No secret is among it."""
+    """Settings for Spark, by name. No secret is among it."""
     found = {
         "spark.driver.memory": pipeline.settings.memory,
         "spark.driver.extraJavaOptions": (

@@ -30,7 +30,7 @@ GATEWAY_URL: Final = "GATEWAY_URL"
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Everything that a job is told from outside."""
+    """All outside settings of a job."""
 
     settings: PipelineSettings = field(default_factory=PipelineSettings)
     url: str = "http://127.0.0.1:8080"

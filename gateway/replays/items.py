@@ -23,8 +23,8 @@ def nameless(digest: str, token: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """What the message of a key is known by when it comes again: all of the key, but for messages without an id, which
-    are told apart by nothing but their bodies."""
+    """Key that recognizes a message when it comes again: all of the key, but for messages without an id, which differ
+    by their bodies alone."""
     if not key.startswith(NAMELESS):
         return key
     head, at, place = key.partition("@")

@@ -1,8 +1,8 @@
 """A replay as a thing that is kept: its state, its counts, how far it came.
 
-A job is one resource of the ledger. Whoever owns it writes down how far it came before each chunk that it sends;
-whoever steers it (pause, resume, cancel) writes what is wished for. Both write only over what they have read, and read
-again where somebody was quicker, so that neither's word is lost.
+A job is one resource of the ledger. The owner writes down how far it came before each chunk that it sends; a caller
+that steers it (pause, resume, cancel) writes the wish. Both write only over what they have read, and read again where
+somebody was quicker, so that neither's word is lost.
 
 ::
 
@@ -51,7 +51,7 @@ MOVES: Final[Mapping[JobState, frozenset[JobState]]] = {
 }
 """State -> those that may follow."""
 ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
-"""Nothing more happens in these unless it is asked for."""
+"""Nothing more happens in these without a request."""
 
 
 class Wish(StrEnum):

@@ -1,14 +1,14 @@
 """A queue as the source of a replay: a dead-letter queue that is driven back, most likely.
 
-It takes what was in the queue when it began and no more: as many messages as the queue held then, oldest first, and
+It takes what was in the queue when it began and no more: the messages that the queue held then, oldest first, and
 none that this replay has put there itself (they carry its name). Each is held unacknowledged until what became of it is
 in the ledger, as a bridge does it, so that a crash costs a repetition and never a message. What the target will not
 take is held until the end and then given back; there is a bound to how many that may be.
 
 A message is known again after a crash by its gateway's id, else its publisher's id, always together with the digest of
-its body and the place that it goes to; and only where the broker says that it was delivered before. One without any id
-is told apart from another of the same body by nothing: of these each is sent under an id of its own, and one that may
-have been sent before a crash is sent again, marked, and never dropped.
+its body and the place that it goes to; and only where the broker says that it was delivered before. Messages without
+any id and with the same body are indistinguishable: of these each is sent under an id of its own, and one that may have
+been sent before a crash is sent again, marked, and never dropped.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class QueueSnapshot:
             raise LimitExceeded(text, "refused messages")
 
     def _settle(self, delivery: Delivery, settlement: Settlement = Settlement.ACCEPT) -> bool:
-        """Whether its broker still had it out to us; else it comes again by itself."""
+        """Whether its broker still counted it as delivered; else it comes again."""
         self._out.pop(id(delivery), None)
         try:
             delivery.settle(settlement)

@@ -1,11 +1,11 @@
 """A replay at work.
 
 It goes chunk by chunk: what it is about to send is written down with the job (``flying``), then it is sent, then what
-is there is recorded, in one commit with what is remembered of it, and only then let go of at its source. Whatever
-happens in between, the next owner finds out which of the flying ones were recorded, and sends the others again: under
-the same ids, marked as resent, since they may have been sent. Of a chunk that was left in the middle some landed and
-some is in doubt; that is kept with the job until its source is behind it, for owners may follow one another faster than
-a chunk is sent.
+is there is recorded, in one commit with what is remembered of it, and only then settled at its source. After any crash
+in between the next owner finds out which of the flying ones were recorded, and sends the others again: under the same
+ids, marked as resent, since they may have been sent. Of a chunk that was left in the middle some landed and some is in
+doubt; that is kept with the job until its source is behind it, for owners may follow one another faster than a chunk is
+sent.
 
 A target that takes nothing is waited for, with pauses that grow; a message that is refused for good is named and left
 where it is. Counts are exact, also over crashes.
@@ -66,7 +66,7 @@ class Runner:
         parts: Callable[[], Awaitable[tuple[MessageSource, ResendTarget]]],
         on_end: Callable[[str], None],
     ) -> None:
-        """``parts`` makes source and target; ``on_end`` is told when nothing more is to be done."""
+        """``parts`` makes source and target; ``on_end`` is called when nothing more is to be done."""
         self._kept = kept
         self._store = store
         self._ledger = ledger
@@ -77,9 +77,9 @@ class Runner:
         self._wake = asyncio.Event()
         self._stopping = False
         self._again: list[ReplayItem] = []
-        """Of the chunk that is under way: let go of in vain."""
+        """Of the chunk that is under way: settled in vain."""
         self._recent: set[str] = set()
-        """What was let go of last: a broker may never have heard of it."""
+        """Messages that were settled last: the broker may not have received it."""
         self._source: MessageSource
         self._target: ResendTarget
         self._task: asyncio.Task[None] | None = None
@@ -95,7 +95,7 @@ class Runner:
         self._wake.set()
 
     async def stop(self, within: float) -> None:
-        """Bring the chunk that is under way to its end, within so many seconds."""
+        """Bring the chunk that is under way to its end, within this many seconds."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -183,7 +183,7 @@ class Runner:
         await self._save()
 
     async def _count_flying(self) -> None:
-        """Find out which of the chunk that was under way were sent. Once more they are only let go of; the others are
+        """Find out which of the chunk that was under way were sent. Again they are only settled; the others are
         in doubt."""
         job = self._kept.job
         if job.flying:
@@ -308,7 +308,7 @@ class Runner:
             left = again
 
     async def _record(self, done: list[ReplayItem]) -> None:
-        """They are there: write that down, then let go of them. Not interrupted."""
+        """They are there: write that down, then settle them. Not interrupted."""
 
         async def record() -> None:
             try:

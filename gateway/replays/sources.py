@@ -50,7 +50,7 @@ class Chunk:
 
     items: list[ReplayItem] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
-    """What cannot be sent, whoever the target is."""
+    """Messages that no target can take."""
     position: str = ""
     """Where it goes on behind these."""
     last: bool = False
@@ -122,12 +122,12 @@ class MessageSource(Protocol):
         ...
 
     def left(self, recorded: Sequence[ReplayItem], position: str) -> tuple[bool, str]:
-        """A chunk is left in the middle, after these were recorded and let go of: where to go on, and whether they will
+        """A chunk is left in the middle, after these were recorded and settled: where to go on, and whether they will
         not be met again, so that they are to be counted now."""
         ...
 
     async def passed(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
-        """These are recorded as sent, now or before: let go of them. Answers with those that come again all the
+        """These are recorded as sent, now or before: settle them. Answers with those that come again all the
         same."""
         ...
 
@@ -140,7 +140,7 @@ class MessageSource(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 

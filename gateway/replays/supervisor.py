@@ -1,4 +1,4 @@
-"""All replays: asked for, listed, steered, and done by whoever owns them.
+"""All replays: asked for, listed, steered, and done by their owners.
 
 A replay is work of the kind ``replay``: one process does it, and another one goes on with it when that one is gone.
 """
@@ -34,7 +34,7 @@ SAMPLE: Final = 10
 JOBS_MAX: Final = 1_000
 """Most replays that have not ended."""
 FORGET_EVERY: Final = 3_600.0
-"""How often it is looked for replays that ended long ago, in seconds."""
+"""Interval of checks for replays that ended long ago, in seconds."""
 DAY: Final = 86_400 * 1_000_000
 
 
@@ -95,7 +95,7 @@ class Replays:
         self._gateway.ownership.register(REPLAY_WORK, self)
 
     async def close(self, within: float) -> None:
-        """Bring what is under way to its end, within so many seconds; nothing more is begun."""
+        """Bring what is under way to its end, within this many seconds; nothing more is begun."""
         self._closing = True
         await asyncio.gather(*(self.stop(name, within) for name in list(self._runners)))
 
@@ -221,7 +221,7 @@ class Replays:
         return job
 
     async def _tell(self, job_id: str) -> None:
-        """Whoever does it shall look at it."""
+        """Its owner shall look at it."""
         self._gateway.ownership.changed(REPLAY_WORK, job_id)
         if self._gateway.ownership.owns(REPLAY_WORK, job_id):
             await self.refresh(job_id)

@@ -423,7 +423,7 @@ class SubscriptionTarget:
 async def revivals(
     gateway: Gateway, rows: Sequence[BacklogEntry], at: int, detail: dict[str, str]
 ) -> list[BacklogSettlement]:
-    """What makes dead deliveries ones that are owed again. Their attempts count on: one that is pushed is tried once
+    """Target that makes dead deliveries pending again. Their attempts count on: one that is pushed is tried once
     more, and a pulled one may be handed out once more though ``max_deliveries`` are used up."""
     most: dict[str, int] = {}
     for name in {row.subscription for row in rows}:

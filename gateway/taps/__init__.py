@@ -1,6 +1,6 @@
 """Taps: a broker's queue into the message log, from where any number of readers take it.
 
-What a broker delivers is in the ledger's message log, with its body, before the broker is told that it is done with. A
+A delivery is in the ledger's message log, with its body, before it is acknowledged to the broker. A
 crash in between brings it again: it is known by its id and dropped, or kept and marked; see
 ``docs/reference/taps.md``. The parts, from the outside in::
 

@@ -14,7 +14,7 @@ EVENTS: Final = ("taken", "spooled", "redelivered", "duplicates_dropped", "dead_
 
 
 class TapCounts:
-    """The numbers of one tap. They live as long as its name is known, whatever becomes of its settings."""
+    """The numbers of one tap. They live as long as its name is known, even if its settings go."""
 
     def __init__(self, name: str, metrics: Metrics) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class TapCounts:
         counter.inc(count)
 
     def spooled(self, count: int, octets: int, now: float) -> None:
-        """So many messages are in the log."""
+        """This number of messages is in the log."""
         self.add("spooled", count)
         self.octets += octets
         self._octets.inc(octets)

@@ -1,4 +1,5 @@
-"""What the ledger cannot hold: a copy at the tap's dead-letter place, confirmed, before the broker is told.
+"""Messages that the ledger cannot hold: a copy goes to the tap's dead-letter destination and is confirmed before the
+acknowledgement to the broker.
 
 The others do not wait for it. Where the place does not take it either, it stays unacknowledged, so that its broker
 keeps it, the tap says so, and it is tried again; there are never more of them than the tap's prefetch.

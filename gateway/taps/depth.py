@@ -1,4 +1,4 @@
-"""As many messages as the queue held at the start, and no more.
+"""The number of messages that the queue held at the start, and no more.
 
 A broker sends up to ``prefetch`` messages ahead of their acknowledgements, so a consumer that just stops at the last
 one has been sent others, which would go back to the queue marked as redelivered. Therefore of each channel so many
@@ -36,7 +36,7 @@ class Depth:
         """How many came on this channel, and of how many of them the acknowledgement was sent."""
         self._prefetch = 1
         self._ended = False
-        """The consumer is cancelled: nothing comes any more, whatever is acknowledged."""
+        """The consumer is cancelled: nothing comes any more, even after acknowledgements."""
         self._withheld: list[Delivery] = []
 
     def begin(self, prefetch: int) -> int:
@@ -47,7 +47,7 @@ class Depth:
         return prefetch
 
     def arrive(self, delivery: Delivery, prefetch: int) -> bool:
-        """Whether that one is wanted. ``prefetch``: of its consumer, which may have begun anew."""
+        """Whether that one is wanted. ``prefetch``: of its consumer, which may have started again."""
         if self._channel is not delivery.channel:
             if self._channel is not None:
                 self._renew(prefetch)

@@ -33,7 +33,7 @@ class TapState(StrEnum):
     FULL = "full"
     """The message log holds ``log_octets`` that no reader has passed yet; nothing is taken until it holds less."""
     ERROR = "error"
-    """Something stands in its way, ``reason`` says what; it goes on by itself when that is over."""
+    """An obstacle stops it, ``reason`` says which; it goes on when that is over."""
     STOPPED = "stopped"
     """It is done (``until``), or the gateway is shutting down."""
 

@@ -100,7 +100,7 @@ class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
         await self._gateway.ledger.delete_resource(PROGRESS, name, None)
 
     async def resume(self, name: str) -> TapStatus:
-        """Run; one that has come to its end begins anew. Raises NoSuchTap."""
+        """Run; one that has ended starts over. Raises NoSuchTap."""
         if (await self._find(name)).wish is WantedState.STOP:
             await self._gateway.ledger.delete_resource(PROGRESS, name, None)
         return await super().resume(name)

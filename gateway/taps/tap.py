@@ -62,7 +62,7 @@ class Tap:
         log_octets: Callable[[], int],
         on_finish: Callable[[Tap, str], None],
     ) -> None:
-        """``log_octets``: what they are unless the settings say so. ``on_finish`` is called when it is done by itself.
+        """``log_octets``: what they are unless the settings say so. ``on_finish`` is called when it ends on its own.
 
         Raises:
             NoSuchBroker: a broker is not configured.
@@ -115,7 +115,7 @@ class Tap:
         self._judge()
 
     async def halt(self, within: float = HALT_WITHIN) -> None:
-        """Take nothing more, spool what has come within so many seconds, and give the rest back."""
+        """Take nothing more, spool what has come within this many seconds, and give the rest back."""
         flow = self._flow
         if flow is not None:
             await flow.stop(within)

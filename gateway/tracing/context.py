@@ -1,7 +1,7 @@
 """Where in which trace something happens: W3C Trace Context, read from HTTP and from messages, and written.
 
-In a message it stands in two plain headers, ``traceparent`` and ``tracestate``, as others write it there. Whoever wrote
-them first is right: a message that has one of them keeps both as they are.
+In a message it stands in two plain headers, ``traceparent`` and ``tracestate``, as others write it there. The first
+writer is right: a message that has one of them keeps both as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TraceContext:
 
     @property
     def sampled(self) -> bool:
-        """Whoever began the trace wants it to be seen."""
+        """The beginner of the trace wants it to be seen."""
         return bool(self.flags & SAMPLED)
 
     @property
@@ -63,7 +63,7 @@ def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
 
 
 def of_request(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """The caller's, from the headers of a request as ASGI has them. Two ``traceparent`` are none."""
+    """The caller's, from the headers of a request as ASGI has them. Two ``traceparent`` do not count."""
     parents: list[str] = []
     states: list[str] = []
     for name, value in headers:
@@ -99,7 +99,7 @@ def of_headers(headers: Mapping[str, Any]) -> TraceContext | None:
 
 
 def _text(value: Any) -> str:
-    """A header as text, in whatever of AMQP's types it came; empty: it is none."""
+    """A header as text, in any of AMQP's types; empty: it is not text."""
     if isinstance(value, Typed):
         value = value.value
     if isinstance(value, bytes):

@@ -38,7 +38,7 @@ class Reply(Protocol):
 
 
 Post = Callable[[bytes, float], Awaitable[Reply]]
-"""Sends a body within so many seconds. Raises GatewayError."""
+"""Sends a body within this many seconds. Raises GatewayError."""
 Count = Callable[[str, int], None]
 """Counts so many spans as ``exported``, ``dropped`` or ``refused``."""
 

@@ -1,7 +1,7 @@
 """What spans and their attributes are called: the one table.
 
 Names are those of OpenTelemetry's semantic conventions (:data:`SCHEMA`); those of messaging are still in development
-there, so whatever changes is changed here. What the conventions have no word for begins with ``amqpgw.``.
+there, so changes are made here. What the conventions have no word for begins with ``amqpgw.``.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Span:
         self._tracer = tracer
 
     def end(self, error: str = "", at: int = 0) -> None:
-        """It is over. ``error``: a code, or a few words of ours; never a text that a peer wrote. Only the first end
+        """It is over. ``error``: a code, or a few fixed words; never a text that a peer wrote. Only the first end
         counts."""
         if self.ended:
             return

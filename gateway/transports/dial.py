@@ -16,7 +16,7 @@ from gateway.transports.tls import client_context
 
 
 async def dial(user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float) -> Stream:
-    """Connect ``within`` so many seconds, TLS handshake included.
+    """Connect ``within`` this many seconds, TLS handshake included.
 
     Raises:
         BrokerUnavailable: nobody listens there, or not in time.
@@ -55,8 +55,8 @@ async def tls_problem(url: BrokerUrl, tls: TlsSettings, within: float) -> Broker
 
     In TLS 1.3 a client is done before the server has looked at its certificate, and whether there is one (RFC 8446
     section 4.4.2.4). By the time the server refuses, our first words are on their way to a closed socket, and the
-    reset that they cause may overtake the alert. So this connects once more, says nothing, and listens ``within``
-    so many seconds.
+    reset that they cause may overtake the alert. So this connects once more, says nothing, and listens ``within`` this
+    many seconds.
     """
     listener = _Listener()
     deadline = clock.monotonic() + within

@@ -1,9 +1,9 @@
 """One stream of octets, with one write per turn of the event loop.
 
-Whoever has something to send calls :meth:`Stream.wake`, as often as it likes; when the turn of the loop is over
+A sender calls :meth:`Stream.wake`, as often as it likes; when the turn of the loop is over
 the stream asks its user once for everything that is queued and writes it in one call. That write is also the
-flush of the session: what a version must say at the end of a burst (0-10's sync bit, ``tx.commit``) is said in
-``data_to_send``, so a burst costs one of them.
+flush of the session: a version sends the end of a burst (0-10's sync bit, ``tx.commit``) in ``data_to_send``, so a
+burst costs one of them.
 
 When the transport's buffer is full nothing more is fetched until it has drained: what is queued then waits in
 the session, whose user sees :attr:`Stream.writable` and stops.

@@ -1,4 +1,4 @@
-"""Named brokers: what the rest of the gateway asks of a broker, over whatever version it speaks.
+"""Named brokers: what the rest of the gateway asks of a broker, in any version.
 
 An :class:`Upstream` keeps two links to its broker, one that publishes and one that consumes, reconnects them,
 and restores what stood on them. Its parts, each a module:

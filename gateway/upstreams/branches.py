@@ -70,7 +70,7 @@ class BranchOutcome(Enum):
     GONE = "gone"
     """The broker does not know it: it has been finished before, or was never prepared."""
     ROLLED_BACK = "rolled back"
-    """Nothing of it has happened, whatever was asked for."""
+    """Nothing of the request has happened."""
     MIXED = "mixed"
     """The broker's administrator has decided it, and nobody can tell how for all of it."""
 
@@ -95,7 +95,7 @@ UNDONE: Final = {
 }
 """What the answer to a rollback says."""
 HEURISTIC: Final = frozenset({XaStatus.XA_HEURCOM, XaStatus.XA_HEURRB, XaStatus.XA_HEURMIX, XaStatus.XA_HEURHAZ})
-"""Statuses of branches that a broker keeps until it is told to forget them."""
+"""Statuses of branches that a broker keeps until a request to forget them."""
 
 
 class BranchLane(Channel):
@@ -220,7 +220,7 @@ class UpstreamBranch:
         await self._lane.confirmed()
 
     async def prepare(self) -> None:
-        """The first phase: when it returns, the branch can be committed whatever happens. Raises as :meth:`end`."""
+        """The first phase: when it returns, the branch can be committed through all faults. Raises as :meth:`end`."""
         self._check(await _answer(self._lane.request(DtxPrepare(self._lane.number, self.xid))))
 
     async def commit(self) -> BranchOutcome:
@@ -287,7 +287,7 @@ class UpstreamBranches:
         return await self._finish(DtxCommit, xid, COMMITTED)
 
     async def rollback(self, xid: Xid) -> BranchOutcome:
-        """Roll back a branch in whatever state, unless a channel works on it still (406). Raises as :meth:`commit`."""
+        """Roll back a branch in any state, unless a channel works on it still (406). Raises as :meth:`commit`."""
         return await self._finish(DtxRollback, xid, UNDONE)
 
     async def recover(self) -> tuple[Xid, ...]:

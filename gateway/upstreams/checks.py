@@ -1,4 +1,4 @@
-"""What is refused before the wire: whatever is known to make a broker close the channel, or the connection.
+"""Checks before the wire: requests that are known to make a broker close the channel, or the connection.
 
 Everybody who publishes to an exchange shares its channel, so what one caller gets wrong would cost the others a
 retry. What only the broker can know is found by :mod:`gateway.upstreams.isolation`.
@@ -21,7 +21,7 @@ DELIVERY_MODES: Final = (2, 1, None)
 """RabbitMQ closes the channel over any other; no specification has another."""
 DIRECT_REPLY: Final = "amq.rabbitmq.reply-to"
 """RabbitMQ's pseudo-queue: as ``reply_to`` it closes the channel of a publisher that does not consume from it there,
-and a channel of ours never does."""
+and the gateway's channels never do."""
 
 
 def check(properties: Properties, capabilities: Capabilities, login: str, broker: str) -> None:

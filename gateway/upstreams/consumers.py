@@ -4,7 +4,7 @@ The prefetch is asked for before the consumer is, on the same channel, because b
 otherwise. A consumer ends with its channel, with its link, or when the broker says so (``basic.cancel``: the queue
 is gone); then it is tried again, with growing pauses, until it is closed.
 
-Messages over a limit of ours that nobody takes from us fill the prefetch. When they have filled it, the consumer goes
+Messages over a limit that nobody takes fill the prefetch. When they have filled it, the consumer goes
 on on another channel, and the one that holds them stays as it is, until the consumer closes or the link ends; at most
 :data:`HOLDERS_MAX` such channels.
 """
@@ -196,7 +196,7 @@ class Consumer:
 
     async def cancel(self, within: float = ANSWER_TIMEOUT) -> None:
         """Take nothing more. What is out stays out, to be settled until :meth:`close`. When it returns, nothing comes
-        any more; unless the broker does not answer ``within`` so many seconds: then the channel is given up."""
+        any more; unless the broker does not answer ``within`` this many seconds: then the channel is given up."""
         await self._end()
         channel = self._channel
         if channel is None or not channel.usable or channel.cancelled or self._ended:
@@ -283,7 +283,7 @@ class Consumer:
         return channel
 
     def _sort_holders(self) -> None:
-        """Those that are over, or hold nothing any more, are none."""
+        """Those that are over, or hold nothing any more, do not count."""
         for holder in self._holders:
             if not (holder.set_aside or holder.deliveries):
                 holder.abandon()
@@ -335,7 +335,8 @@ class Consumer:
 
     async def _until_over(self, channel: ConsumerChannel) -> None:
         """Wait until nothing more will be delivered. Not every broker says so when a queue goes under its consumers:
-        elsewhere it is asked for the queue, and whether anybody consumes from it (it may be there again by now)."""
+        elsewhere the gateway asks for the queue, and whether anybody consumes from it (it may be there again by
+        now)."""
         told = channel.link.capabilities.consumer_cancel_notify
         while not (await asyncio.wait([channel.over], timeout=None if told else LOOK_AGAIN))[0]:
             asking = asyncio.create_task(self._is_gone())

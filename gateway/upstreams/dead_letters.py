@@ -142,7 +142,7 @@ class DeadLetters:
 
 
 def _count(value: Value) -> int:
-    """A number of an argument, which may be written as text; 0: it is none."""
+    """A number of an argument, which may be written as text; 0: it is not a number."""
     value = getattr(value, "value", value)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
         return int(value)

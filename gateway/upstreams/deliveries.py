@@ -24,7 +24,7 @@ from gateway.upstreams.notify import notify
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A message over a limit of ours (``message_max``, ``header_max``) at the head of a queue. It was not read. Where
+    """A message over a limit (``message_max``, ``header_max``) at the head of a queue. It was not read. Where
     the queue is known to dead-letter what is rejected, it is rejected. Elsewhere that would delete it: the broker
     holds it as delivered to us, so that it is not offered again and again, until its channel closes: after
     ``lease_max`` seconds for a pull, with the consumer or its connection otherwise."""
@@ -156,7 +156,8 @@ class DeliveryChannel(Channel):
         return True
 
     def _keep_instead(self, delivery: Delivery) -> bool:
-        """Keep what was to be given back. Whoever gave it back is done with it: what is kept is another object."""
+        """Keep what was to be given back. The part that gave it back is done with it: the kept one is another
+        object."""
         kept = copy(delivery)
         kept.at, kept.on_lost = clock.monotonic(), None
         if not self.keep(kept):

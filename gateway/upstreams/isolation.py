@@ -14,9 +14,9 @@ So a publish is stored at most twice (in its window, and alone), and at most a w
 that confirms nothing is among the suspects, so that more of them are sent at a time (:data:`PATIENCE`), it may be
 once more. The mark is the entry ``resent`` of the reserved header, and ``resent`` in the receipt.
 
-What a broker refuses whatever the message is (there is no such exchange, the login may not write to it) is found with
-one publish in flight, since the first publish of a lane goes alone, and remembered for :data:`REFUSED_FOR` seconds:
-a flood of them does not kill a channel each.
+Refusals of a broker for every message (there is no such exchange, the login may not write to it) are found with one
+publish in flight, since the first publish of a lane goes alone, and are remembered for :data:`REFUSED_FOR` seconds: a
+flood of them does not kill a channel each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FIRST_WINDOW = 1
 """Most publishes in flight on a new lane; every one that is confirmed lets one more in, up to ``publish_window``."""
 PATIENCE: Final = 1.0
 """Seconds without an outcome after which a window that is not proved yet is doubled: a queue that confirms nothing
-must not hold up its neighbours."""
+must not hold up its neighbors."""
 REFUSED_FOR: Final = 2.0
 """Seconds for which it is remembered that the broker refuses an exchange, or a routing key there."""
 REFUSED_FOR_LONG: Final = 15.0
@@ -139,7 +139,7 @@ def whole_exchange(error: RemoteError) -> bool:
 
 
 def error_of(error: RemoteError) -> GatewayError:
-    """What the caller of a publish is told that was alone on its channel when the broker closed that."""
+    """Text for the caller of a publish that was alone on its channel when the broker closed that."""
     if error.reply_code == _INTERNAL_ERROR:  # it does not know itself what it did
         return OutcomeUnknown(f"the broker failed over the message: {error}")
     if error.reply_text.endswith(_PARTIAL):
@@ -154,7 +154,7 @@ def size_limit(error: RemoteError) -> int | None:
 
 
 class Refusals:
-    """What the broker refuses whatever the message is, for some seconds each."""
+    """Refusals of the broker for every message, kept for some seconds each."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], tuple[float, RemoteError]] = {}

@@ -5,9 +5,10 @@ protocol header asks for instead, then the others, and remembers what it found f
 
 :class:`Keeper` does that again whenever the link has ended, with pauses that double up to ``reconnect_max`` and
 are drawn at random from nothing to the whole ("full jitter"), so that a thousand gateways do not come back at
-once. What waiting cannot mend (credentials, virtual host, certificate, a wrong setting) is tried only slowly, and at
-once when one of the files has changed that the login needs. A broker that hangs up on the login has said nothing: it is
-tried as one that is away, not too often at first, and counts as one that refuses us after :data:`CUTS` times in a row.
+once. A failure that waiting cannot fix (credentials, virtual host, certificate, a wrong setting) is tried only slowly,
+and at once when one of the files has changed that the login needs. A broker that hangs up on the login has said
+nothing: it is tried as one that is away, not too often at first, and counts as one that refuses us after :data:`CUTS`
+times in a row.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_
 from gateway.versions import AUTO_ORDER, client_session, version_named
 
 SLOW_RETRY: Final = 60.0
-"""Seconds between attempts that waiting will hardly mend."""
+"""Seconds between attempts that waiting will hardly fix."""
 CUT_PAUSE: Final = 1.0
 """Pause after the first login that was cut, in seconds, doubled each time up to ``reconnect_max``: what hangs up may
 count wrong passwords."""
@@ -294,7 +295,7 @@ class Keeper:
         self.link: Link | None = None
         """The link, while it is up."""
         self.hopeless = False
-        """The last attempt failed in a way that waiting will hardly mend."""
+        """The last attempt failed in a way that waiting will hardly fix."""
         self.code = ""
         """Code of the error that the last attempt failed with; empty: it came to a link."""
         self._dialer = dialer

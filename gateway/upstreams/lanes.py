@@ -1,7 +1,7 @@
 """The channels that publish: a window of messages on each, and the line before it.
 
-A window is a deque in the order of serials, so that the confirm of a range is a few pops and no look-ups. What an
-:class:`Outlet` is for and who looks after it is told in :mod:`gateway.upstreams.publisher`.
+A window is a deque in the order of serials, so that the confirm of a range is a few pops and no look-ups.
+:mod:`gateway.upstreams.publisher` explains :class:`Outlet`.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ CHANNEL_AGE: Final = 60.0
 ANSWER_TIMEOUT: Final = 30.0
 """How long a broker may take to answer a get, in seconds."""
 LOOK_AGAIN = 0.4
-"""While fetches wait at a queue: how often it is asked for, in seconds, where the broker would not say that it is
-gone."""
+"""While fetches wait at a queue: interval of requests for the queue, in seconds, where the broker would not say that it
+is gone."""
 _FIRST_BATCH: Final = 10
 _SWEEP: Final = 1.0
 

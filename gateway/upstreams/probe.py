@@ -48,7 +48,7 @@ class Probe:
 
 
 async def probe(settings: BrokerSettings, connector: Dial | None = None) -> Probe:
-    """Try every version against the broker of ``settings``, whatever version its URL names. Takes at most
+    """Try every version against the broker of ``settings``, without regard to the version of its URL. Takes at most
     ``connect_timeout`` seconds for each.
 
     Raises:

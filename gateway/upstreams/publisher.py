@@ -47,11 +47,11 @@ from gateway.upstreams.waiting import WaitingRoom
 CONFIRM_TIMEOUT: Final = 30.0
 """How long a publish waits for its outcome unless the caller says otherwise, in seconds."""
 EXCHANGE_FRESH: Final = 5.0
-"""Seconds for which an exchange is known to exist; then it is asked for again, behind the publishes' back."""
+"""Seconds for which an exchange is known to exist; then the gateway asks again, beside the publishes."""
 EXCHANGE_STALE: Final = 15.0
 """Seconds after which publishes wait for that answer."""
 SILENCE: Final = 5.0
-"""A broker that leaves publishes without any outcome for so many seconds is taken to be blocked, where it has no
+"""A broker that leaves publishes without any outcome for this many seconds is taken to be blocked, where it has no
 word for that; a channel that it stopped for so long counts as blocked too."""
 _TICK: Final = 0.5
 
@@ -123,7 +123,7 @@ class Publisher:
         self._state_changed()
 
     def detach(self, reason: str, final: bool = False) -> None:
-        """The link is lost: who waits is told that nothing was sent. Unless some publish is to blame for it: others
+        """The link is lost: waiting publishes fail as not sent. Unless some publish is to blame for it: others
         wait for the next link then, as long as they would for room. ``final``: there will be none."""
         link, self._link = self._link, None
         if link is not None:
@@ -134,7 +134,7 @@ class Publisher:
         self._state_changed(reason)
 
     def _keep_lines(self, link: Link) -> None:
-        """Exchanges begin anew on a new link; what waits for one stays."""
+        """Exchanges start over on a new link; what waits for one stays."""
         count = _outlets(link)
         self._exchanges = {
             name: exchange
@@ -188,7 +188,7 @@ class Publisher:
             entry.doubt()
 
     async def drain(self, within: float) -> None:
-        """Wait until every publish has its outcome, at most so many seconds."""
+        """Wait until every publish has its outcome, at most this many seconds."""
         futures = []
         for exchange in self._exchanges.values():
             for outlet in exchange.outlets:

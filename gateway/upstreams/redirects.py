@@ -2,7 +2,7 @@
 
 Our credentials go with us, so only to hosts that the broker's settings name (``redirect_hosts``). What a broker writes
 is ``host``, ``host:port`` or ``[address]:port``; in 0-10 with ``amqp:`` and the transport before it and several of
-them between commas. The transport is ours to choose: where the URL says ``amqps``, so is what is behind a redirect.
+them between commas. The gateway chooses the transport: where the URL says ``amqps``, so is what is behind a redirect.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Desk:
         return True
 
     async def ask(self, request: Request, *, at_once: bool = False) -> Outcome:
-        """The outcome of a request (its channel number is ours to set).
+        """The outcome of a request (the upstream sets its channel number).
 
         Raises:
             RemoteError: the broker said no.

@@ -401,7 +401,7 @@ class Upstream:
         Raises:
             NoDeadLetterDestination: no destination is known, and none was given.
             Unroutable: nobody takes dead letters there.
-            LeaseLost: the delivery is not ours any more; the copy, if one was made, stays.
+            LeaseLost: the lease is lost; the copy, if one was made, stays.
             PublishRefused, OutcomeUnknown, BrokerUnavailable, NotFound: the copy could not be made.
             Unless the lease is lost, it stays.
         """
@@ -440,11 +440,12 @@ class Upstream:
         acquired: bool = True,
         arguments: Table | None = None,
     ) -> Consumer:
-        """Start a consumer that lives until it is closed, whatever happens to the link or the queue.
+        """Start a consumer that lives until it is closed, through all failures of the link or the queue.
 
         Args:
             prefetch: Most deliveries that are out at once.
-            no_ack: The broker forgets each message as it sends it, whatever the prefetch: deliveries come settled.
+            no_ack: The broker forgets each message as it sends it, without regard to the prefetch: deliveries come
+            settled.
             acquired: False: only look at messages, which stay in the queue (``Capabilities.browse``).
             on_delivery: Called on the loop for each; quick, and without errors: one that raises costs the
                 consumer its channel.

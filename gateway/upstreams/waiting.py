@@ -43,7 +43,7 @@ class WaitingRoom:
         return True
 
     def put_first(self, outlet: Outlet, items: Sequence[Waiting]) -> None:
-        """At the head of the line, in this order, whatever the bounds say: these were in a window, which is one."""
+        """At the head of the line, in this order, beyond all bounds: these were in a window, which is one."""
         if items:
             outlet.line.extendleft(reversed(items))
             self.outlets[outlet] = None
@@ -59,7 +59,7 @@ class WaitingRoom:
             del self.outlets[outlet]
 
     def fail(self, outlet: Outlet, error: GatewayError) -> None:
-        """Everyone in the line is told that nothing was sent."""
+        """Everyone in the line fails as not sent."""
         line, outlet.line = outlet.line, deque()
         outlet.suspects = 0
         self.outlets.pop(outlet, None)

@@ -1,8 +1,8 @@
 """A session attached to a channel: what both roles do alike.
 
 Controls of the session class are the table :data:`CONTROLS`. Commands are counted here and handed to the table of
-the role; one that the role does not know ends the session with ``execution.exception``. Completions are told by
-:meth:`Attached.flush`, at the end of a burst, so that many commands cost one control.
+the role; one that the role does not know ends the session with ``execution.exception``. :meth:`Attached.flush` sends
+completions, at the end of a burst, so that many commands cost one control.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Attached(Attachment):
             self.transferred(number, transfer, header, body)
 
     def _read_transfer(self, segment: bytes, number: int = 0) -> Transfer | None:
-        """None: content of another class, which is none of ours."""
+        """None: content of an unknown class."""
         command, sync = decode_command(segment)
         assert command is not None, "the assembler gives content to nothing else"
         if not isinstance(command, MessageTransfer):
@@ -398,7 +398,7 @@ class Attached(Attachment):
 
 def failure(exception: ExecutionException, sent: int) -> tuple[int, str]:
     """Reply code and text of an execution.exception. One that says not-implemented names the command that the peer
-    does not have: the one it names, or else ``sent``, the code of ours that it answers (0: none)."""
+    does not have: the one it names, or else ``sent``, the code of the command that it answers (0: unknown)."""
     code, text = reply(exception.error_code, exception.description)
     if exception.error_code != NOT_IMPLEMENTED:
         return code, text

@@ -38,7 +38,7 @@ class ClientSession(Connection[ClientChannel]):
         self.awaited = "the protocol header"
         self._mechanism: sasl.Mechanism | None = None
         self._attached = 0
-        """How many sessions were attached; their names are different whatever the random octets are."""
+        """How many sessions were attached; their names differ, even with equal random bytes."""
         self.out.append(PROTOCOL_HEADER)
 
     # ---------------------------------------------------------------------------------------------- sending

@@ -1,4 +1,4 @@
-"""What a client's requests become, and how their outcomes are told: tables and small functions.
+"""What a client's requests become, and how their outcomes are reported: tables and small functions.
 
 :data:`SIMPLE` holds the requests that are one command and are done when it is complete; :data:`QUERIES` those that
 are one command with a result. The others take several steps and have a function of their own. Every function is
@@ -264,7 +264,7 @@ def _unanswered(channel: ClientChannel, step: Step) -> None:
 
 
 def consuming(channel: ClientChannel, step: Step) -> None:
-    """message.subscribe is complete, or its first delivery came before that was said."""
+    """message.subscribe is complete, or its first delivery came before that."""
     subscription = channel.subscriptions.get(step.request.consumer_tag)
     if subscription is not None and subscription.starting is step:
         subscription.starting = None

@@ -23,7 +23,7 @@ from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.values import Table, Timestamp, Typed, Value, typed
 
 READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError, ValueError)
-"""What reading past an end or reading nonsense raises by itself; each becomes a FrameSyntaxError at one boundary."""
+"""Errors that reading past an end or reading nonsense raises; each becomes a FrameSyntaxError at one boundary."""
 
 _U8 = struct.Struct(">B")
 _U16 = struct.Struct(">H")
@@ -262,7 +262,7 @@ def _latin(kind: str, size: struct.Struct) -> _Decoder:
 
 
 def _utf16(kind: str, size: struct.Struct) -> _Decoder:
-    """Text, or the octets that are none, which encode to themselves."""
+    """Text, or bytes that are no text, which encode to themselves."""
     size_at, size_octets = size.unpack_from, size.size
     empty = Typed(kind, "")
 

@@ -246,7 +246,7 @@ class Connection(Generic[A]):
 
     @abstractmethod
     def _greeted(self, header: bytes) -> None:
-        """The peer's protocol header came, and it is ours."""
+        """The peer's protocol header came, and it is the same."""
 
     @abstractmethod
     def _refused(self, header: bytes) -> None:
@@ -282,7 +282,7 @@ class Connection(Generic[A]):
         self._deadline = None
 
     def close(self, code: int, text: str, ending: Closed) -> None:
-        """Send connection.close and wait for its answer; ``ending`` is what then is said."""
+        """Send connection.close and wait for its answer; ``ending`` is reported then."""
         short = text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
         self.send_control(0, ConnectionClose(code, short))
         self.phase = Phase.CLOSING

@@ -2,7 +2,7 @@
 
 A branch is named by an :class:`Xid`. Published and Qpid's definitions disagree about its form on the wire: a length of
 two octets and no code there, a length of four and the code 0x0604 in Qpid's errata, which is what the brokers we know
-speak. Whatever is read is recognised by its first two octets: a branch has fewer octets than would make a length of
+speak. Both forms are recognized by the first two bytes: a branch has fewer octets than would make a length of
 four begin with anything but zeros, and more than none. :class:`PublishedXid` is what a field of the published form is
 read as, and what is written in it.
 """
@@ -159,7 +159,7 @@ class DtxCommit(Command):
 
 @command(0x0605, "dtx.forget")
 class DtxForget(Command):
-    """Let go of a branch that was decided without us."""
+    """Forget a branch that was decided elsewhere."""
 
     xid: XidField = _NULL
 

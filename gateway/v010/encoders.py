@@ -86,7 +86,7 @@ def _name(key: str) -> bytes:
 
 
 _MISFITS: Final = (struct.error, OverflowError, TypeError, ValueError, AttributeError)
-"""What writing a value of the wrong kind raises by itself."""
+"""Errors that writing a value of the wrong kind raises."""
 
 
 def _write_value(key: object, value: Value, depth: int) -> bytes:
@@ -112,7 +112,7 @@ def _write_list(value: Value, depth: int) -> bytes:
 
 
 def _write_array(value: Value, depth: int) -> bytes:
-    """An opaque array, which is looked into so that no peer is sent one that is none."""
+    """An opaque array, which is checked so that no peer gets a malformed one."""
     octets = _octets(value)
     size = len(octets)
     if size:

@@ -5,8 +5,8 @@ plain integers that never wrap; on the wire they are 32-bit serial numbers in th
 :func:`unwrap` turns back with the help of a number nearby.
 
 :class:`RangeSet` is a set of ids as few ranges: what was completed but is not known to be known, what is settled
-together. :class:`Received` is one end's book of the commands that it receives: which are carried out, what the
-peer has asked to be told, what it was told.
+together. :class:`Received` is one end's book of the commands that it receives: which are carried out, what the peer has
+asked for, and what it knows.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Received:
         self._wanted.add(command_id)
 
     def barrier(self, command_id: int) -> None:
-        """execution.sync: this command is complete when all before it are, and the peer is told then."""
+        """execution.sync: this command is complete when all before it are, and the peer learns it then."""
         self._barriers.append(command_id)
         self._pass_barriers()
 
@@ -192,8 +192,8 @@ class Received:
             self._pass_barriers()
 
     def known(self, ranges: list[tuple[int, int]]) -> None:
-        """session.known-completed. Raises :class:`~gateway.errors.FrameSyntaxError` where the peer knows so little of
-        what it was told that more than :data:`RANGES_MAX` ranges are left."""
+        """session.known-completed. Raises :class:`~gateway.errors.FrameSyntaxError` where the peer has acknowledged so
+        little that more than :data:`RANGES_MAX` ranges are left."""
         completed = self.completed
         most = max(len(completed), RANGES_MAX)
         for first, last in ranges:

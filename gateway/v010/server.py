@@ -72,7 +72,7 @@ class ServerSession(Connection[ServerChannel]):
         self.close(code, operation.text, Closed(0, CloseReason.LOCAL, operation.code, operation.text))
 
     def _block(self, blocked: bool) -> None:
-        """0-10 has no word for the whole connection: each session is told."""
+        """0-10 has no method for the whole connection: each session gets one."""
         for channel in self.channels.values():
             if not channel.failed:
                 channel.peer_flow(Flow(channel.number, not blocked))

@@ -5,7 +5,7 @@ say which command each serial is, until its outcome comes. Completions are queue
 deliveries that the burst caused, so a message.flush is complete behind what it brought.
 
 Window flow is turned into plain credit: when the client completes deliveries of a subscription in window mode, the
-session returns a further :class:`~gateway.operations.Credit` for as many messages and octets.
+session returns a further :class:`~gateway.operations.Credit` for the same number of messages and bytes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ServerChannel(Attached):
         self.transaction: dict[int, int] = {}
         """The publishes of the transaction: they may be returned at its end, long complete."""
         self._silent: set[int] = set()
-        """Serials of publishes in accept-mode none: nothing is said of them."""
+        """Serials of publishes in accept-mode none: they get no answer."""
         self._remembered: dict[int, tuple[int, int]] = {}
         self._detaching: bytes | None = None
         """The client wants to detach, and waits."""
@@ -334,7 +334,7 @@ class ServerChannel(Attached):
         self.received.complete(number, number)
 
     def exception(self, number: int, command: commands.ExecutionException) -> None:
-        """The client could not carry out a command of ours; the session is over."""
+        """The client could not carry out a command of the server; the session is over."""
         code, text = failure(command, 0)
         self.tell(SessionDetach(self.name))
         self.failed = True

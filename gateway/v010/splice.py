@@ -2,8 +2,8 @@
 
 The application headers are the last field of the message-properties. They are walked, not decoded: from each key to its
 type code, and over its value by the width or the size that the code implies. Only a map that holds as many entries as
-it says, and ends with its struct, is written to. Whatever is odd is answered with None, and left to the decoder, which
-knows what to say.
+it says, and ends with its struct, is written to. Odd input gives None, and is left to the decoder, which has the error
+text.
 """
 
 from __future__ import annotations

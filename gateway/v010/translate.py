@@ -2,7 +2,7 @@
 
 The octets of a header segment are kept as they came (:class:`~gateway.message.RawProperties`) and decoded when
 someone asks. Sent on to a peer of 0-10 they pass unchanged but for the delivery-properties, which belong to the
-transfer: priority, delivery-mode, ttl and timestamp are copied out of them, the rest is written anew. What 0-10 has no
+transfer: priority, delivery-mode, ttl and timestamp are copied out of them, the rest is written again. What 0-10 has no
 place for travels as :func:`home` and :mod:`gateway.fidelity` say; ``ttl`` and ``expiration`` are the same thing, a
 ``message-id`` is a UUID there, ``type`` is a header, and the ``timestamp`` is the broker's: shown
 (:class:`~gateway.message.ArrivalTime`) where the publisher gave none and no gateway has carried the message, which
@@ -54,7 +54,7 @@ BROKER_J_KEEPS: Final = frozenset(
         "char", "uuid", "string", "bytes", "table", "array",
     }
 )  # fmt: skip
-"""Broker-J reads headers into Java objects and writes them anew: a value of any other type leaves it as one of
+"""Broker-J reads headers into Java objects and writes them again: a value of any other type leaves it as one of
 these (a timestamp as int64, an uint8 as int16, a decimal as octets). They travel reshaped."""
 
 DISCARD_UNROUTABLE: Final = 0x0100
@@ -79,7 +79,7 @@ _SKIP: Final = tuple(sum(width for bit, width in enumerate((1, 1, 8, 8, 8)) if b
 """Octets of priority, delivery-mode, ttl, timestamp and expiration by their five presence bits."""
 _UINT64_MAX = (1 << 64) - 1
 _NAMESPACE: Final = bytes.fromhex("8a6d5a0e5f0c5d0b9b1e2f3f6f4c8d11")
-"""Of the UUIDs that stand for message ids that are none (version 5, RFC 9562 section 5.5)."""
+"""Of the UUIDs that stand for message ids that are no UUIDs (version 5, RFC 9562 section 5.5)."""
 _TYPE_HEADER: Final = "x-jms-type"
 """Where Qpid's JMS client keeps what the other versions call ``type``."""
 _SIMPLE = frozenset({str, int, bool, float, bytes, Timestamp, type(None)})
@@ -88,7 +88,7 @@ _PLAIN: Final[frozenset[type]] = frozenset({str, bool, float, bytes, type(None)}
 """Of these even Broker-J keeps every value."""
 _TEXT_MAX = 0xFFFF // 4
 _OWN: Final = frozenset({DELIVERY_PROPERTIES, MESSAGE_PROPERTIES})
-"""The structs that are written anew, or passed on by themselves."""
+"""The structs that are written again, or passed on separately."""
 
 
 # ------------------------------------------------------------------------------------------------ what fits
@@ -193,8 +193,8 @@ def home(user: str | None, broker_j: bool = False) -> Home:
 
 
 _READING: Final = home(None, True)
-"""So it is read, whoever wrote it: a broker that does not rewrite headers may have got them from one that does, and the
-embedded one is taken for Broker-J by our clients."""
+"""So it is always read this way: a broker that does not rewrite headers may have got them from one that does, and the
+gateway's clients take the embedded one for Broker-J."""
 
 
 # -------------------------------------------------------------------------------------------------- reading
@@ -211,7 +211,7 @@ def read_delivery(header: bytes) -> tuple[int, str, str]:
     """The presence bits of the delivery-properties, exchange and routing key; 0 and empty without them.
 
     Raises:
-        FrameSyntaxError: the header segment is none.
+        FrameSyntaxError: the header segment is malformed.
     """
     start, stop, _, _ = spans(header)
     if start < 0:
@@ -288,7 +288,7 @@ def decode(header: bytes, broker_j: bool = False, restored: bool = True) -> Prop
         restored: What travelled in the reserved header is put back.
 
     Raises:
-        FrameSyntaxError: the header segment is none.
+        FrameSyntaxError: the header segment is malformed.
     """
     properties = Properties()
     try:
@@ -369,7 +369,7 @@ def _decode_message(header: bytes, start: int, stop: int, properties: Properties
 
 
 _MISFITS: Final = (struct.error, OverflowError, TypeError, ValueError, AttributeError, FrameSyntaxError)
-"""What properties of the wrong kind raise by themselves, and those that were received and are none."""
+"""Errors of properties of the wrong kind, and of malformed ones that were received."""
 
 
 def _write_str8(field: str, text: str) -> bytes:
@@ -546,7 +546,7 @@ def write_header(
     """The header segment of a transfer.
 
     ``flags`` are presence bits of the delivery-properties without a field (``IMMEDIATE``, ``REDELIVERED``, …);
-    ``exchange`` is named on deliveries, and to a broker that does not name it by itself; ``user`` is the login that
+    ``exchange`` is named on deliveries, and to a broker that does not name it; ``user`` is the login that
     publishes, None in the server role; ``broker_j``: the broker rewrites header values.
 
     Raises:

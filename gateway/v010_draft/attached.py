@@ -276,4 +276,4 @@ CONTROLS: Final[Mapping[int, Callable[[Any, Any], None]]] = {
     methods.SessionSolicitAck.key: Attached._solicited,
     methods.ExecutionFlush.key: Attached._flush,
 }
-"""And with these methods that are none."""
+"""And these, which are no methods."""

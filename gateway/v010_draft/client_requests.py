@@ -1,4 +1,4 @@
-"""What a client's requests become, and how their outcomes are told.
+"""What a client's requests become, and how their outcomes are reported.
 
 A request is one command. It is done when that is complete; or, where a method answers it, when that comes.
 """
@@ -109,7 +109,7 @@ def _ended(channel: ClientChannel, step: Step) -> None:
 
 
 def consuming(channel: ClientChannel, step: Step) -> None:
-    """message.consume is complete, or its first delivery came before that was said."""
+    """message.consume is complete, or its first delivery came before that."""
     consumer = channel.consumers.get(step.request.consumer_tag)
     if consumer is not None and consumer.starting is step:
         consumer.starting = None

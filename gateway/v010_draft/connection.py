@@ -1,7 +1,7 @@
 """A connection of the draft: that of the classic versions, with other frames, tables and sessions.
 
 Its protocol header is the final's, for both are 0-10: nothing tells them apart before the server has spoken. A listener
-and a client are told which it is.
+and a client learn which it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands are counted, not numbered: which of those that came are carried out, and what the peer was told of it.
+"""Commands are counted, not numbered: which received ones are carried out, and which the peer knows.
 
 Both ends count the commands of a session from 0, each direction for itself; ``execution.complete`` names the last id up
 to which all are carried out (-1 as 0xFFFFFFFF before the first) and, as a set, those beyond. What is not asked for is

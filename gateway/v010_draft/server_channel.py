@@ -169,7 +169,7 @@ class ServerChannel(Attached):
         self.emit(operations.CloseChannel(self.number, serial=self._next_serial()))
 
     def closed_by_client(self, method: methods.SessionClosed) -> None:
-        """session.closed: something of ours was wrong."""
+        """session.closed: the server sent something wrong."""
         self.session.detach(self)
         self.emit(operations.ChannelClosed(self.number, method.reply_code, method.reply_text))
 

@@ -109,7 +109,7 @@ def read_transfer(data: bytes, at: int, end: int) -> Transfer:
     """The arguments of message.transfer that fill ``data[at:end]``.
 
     Raises:
-        FrameSyntaxError: they are none. What is in the application-headers is looked at later.
+        FrameSyntaxError: they are malformed. What is in the application-headers is looked at later.
     """
     try:
         destination, at = string(data, at + 2)
@@ -140,7 +140,7 @@ def decode(octets: bytes, restored: bool = True) -> Properties:
         restored: What travelled in the reserved header is put back.
 
     Raises:
-        FrameSyntaxError: they are none.
+        FrameSyntaxError: they are malformed.
     """
     ttl, priority, timestamp, mode, _ = FIXED.unpack_from(octets)
     texts = []
@@ -198,7 +198,7 @@ def read_message(transfer: Transfer, body: bytes) -> Message:
 # -------------------------------------------------------------------------------------------------- writing
 
 _MISFITS: Final = (struct.error, OverflowError, TypeError, ValueError, AttributeError, FrameSyntaxError)
-"""What properties of the wrong kind raise by themselves, and those that were received and are none."""
+"""Errors of properties of the wrong kind, and of malformed ones that were received."""
 
 
 def _write_string(field: str, text: str | None) -> bytes:

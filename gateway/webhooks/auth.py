@@ -3,7 +3,7 @@
 Basic (RFC 7617) and bearer (RFC 6750) are the same for every request. For OAuth2 client credentials (RFC 6749 section
 4.4) a token is asked for, through the same guard as everything that goes to a URL that somebody else chose, and kept
 until shortly before it runs out. However many requests wait for it, one asks. A token that the endpoint answers with
-401 is asked for anew once, unless that was just done.
+401 is replaced once, unless that was just done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LIFE_UNLESS_SAID: Final = 60.0
 """How long a token is used whose server does not say how long it lives, in seconds."""
 LIFE_MAX: Final = 86_400.0
 FRESH: Final = 5.0
-"""A token that is younger is not asked for anew because of a 401, in seconds."""
+"""A token that is younger is not replaced because of a 401, in seconds."""
 SECRET_MAX: Final = 16_384
 """Most octets of a file with a secret."""
 

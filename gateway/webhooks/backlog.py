@@ -20,7 +20,7 @@ from gateway.ledger.owed import BacklogCounts, BacklogEntry, BacklogSettlement, 
 from gateway.runtime.clock import clock
 
 AWAY = 1.0
-"""After so many seconds it is asked again where the ledger is away."""
+"""After this many seconds the request is repeated where the ledger is away."""
 SOON = 0.05
 """It is asked again no sooner than this, in seconds."""
 JUST_NOW_US = 500_000
@@ -32,7 +32,7 @@ is due there, and was not claimed, may have to wait for another row, or was over
 PAGE = 1_000
 """Rows that are read at a time."""
 COUNT_EVERY = 5.0
-"""How often it is counted anew what the ledger holds while that is too much, in seconds."""
+"""Interval of new counts of the ledger's backlog while it is too large, in seconds."""
 
 
 class EndpointBacklog:
@@ -91,7 +91,7 @@ class EndpointBacklog:
         return None if self._due_at is None else max(0.0, self._due_at - clock.monotonic())
 
     def expect(self, wait: float, *, doubtful: bool = False) -> None:
-        """A row will be due in so many seconds; ``doubtful``: unless it is settled before."""
+        """A row will be due in this many seconds; ``doubtful``: unless it is settled before."""
         at = clock.monotonic() + wait
         if self._due_at is None or at < self._due_at:
             self._due_at = at
@@ -113,8 +113,8 @@ class EndpointBacklog:
             self._on_due()
 
     async def claim(self, limit: int, seconds: float, octets: int) -> list[BacklogEntry]:
-        """Take what is due, at most ``limit`` rows with ``octets`` of bodies, for so many seconds; what the ledger is
-        away for is tried again later.
+        """Take what is due, at most ``limit`` rows with ``octets`` of bodies, for this many seconds; while the ledger
+        is away, try again later.
 
         Empty where nothing is due now; ``is_due`` says whether it is worth asking again."""
         looked = self._doubtful and not self._ordered

@@ -101,7 +101,7 @@ class Breaker:
         return 0.0
 
     def succeeded(self) -> None:
-        """The endpoint took a request: whatever state it was in, it is well."""
+        """The endpoint took a request: it is well again."""
         self._state = BreakerState.CLOSED
         self._failures = self._opened = 0
         self._probing_since = None

@@ -20,7 +20,7 @@ MESSAGES: Final = (
 )  # fmt: skip
 """The label ``event`` of ``amqpgw_push_messages_total``."""
 TOLD: Final = frozenset({410, 429, 503})
-"""Statuses that mean something of their own; others are told by their class. An endpoint may answer any."""
+"""Statuses that mean something of their own; others are counted by their class. An endpoint may answer any."""
 
 
 class PushCounts:
@@ -57,7 +57,7 @@ class PushCounts:
         histogram.observe(seconds)
 
     def retried(self, outcome: SendOutcome, count: int) -> None:
-        """So many messages of a request are tried again."""
+        """This number of messages of a request is tried again."""
         if count:
             self._metrics.retries.labels("push", reason_of(outcome)).inc(count)
 

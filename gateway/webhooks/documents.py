@@ -76,7 +76,7 @@ class Documents:
     """Reads and writes them."""
 
     def __init__(self, seals: Seals, configured: Mapping[str, EndpointSettings], origin: str) -> None:
-        """``origin``: who we say that we are in handshakes; empty: whoever we were, it holds."""
+        """``origin``: the gateway's name in handshakes; empty: a permission holds for any name."""
         self._seals = seals
         self._configured = configured
         self._origin = origin
@@ -179,7 +179,7 @@ def mark_of(url: str) -> str:
 def purposes_of(name: str, settings: EndpointSettings) -> tuple[str, str]:
     """Return what secrets of settings are sealed for: what decides where they go, how they go there, and who may say to
     be there. So nobody who writes to the database has them sent to somebody else. The second one is that of secrets
-    that were sealed before TLS settings were part of it; they open until they are sealed anew."""
+    that were sealed before TLS settings were part of it; they open until they are sealed again."""
     auth, tls = settings.auth, settings.tls
     parts = [
         name, settings.url, auth.kind, auth.user, auth.token_url, auth.scope, auth.secret_file,

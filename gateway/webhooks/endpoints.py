@@ -1,8 +1,7 @@
 """All endpoints of a gateway: those of the configuration file, which are read-only, and those in the ledger.
 
 All of them are held in memory, so that nothing is asked of the ledger when a message is pushed. Where several gateways
-share a ledger, what another one changed is seen within :data:`REFRESH` seconds; whoever wants to know hears of it
-through ``on_change``.
+share a ledger, what another one changed is seen within :data:`REFRESH` seconds; ``on_change`` reports it.
 
 An endpoint is two documents in the ledger (:mod:`gateway.webhooks.documents`): ``endpoint`` is what was put,
 ``endpoint-state`` what became of it: signing keys, paused, disabled, verified.
@@ -209,7 +208,7 @@ class EndpointRegistry:
             await asyncio.wait(self._tasks)
 
     async def _load(self) -> None:
-        """Make all endpoints anew, and tell whose have changed."""
+        """Build all endpoints again, and report the changed ones."""
         self._touched.clear()
         states = {item.name: item for item in await self._all(STATE)}
         specs = {item.name: item for item in await self._all(ENDPOINT_RESOURCE) if item.name not in self._configured}
@@ -270,7 +269,7 @@ class EndpointRegistry:
         return held.endpoint
 
     async def _read(self, name: str) -> StoredEndpoint | None:
-        """Read one anew."""
+        """Read one again."""
         spec = None if name in self._configured else await self._ledger.get_resource(ENDPOINT_RESOURCE, name)
         if spec is None and name not in self._configured:
             self._held.pop(name, None)
@@ -338,7 +337,7 @@ class EndpointRegistry:
             return endpoint, created, new
 
     async def delete(self, name: str, if_match: str | None) -> None:
-        """Delete an endpoint. What is owed to it waits until there is one of this name again.
+        """Delete an endpoint. Its pending messages wait until there is one of this name again.
 
         Raises:
             ReadOnly, NoSuchEndpoint, EtagMismatch
@@ -455,7 +454,7 @@ class EndpointRegistry:
         return await self._tell(name, "amqp.test", document, {"test": True}, test=True, client=client)
 
     async def tell(self, name: str, kind: str, document: Mapping[str, Any]) -> SendOutcome:
-        """Send it a message of the gateway's own, once, whatever state it is in. Raises NoSuchEndpoint.
+        """Send it a message of the gateway's own, once, in any state. Raises NoSuchEndpoint.
 
         Args:
             kind: the message's type.
@@ -521,7 +520,7 @@ class EndpointRegistry:
         anew: bool = False,
     ) -> list[HeldKey]:
         """Change the state and the keys, as they are by then, and write it down; returns the keys that are new.
-        ``anew``: whatever they are by then.
+        ``anew``: with their settings of that time.
 
         Raises:
             NoSuchEndpoint, LedgerUnavailable

@@ -17,7 +17,7 @@ which is ASCII too: no value ends a line, and a receiver that sees ``"`` or ``{`
 header is the gateway's and does not go out. All together have :data:`HEAD_MAX` octets; a message that needs more cannot
 be delivered in that form, and the reason says so.
 
-A message that came in as a CloudEvent goes out as the same event, whatever the mode it came in.
+A message that came in as a CloudEvent goes out as the same event, in any mode.
 
 A dead letter says so in every form: ``message.dead_letter``, the header :data:`DEAD_LETTER`, or the extension
 ``amqpdeadletter``.

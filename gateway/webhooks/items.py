@@ -4,7 +4,7 @@
 A message that the broker holds gets its id before the first attempt; so that it is the same when the broker delivers it
 again after a crash, it is computed from the gateway's id of the message, the subscription's name and the digest of the
 body (:func:`delivery_id`): two messages to which somebody gave the same id are two deliveries. A message without an id
-of ours gets a new one each time the broker delivers it.
+of the gateway gets a new one each time the broker delivers it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PushDelivery:
     @property
     def doubtful(self) -> bool:
         """Its endpoint may have taken it before: it may be there twice, or an attempt was begun of which nobody has
-        told what became. Whoever fails tells; a process that dies does not, however many of them did."""
+        told what became. An attempt that fails is recorded; a process that dies records nothing."""
         untold = self.attempt - 1 > self.reason.get("attempt", 0)
         return self.redelivered or self.resent or (self.arrival is None and untold)
 

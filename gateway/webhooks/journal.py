@@ -1,6 +1,6 @@
 """What pushing writes into the ledger.
 
-One journal serves all subscriptions: whatever came to its end while the last commit ran goes with the next, in one
+One journal serves all subscriptions: all that ended while the last commit ran goes with the next, in one
 call. When the ledger is away nothing more is begun (:attr:`PushJournal.writable`), and what has an outcome waits, and
 is written when the ledger is back: nothing is acknowledged to its broker before that.
 """
@@ -23,8 +23,8 @@ from gateway.runtime.clock import clock
 from gateway.telemetry import log
 
 GATHER: Final = 0.05
-"""What follows from an attempt that failed is written so many seconds later at most, together with what else failed
-meanwhile. It is in no hurry, and each commit of its own takes the interpreter's lock from those who are well."""
+"""The outcome of a failed attempt is written this many seconds later at most, together with other failures. It is in no
+hurry, and each commit of its own takes the interpreter's lock from those who are well."""
 GROUP: Final = 500
 """Most of a kind that are written at once."""
 PAUSE_MIN: Final = 0.5
@@ -192,7 +192,7 @@ class PushJournal:
             self._on_trouble()
 
     async def _wait(self, pause: float) -> None:
-        """Wait so many seconds, or until the ledger has found out that it can be written again."""
+        """Wait this many seconds, or until the ledger has found out that it can be written again."""
         while pause > 0:
             await clock.sleep(min(pause, PAUSE_MIN))
             pause -= PAUSE_MIN

@@ -1,4 +1,4 @@
-"""What the ledger is told of a push: events, and rows for what is to be tried again. Rules without I/O."""
+"""Entries of a push in the ledger: events, and rows for what is to be tried again. Rules without I/O."""
 
 from __future__ import annotations
 

@@ -40,13 +40,13 @@ from gateway.webhooks.replies import Replies
 from gateway.webhooks.sender import SendOutcome
 
 DEAD_LETTER_PAUSE: Final = 30.0
-"""After so many seconds a dead-letter place that did not take a message is tried again."""
+"""After this many seconds a dead-letter destination that did not take a message is tried again."""
 GIVEN_UP: Final = "given_up"
 """In a row's reason: there are no attempts any more, but its dead-letter place has it not yet."""
 REFUSED_PAUSE: Final = 30.0
 """So long a message that the ledger cannot hold stays out before it goes back, in seconds."""
 ASK_PAUSE: Final = 0.5
-"""After so many seconds the ledger is asked again where it is away."""
+"""After this many seconds a request to a ledger that is away is repeated."""
 
 
 class PushOutcomes:
@@ -109,7 +109,7 @@ class PushOutcomes:
         await self._done(item, entries)
 
     async def _done(self, item: PushDelivery, entries: Sequence[LogEntry]) -> None:
-        """Nothing is owed any more."""
+        """Nothing is pending any more."""
         if item.arrival is not None:
             await self._journal.record(entries)
             self._gone(item.arrival, Settlement.ACCEPT)
@@ -247,7 +247,7 @@ class PushOutcomes:
             self._settled()
 
     async def damaged(self, row: BacklogEntry, why: str) -> None:
-        """A row whose body cannot be read: it stays, dead, for whoever can."""
+        """A row whose body cannot be read: it stays, dead, for another process that can."""
         item = PushDelivery()
         item.arrival, item.id, item.message_id, item.attempt = None, row.id, row.message_id, row.attempt
         item.lease, item.redelivered = row.lease, False

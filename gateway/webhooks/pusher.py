@@ -72,13 +72,14 @@ CLAIM_OCTETS: Final = 16 << 20
 ROW_BYTES: Final = 32 << 20
 """Most bytes of what is claimed, in requests under way too; one message goes however large it is."""
 CLAIM_MARGIN: Final = 30.0
-"""A claim lasts as long as the endpoint's deadline, and so many seconds for what comes before and after."""
+"""A claim lasts as long as the endpoint's deadline, and this many seconds for the steps before and after."""
 DEAD_LETTERING_MAX: Final = 100
-"""While so many messages are on their way to a dead-letter place that did not take them before, no more are claimed."""
+"""While this number of messages is on its way to a dead-letter destination that did not take them before, no more are
+claimed."""
 LITTLE: Final = 1
 """How many messages are taken at a time for an endpoint that fails."""
 KNOWN_PAUSE: Final = 0.5
-"""After so many seconds the inbox is asked again where the ledger is away."""
+"""After this many seconds a request to the inbox is repeated where the ledger is away."""
 
 
 class Pusher:
@@ -193,7 +194,7 @@ class Pusher:
         self.changed()
 
     async def stop(self, within: float) -> None:
-        """Take nothing more, give requests under way so many seconds, and give the rest back."""
+        """Take nothing more, give requests under way this many seconds, and give the rest back."""
         self._running = False
         self._backlog.close()
         if self._intake is not None:
@@ -560,7 +561,8 @@ class Pusher:
         )
 
     def dropped(self, items: Sequence[PushDelivery]) -> None:
-        """A request was cut off: nothing is known of it. What the broker holds goes back; a claim ends by itself."""
+        """A request was cut off: nothing is known of it. What the broker holds goes back; a claim ends with its
+        time."""
         self._under_way -= len(items)
         self._count_rows(-_of_rows(items))
         for item in items:

@@ -1,4 +1,4 @@
-"""What an endpoint answers, as a message to whoever asked.
+"""The answer of an endpoint, as a message to the requester.
 
 Where an endpoint has ``reply``, the body of its 2xx answer is published to the message's ``reply_to``, at the broker
 that the message came from and in the words of that broker's version: a routing key of the default exchange, or with

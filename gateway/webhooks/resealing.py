@@ -2,7 +2,7 @@
 
 Secrets are in two kinds of documents (:mod:`gateway.webhooks.documents`): of an endpoint, its settings' secrets as one
 text, and its signing keys one by one. A document that somebody else changes meanwhile is read again. The MACs of API
-keys, whose keys are derived from the same, are made anew with them.
+keys, whose keys are derived from the same, are made again with them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE: Final = 100
 TRIES: Final = 10
 """How often a document is tried that others change."""
 Renew = Callable[[Sequence[str], str], str]
-"""Purposes, of which the first one counts now, and sealed text -> the text sealed anew."""
+"""Purposes, of which the first one counts now, and sealed text -> the text sealed again."""
 
 
 def used(connection: sa.Connection) -> Counter[str]:
@@ -90,7 +90,7 @@ async def _rotate(ledger: Ledger, seals: Seals, kind: str, resource: ResourceRec
 
 
 def _renewed(kind: str, resource: ResourceRecord, renew: Renew) -> dict[str, Any]:
-    """A document with its secrets sealed anew. Raises ConfigurationError."""
+    """A document with its secrets sealed again. Raises ConfigurationError."""
     try:
         if kind == ENDPOINT_RESOURCE:
             spec = msgspec.convert(resource.spec, Spec)

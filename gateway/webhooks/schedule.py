@@ -40,7 +40,7 @@ DELAYS: Final = (0.0, 5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOU
 JITTER: Final = 0.2
 """Part of a delay by which it is longer or shorter."""
 RETRY_AFTER_MAX: Final = DAY
-"""Longest ``Retry-After`` that is honoured, in seconds."""
+"""Longest ``Retry-After`` that is respected, in seconds."""
 PAUSE_MIN, PAUSE_MAX = 5.0, MINUTE
 """How long an endpoint is left alone that asks for it without saying how long, in seconds: as long as the message
 waits, within these."""

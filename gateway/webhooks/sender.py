@@ -78,7 +78,7 @@ class Sender:
         self._tokens = tokens if tokens is not None else EndpointTokens(transport)
 
     async def close(self) -> None:
-        """Ask for no tokens any more. The transport is closed by whoever made it."""
+        """Ask for no tokens any more. The transport is closed by its maker."""
         await self._tokens.close()
 
     async def send(

@@ -227,7 +227,7 @@ class SignatureOutcome(StrEnum):
     """What a receiver finds."""
 
     VALID = "valid"
-    """A key of ours made it, now."""
+    """A key of the gateway made it, now."""
     UNSIGNED = "unsigned"
     """A header is missing, or is not what it should be."""
     TOO_OLD = "too_old"
@@ -272,7 +272,7 @@ def public_key_set(keys: Sequence[PublicKey]) -> dict[str, Any]:
 
 
 def _decode(text: str, prefix: str) -> bytes:
-    """The octets behind the prefix. What is wrong is said without showing it."""
+    """The octets behind the prefix. The error does not show the value."""
     if not text.startswith(prefix):
         raise EncodeError(f"webhook key: it does not begin with {prefix}")
     try:

@@ -14,12 +14,12 @@ it, may hold together when another of their requests begins::
     ├── new                   nobody knows it yet
     └─────── failing          failed lately
 
-So whatever the others do, half of the places are left to those that are good, and endpoints that fail share an eighth.
+So in every case half of the places are left to those that are good, and endpoints that fail share an eighth.
 An endpoint changes its class with its requests: those under way move with it.
 
 Those that fail begin one after the other, with a rest between two of them (:attr:`Slots.rest`): a few that hang hold
 all places of their class, others gather behind them, and would all be tried, fail and be written down in the moment in
-which one of those places is free. Whoever is well would wait for that.
+which one of those places is free. Good endpoints would wait for that.
 
 Endpoints that want a place wait in line, each at most once, and leave the line with one place: nobody gets a second
 one while another waits for the first. Each class has a line of its own, for one that may not go must not hold up
@@ -34,7 +34,7 @@ from enum import IntEnum
 from typing import Final
 
 SLOW_AFTER: Final = 1.0
-"""After so many seconds without an answer an endpoint is slow."""
+"""After this many seconds without an answer an endpoint is slow."""
 FAILING_AFTER: Final = 2
 """So many failures in a row make an endpoint one that fails; of a new one the first does."""
 

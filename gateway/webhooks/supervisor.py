@@ -41,7 +41,7 @@ done again."""
 RECHECK: Final = "recheck"
 """The topic on which processes tell each other that an endpoint is well again."""
 PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
-"""Pause before a subscription that could not be begun anew is tried again, in seconds; doubled each time."""
+"""Pause before a subscription that could not start over is tried again, in seconds; doubled each time."""
 
 
 class Pushes:
@@ -95,7 +95,7 @@ class Pushes:
         self._gateway.peers.listen(RECHECK, self._recheck)
 
     async def close(self, within: float) -> None:
-        """End everything within so many seconds."""
+        """End everything within this many seconds."""
         self._closing = True
         await asyncio.gather(*(self.stop(name, within) for name in list(self._pushers)))
         await self.targets.close()
@@ -135,7 +135,7 @@ class Pushes:
         log("push.started", subscription=name, endpoint=subscription.settings.push)
 
     async def stop(self, name: str, within: float = STOP_WITHIN) -> None:
-        """Bring a subscription to an end within so many seconds, and give the rest back."""
+        """Bring a subscription to an end within this many seconds, and give the rest back."""
         self._granted.discard(name)
         async with self._lock(name):
             await self._stop(name, within)
@@ -158,8 +158,8 @@ class Pushes:
             pusher.lost()
 
     async def refresh(self, name: str) -> None:
-        """Its settings may have changed, or what the ledger holds for it. Where it cannot be begun anew it is tried
-        again, for nobody else does."""
+        """Its settings may have changed, or what the ledger holds for it. Where it cannot start over it is tried again,
+        for nobody else does."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
@@ -203,7 +203,7 @@ class Pushes:
     # ----------------------------------------------------------------------------------------------- asking
 
     def wake(self, name: str) -> None:
-        """Somebody changed what the ledger holds for a subscription: whoever pushes it looks now."""
+        """Somebody changed what the ledger holds for a subscription: its pusher looks now."""
         pusher = self._pushers.get(name)
         if pusher is not None:
             pusher.wake()

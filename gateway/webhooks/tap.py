@@ -3,7 +3,7 @@
 How many messages are wanted at a time changes: none while the endpoint is held, one while it fails, ``prefetch`` while
 it is well. Brokers take a new prefetch for new consumers only, so each change ends one consumer and begins another.
 What the old one has delivered and is under way may still be settled, and counts against what is wanted; what was not
-begun is given back by whoever holds it. Nothing that is not wanted stays out: that is the place of another message.
+begun is given back by its holder. Nothing that is not wanted stays out: that is the place of another message.
 """
 
 from __future__ import annotations

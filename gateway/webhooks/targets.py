@@ -12,8 +12,8 @@ What suspends a target, in the order in which it is asked::
     the breaker       it failed again and again (gateway.webhooks.breaker)
     the ledger        what would become of the request could not be written down now
 
-A target that is held tells its lines, which let go of what they have not begun: nothing that waits for an endpoint is
-taken from a queue meanwhile. Nothing here polls: each hold that ends by itself has a timer.
+A target that is held tells its lines, which release what they have not begun: nothing that waits for an endpoint is
+taken from a queue meanwhile. Nothing here polls: each hold that ends after a time has a timer.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ LOOK_EVERY: Final = 0.25
 LEDGER_EVERY: Final = 0.5
 """How often it is looked whether the ledger is back, in seconds."""
 TROUBLE_EVERY: Final = 5.0
-"""After so many seconds an endpoint that could not be read is read again."""
+"""After this many seconds an endpoint that could not be read is read again."""
 AILING_AFTER: Final = 2.0
-"""For so many seconds an endpoint that was well must have failed, before it is given less."""
+"""For this many seconds an endpoint that was well must have failed, before it is given less."""
 REST: Final = 0.005
 """The rest between the beginnings of two requests to endpoints that fail, in seconds."""
 EARLY: Final = 0.001
@@ -272,7 +272,7 @@ class PushTarget:
         return self._demand
 
     def look(self) -> None:
-        """Find out anew what it can take, tell the lines if that is another, and begin what can begin."""
+        """Find out again what it can take, inform the lines if that has changed, and begin what can begin."""
         now = clock.monotonic()
         suspension = self.suspension(now)
         if suspension is not None:

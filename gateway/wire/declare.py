@@ -27,7 +27,7 @@ from gateway.wire.types import FieldType
 
 _T = TypeVar("_T", bound="Declared")
 DECODE_ERRORS = (IndexError, struct.error)
-"""What reading at an offset may raise by itself; each is a FrameSyntaxError at the boundary."""
+"""Errors that reading at an offset may raise; each is a FrameSyntaxError at the boundary."""
 ENCODE_ERRORS = (struct.error, UnicodeEncodeError, AttributeError, TypeError, OverflowError)
 
 

@@ -2,11 +2,12 @@
 
 A decoder walks ``data`` from ``at`` towards ``end`` and never slices the rest. Consecutive fixed-size pieces,
 over the borders of fields, share one precompiled :class:`struct.Struct`: the type of a field says
-``out.fixed("H", target)`` and the emitter puts neighbours together. An encoder collects the pieces of a
+``out.fixed("H", target)`` and the emitter puts neighbors together. An encoder collects the pieces of a
 ``b"".join`` in the same way.
 
-Names the generated code may use: ``self``, ``data``, ``at``, ``start``, ``end``, ``context`` (whatever the caller of
-encode and decode passes on: the table codec, say), and what :meth:`Emitter.name` and :meth:`Emitter.temporary` return.
+Names the generated code may use: ``self``, ``data``, ``at``, ``start``, ``end``, ``context`` (the context that the
+caller of encode and decode passes on: the table codec, say), and what :meth:`Emitter.name` and
+:meth:`Emitter.temporary` return.
 """
 
 from __future__ import annotations

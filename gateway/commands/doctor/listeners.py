@@ -1,7 +1,8 @@
 """Ports: free, a running gateway's, or somebody else's.
 
 A port is tried by binding it and not listening, under the same option that the gateway uses (SO_REUSEADDR): that
-disturbs nobody who is about to start. The owner of a taken port is found by a request: a gateway answers on its operations port and its API.
+disturbs nobody who is about to start. The owner of a taken port is found by a request: a gateway answers on its
+operations port and its API.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The configuration: the file, the variables, and what only all of it together tells.
 
-The service stops at the first thing that is wrong. Here everything is checked, so that you can correct a file in one go: names that are no setting, with the nearest one that is; then values, each alone; then the whole.
+The service stops at the first thing that is wrong. Here everything is checked, so that you can correct a file in one
+go: names that are no setting, with the nearest one that is; then values, each alone; then the whole.
 """
 
 from __future__ import annotations
@@ -265,7 +266,8 @@ def secrets_of(config: Config) -> Iterator[str]:
 
 
 def secrets_in(path: str | None, environ: Mapping[str, str]) -> Iterator[str]:
-    """Texts of a file that cannot be used, and of variables, that may be secrets: passwords of URLs, and every value under a name for secrets."""
+    """Texts of a file that cannot be used, and of variables, that may be secrets: passwords of URLs, and every value
+    under a name for secrets."""
     text = _text_of(path or "") + "\n".join(f'{name} = "{environ[name]}"' for name in environ if "GATEWAY" in name)
     yield from re.findall(r"://[^/\s:@\"']*:([^/\s@\"']+)@", text)
     yield from re.findall(

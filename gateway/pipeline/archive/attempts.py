@@ -1,10 +1,10 @@
 """Attempts: what a writer has on the disk before a commit names it, and who cleans up behind one that was killed.
 
-Whoever writes to an archive of Parquet files has a name that nobody else has, a folder ``_attempts/NAME`` and a lock on
+Each writer to an archive of Parquet files has a unique name, a folder ``_attempts/NAME`` and a lock on
 ``_attempts/NAME.lock``. Rows are written into the folder, looked at, flushed, and moved into the folder of their day
 under that name: ``day=2026-11-01/NAME-00000.parquet``. Then they are committed, and folder and lock are removed.
 
-The lock is the kernel's: it ends with the process that holds it, whatever ended that. So an attempt whose lock anyone
+The lock is the kernel's: it ends with the process that holds it, in any way. So an attempt whose lock anyone
 can have is over, and :func:`sweep` removes what it left, unless a commit names it; an attempt whose lock is held is
 somebody's who is at work, however long that takes, and is left alone. No clock decides.
 """

@@ -65,7 +65,7 @@ def days(log: str, as_json: bool, **given: Any) -> None:
 def files(log: str, as_json: bool, **given: Any) -> None:
     """Print the Parquet files that are the table, by day and sequence.
 
-    Other files in its folder are of writers at work, or replaced: whoever reads the archive without us reads these.
+    Other files in its folder are of writers at work, or replaced: other programs that read the archive read these.
     """
     with _opened(log, **given) as table:
         found = [(_path(table.path, each.path), each) for each in table.files()]

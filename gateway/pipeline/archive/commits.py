@@ -1,8 +1,8 @@
 """The commit log of an archive of Parquet files: which files are the table.
 
 A folder full of Parquet files says nothing about which of them belong together: a writer that was killed leaves files
-that nobody vouches for, and whoever makes one large file of many small ones has, for a while, both. So there is a log,
-the folder ``_commits``, and **a file belongs to the table because a commit names it**, for no other reason.
+without a commit, and a job that makes one large file of many small ones has, for a while, both. So there is a log, the
+folder ``_commits``, and **a file belongs to the table because a commit names it**, for no other reason.
 
 ::
 
@@ -10,8 +10,8 @@ the folder ``_commits``, and **a file belongs to the table because a commit name
     _commits/00000000000000000041.checkpoint.json  all of it up to 41, so that nobody reads the 41 before it
 
 A commit is written to the side, flushed to the disk, and then linked to the next free number. One writer only can make
-that link, on any POSIX file system and over NFS; whoever comes second reads what the first has done and tries the next
-number, if what it wanted still makes sense. So there is no lock and no server, and nothing between "not there" and
+that link, on any POSIX file system and over NFS; the second writer reads the commit of the first and tries the next
+number, if its own change still makes sense. So there is no lock and no server, and nothing between "not there" and
 "there". Numbers have no gaps: one that is missing means that the log is damaged.
 
 :class:`State` is the table as of one commit. What a change depends on is decided in :meth:`Commits.commit`, by a
@@ -22,7 +22,7 @@ function from the state to the commit, which is asked again for every number tha
   number, so the commits themselves say how far the archive goes, however the job ended.
 * A **compaction** removes the files that it has read and adds those that it wrote; if one of the former is gone by
   now, somebody else was quicker, and it gives up.
-* A file that is **removed** stays on the disk for whoever is reading it, and is remembered until it is deleted.
+* A file that is **removed** stays on the disk for its readers, and is remembered until it is deleted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CHECKPOINT_EVERY: Final = 100
 TRIES: Final = 1_000
 """Numbers that a commit tries. Each that is taken means that somebody else got on."""
 RELISTS: Final = 5
-"""How often the log is listed anew because a checkpoint has replaced what was listed."""
+"""How often the log is listed again because a checkpoint has replaced what was listed."""
 NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What file systems say that have no hard links."""
 
@@ -253,10 +253,9 @@ class Commits:
         return True
 
     def checkpoint(self, state: State, beside: Path) -> bool:
-        """Write all of it down if that is due, and let go of the commits before the checkpoint before.
+        """Write a checkpoint if that is due, and delete the commits before the checkpoint before.
 
-        The one before stays, with the commits after it: whoever reads the newest one's damage in an error has something
-        to go back to.
+        The one before stays, with the commits after it: if the newest one is damaged, there is one to go back to.
 
         Raises:
             DiskFull: no room; the log is as it was.

@@ -1,14 +1,14 @@
 """An archive as a Delta table: for object stores, and for those who have Delta already.
 
 Delta has a commit log of its own, and transactions that name an application and a version; those are an append's token.
-So what is told here is only how an archive's verbs are said in Delta:
+This module only maps the archive's verbs to Delta:
 
-* A second append of a version of an app is passed over by Delta itself, in silence; here it is told.
-* A day is compacted by writing it anew in order, as a change that changes no rows. Delta plans the reading inside of
+* A second append of a version of an app is silently skipped by Delta; this module reports it.
+* A day is compacted by rewriting it in order, as a change that changes no rows. Delta plans the reading inside of
   the transaction, so rows that others appended meanwhile are among those written, or the transaction fails and the day
   is as it was. Delta's own OPTIMIZE does not keep the order of sequence.
-* Delta flushes nothing to the disk. On a file system of this machine that is done here, after its commit and before
-  anybody is told that rows are archived. On an object store, what is stored is stored.
+* Delta flushes nothing to the disk. On a file system of this machine that is done here, after its commit and before the
+cursor moves. On an object store, what is stored is stored.
 
 Deletion vectors stay off, for other engines' sake.
 """
@@ -309,7 +309,7 @@ class DeltaTable(ArchiveTable):
         ]
 
     def _flushed(self, before: int) -> list[dict[str, Any]]:
-        """What was committed since a version, by kind of action, once it is on the disk where that is one of ours."""
+        """What was committed since a version, by kind of action, once it is on the disk, for a local disk."""
         jvm: Any = self._spark._jvm
         found = list[dict[str, Any]]()
         with spoken(Path(self.path)):

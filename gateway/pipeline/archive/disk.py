@@ -1,7 +1,7 @@
 """What is on the disk is on the disk: files and folders flushed, and a full disk told for what it is.
 
-After an append the archive's rows may be the only ones there are, for the log lets go of what was read. So before
-anybody is told that rows are archived, each file and the folder that names it has been flushed.
+After an append the archive's rows may be the only ones there are, for the log deletes rows that were read. So before
+the cursor moves, each file and the folder that names it has been flushed.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A table of one log's rows, one folder a day (of the time at which a message was spooled, or an event happened, UTC), in
 order of sequence within each file. Rows are appended, never changed. Small files become large ones, old days go, and
-neither disturbs whoever reads or writes meanwhile.
+neither disturbs readers or writers.
 
-**Exactly once.** An append carries a :class:`Token`. What was appended under a token, or a later one of the same app,
-is there and is not appended again, whoever was killed at whatever point. Where the rows come from a log, the app is the
+**Exactly once.** An append carries a :class:`Token`. Rows that were appended under a token, or a later one of the same
+app, are there and are not appended again, after a kill at any point. Where the rows come from a log, the app is the
 log's shard and the version the last sequence number: then :meth:`ArchiveTable.position` says how far the log is
 archived, and can say nothing else than what is there.
 """
@@ -33,7 +33,7 @@ TIME: Final[Mapping[str, str]] = {EVENTS: "at", MESSAGES: "accepted_at"}
 FILE_OCTETS: Final = 128 << 20
 """Octets that a compacted file should have."""
 KEEP_SECONDS: Final = 48 * 3600
-"""How long files that are not of the table any more stay for whoever is reading them."""
+"""How long files that are not of the table any more stay for their readers."""
 GLOBS: Final = frozenset("*?[]{}\\")
 """Characters in a path that Spark takes for a pattern."""
 
@@ -257,8 +257,7 @@ def archive_of(spark: SparkSession, pipeline: Pipeline, log: str, *, create: boo
 def as_day(day: date | str) -> str:
     """A day as archives write it.
 
-    Raises:
-        ConfigurationError: it is none.
+    Raises: ConfigurationError: it is malformed.
     """
     try:
         return day.isoformat() if isinstance(day, date) else date.fromisoformat(day).isoformat()

@@ -3,8 +3,8 @@
 The archive itself says how far a log is archived, in the same commit that adds the rows
 (:mod:`gateway.pipeline.archive.table`). So the job has no state of its own: it asks the archive where to begin, the
 gateway where the log ends, and appends what lies between in ranges, each under a token that names its end. Killed
-anywhere, it begins again where the archive ends; two of them at once archive each row once. Only then is the cursor
-told, by which the gateway lets go of its rows.
+anywhere, it begins again where the archive ends; two of them at once archive each row once. Only then does the cursor
+move, and the gateway may delete the rows.
 
 A commit is as large as rows of about :data:`COMMIT_OCTETS` make it, so that a hundred thousand small messages and a
 hundred large ones make files of about the same size.
@@ -37,7 +37,7 @@ FIRST_ROWS: Final = 50_000
 TASK_ROWS_MIN: Final = 10_000
 """Fewest rows for which a further task is started."""
 OVERTAKEN_MAX: Final = 10
-"""How often an append is tried anew that others have overtaken without appending, as a change of Delta's may."""
+"""How often an append is tried again that others have overtaken without appending, as a change of Delta's may."""
 EVERY: Final = 60.0
 """How often a job that goes on looks for new rows, in seconds."""
 
@@ -184,7 +184,7 @@ class _Done:
     """Rows of the next commit."""
     gone: list[str] = field(default_factory=list)
     before: dict[str, int] = field(default_factory=dict)
-    """Shard -> what the log had let go of before this archive had anything of it: it never will."""
+    """Shard -> rows that the log had deleted before this archive began: it never gets them."""
 
     def add(self, rows: int, span: int, files: int, octets: int) -> None:
         """A commit."""
@@ -222,7 +222,7 @@ class _Done:
 
 
 class _Cursor:
-    """The archive's cursor in the log: how far the gateway may let go of rows."""
+    """The archive's cursor in the log: how far the gateway may delete rows."""
 
     def __init__(self, context: Context, table: ArchiveTable) -> None:
         self._context = context
@@ -250,7 +250,7 @@ class _Cursor:
         self._ask("PUT", "", owner=self._owner, epoch=self._epoch, position=dict(position))
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release it."""
         try:
             self._ask("POST", ":release", owner=self._owner, epoch=self._epoch)
         except GatewayError as error:

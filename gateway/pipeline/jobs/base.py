@@ -194,7 +194,7 @@ class Context:
         self._keepers.append(write)
 
     def close(self) -> None:
-        """Let go of Spark, if it was started here, and of the gateway."""
+        """Stop Spark, if it was started here, and close the connection to the gateway."""
         self._reporter.close()
         self.service.close()
         if self._spark is not None and self._owns_spark:
@@ -214,11 +214,11 @@ class Job(Protocol):
     name: str
     """As in :data:`JOBS`."""
     help: str
-    """What it does and what it promises: a few sentences, the first one by itself."""
+    """What it does and what it promises: a few sentences, the first one as a summary."""
     options: tuple[Option, ...]
 
     def run(self, context: Context) -> Outcome:
-        """Do it. Whatever was begun by a run that ended in the middle is gone on with, or done anew without harm.
+        """Do it. The work of a run that ended in the middle goes on, or is done again without harm.
 
         Raises:
             GatewayError: it cannot be done; a fault of :mod:`gateway.pipeline.faults` or another error with a code.

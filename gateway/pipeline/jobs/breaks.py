@@ -1,8 +1,8 @@
 """What does not balance, message by message.
 
 Of the accounts (:mod:`gateway.pipeline.jobs.moves`) whose sides differ, the moves of each message are counted. What is
-wrong with them is a table, :data:`JUDGED`; what is missing from a queue is what should lie there and, by what the
-gateway says of that queue, does not: as many messages as are missing, the oldest first, since queues give out, drop and
+wrong with them is a table, :data:`JUDGED`; messages that should lie in a queue and, by the gateway's view of that
+queue, do not, are missing from it: as many messages as are missing, the oldest first, since queues give out, drop and
 expire what is at their head.
 """
 
@@ -75,13 +75,14 @@ JUDGED: Final = (
     Rule(DUPLICATE, QUEUE, "outs > greatest(ins, 1)",
          "concat('it ended ', outs, ' times, and was put there ', if(ins = 0, 'by others', concat(ins, 'x')))"),
 )  # fmt: skip
-"""What is wrong by itself. What is missing from a queue depends on what else lies there (:func:`missing`)."""
+"""Groups that are wrong on their own. What is missing from a queue depends on what else lies there
+(:func:`missing`)."""
 
 
 def again(single: DataFrame) -> DataFrame:
     """Accounts and hashes of messages that ended there more than once: of an account into which nothing moves, as where
-    others publish than the gateway, only these can be a break. Hashes are quicker to count than ids; two messages of
-    one hash are told apart by whoever looks at them next."""
+    others publish than the gateway, only these can be a break. Hashes are quicker to count than ids; the next step
+    separates two messages of one hash."""
     ends = single.where(f"side = {OUT}").groupBy("account", "hash").agg(*exprs("count(*) AS n"))
     return ends.where("n > 1").select("account", "hash")
 
@@ -192,7 +193,7 @@ def overdue(tallied: DataFrame, events: DataFrame, old_before: int) -> DataFrame
 
 def unopened(breaks: DataFrame, events: DataFrame) -> DataFrame:
     """Breaks without those messages of which the beginning is not in the log any more: they came before the first of
-    the events that it still has, of a shard that has let go of some."""
+    the events that it still has, of a shard that has deleted some."""
     begins = events.groupBy("shard").agg(*exprs("min(sequence) AS first", "min(unix_micros(at)) AS at"))
     begin = max((row.at for row in begins.where("first > 1").collect()), default=None)
     if begin is None:
@@ -282,9 +283,9 @@ def unlike(left: DataFrame, right: DataFrame) -> DataFrame:
 def marked(breaks: DataFrame, events: DataFrame, estate: Estate) -> DataFrame:
     """Breaks, and whether somebody said of the message itself that it may be there twice.
 
-    ``resent`` is said of a message, and counts wherever that comes by. ``redelivered`` is said of one delivery: it
-    counts in the queue from which that was, and for the end that came of it. So each end but the first must have one
-    of its own, or the duplicate is not marked.
+    ``resent`` belongs to a message, and counts everywhere. ``redelivered`` belongs to one delivery: it counts in the
+    queue from which that was, and for the end that came of it. So each end but the first must have one of its own, or
+    the duplicate is not marked.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812  # as everyone has it

@@ -1,9 +1,9 @@
 """Make few large files of an archive's many small ones, a day at a time.
 
 An archive that is kept up to date by the minute gets some files a minute, and what reads it opens them all. A day that
-is over is written anew into files of a good size, in order of sequence over all of them; counted and compared with what
+is over is rewritten into files of a good size, in order of sequence over all of them; counted and compared with what
 was read before it counts. Writers and readers go on meanwhile, and a compaction that is killed has done nothing. The
-small files stay for a while for whoever is reading them, then they are deleted.
+small files stay for a while for their readers, then they are deleted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who consumes which queue, and how much lies there: what reconciling has to know besides the log.
 
-A *holder* is whoever takes messages from a queue here: ``bridge:NAME``, ``subscription:NAME``, ``tap:NAME``. Its queue
+A *holder* takes messages from a queue: ``bridge:NAME``, ``subscription:NAME``, ``tap:NAME``. Its queue
 is ``BROKER/QUEUE``. Only queues that have a holder are judged: of others nobody here knows what became of their
 messages.
 """
@@ -62,7 +62,7 @@ def ask_estate(
 ) -> Estate:
     """What the gateway says of itself.
 
-    What lies in a queue is looked at several times, and the least counts: each look by itself says how many messages
+    What lies in a queue is looked at several times, and the least counts: each look alone says how many messages
     at most of those that should lie there can, and one behind which nobody is in line says most.
 
     Raises:

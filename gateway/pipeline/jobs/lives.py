@@ -1,11 +1,11 @@
 """What each kind of event says about where a message is: one table, :data:`LIVES`.
 
 A message has one *publish* at most, and *stays* in queues. A publish begins when the gateway takes the message and ends
-with its outcome. A stay begins when the message is in a queue and ends when somebody is done with it there; whoever
-takes it from the queue and gives it back, or keeps it in the ledger meanwhile, changes nothing about that. A confirm
-ends the publish and begins a stay; a bridge ends one stay and begins another.
+with its outcome. A stay begins when the message is in a queue and ends when a consumer is done with it there; one that
+takes it and gives it back, or keeps it in the ledger meanwhile, does not end the stay. A confirm ends the publish and
+begins a stay; a bridge ends one stay and begins another.
 
-So reconciling is counting: what began must have ended, once, or be where it is said to be.
+So reconciling is counting: what began must have ended, once, or be where the ledger has it.
 
 A kind has one role for the publish and one for the stay. :data:`FLOWS` says who writes which kinds, and in which flow
 of the gateway they begin, hold and end something; the tests drive a gateway through every flow and compare.

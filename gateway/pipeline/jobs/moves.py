@@ -248,7 +248,7 @@ def within(groups: DataFrame, differing: DataFrame, estate: Estate) -> DataFrame
 
 
 def single(plain: DataFrame, groups: DataFrame, estate: Estate) -> DataFrame:
-    """The moves of the events of some groups, each by itself: ``message_id``, ``hash``, ``account``, ``hour``,
+    """The moves of the events of some groups, one row each: ``message_id``, ``hash``, ``account``, ``hour``,
     ``side``, ``kind`` and ``at``. ``groups``: rows of :func:`read`, few enough to be sent to every task."""
     moves = groups.select("hour", "grp", "pub", "place", "goes", "how", "holder")
     moved = plain.join(moves.hint("broadcast"), ["hour", "grp"])

@@ -5,7 +5,7 @@ account's sides are compared by digests per hour. What balances is done with. Wh
 message (:mod:`gateway.pipeline.jobs.breaks`), and what should lie in queues is compared with what the gateway's API
 says of them, which was asked before: so what is published or taken meanwhile is no break.
 
-What this cannot see is said in ``docs/explanation/reconcile.md``.
+``docs/explanation/reconcile.md`` lists the limits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Account:
     held: int | None = None
     """Messages that lie there, or that the gateway has in hand; None: nobody can tell."""
     carries: bool = True
-    """Whether messages keep their ids there: otherwise what came in cannot be recognised when it goes."""
+    """Whether messages keep their ids there: otherwise an incoming message cannot be recognized when it leaves."""
 
     @property
     def missing(self) -> int:
@@ -185,7 +185,7 @@ def reconcile(
 
     Args:
         now: seconds since 1970.
-        grace: of what moved in the last so many seconds nothing is expected yet.
+        grace: moves of the last seconds of this number are not expected to be complete.
         late_hours: what took longer is late.
         messages: the log of messages, to compare bodies with.
         owed: whether the gateway still holds a message that was to be published later, or is done with it by now; None:
@@ -349,7 +349,7 @@ def read_estate(path: str, routes: Mapping[str, str]) -> Estate:
     ``same`` and ``routes``.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is malformed.
     """
     try:
         found = json.loads(Path(path).read_bytes())

@@ -44,7 +44,7 @@ SLICE_SECONDS: Final = 120.0
 SLICE_ROWS: Final = 500_000
 """Rows of a slice where no rate is set."""
 KEYS_HOURS: Final = 24.0
-"""How long the gateway remembers keys unless it is told otherwise (``ledger.key_retention``), in hours."""
+"""How long the gateway remembers keys unless set otherwise (``ledger.key_retention``), in hours."""
 MARGIN: Final = 0.95
 """Of that time, the part that is relied upon."""
 PLACES: Final = 20

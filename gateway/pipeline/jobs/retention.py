@@ -1,7 +1,7 @@
-"""Let go of an archive's old days.
+"""Delete old days of an archive.
 
 A day goes when it is older than what is to be kept and everybody who reads the log has read beyond it. The latter
-matters since the log lets go of rows by age and size as well: then the archive has the only copy of what a reader has
+matters since the log deletes rows by age and size as well: then the archive has the only copy of what a reader has
 still to read. A day that holds rows above the lowest cursor stays, and the report names the cursor.
 """
 

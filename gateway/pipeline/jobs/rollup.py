@@ -5,7 +5,7 @@ the hour has: counts add up, and KLL sketches merge, so that the percentiles of 
 sketches and no event is read twice. The hours and the position change together (:mod:`gateway.pipeline.jobs.rollups`):
 a run that is repeated, or killed at any moment, counts each event once.
 
-With ``since`` and ``until`` the hours of that range are counted anew, from what the log holds of them up to that
+With ``since`` and ``until`` the hours of that range are counted again, from the rows of the log up to that
 position, and take the place of what they had. An hour of which there are fewer events than were counted is left as it
 is: then retention took some since.
 
@@ -105,7 +105,7 @@ class Rollup:
         return {**found, "missed": missed}
 
     def _anew(self, context: Context, rollups: Rollups, before: Manifest) -> dict[str, Any]:
-        """Count a range of hours anew."""
+        """Count a range of hours again."""
         first = hour_of(context.options["since"])
         until = context.options.get("until")
         last = int(clock.now()) // 3600 + 1 if until is None else hour_of(until)
@@ -236,7 +236,7 @@ def recount(
     token: str,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Count the hours from ``first`` to ``last``, which is left out, anew, up to the position that is counted. An hour
+    """Count the hours from ``first`` to ``last``, which is left out, again, up to the position that is counted. An hour
     never has fewer events afterwards."""
     span = f"at >= timestamp_seconds({first * 3600}) AND at < timestamp_seconds({last * 3600})"
     fresh = rollup(events.where(f"{span} AND NOT ({beyond(before.position)})")).localCheckpoint()

@@ -7,8 +7,8 @@
 
 A run writes the hours that it touches into a folder of its own, and then replaces the manifest. So an hour is as it was
 or as the run made it, never in between; all hours of a run change at the same moment, together with the position up to
-which events are counted; and a run that dies leaves a folder that nobody reads and the next run removes. What the
-manifest named before stays for one more run, for whoever reads it just then.
+which events are counted; and a run that dies leaves a folder that nobody reads and the next run removes. Files of the
+manifest before stay for one more run, for their readers.
 
 The manifest knows of each hour how many events it has, and how many of them came late: after a run had counted the
 hour although it was over.

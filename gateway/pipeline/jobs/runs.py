@@ -4,7 +4,7 @@ The record says what ran, since when, how far it is and how it ended. It is what
 is done is not done again but answered from its record, and one that belongs to other settings is refused. A run that
 ended in the middle, or was killed, is run again with the same id; the jobs go on where they were.
 
-A record is written before the work begins, so a gateway that is not there is told at once, and not after an hour.
+A record is written before the work begins, so a missing gateway is reported at once, and not after an hour.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def runs(service: Service) -> list[dict[str, Any]]:
 
 
 def _faulting(job: Job, context: Context) -> Outcome:
-    """Run it; whatever it raises is an error of ours."""
+    """Run it; it raises only errors of the gateway."""
     try:
         return job.run(context)
     except GatewayError:
@@ -188,7 +188,7 @@ class _Record:
         self.write("running", self._progress)
 
     def failed(self, error: GatewayError) -> None:
-        """Write that it failed; what failed is told whether or not that works."""
+        """Write that it failed; the failure is reported whether or not that works."""
         detail = {"code": error.code, "error": str(error)[:2_000], "exit": exit_status(type(error))}
         try:
             self.write("failed", detail)

@@ -113,8 +113,8 @@ def check_id(run_id: str) -> None:
 
 
 def outgoing(frame: DataFrame, target: Target, prefix: str) -> DataFrame:
-    """Rows of the message log as messages to publish; none of them twice under ``prefix``. Of those that may be in the
-    log twice it is told, unless a transform has left that out."""
+    """Rows of the message log as messages to publish; none of them twice under ``prefix``. Messages that may be in the
+    log twice are marked, unless a transform has left the mark out."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = target.columns()

@@ -1,4 +1,4 @@
-"""Move queues from one broker to another, and let go of the source only when both sides agree.
+"""Move queues from one broker to another, and delete from the source only when both sides agree.
 
 ::
 
@@ -9,8 +9,8 @@
     count            log against depth, confirmed against log, target queue against confirmed
     let go           the cursor and the taps, once all of these agree
 
-The log holds every message from the moment at which its broker was told that it is done with, until the end. A run that
-stops anywhere goes on there under its id; what it finds in the way it says, and lets go of nothing.
+The log holds every message from its acknowledgement to its broker until the end. A run that
+stops anywhere goes on there under its id; it reports obstacles, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Transfer:
 
         Raises:
             BadFilter: the transform, before anything is touched; or it doubles messages or leaves some out.
-            Breaks: the counts do not agree. Nothing was let go of.
+            Breaks: the counts do not agree. Nothing was deleted.
         """
         options = context.options
         check_id(context.run_id)
@@ -383,7 +383,7 @@ def _depths(context: Context, target: Target, logged: Mapping[str, int]) -> Iter
 
 
 def _let_go(context: Context) -> None:
-    """Release and delete the cursor, delete the taps, whatever of them is there."""
+    """Release and delete the cursor, delete the taps, as far as they exist."""
     cursor = _there(context, _cursor_path(context))
     if cursor is not None:
         body = {"owner": cursor["owner"], "epoch": cursor["epoch"]}
@@ -415,7 +415,7 @@ def _outcome(
 
 
 def _owner(context: Context) -> str:
-    """What cursor and taps of this run are called, whatever is in its id."""
+    """What cursor and taps of this run are called, for any id."""
     return f"transfer-{sha256(context.run_id.encode()).hexdigest()[:16]}"
 
 

@@ -1,7 +1,7 @@
 """Sections as one page of HTML that needs nothing else: no network, no script, charts as SVG inside.
 
-Everything that comes from a message or a broker is escaped, and the page itself forbids whatever could be fetched or
-run (Content-Security-Policy), so a report can be mailed and opened anywhere. Colours follow the reader's light or dark
+Everything that comes from a message or a broker is escaped, and the page itself forbids all loading and scripts
+(Content-Security-Policy), so a report can be mailed and opened anywhere. Colors follow the reader's light or dark
 setting; on paper it is black on white.
 """
 
@@ -29,7 +29,7 @@ TICKS: Final = 5
 ROWS_MAX: Final = 5_000
 """Most rows of a table; the rest is counted."""
 COLOURS: Final = 8
-"""How many colours there are for series; then they begin again, dashed."""
+"""How many colors there are for series; then they begin again, dashed."""
 
 STYLE: Final = """
 :root { color-scheme: light dark; --back: #f6f7f9; --card: #fff; --text: #1b1f24; --soft: #5a6472; --line: #dde2e8;

@@ -2,7 +2,7 @@
 
 ``offsets``, ``options``, ``retry``, ``http``, ``ranges``, ``conform`` and ``messages`` are plain Python and are
 tested without Spark; ``reader`` and ``writer`` wrap them into the classes that Spark asks for. A job uses :func:`read`
-and :func:`stream`; anybody else the format ``gateway``, which Spark finds by itself where this package is installed
+and :func:`stream`; anybody else the format ``gateway``, which Spark finds where this package is installed
 (:mod:`pyspark_gateway`).
 """
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEGMENT: Final = 65_536
-"""Most rows of one statement: none runs for long, whatever the reader does with its rows."""
+"""Most rows of one statement: none runs for long, even with a slow reader."""
 OCTETS: Final = 32 << 20
 """Most octets of messages of one statement, unless it is only one message: a driver gathers thousands of rows before it
 gives any of them."""

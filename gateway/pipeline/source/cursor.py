@@ -1,10 +1,10 @@
 """A cursor of the log: how far a stream is, kept by the gateway.
 
 It is what retention goes by and what a backlog is counted from; where a stream begins again its own checkpoint says.
-One query at a time may read under a name. Whoever claims a cursor gets a new epoch, and one with an older epoch is told
-who has it now, once it says how far it is: such a query ends.
+One query at a time may read under a name. Each claim of a cursor gets a new epoch. A query with an older epoch learns
+who has it now when it next moves the cursor, and ends.
 
-A cursor only moves forward, so telling a position twice, or late, does no harm. It is told from three places, because
+A cursor only moves forward, so telling a position twice, or late, does no harm. It moves from three places, because
 Spark's ``commit`` comes one batch late and never for the last one: by the source's process when Spark asks what comes
 next, for then the batch before is done; by a listener in the driver; and at the end by :meth:`Follower.finish`.
 """
@@ -58,7 +58,7 @@ def position_in(document: Any, url: str) -> Position:
 
 
 class Cursor:
-    """One claim. Telling how far one is never fails; whether the cursor is still ours, :meth:`check` says."""
+    """One claim. Moving the cursor never fails; :meth:`check` says whether this query still has it."""
 
     def __init__(self, http: Http, log: str, name: str, owner: str, beat: float = BEAT) -> None:
         self._http = http
@@ -108,12 +108,12 @@ class Cursor:
                 note("pipeline.cursor_not_told", cursor=self._name, reason=str(error), failures=self.failures)
 
     def check(self) -> None:
-        """Raise what says that the cursor is not ours any more, if it is not."""
+        """Raise an error if this query has lost the cursor."""
         if self._lost is not None:
             raise self._lost
 
     def close(self) -> None:
-        """Say no more. The cursor stays ours until it is released, or 60 s have passed."""
+        """Say no more. The cursor stays claimed until it is released, or 60 s have passed."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(self._beat)
@@ -156,7 +156,7 @@ class Follower:
             note("pipeline.cursor_not_told", cursor=self._name, reason=str(error))
 
     def finish(self, query: StreamingQuery) -> Position | None:
-        """After the query has ended: tell how far it came, and let go of the cursor. Returns that position.
+        """After the query has ended: move the cursor to its end, and release it. Returns that position.
 
         Raises:
             CursorOwned: somebody else has it. What the query wrote is written.

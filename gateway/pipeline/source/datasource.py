@@ -24,7 +24,7 @@ class GatewayDataSource(DataSource):
         return "gateway"
 
     def schema(self) -> str:
-        """All columns of the log; whoever gives a schema of their own reads those columns only, over the wire too."""
+        """All columns of the log; a query with its own schema reads those columns only, over the wire too."""
         return ddl(parse(ReadOptions, self.options).log)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -110,7 +110,7 @@ class Stream:
             self._spark.streams.addListener(self._listener)
 
     def finish(self, query: StreamingQuery) -> Position | None:
-        """After the query has ended: tell the cursor how far it came, and let go of it.
+        """After the query has ended: move the cursor to its end, and release it.
 
         Returns:
             The position behind its last batch; None: it had none.

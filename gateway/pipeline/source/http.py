@@ -1,8 +1,8 @@
 """The gateway over HTTP, as a reader or a writer in any process of Spark asks it.
 
 The standard library's client: a worker of Spark is started for one task, and has no time for imports. One object is one
-connection and belongs to one thread. What may help when it is repeated is :class:`Away`, and whoever asks decides how
-long; all else is one of the gateway's errors, with the sentence that the gateway gave.
+connection and belongs to one thread. A failure that a repeat may cure is :class:`Away`, and the caller decides how long
+to repeat; all else is one of the gateway's errors, with the sentence that the gateway gave.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Http:
 
         Raises:
             ServiceUnreachable: nobody is there, or for too long.
-            ServiceRefused: the gateway said no, or it is none.
+            ServiceRefused: the gateway refused, or the far end is no gateway.
             CursorOwned: somebody else has the cursor.
         """
         waits = retry or Retry(self.unavailable_timeout)
@@ -122,8 +122,8 @@ class Http:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """One request, and its answer if that is a success. Whatever breaks while the answer is read is
-        :class:`Away`, and the connection is not used again unless the answer was read to its end.
+        """One request, and its answer if that is a success. Any failure while the answer is read is :class:`Away`, and
+        the connection is not used again unless the answer was read to its end.
 
         Raises:
             Away: repeat it, perhaps.

@@ -33,4 +33,4 @@ class Listener(StreamingQueryListener):
         """Nothing is new."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Whoever runs the query tells how it ended."""
+        """The code that runs the query reports how it ended."""

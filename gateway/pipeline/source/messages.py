@@ -1,7 +1,7 @@
 """Rows to messages, messages to requests, and what became of each: the writer without Spark.
 
-Every message goes out under an idempotency key, so whatever is sent again is published once: a task that Spark runs
-again, a request whose answer was lost, a job that was killed and started anew. So a request is repeated while the
+Every message goes out under an idempotency key, so each repeat is published once: a task that Spark runs
+again, a request whose answer was lost, a job that was killed and started again. So a request is repeated while the
 gateway is away, and a message while the gateway says that it may be taken later.
 """
 

@@ -70,8 +70,7 @@ class Head(NamedTuple):
 def head_of(document: Any, url: str) -> Head:
     """The answer of ``GET /v1/log/head``.
 
-    Raises:
-        ServiceRefused: it is none.
+    Raises: ServiceRefused: it is malformed.
     """
     try:
         shards = sorted(
@@ -94,7 +93,7 @@ def position_of(text: str, option: str) -> Position:
     """A position from its JSON.
 
     Raises:
-        ConfigurationError: it is none; the text names the option.
+        ConfigurationError: it is malformed; the text names the option.
     """
     try:
         found = json.loads(text)

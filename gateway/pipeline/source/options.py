@@ -109,10 +109,11 @@ class ReadOptions(Connection, frozen=True, kw_only=True):
     """Of a stream: the cursor that remembers in the gateway how far it is. Retention keeps what is not read yet, and
     only one query at a time may read under a name. Empty: none."""
     owner: str = ""
-    """Who reads, as others are told. The same one may come back at once; another has to wait for 60 s of silence.
+    """Name of the reader, as others see it. The same one may come back at once; another has to wait for 60 s of
+    silence.
     Empty: a new one for each query."""
     take_over: bool = False
-    """Take the cursor from whoever has it."""
+    """Take the cursor from its present holder."""
     poll: Annotated[float, Meta(ge=0.01)] = 0.1
     """How often a stream that has read everything looks for more, in seconds."""
 

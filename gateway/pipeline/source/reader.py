@@ -55,7 +55,7 @@ LOOK_SECONDS: Final = 5.0
 DEFAULT_EXCHANGE: Final = "amq.default"
 """How a parameter names the exchange whose name is empty."""
 TELL_TIMEOUT: Final = 10.0
-"""How long the gateway may take to answer about a cursor, in seconds: what is not told now is told the next time."""
+"""How long the gateway may take to answer about a cursor, in seconds: the next request makes up for a failed one."""
 
 
 class LogPartition(InputPartition):
@@ -243,7 +243,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------------------------------------- offsets
 
     def initialOffset(self) -> Position:  # noqa: N802  # Spark's name
-        """Where a query begins that has no checkpoint. Spark asks more than once, and is told the same."""
+        """Where a query begins that has no checkpoint. Spark asks more than once, and gets the same."""
         return self._open()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -253,7 +253,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends; ``start`` itself: nothing is new, or the gateway is away for a while.
 
-        Spark asks once the batch before is done and its commit is on disk, so ``start`` is what the cursor is told.
+        Spark asks once the batch before is done and its commit is on disk, so the cursor moves to ``start``.
 
         Raises:
             CursorOwned: somebody else reads under this cursor now.
