@@ -160,7 +160,7 @@ class Scram(Mechanism):
         fields = _attributes(self.name, data)
         nonce = fields.get(b"r", b"")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise SaslError(f"{self.name}: the server's nonce does not continue ours")
+            raise SaslError(f"{self.name}: the server's nonce does not continue the client's")
         try:
             salt = base64.b64decode(fields[b"s"], validate=True)
             iterations = int(fields[b"i"])

@@ -185,7 +185,7 @@ class Metrics:
             ("broker", "reason"),
         )
         self.outbox_overdue = self._plain(
-            Gauge, "outbox_overdue_seconds", "For how long the oldest publish of later has been due; 0: none is"
+            Gauge, "outbox_overdue_seconds", "Seconds the oldest scheduled publish is overdue; 0 if none is"
         )
         self.in_doubt = gauge(
             "in_doubt",
@@ -268,7 +268,7 @@ class Metrics:
         self.lost = counter(
             "lost",
             "What the ledger promised and cannot account for, as the audit found it: always 0. `promise`: a publish, a "
-            "delivery, a publish of later, a branch of a transaction, a body, an event, a row of the log of messages",
+            "delivery, a scheduled publish, a branch of a transaction, a body, an event, a row of the log of messages",
             ("promise",),
         )
         for promise in PROMISES:

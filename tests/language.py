@@ -5,6 +5,9 @@ before ``HEAD`` where that is the same. ``--base COMMIT`` names another one. It 
 code, comments, docstrings, and the messages of the gateway. Text between backticks is code and is left out. Each
 finding is one line: where, what, and what to write instead. In an archive or a clone of one commit there is nothing to
 compare with: it says so and checks nothing.
+
+``--whole`` counts the turns and the long sentences of all pages, docstrings and messages instead, and holds them
+against :data:`LIMITS`; ``--list`` prints each place.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +36,7 @@ COMMENTED: Final = frozenset({".sh", ".toml", ".yml", ".yaml", ".cfg"})
 
 TURNS: Final[tuple[tuple[str, str], ...]] = (
     (r"of later\b", "scheduled"),
-    (r"(?:is|are) (?-i:none)\b", "is missing, there is no …"),
+    (r"(?<!there )(?:is|are) (?-i:none)\b", "is missing, there is no …"),
     (r"(?:so|as) many (?:seconds|messages|bytes|times)\b", "this many, the number of …"),
     (r"anew\b", "again"),
     (r"by itself\b", "automatically, alone"),
@@ -49,14 +52,29 @@ TURNS: Final[tuple[tuple[str, str], ...]] = (
     (r"(?:licence|defence|offence)s?\b", "the American spelling: license, defense, …"),
     (r"(?:recogni|normali|seriali|initiali|organi|optimi|authori)s(?:e|es|ed|ing)\b", "the American spelling: -ize"),
     (r"(?:graves?|burials?)\b", "dead letter, dead-letter destination"),
+    (r"told apart\b", "distinguished, grouped"),
+    (r"(?:comes?|came) to count\b", "takes effect"),
+    (r"lets? go of\b", "releases, deletes"),
 )
 """What not to write, as a regular expression after a word boundary, and what to write instead."""
 _TURNS: Final = tuple((re.compile(rf"\b{turn}", re.IGNORECASE), instead) for turn, instead in TURNS)
+
+_ANY: Final = re.compile("|".join(rf"\b(?:{turn})" for turn, _ in TURNS), re.IGNORECASE)
 
 _CODE: Final = re.compile(r"``[^`]*``|`[^`]*`")
 _LINK: Final = re.compile(r"\]\([^)]*\)|https?://\S+|:[a-z]+:`[^`]*`")
 _END: Final = re.compile(r"[.!?:;][)\"'*_]*(?=\s|$)|\s\|\s|^\s*$|^\s*(?:[-*]|\d+\.)\s", re.MULTILINE)
 _HUNK: Final = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+
+
+CLAUSE: Final = re.compile(r"[\s*_(]*(?:What|Who|Whose)\b(?![^?]*\?)")
+"""A clause in place of a subject at the beginning of a sentence of a page: name the subject."""
+SENTENCE: Final = re.compile(r"[.!?][)\"'*_]*(?=\s|$)|\s\|\s|\n\s*\n|^\s*(?:[-*]|\d+\.)\s", re.MULTILINE)
+"""Where a sentence of the whole project ends."""
+LONG: Final = 28
+"""Most words of a sentence that is not long, in the whole project."""
+LIMITS: Final[Mapping[str, tuple[int, int]]] = {"pages": (12, 80), "docstrings": (12, 40), "messages": (12, 40)}
+"""Kind of text -> most turns and most long sentences in a thousand sentences. Lower them when the texts are better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +258,73 @@ def check(file: str, content: str, lines: set[int]) -> Iterator[Finding]:
                 yield Finding(file, first, f"a sentence of {number} words", "two or more, of about 25 words at most")
 
 
+# --------------------------------------------------------------------------------------------- the whole project
+
+
+@dataclass(slots=True)
+class Count:
+    """Sentences of one kind of text, and the places that need other words."""
+
+    sentences: int = 0
+    turns: list[Finding] = field(default_factory=list)
+    long: list[Finding] = field(default_factory=list)
+
+    def add(self, file: str, text: Text, clauses: bool) -> None:
+        """Count the sentences of a text; with ``clauses`` also those that begin with a clause in place of a subject."""
+        words = _LINK.sub(" ", _CODE.sub(_blank, text.words))
+        start = 0
+        for end in [*(found.end() for found in SENTENCE.finditer(words)), len(words)]:
+            sentence, line = words[start:end], text.line + words.count("\n", 0, start)
+            start = end
+            number = len([word for word in sentence.split() if any(map(str.isalnum, word))])
+            self.sentences += number >= 3
+            for turn, instead in _TURNS if _ANY.search(sentence) else ():
+                self.turns += [Finding(file, line, f'"{found[0]}"', instead) for found in turn.finditer(sentence)]
+            if clauses and CLAUSE.match(sentence):
+                self.turns.append(
+                    Finding(file, line, f'"{" ".join(sentence.split()[:3])} …"', "the name of the subject")
+                )
+            if number > LONG:
+                self.long.append(Finding(file, line, f"a sentence of {number} words", f"at most {LONG}"))
+
+    def rate(self) -> tuple[float, float]:
+        """Return turns and long sentences in a thousand sentences."""
+        return 1000 * len(self.turns) / self.sentences, 1000 * len(self.long) / self.sentences
+
+
+def whole() -> dict[str, Count]:
+    """Return kind of text -> what there is of it in the project."""
+    found = {kind: Count() for kind in LIMITS}
+    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]:
+        file = path.relative_to(ROOT).as_posix()
+        if file not in EXEMPT | {"CHANGELOG.md"}:
+            for text in _paragraphs(path.read_text(encoding="utf-8")):
+                found["pages"].add(file, text, clauses=True)
+    for package in ("gateway", "pyspark_gateway"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            file, content = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+            documents = set(_strings(content, messages=False))
+            for text in _strings(content, messages=True):
+                found["docstrings" if text in documents else "messages"].add(file, text, clauses=False)
+    return found
+
+
+def _judge_whole(show: bool) -> int:
+    failed = False
+    for kind, count in whole().items():
+        if show:
+            for finding in [*count.turns, *count.long]:
+                print(finding)
+        turns, long = count.rate()
+        most = LIMITS[kind]
+        failed = failed or turns > most[0] or long > most[1]
+        print(
+            f"{kind}: {turns:.1f} turns (at most {most[0]}) and {long:.1f} sentences of more than {LONG} words "
+            f"(at most {most[1]}) in a thousand, of {count.sentences:,}"
+        )
+    return 1 if failed else 0
+
+
 def _blank(found: re.Match[str]) -> str:
     """Code counts as one word, and keeps its line breaks."""
     return "x" + "\n" * found[0].count("\n")
@@ -249,7 +334,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.language", description="Check the language of a change.")
     parser.add_argument("--base", metavar="COMMIT", help="compare with this commit")
+    parser.add_argument("--whole", action="store_true", help="count the texts of the whole project")
+    parser.add_argument("--list", action="store_true", help="with --whole: print each place")
     options = parser.parse_args(arguments)
+    if options.whole:
+        return _judge_whole(options.list)
     commit = options.base or base()
     if commit is None:
         print("There is no earlier commit here to compare with: nothing was checked. Name one with --base.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -186,13 +187,48 @@ def test_the_changelog_knows_this_version() -> None:
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["backup.md", "rotate.md", "upgrade.md"])
+LONG_PAGES = {
+    "commands.md": "generated: every verb and option",
+    "settings.md": "generated: every setting",
+    "http-api.md": "generated in part: every route",
+    "operations.md": "generated in part: every metric and alert",
+    "protocols.md": "generated in part: every method of every version",
+    "translation.md": "generated in part: every property and header type",
+    "deployment.md": "generated in part: every value of the chart",
+    "performance.md": "to be divided: results by section",
+    "reliability.md": "to be divided: faults of publishes, bridges, consumers",
+    "security.md": "to be divided: scopes and keys are reference",
+    "bridges.md": "to be divided: dtx and duplicates are explanation",
+    "webhooks.md": "to be divided: code that verifies is in examples",
+}
+"""Pages of more than 250 lines, and why. Take a page out when it is shorter; put none in."""
+
+
+def test_pages_are_short() -> None:
+    found = {path.name for path in PAGES if len(path.read_text(encoding="utf-8").splitlines()) > 250}
+    assert found == set(LONG_PAGES)
+
+
+def guide_commands(path: Path) -> list[str]:
+    """The commands of a guide that are not run: they need brokers or keys of yours."""
+    text = path.read_text(encoding="utf-8")
+    lines = "".join(re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).splitlines()
+    return [re.split(r" {2,}", line)[0] for line in lines if line.startswith("gateway ") and not line.endswith("\\")]
+
+
+GUIDES = {path.name: guide_commands(path) for path in PAGES if path.parent.name == "how-to"}
+
+
+def test_there_is_a_guide_for_what_people_search_for() -> None:
+    assert len(GUIDES) >= 20
+    assert {"backup.md", "rotate.md", "upgrade.md"} <= {name for name, lines in GUIDES.items() if lines}
+
+
+@pytest.mark.parametrize("name", [name for name, lines in GUIDES.items() if lines and name != "replay-and-transfer.md"])
 def test_commands_of_a_guide_are_taken(name: str) -> None:
-    lines = [line for block in re.findall(r"^```\n(.*?)^```$", page(name), re.MULTILINE | re.DOTALL)
-             for line in block.splitlines() if line.startswith("gateway ")]  # fmt: skip
-    assert lines
+    lines = GUIDES[name]
     for line in lines:
-        verb, *rest = line.split()[1:]
+        verb, *rest = shlex.split(line)[1:]
         command = commands.cli.get_command(click.Context(commands.cli), verb)
         while isinstance(command, click.Group):
             command = command.get_command(click.Context(command), rest.pop(0))

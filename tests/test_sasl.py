@@ -77,8 +77,8 @@ def test_scram_sha_256_rfc_7677() -> None:
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (b"r=other,s=QSXCR+Q6sek8bf92,i=4096", "does not continue ours"),
-        (b"r=abc,s=QSXCR+Q6sek8bf92,i=4096", "does not continue ours"),
+        (b"r=other,s=QSXCR+Q6sek8bf92,i=4096", "does not continue the client"),
+        (b"r=abc,s=QSXCR+Q6sek8bf92,i=4096", "does not continue the client"),
         (b"r=abcdef,i=4096", "salt or iteration count"),
         (b"r=abcdef,s=!,i=4096", "salt or iteration count"),
         (b"r=abcdef,s=QSXCR+Q6sek8bf92,i=x", "salt or iteration count"),

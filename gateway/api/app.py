@@ -94,7 +94,7 @@ NOT_RECORDED: Final = frozenset(
 """Operations that change nothing, or nothing but how far a reader has come."""
 REFUSALS: Final = frozenset({"unauthorized", "forbidden", "rate_limited"})
 """Problems that go into the audit log."""
-BASIC_ADVICE: Final = "Give an API key as the password, whatever the user; or send it as `Authorization: Bearer KEY`."
+BASIC_ADVICE: Final = "Give an API key as the password, with any user; or send it as `Authorization: Bearer KEY`."
 HEADERS_MAX: Final = HEAD_MAX
 """Most octets of request headers, names and values."""
 HEADERS_MOST: Final = 100

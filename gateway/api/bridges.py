@@ -77,7 +77,7 @@ _PATH: Final = "/v1/bridges/{bridge}"
 _CODES: Final = ("no_such_bridge", "ledger_unavailable")
 _OWNER: Final = ("peer_unavailable",)
 _BODY: Final = ("malformed_json", "invalid_request", "unsupported_media_type")
-_STATE: Final = {200: ("The bridge, as it is now; it may take a moment to do as it is told.", Bridge)}
+_STATE: Final = {200: ("The bridge, as it is now; the change may take a moment.", Bridge)}
 
 ROUTES = (
     Route(
@@ -92,13 +92,13 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_bridge", "Create or replace a bridge", _HANDLERS.put, Scope.ADMIN,
-        {200: ("It was there, and is now as asked.", Bridge), 201: ("Created; it starts by itself.", Bridge)},
+        {200: ("It was there, and is now as asked.", Bridge), 201: ("Created; it starts now.", Bridge)},
         body=BridgeBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter", "ledger_unavailable", *_OWNER),
         description=(
             "Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. A bridge "
-            "that runs brings what is under way to an end and begins anew; nothing is lost."
+            "that runs settles its messages in flight and starts over; nothing is lost."
         ),
         tag="bridges",
     ),

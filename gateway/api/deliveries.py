@@ -355,7 +355,7 @@ _BODY: Final = ("malformed_json", "invalid_request", "unsupported_media_type", "
 
 ROUTES = (
     Route(
-        "GET", "/v1/deliveries", "list_deliveries", "List what is owed to subscriptions", list_deliveries, Scope.ADMIN,
+        "GET", "/v1/deliveries", "list_deliveries", "List pending and dead deliveries", list_deliveries, Scope.ADMIN,
         {200: ("A page, in the order in which they arrived.", DeliveryPage)}, query=DeliveriesQuery,
         codes=("invalid_parameter", "ledger_unavailable"),
         description="With `state=dead`: dead letters that the ledger keeps.", tag="deliveries",

@@ -320,7 +320,7 @@ ROUTES = (
     Route(
         "POST", f"{_PATH}:test", "test_endpoint", "Send a test message", test_endpoint, Scope.ENDPOINT,
         {200: ("What the endpoint said, or why there is no answer.", TestResult)}, codes=_CODES,
-        description="Signed like any other and marked as a test, whatever state the endpoint is in. It is not retried.",
+        description="Signed like any other and marked as a test, in any state of the endpoint. It is not retried.",
         tag="endpoints",
     ),
 )  # fmt: skip

@@ -138,8 +138,8 @@ class StatisticsQuery(PageQuery):
     by: Annotated[
         str,
         Meta(
-            description="What the counts of an hour are told apart by, with commas: `kind`, `broker`, `subscription`, "
-            "`endpoint`, `bridge`; empty: nothing."
+            description="Names by which the counts of an hour are grouped, with commas: `kind`, `broker`, "
+            "`subscription`, `endpoint`, `bridge`; empty: nothing."
         ),
     ] = "kind,broker"
     since: Annotated[Moment | None, Meta(description="Only this hour and later ones.")] = None

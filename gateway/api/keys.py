@@ -171,7 +171,7 @@ ROUTES = (
     ),
     Route(
         "POST", "/v1/keys", "create_key", "Make an API key", create_key, Scope.ADMIN,
-        {201: ("The key, which is told this once.", Key)}, body=KeyBody, codes=(*_BODY, *_LEDGER),
+        {201: ("The key, which is shown only once.", Key)}, body=KeyBody, codes=(*_BODY, *_LEDGER),
         description="409 `state` where the client has two live keys.", tag="keys",
     ),
     Route(
@@ -180,7 +180,7 @@ ROUTES = (
     ),
     Route(
         "POST", f"{_PATH}:rotate", "rotate_key", "Replace an API key", rotate_key, Scope.ADMIN,
-        {201: ("The new key, which is told this once.", Key)}, body=KeyRotateBody, body_required=False,
+        {201: ("The new key, which is shown only once.", Key)}, body=KeyRotateBody, body_required=False,
         codes=("no_such_resource", *_BODY, *_LEDGER), description="Both open for `overlap_seconds`.", tag="keys",
     ),
     Route(

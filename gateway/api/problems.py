@@ -157,7 +157,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
         503, "The broker hung up on our login", "Repeat later; if it stays so, correct the broker's URL."
     ),
     "certificate_refused": ProblemType(
-        502, "The broker's certificate, or ours, was refused", "See detail; correct [brokers.NAME.tls]."
+        502, "The certificate of the broker or of the gateway was refused", "See detail; correct [brokers.NAME.tls]."
     ),
     "protocol_mismatch": ProblemType(
         502,
@@ -182,7 +182,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
         "The gateway may not call that address",
         "detail names each rule that it breaks, and the setting that allows it.",
     ),
-    "outbound_failed": ProblemType(502, "A request of ours came to no answer", "See detail."),
+    "outbound_failed": ProblemType(502, "A request of the gateway got no answer", "See detail."),
     "resolve_failed": ProblemType(
         502, "The host has no address", "Correct the URL, or the DNS. The gateway's log has the reason."
     ),
@@ -220,7 +220,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "service_unreachable": ProblemType(503, "The gateway does not answer", "Start it, or correct pipeline.url."),
     "service_refused": ProblemType(403, "The gateway said no to a job", "See detail: the key, its scope, or a value."),
     "bad_filter": ProblemType(422, "That is no filter", "Write one SQL expression over the columns of the archive."),
-    "source_gone": ProblemType(410, "Rows are gone", "Begin the job anew, behind the range that detail names."),
+    "source_gone": ProblemType(410, "Rows are gone", "Start the job again, behind the range that detail names."),
     "archive_too_new": ProblemType(500, "The archive is of a newer release", "Run the job with that release."),
     "archive_damaged": ProblemType(
         500, "The archive is damaged", "Put the file back that detail names, or see docs/explanation/archive.md."

@@ -329,7 +329,7 @@ ROUTES = (
         media=(
             Media("application/x-ndjson", "One message per line; answered line by line.", {"type": "string"}),
             Media(STRUCTURED, "A CloudEvent, published as it is (structured mode).", _OBJECT),
-            Media(BATCH, "CloudEvents, each published, and answered, by itself.", {"type": "array"}),
+            Media(BATCH, "CloudEvents, each published, and answered, separately.", {"type": "array"}),
             Media("*/*", "The payload itself; properties in `Amqp-*` headers, or a CloudEvent in `ce-*` headers.", {}),
         ),
         query=PublishQuery,

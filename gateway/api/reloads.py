@@ -129,8 +129,8 @@ ROUTES = (
         Scope.ADMIN, {200: ("It counts, or there was nothing to do.", ReloadResult)}, query=ReloadQuery,
         codes=("invalid_parameter", "reload_refused", "restart_needed", "ledger_unavailable", "overloaded"),
         description=(
-            "Of this process alone; it is what SIGHUP does, too. All of the file comes to count, or nothing of it: a "
-            "file that is wrong, or changes what takes a restart, changes nothing. With `dry_run` nothing changes in "
+            "Of this process alone; it is what SIGHUP does, too. The new file takes effect as a whole, or not at all: "
+            "a file that is wrong, or changes what takes a restart, changes nothing. With `dry_run` nothing changes in "
             "any case."
         ),
         tag="administration",

@@ -160,14 +160,14 @@ def describe(job: Job) -> Replay:
 
 _PATH: Final = "/v1/replays/{replay}"
 _CODES: Final = ("replay_not_found", "ledger_unavailable")
-_STATE: Final = {200: ("The replay, as it is now; it may take a moment to do as it is told.", Replay)}
+_STATE: Final = {200: ("The replay, as it is now; the change may take a moment.", Replay)}
 
 ROUTES = (
     Route(
         "POST", "/v1/replays", "ask_replay", "Send messages once more", ask_replay, Scope.ADMIN,
         {
             200: ("With `dry_run`: what it would do. Else: there is one of this id.", Preview),
-            201: ("It begins by itself.", Replay),
+            201: ("It begins now.", Replay),
         },
         body=ReplayRequest,
         codes=("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "broker_not_found",

@@ -136,7 +136,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_pipeline_run", "Tell of a run of a job", put_run, Scope.ADMIN,
-        {200: ("It is remembered, in place of what was told before.", PipelineRun), 201: ("It is new.", PipelineRun)},
+        {200: ("It is recorded, in place of the earlier record.", PipelineRun), 201: ("It is new.", PipelineRun)},
         body=RunRequest,
         codes=("malformed_json", "invalid_request", "invalid_parameter", "unsupported_media_type", "limit_exceeded",
                "state", "ledger_unavailable"),

@@ -293,7 +293,7 @@ def now(message: StoredMessage, events: Sequence[RecordedEvent], holding: Holdin
     for wait in holding.waits:
         said += f" {waiting(wait)}"
     if holding.in_doubt:
-        said += " Its outcome is owed to the caller who repeats its Idempotency-Key."
+        said += " Its outcome is kept for the caller who repeats its Idempotency-Key."
     return said
 
 

@@ -36,7 +36,7 @@ _CODES: Final = ("no_such_tap", "ledger_unavailable")
 _OWNER: Final = ("peer_unavailable",)
 _BODY: Final = ("malformed_json", "invalid_request", "unsupported_media_type")
 _QUEUE: Final = ("not_found", "access_refused", "precondition_failed", "broker_unavailable", "broker_error")
-_STATE: Final = {200: ("The tap, as it is now; it may take a moment to do as it is told.", Tap)}
+_STATE: Final = {200: ("The tap, as it is now; the change may take a moment.", Tap)}
 
 ROUTES = (
     Route(
@@ -50,13 +50,13 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_tap", "Create or replace a tap", _HANDLERS.put, Scope.ADMIN,
-        {200: ("It was there, and is now as asked.", Tap), 201: ("Created; it starts by itself.", Tap)},
+        {200: ("It was there, and is now as asked.", Tap), 201: ("Created; it starts now.", Tap)},
         body=TapBody, headers=("If-Match",),
         codes=(*_BODY, *_QUEUE, "invalid_value", "broker_not_found", "read_only", "precondition_required",
                "etag_mismatch", "invalid_parameter", "ledger_unavailable", *_OWNER),
         description=(
             "Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. A tap "
-            "that runs spools what has come and begins anew; nothing is lost. A queue of its own is there and bound "
+            "that runs spools what has come and starts over; nothing is lost. A queue of its own is there and bound "
             "when this is answered."
         ),
         tag="taps",

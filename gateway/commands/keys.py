@@ -113,7 +113,7 @@ def _print_new(key: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(key)
         return
-    note(f"{key['id']}: for {key['client']}, {', '.join(key['scopes'])}. The key is told this once:")
+    note(f"{key['id']}: for {key['client']}, {', '.join(key['scopes'])}. The key is shown only once. Store it now:")
     click.echo(printable(key["key"]))
 
 

@@ -35,7 +35,7 @@ NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 @click.option(
     "--not-before", metavar="TIME", help="Publish at this time: RFC 3339 with an offset, or seconds since 1970."
 )
-@click.option("--delay", metavar="SECONDS", type=click.FloatRange(min=0), help="Publish so many seconds from now.")
+@click.option("--delay", metavar="SECONDS", type=click.FloatRange(min=0), help="Publish this many seconds from now.")
 @click.option("--idempotency-key", metavar="KEY", help="A repeat with the same key publishes nothing twice.")
 @client_options
 def publish(

@@ -46,6 +46,6 @@ def reload(ctx: click.Context, dry_run: bool, url: str, api_key: str | None, as_
             if row["state"] not in ("up", "blocked"):
                 note(f"broker {row['name']}: {row['state']} {row['reason']}".rstrip())
         if not found["complete"]:
-            note("Not everything has begun anew yet: that goes on by itself.")
+            note("Some parts still start over in the background.")
     if not found["complete"]:
         ctx.exit(PARTLY_DONE)

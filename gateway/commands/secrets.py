@@ -136,6 +136,6 @@ def rotate_secrets(config: str | None, data_dir: str | None) -> None:
     from gateway.webhooks import resealing
 
     done, failed = asyncio.run(_with(config, data_dir, resealing.rotate))
-    note(f"{done} secrets are sealed anew")
+    note(f"{done} secrets are sealed again")
     if failed:
         raise Failure("not all: " + "; ".join(failed), PARTLY_DONE)

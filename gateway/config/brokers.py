@@ -127,8 +127,8 @@ def parse_broker_url(url: str) -> BrokerUrl:
         parts = urlsplit(url)
     except ValueError:
         raise ConfigurationError(
-            "broker URL: the host is none; brackets are for an IPv6 address, and what is not ASCII in user and "
-            "password is percent-encoded"
+            "broker URL: the host is missing or invalid; brackets are for an IPv6 address, and non-ASCII text in user "
+            "and password is percent-encoded"
         ) from None
     try:
         port = parts.port

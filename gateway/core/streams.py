@@ -164,7 +164,7 @@ class DeliveryStream:
     async def _pull(self, wanted: int, wait: float) -> list[Pulled]:
         found = await self._subscriptions.get(self._subscription.name)
         if _place(found) != _place(self._subscription):  # its reader was let in for another queue
-            raise StateError(f"the subscription {found.name!r} takes from another queue now: begin anew")
+            raise StateError(f"the subscription {found.name!r} takes from another queue now: start again")
         self._subscription = found
         bytes_max = min(BATCH_BYTES, self._window_left, self._bytes_left())
         pulled = await self._consuming.pull(

@@ -182,7 +182,7 @@ class _Check:
             return ""
         if row.hash == known.hash:
             return "it has another MAC than the row that was kept elsewhere"
-        return "it is not the row that was kept elsewhere: rows were cut off, or the chain was made anew"
+        return "it is not the row that was kept elsewhere: rows were cut off, or the chain was rebuilt"
 
     def _bare_row(self, row: AuditRow) -> tuple[int, str] | None:
         if self._keyed is None or self._rules.keys is None:

@@ -280,7 +280,7 @@ class Hand(WriterCall):
         """The call that undoes it, where nobody has seen the handed-out message: it is in its old place in line, and
         was not handed out. ``now`` in microseconds."""
         delivered: list[BacklogEntry] = self.result
-        released = {"subscription": self.subscription, "reason": "whoever asked for it went away"}
+        released = {"subscription": self.subscription, "reason": "the caller went away"}
         return SettleOwed(
             future,
             [

@@ -97,7 +97,7 @@ async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_its_head(chain: 
     assert "cut off" in (await check(chain, head)).why
     await chain.audit.append([(1, {"action": "other"})])
     assert (await check(chain)).broken == 0
-    assert "made anew" in (await check(chain, head)).why
+    assert "rebuilt" in (await check(chain, head)).why
 
 
 async def test_writers_at_once_make_one_chain(ledger: Ledger) -> None:

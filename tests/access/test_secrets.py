@@ -124,7 +124,7 @@ def test_the_commands(tmp_path: Path) -> None:
     file.write_bytes(b64encode(NEW) + b"\n" + b64encode(OLD) + b"\n")
     assert list(listed().values()) == [0, 6]
     done = run("rotate")
-    assert (done.exit_code, done.stderr) == (0, "6 secrets are sealed anew\n")
+    assert (done.exit_code, done.stderr) == (0, "6 secrets are sealed again\n")
     assert list(listed().values()) == [6, 0]
     assert [row["audit_rows"] for row in json.loads(run("list", "--json").stdout)["keys"]] == [0, 2]
     file.write_bytes(b64encode(bytes([9]) * 32) + b"\n")

@@ -126,7 +126,7 @@ async def test_a_reader_stays_at_its_queue(client: httpx.AsyncClient, read: Call
     assert changed.status_code == 200
     await publish(client, "of the old queue")
     await until(lambda: reader.ended)
-    assert json.loads(reader.events[-1]["data"])["reason"].endswith("takes from another queue now: begin anew")
+    assert json.loads(reader.events[-1]["data"])["reason"].endswith("takes from another queue now: start again")
 
 
 async def test_what_was_not_settled_goes_back(client: httpx.AsyncClient, read: Callable[..., Reader]) -> None:

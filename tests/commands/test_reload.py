@@ -46,7 +46,7 @@ def test_what_is_not_done_yet(run: Run, canned: Canned) -> None:
     assert json.loads(result.stdout)["complete"] is False
     result = run("reload", "--url", canned.url)
     assert result.exit_code == commands.PARTLY_DONE
-    assert "goes on by itself" in result.stderr
+    assert "still start over" in result.stderr
 
 
 def test_a_refusal(run: Run, gateway: str) -> None:

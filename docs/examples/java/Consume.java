@@ -32,7 +32,7 @@ class Consume {
     }
 
     public static void main(String[] args) throws Exception {
-        String pulled = ask(args[0], "pull", "{\"max_messages\": 10, \"wait_seconds\": 5}");
+        String pulled = ask(args[0], "pull", "{\"max_messages\": 10, \"wait_seconds\": 20}");
         System.out.println(pulled);
         List<String> ids = ACK_ID.matcher(pulled).results().map(found -> '"' + found.group(1) + '"').toList();
         if (!ids.isEmpty()) {

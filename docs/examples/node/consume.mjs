@@ -15,7 +15,7 @@ async function ask(verb, body) {
   return answer.json();
 }
 
-const { messages } = await ask("pull", { max_messages: 10, wait_seconds: 5 });
+const { messages } = await ask("pull", { max_messages: 10, wait_seconds: 20 });
 for (const { message } of messages) console.log(message.payload);
 if (messages.length) {
   const { results } = await ask("acknowledge", { ack_ids: messages.map((each) => each.ack_id) });

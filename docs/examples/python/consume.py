@@ -24,7 +24,7 @@ def ask(subscription: str, verb: str, body: dict[str, object]) -> dict[str, list
 
 if __name__ == "__main__":
     name = sys.argv[1]
-    pulled = ask(name, "pull", {"max_messages": 10, "wait_seconds": 5})["messages"]
+    pulled = ask(name, "pull", {"max_messages": 10, "wait_seconds": 20})["messages"]
     for each in pulled:
         print(each["message"]["payload"])
     if pulled:

@@ -96,7 +96,7 @@ def _keys(report: Report, config: Config) -> None:
         if key.key:
             report.warn(
                 "access.keys", where, "the key itself is in the file",
-                why="Whoever reads the file can use it.", do="Write its SHA-256 (sha256 = …), or name a key_file.",
+                why="Everyone who reads the file can use it.", do="Write its SHA-256 (sha256 = …), or name a key_file.",
             )  # fmt: skip
             if len(key.key) < KEY_SHORT:
                 report.warn(

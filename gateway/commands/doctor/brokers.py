@@ -130,7 +130,7 @@ class _Broker:
         if url.secure and settings.tls.dangerous_disable_verification:
             report.warn(
                 "broker.certificate", self.where, "any certificate is accepted (dangerous_disable_verification)",
-                why="Whoever stands between here and there reads the password.", do="Set tls.ca_file instead.",
+                why="Everyone on the network path can read the password.", do="Set tls.ca_file instead.",
             )  # fmt: skip
         if not url.secure and not is_loopback(url.host):
             if settings.allow_plain_without_tls:

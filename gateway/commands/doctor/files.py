@@ -172,7 +172,7 @@ def _octets(report: Report, where: str, path: Path, number: int, *, exact: bool)
         wanted = f"{number}" if exact else f"at least {number}"
         report.fail(
             "files.secret", where, f"{path} holds {length} octets, not {wanted}",
-            do="Remove it; the gateway makes it anew, and leases that are out are lost." if exact else "Fill it.",
+            do="Remove it; the gateway makes a new one, and leases that are out are lost." if exact else "Fill it.",
         )  # fmt: skip
     else:
         report.ok("files.secret", where, f"{path}: it is there")

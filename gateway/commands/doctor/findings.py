@@ -67,14 +67,16 @@ CHECKS: Final[Mapping[str, Check]] = {
     "ledger.reach": Check("the database answers and lets us in", UNREACHABLE),
     "ledger.schema": Check("its tables are those of this release", DAMAGED),
     "ledger.write": Check("it can be written: rights, read-only servers, filesystem", REFUSED),
-    "ledger.clock": Check("its clock and ours agree", FAILED),
+    "ledger.clock": Check("its clock and this machine's agree", FAILED),
     "ledger.processes": Check("which gateways work on it, and whether one more can", FAILED),
     "ledger.partitions": Check("there are partitions for today and tomorrow, and we may make more", REFUSED),
     "ledger.durable": Check("what it commits survives a loss of power", FAILED),
     "broker.settings": Check("URL, password file and mechanisms can be used", USAGE),
     "broker.dns": Check("its host has an address", UNREACHABLE),
     "broker.tcp": Check("somebody listens there", UNREACHABLE),
-    "broker.certificate": Check("its certificate: dates, names, authority; and ours, where it wants one", REFUSED),
+    "broker.certificate": Check(
+        "its certificate: dates, names, authority; and the gateway's, where it wants one", REFUSED
+    ),
     "broker.protocol": Check("it speaks the version that the URL says", UNREACHABLE),
     "broker.login": Check("it takes the login", REFUSED),
     "broker.clients": Check("what old clients can no longer do on a broker of its product and version", FAILED),

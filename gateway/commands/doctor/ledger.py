@@ -135,7 +135,7 @@ def _sealed(report: Report, config: Config, specs: Iterable[bytes]) -> None:
         text = ", ".join(f"{number} with the key {name}" for name, number in sorted(missing.items()))
         report.fail(
             "files.secret", f"ledger.secrets_file {file}", f"the ledger has secrets that it does not open: {text}",
-            why="Their endpoints get nothing until the key is there, or the secrets are set anew.",
+            why="Their endpoints get nothing until the key is there, or the secrets are set again.",
             do="Put the file back with which they were sealed, as one more line: gateway secrets list.",
         )  # fmt: skip
     elif found:
@@ -363,17 +363,17 @@ def _may_make(report: Report, where: str, may: bool) -> None:
 def _clock(report: Report, where: str, apart: float) -> None:
     if apart > CLOCK_MAX:
         report.fail(
-            "ledger.clock", where, f"its clock and ours are {apart:.0f} s apart",
-            why="Leases go by its clock, retries and times of events by ours; gateways do not trust each other.",
+            "ledger.clock", where, f"its clock and this machine's are {apart:.0f} s apart",
+            why="Leases go by its clock, retries and events by this machine's; gateways do not trust each other.",
             do="Set both by NTP.",
         )  # fmt: skip
     elif apart > CLOCK_LOW:
         report.warn(
-            "ledger.clock", where, f"its clock and ours are {apart:.1f} s apart",
+            "ledger.clock", where, f"its clock and this machine's are {apart:.1f} s apart",
             why="Times in the history do not fit each other.", do="Set both by NTP.",
         )  # fmt: skip
     else:
-        report.ok("ledger.clock", where, f"its clock and ours agree ({apart * 1000:.0f} ms)")
+        report.ok("ledger.clock", where, f"its clock and this machine's agree ({apart * 1000:.0f} ms)")
 
 
 def _rights(report: Report, config: Config, connection: psycopg.Connection[Any], where: str) -> None:

@@ -25,7 +25,7 @@ AT_ONCE: Final = 8
 """Most endpoints that are connected to at once."""
 TRAPS: Final = {
     "169.254.169.254": "cloud metadata: credentials of the machine",
-    "127.0.0.1": "this machine: whatever listens on loopback",
+    "127.0.0.1": "this machine: every service on loopback",
 }
 """Addresses that nobody means to let others call, and what is there."""
 
@@ -84,7 +84,7 @@ def _rules(report: Report, config: Config) -> None:
                 fine = False
                 report.warn(
                     "outbound.rules", f"outbound.allow {entry}", f"endpoints may lead to {trap}",
-                    why=f"That is {what}. Whoever may put an endpoint can have it called.",
+                    why=f"That is {what}. Every client that may put an endpoint can have it called.",
                     do="List smaller networks, or hosts.",
                 )  # fmt: skip
     if settings.plain:

@@ -51,12 +51,12 @@ class Archive:
     help: ClassVar[str] = (
         "Keep a log for good: append what is new in it to the archive.\n\n"
         "Every row once, in order of sequence, whenever it is killed. It ends when it has reached the end that the log "
-        "had when it began, or goes on with --continuous. Rows that are archived are let go of by the gateway."
+        "had when it began, or goes on with --continuous. The gateway deletes archived rows."
     )
     options: ClassVar[tuple[Option, ...]] = (
         LOG,
         Option("rows", "Most rows of one commit.", "whole", RANGE_MAX, least=1, identity=False),
-        Option("continuous", "Go on until it is told to end.", "flag", False, identity=False),
+        Option("continuous", "Go on until it is stopped.", "flag", False, identity=False),
         Option("every", "With --continuous: seconds from one look at the log to the next.", "number", EVERY, least=0,
                identity=False),
         Option("skip_gone", "Go on behind rows that retention took from the log before they were archived.", "flag",
@@ -212,7 +212,7 @@ class _Done:
             Number("octets", self.octets),
             Number("passed over", self.span - self.rows, "numbers of rows that retention took"),
             Number("gone", "; ".join(self.gone[:5]) or "nothing", bad=bool(self.gone)),
-            Number("before it began", before, "numbers that the log had let go of by then", bad=bool(before)),
+            Number("before it began", before, "numbers that the log had deleted by then", bad=bool(before)),
         ]
         sections: list[Section] = [
             Numbers(f"Archived: {table.log}", numbers),

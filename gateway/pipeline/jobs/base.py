@@ -34,7 +34,7 @@ JOBS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "retention": (
         "gateway.pipeline.jobs.retention:Retention",
-        "Let go of an archive's old days.",
+        "Delete old days of an archive.",
     ),
     "rollup": (
         "gateway.pipeline.jobs.rollup:Rollup",

@@ -24,7 +24,7 @@ class Retention:
 
     name: ClassVar[str] = "retention"
     help: ClassVar[str] = (
-        "Let go of an archive's old days.\n\n"
+        "Delete old days of an archive.\n\n"
         "Those before the last --days, but none that holds rows above the lowest cursor of the log. Run it with "
         "--dry-run first."
     )
@@ -88,8 +88,8 @@ def _outcome(first: str, found: list[tuple[ArchiveTable, Dropped, str]], deleted
     }
     sections: list[Section] = [
         Numbers(f"Before {first}", [
-            Number("rows let go of", rows),
-            Number("files let go of", detail["files"]),
+            Number("rows deleted", rows),
+            Number("files deleted", detail["files"]),
             Number("files deleted", detail["deleted"], "that had been replaced or dropped long enough ago"),
         ]),
         Table("Days", ("log", "day"), [(table.log, day) for table, each, _ in found for day in each.days]),

@@ -58,10 +58,10 @@ class Rollup:
     help = (
         "Count per hour, route, version and kind what happened, and how long it took. It goes on where the last run "
         "ended, counts each event once, and adds late events to their hours. With --since and --until it counts the "
-        "hours of that range anew."
+        "hours of that range again."
     )
     options = (
-        Option("since", "count anew from the hour of this time on", "time"),
+        Option("since", "count again from the hour of this time on", "time"),
         Option("until", "and up to the hour of this time, which is left out", "time"),
         Option("source", "Parquet folder with events, in place of the log", metavar="FOLDER"),
         Option("show", "hours whose figures are in the report", "whole", 24, least=1, identity=False),
@@ -75,7 +75,7 @@ class Rollup:
         options = context.options
         anew = options.get("since") is not None
         if options.get("until") is not None and not anew:
-            raise ConfigurationError("until is for counting anew, which needs since")
+            raise ConfigurationError("until is for counting again, which needs since")
         with rollups.locked():
             before = rollups.manifest()
             anew = anew and bool(before.position)  # where nothing was counted yet, all of it is
@@ -111,7 +111,7 @@ class Rollup:
         last = int(clock.now()) // 3600 + 1 if until is None else hour_of(until)
         if last <= first:
             raise ConfigurationError(f"until must be an hour or more behind since: hours {first} to {last}")
-        context.say(f"counting {last - first} hours anew")
+        context.say(f"counting {last - first} hours again")
         if folder := context.options.get("source"):
             events = context.spark.read.parquet(folder).select(*COLUMNS)
         else:

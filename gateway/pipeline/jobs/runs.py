@@ -80,7 +80,7 @@ def run(job: Job, context: Context, clock: Callable[[], float] = wall_time) -> E
         record.failed(error)
         raise
     except (KeyboardInterrupt, SystemExit):
-        record.failed(PipelineFault("it was told to end; run it again with its id, and it goes on"))
+        record.failed(PipelineFault("it was stopped; run it again with its id, and it goes on"))
         raise
     context.kept.clear()  # nobody goes on with it any more
     record.write("done", {"rows": outcome.rows, "exit": outcome.exit, **outcome.detail})

@@ -105,7 +105,7 @@ class Transfer:
         Option("transform", "A file with a query over the table messages: what is published in their place.", "file"),
         Option("leave_out", "The transform may leave messages out; they go with the source.", "flag", default=False),
         *OPTIONS,
-        Option("release", "Let go of the source although counts differ.", "flag", default=False, identity=False),
+        Option("release", "Delete from the source although counts differ.", "flag", default=False, identity=False),
     )
 
     def __init__(
@@ -144,7 +144,9 @@ class Transfer:
         checks = list(_checks(context, target, counts))
         wrong = [check.why for check in checks if check.why]
         if wrong and not options["release"]:
-            raise Breaks(f"the source is not let go of: {'; '.join(wrong)}. What is there stays in the message log")
+            raise Breaks(
+                f"nothing was deleted from the source: {'; '.join(wrong)}. What is there stays in the message log"
+            )
         context.keep(released=True, counts=clear(counts))
         _let_go(context)
         return _outcome(context, target, counts, parts, checks)

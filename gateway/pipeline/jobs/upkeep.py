@@ -16,7 +16,7 @@ ALL: Final = "all"
 
 LOG: Final = Option("log", "Of which log the archive is.", "choice", ALL, (ALL, *COLUMNS))
 KEEP_HOURS: Final = Option(
-    "keep_hours", "Hours for which files that are replaced or dropped stay for whoever is reading them.", "number",
+    "keep_hours", "Hours for which files that are replaced or dropped stay for their readers.", "number",
     KEEP_SECONDS / 3_600, least=0,
 )  # fmt: skip
 

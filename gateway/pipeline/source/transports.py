@@ -74,7 +74,7 @@ class _HttpAnswer:
             with pa.ipc.open_stream(self._response) as reader:
                 yield from reader
         except pa.ArrowException as error:  # cut off where the client cannot tell, or octets that are no Arrow
-            raise Away(f"{self._http.url} sent Arrow that breaks off or is none: {error}") from None
+            raise Away(f"{self._http.url} sent Arrow that breaks off or is malformed: {error}") from None
 
     def _lines(self) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._log, self._columns)

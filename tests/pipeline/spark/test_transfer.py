@@ -163,7 +163,9 @@ def test_stopped_half_way_it_holds_the_source_and_goes_on(
 def test_what_is_refused_keeps_the_source(start: Start, new: Queue, held: Held, url: str) -> None:
     """Until another attempt finds the queue there."""
     new.delete()
-    with pytest.raises(Breaks, match=r"the source is not let go of: 40 messages were refused \(unroutable 40\)"):
+    with pytest.raises(
+        Breaks, match=r"nothing was deleted from the source: 40 messages were refused \(unroutable 40\)"
+    ):
         start()
     assert held() == (1, 1)
     with pytest.raises(Breaks):

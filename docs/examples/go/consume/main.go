@@ -47,7 +47,7 @@ func main() {
 			Message struct{ Payload any }
 		}
 	}
-	ask(os.Args[1], "pull", map[string]int{"max_messages": 10, "wait_seconds": 5}, &pulled)
+	ask(os.Args[1], "pull", map[string]int{"max_messages": 10, "wait_seconds": 20}, &pulled)
 	ids := []string{}
 	for _, each := range pulled.Messages {
 		fmt.Println(each.Message.Payload)
