@@ -31,7 +31,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
-from gateway.session import ScramKeys, ServerConfig
+from gateway.session import PendingLogin, ScramKeys, ServerConfig
 
 RandomOctets = Callable[[int], bytes]
 NONCE_OCTETS: Final = 18
@@ -241,11 +241,19 @@ class ServerMechanism:
         """Who the client is; None: it has not shown that, or not yet."""
         self.claimed = ""
         """Who it says it is."""
+        self.pending: PendingLogin | None = None
+        """Somebody else checks the password, and has not answered yet."""
 
     def respond(self, response: bytes) -> bytes | None:
         """Take a response of the client's, the initial one first. Returns the next challenge; None: it is over, and
         ``user`` says how it ended. Raises :class:`SaslError` for what is no response of the mechanism."""
         raise NotImplementedError
+
+    def decide(self, accepted: bool) -> None:
+        """Take the answer that ``pending`` waits for."""
+        self.pending = None
+        if accepted:
+            self.user = self.claimed
 
 
 class ServerPlain(ServerMechanism):
@@ -258,7 +266,10 @@ class ServerPlain(ServerMechanism):
     def _check(self, login: tuple[str, str] | None) -> None:
         if login is not None:
             self.claimed = login[0]
-            if self.config.authenticate(*login):
+            accepted = self.config.authenticate(*login)
+            if isinstance(accepted, PendingLogin):
+                self.pending = accepted
+            elif accepted:
                 self.user = login[0]
 
 

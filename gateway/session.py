@@ -161,12 +161,31 @@ class ScramKeys:
     server_key: bytes = field(repr=False)
 
 
+class PendingLogin:
+    """A login that is checked elsewhere. The client waits until :meth:`decide` is called."""
+
+    __slots__ = ("_decided",)
+
+    def __init__(self) -> None:
+        self._decided: Callable[[bool, str, float], None] | None = None
+
+    def on_decision(self, decided: Callable[[bool, str, float], None]) -> None:
+        """Set what the session does then."""
+        self._decided = decided
+
+    def decide(self, accepted: bool, now: float, unavailable: str = "") -> None:
+        """Tell the session the result. ``unavailable``: why nobody could check it; such a client is told to come
+        again, and not that its password is wrong."""
+        if self._decided is not None:
+            self._decided(accepted, unavailable, now)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """How a server session receives connections."""
 
-    authenticate: Callable[[str, str], bool]
-    """(user, password) -> accepted. Server sessions offer PLAIN and AMQPLAIN (0-10: PLAIN) for it."""
+    authenticate: Callable[[str, str], bool | PendingLogin]
+    """(user, password) -> accepted, or told later. Server sessions offer PLAIN and AMQPLAIN (0-10: PLAIN) for it."""
     open_virtual_host: Callable[[str, str], bool]
     """(user, virtual host as the client wrote it) -> accepted."""
     properties: Table = field(default_factory=dict)

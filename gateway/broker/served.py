@@ -30,7 +30,7 @@ from gateway.broker.turns import Turn
 from gateway.limits import BrokerLimits, Limits
 from gateway.operations import Close, Operation
 from gateway.runtime.clock import clock
-from gateway.session import ServerConfig, Session, Version
+from gateway.session import PendingLogin, ServerConfig, Session, Version
 from gateway.transports.stream import Stream
 from gateway.transports.tls import common_name
 from gateway.versions import FALLBACK_HEADER, HEADER_SIZE, may_be_header, server_session, version_of_header
@@ -127,6 +127,9 @@ class ClientServer(Protocol):
     @property
     def session_configs(self) -> Mapping[Version, ServerConfig]:
         """How a session is made, of each version that is allowed."""
+
+    def authenticator(self, served: Served) -> Callable[[str, str], bool | PendingLogin]:
+        """What checks user and password of a client."""
 
     def has_user(self, user: str) -> bool:
         """Whether a certificate with that name lets its holder in."""
@@ -383,7 +386,9 @@ class Served:
             return None
         user = common_name(self.stream.certificate)
         certificate = user if self._server.has_user(user) else ""
-        config = replace(config, certificate=certificate, admits=self._admits)
+        config = replace(
+            config, authenticate=self._server.authenticator(self), certificate=certificate, admits=self._admits
+        )
         self.session = server_session(version, config)
         self.connection = self._server.connect(self.session, self.stream.wake, self._refusal)
         return self.session
@@ -400,6 +405,16 @@ class Served:
             return True
         server.login_failed(address, user, "only from this machine" if proved else "wrong credentials")
         return False
+
+    def login_decided(self, pending: PendingLogin, accepted: bool, unavailable: str = "") -> None:
+        """A login that was checked elsewhere is over."""
+        if self.session is None or self.connection is None or not self.connection.is_connected:
+            return
+        self._server.turn.begin()
+        now = clock.monotonic()
+        pending.decide(accepted, now, unavailable)
+        self._handle(self.session.receive_data(b"", now), now)
+        self._after(now)
 
     def _release(self) -> None:
         """Say what was held back, and go on."""

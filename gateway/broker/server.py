@@ -163,6 +163,10 @@ class EmbeddedBroker:
         """See :class:`~gateway.broker.served.ClientServer`."""
         return self.settings.loopback_users
 
+    def authenticator(self, served: Served) -> Callable[[str, str], bool]:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.broker.authenticate
+
     def has_user(self, user: str) -> bool:
         """See :class:`~gateway.broker.served.ClientServer`."""
         return self.broker.has_user(user)

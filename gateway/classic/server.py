@@ -51,7 +51,8 @@ class ClassicServer(ClassicSession[ServerChannel]):
         self.places: dict[bytes, tuple[str, str, bool, bool]] = {}
         """The octets of basic.publish methods seen lately -> what they say. A client may have 2,047 channels, and
         publish to as many places on each, so they share it."""
-        self._expected: type[methods.Method] = methods.ConnectionStartOk
+        self._expected: type[methods.Method] | None = methods.ConnectionStartOk
+        """None: the client waits for us."""
 
     # --------------------------------------------------------------------------------------------- sending
 
@@ -206,14 +207,35 @@ class ClassicServer(ClassicSession[ServerChannel]):
             self._expected = methods.ConnectionSecureOk
             self.send_method(0, methods.ConnectionSecure(challenge))
             return
+        if mechanism.pending is not None:
+            self._expected = None
+            mechanism.pending.on_decision(self._decided)
+            return
+        self._answer_login(mechanism)
+
+    def _decided(self, accepted: bool, unavailable: str, now: float) -> None:
+        """Somebody else has checked the login."""
+        mechanism = self._mechanism
+        if self.phase is not ConnectionPhase.HANDSHAKE or mechanism is None or mechanism.pending is None:
+            return  # the client has gone in the meantime
+        self.now = now
+        mechanism.decide(accepted)
+        if unavailable:
+            self._deny(320, f"CONNECTION_FORCED - {unavailable}"[:255])
+        else:
+            self._answer_login(mechanism)
+
+    def _deny(self, code: int, text: str) -> None:
+        ending = Closed(0, CloseReason.AUTHENTICATION, code, text)
+        self.close(code, text, 0, ending)
+        if not self.waits:
+            self.end(ending)
+
+    def _answer_login(self, mechanism: ServerMechanism) -> None:
         user = logged_in(mechanism, self.config)
         if user is None:
             (name,) = self.capabilities.mechanisms
-            text = f"Login was refused using authentication mechanism {name}."
-            ending = Closed(0, CloseReason.AUTHENTICATION, 403, text)
-            self.close(403, text, 0, ending)
-            if not self.waits:
-                self.end(ending)
+            self._deny(403, f"Login was refused using authentication mechanism {name}.")
             return
         self.user = user
         self._mechanism = None
@@ -269,7 +291,7 @@ class ClassicServer(ClassicSession[ServerChannel]):
         if self.phase is not ConnectionPhase.OPEN:
             raise FrameSyntaxError(f"{method.name} where {self._awaited()} was due", 503)
         secret = method.new_secret.decode("utf-8", "surrogateescape")
-        if not self.config.authenticate(self.user, secret):
+        if self.config.authenticate(self.user, secret) is not True:
             raise FrameSyntaxError("the new secret was refused", 530)
         self.send_method(0, methods.ConnectionUpdateSecretOk())
 
@@ -283,7 +305,9 @@ class ClassicServer(ClassicSession[ServerChannel]):
         return Closed(0, CloseReason.EOF, 0, "the client hung up")
 
     def _awaited(self) -> str:
-        return "a method on a channel" if self.phase is ConnectionPhase.OPEN else self._expected.name
+        if self.phase is ConnectionPhase.OPEN:
+            return "a method on a channel"
+        return "no method yet" if self._expected is None else self._expected.name
 
 
 SENDERS: Final[Mapping[type[Operation], Callable[[ClassicServer, Any], None]]] = {

@@ -21,7 +21,7 @@ from gateway.config.brokers import (
 from gateway.config.budgets import BudgetSettings, budget_bounds
 from gateway.config.document import Config, asks_for_credentials
 from gateway.config.endpoints import EndpointAuth, EndpointSettings, EndpointTls
-from gateway.config.fronts import FrontSettings, FrontUser, check_front
+from gateway.config.fronts import FrontSettings, FrontTls, FrontUser, check_front
 from gateway.config.ledger import AuditSettings, ClusterSettings, LedgerSettings, PipelineSettings, RetentionSettings
 from gateway.config.loading import ENVIRONMENT, broker_names, load
 from gateway.config.service import (
@@ -62,6 +62,7 @@ __all__ = [
     "EndpointSettings",
     "EndpointTls",
     "FrontSettings",
+    "FrontTls",
     "FrontUser",
     "HttpSettings",
     "HttpTls",

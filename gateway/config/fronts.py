@@ -10,6 +10,20 @@ from gateway.config.base import Port, Seconds, Settings
 from gateway.versions import VERSION_NAMES
 
 
+class FrontTls(Settings, frozen=True):
+    """``[fronts.NAME.tls]``: the port speaks TLS only. Files that change are read again, for new connections."""
+
+    cert_file: str = ""
+    """Certificate chain of the server (PEM); empty: the port speaks no TLS."""
+    key_file: str = ""
+    """Its key (PEM); empty: it is in ``cert_file``."""
+    client_ca_file: str = ""
+    """Authorities of clients' certificates (PEM). A client that shows one is offered EXTERNAL, as the user that is its
+    subject's common name. Empty: none is asked for."""
+    clients: Literal["optional", "required"] = "optional"
+    """Whether a client must have one to connect at all. ``required`` needs ``client_ca_file``."""
+
+
 class FrontUser(Settings, frozen=True):
     """``[[fronts.NAME.users]]``"""
 
@@ -18,7 +32,7 @@ class FrontUser(Settings, frozen=True):
     password: str = ""
     """Password, in clear; prefer ``password_file``."""
     password_file: str = ""
-    """File that holds the password."""
+    """File that holds the password. A user with neither logs in by certificate only."""
     scopes: tuple[str, ...] = ("admin",)
     """What the user may do, as the scopes of API keys: ``publish:BROKER/EXCHANGE``, ``route:…``,
     ``consume:BROKER/QUEUE``, ``broker:BROKER``, ``admin``."""
@@ -37,8 +51,14 @@ class FrontSettings(Settings, frozen=True):
     """Virtual host -> broker, in place of ``broker``."""
     versions: tuple[str, ...] = ()
     """Versions that clients may speak; empty: all."""
+    login: Literal["gateway", "pass"] = "gateway"
+    """Who checks logins. ``gateway``: clients are users of ``users``. ``pass``: the broker checks the client's user and
+    password, and its permissions count."""
+    logins: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
+    """Most different logins at once with ``login = "pass"``. Each has broker connections of its own."""
     users: tuple[FrontUser, ...] = ()
     """Who may log in."""
+    tls: FrontTls = FrontTls()
     rules: dict[str, Literal["on", "off"]] = {}
     """Rewriting rules to switch on or off, for every release of the broker."""
     transient_expires_seconds: Seconds = 86_400.0
@@ -61,7 +81,8 @@ class FrontSettings(Settings, frozen=True):
     connections_per_address: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_024
     """Most clients at once from one remote address."""
     upstream_connections: Annotated[int, Meta(ge=1, le=64)] = 4
-    """Most connections to one broker: a further one is opened when those that there are have no channels left."""
+    """Most connections to one broker for each login there: a further one is opened when those that there are have no
+    channels left."""
     handshake_timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 10.0
     """From the first packet to an open connection."""
     stuck_timeout_seconds: Seconds = 60.0
@@ -74,14 +95,36 @@ def check_front(front: FrontSettings) -> str | None:
         return "broker: give it, or virtual_hosts, and not both"
     if unknown := [name for name in front.versions if name not in VERSION_NAMES]:
         return f"versions: there is no version {unknown[0]!r}; there are {', '.join(VERSION_NAMES)}"
-    if not front.users:
-        return "users: the list is empty, so nobody can log in. Add [[fronts.NAME.users]]."
+    if (wrong := _check_tls(front.tls)) is not None:
+        return wrong
+    if front.login == "pass":
+        if front.users:
+            return "users: with login = 'pass' the broker has the users. Remove them here, or use login = 'gateway'."
+        if front.virtual_hosts:
+            return "virtual_hosts: login = 'pass' needs one broker, which checks every login. Set broker instead."
+        if front.tls.client_ca_file:
+            return "tls.client_ca_file: login = 'pass' takes passwords only, since a certificate cannot be passed on"
+    elif not front.users:
+        return "users: the list is empty, so nobody can log in. Add [[fronts.NAME.users]], or use login = 'pass'."
     names = [user.name for user in front.users]
     if len(set(names)) < len(names):
         return "users: a name is there twice"
     for user in front.users:
-        if bool(user.password) is bool(user.password_file):
+        if user.password and user.password_file:
             return f"users.{user.name}.password: give it, or password_file, and not both"
+        if not (user.password or user.password_file or front.tls.client_ca_file):
+            return (
+                f"users.{user.name}.password: give it, or password_file; only tls.client_ca_file lets a user do without"
+            )
     if front.message_max > front.memory:
         return f"message_max: {front.message_max} is more than memory = {front.memory}"
+    return None
+
+
+def _check_tls(tls: FrontTls) -> str | None:
+    for name in ("key_file", "client_ca_file"):
+        if getattr(tls, name) and not tls.cert_file:
+            return f"tls.{name}: it needs tls.cert_file"
+    if tls.clients == "required" and not tls.client_ca_file:
+        return "tls.clients: 'required' needs tls.client_ca_file"
     return None

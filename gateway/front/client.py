@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway import operations
 from gateway.access.scopes import VISITOR, Principal
@@ -35,6 +35,16 @@ WRITE_OVERHEAD: Final = 256
 """What an answer takes on the wire beside its body, roughly, in octets."""
 LINGER_SECONDS: Final = 0.5
 """For how long the stream stays open behind the answer to a close: some clients take an end at once for a failure."""
+
+
+class Login(NamedTuple):
+    """A login at a broker, whose connections its clients share."""
+
+    broker: str
+    user: str = ""
+    """Empty: the user of the broker's settings."""
+    password: bytes = b""
+    """A digest of it."""
 
 
 class UpstreamLink(Protocol):
@@ -148,6 +158,8 @@ class FrontClient:
         self.rules: VersionRules = protocol.rules
         self.principal = VISITOR
         self.user = ""
+        self.login: Login | None = None
+        """Its own login at the broker; None: the front's."""
         self.virtual_host = "/"
         self.broker = ""
         self.link: UpstreamLink

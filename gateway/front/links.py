@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, RemoteError, StateError
+from gateway.broker.refusals import reply_text
+from gateway.errors import AuthenticationFailed, BrokerUnavailable, GatewayError, LimitExceeded, RemoteError, StateError
 from gateway.front.channel import FrontChannel
 from gateway.front.client import FrontClient
 from gateway.front.rules import Rule, rules_for
@@ -21,7 +22,6 @@ from gateway.link import NOT_OUR_FAULT, Channel, Link
 from gateway.operations import (
     Blocked,
     ChannelClosed,
-    Close,
     CloseReason,
     DeleteQueue,
     OpenChannel,
@@ -81,7 +81,10 @@ class RelayChannel(Channel):
 class SharedLink:
     """One upstream connection and its clients."""
 
-    def __init__(self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int) -> None:
+    def __init__(
+        self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int, is_clients_login: bool
+    ) -> None:
+        """``is_clients_login``: the login is the clients' own, so they go when the broker refuses it."""
         self.clients: dict[FrontClient, None] = {}
         self.owners: dict[str, FrontClient] = {}
         self.target = Target()
@@ -89,6 +92,8 @@ class SharedLink:
         self.front = front
         self.login = dialer.url.user
         self.empty_since = clock.monotonic()
+        self.expected = 0
+        """How many clients wait for its login."""
         self.restores = 0
         """How often it was opened again."""
         self.changed = asyncio.Event()
@@ -97,6 +102,7 @@ class SharedLink:
         self._switches = switches
         self._link: Link | None = None
         self._was_up = False
+        self._is_clients_login = is_clients_login
         self._holders: set[FrontClient] = set()
         self._tasks = Tasks("front link")
         self.keeper = Keeper(dialer, f"front {front} {number}", up=self._up, down=self._down)
@@ -109,6 +115,16 @@ class SharedLink:
         """See :class:`~gateway.front.client.UpstreamLink`."""
         link = self._link
         return link is not None and link.ended is None and not link.closing
+
+    @property
+    def is_accepted(self) -> bool:
+        """The broker has taken the login, and not refused it since."""
+        return self._was_up and self.keeper.code != AuthenticationFailed.code
+
+    @property
+    def is_needed(self) -> bool:
+        """It has clients, or clients wait for it."""
+        return bool(self.clients or self.expected)
 
     @property
     def writable(self) -> bool:
@@ -269,6 +285,8 @@ class SharedLink:
         link, self._link = self._link, None
         self.changed.set()
         if link is None:
+            if self._was_up and self.keeper.code == AuthenticationFailed.code and self._is_clients_login:
+                self.close_clients(320, reply_text(320, "the broker refuses this login now"))
             return
         ended = link.ended
         hard = ended is not None and ended.reason is CloseReason.PEER and ended.code not in NOT_OUR_FAULT
@@ -303,4 +321,5 @@ class SharedLink:
     def close_clients(self, code: int, text: str) -> None:
         """Tell every client that it is over."""
         for client in list(self.clients):
-            client.tell(Close(0, code, text))
+            client.now = clock.monotonic()
+            client.close(code, text)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from hmac import compare_digest
+from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from gateway import __version__
 from gateway.access.scopes import Principal, principal_of
@@ -26,17 +22,17 @@ from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.client import FrontClient
 from gateway.front.counts import FrontCounts
-from gateway.front.links import CHANNELS_KEPT, CLOSE_SECONDS, IDLE_SECONDS, SharedLink
-from gateway.front.refusals import refused
+from gateway.front.links import SharedLink
+from gateway.front.pool import LinkPool
+from gateway.front.users import FrontUsers
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.link import Dial
 from gateway.runtime.clock import clock, monotonic_time, wall_time
 from gateway.runtime.ids import ids, random_bytes
 from gateway.runtime.tasks import Tasks
-from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
-from gateway.session import ScramKeys, ServerConfig, Session, Version
+from gateway.session import PendingLogin, ServerConfig, Session, Version
 from gateway.telemetry import log
-from gateway.upstreams.keeper import Dialer
+from gateway.transports.tls import ServerTls
 from gateway.values import Table
 from gateway.versions import PROTOCOLS
 
@@ -49,8 +45,10 @@ FRAME_ELEMENTS: Final = 16_384
 """Most values decoded from one frame."""
 USER_SHOWN: Final = 80
 """Characters of a user's name in the log."""
-SCRAM_SECRET: Final = 32
-"""Octets of the secret from which users that do not exist have their keys."""
+RENEW_EVERY: Final = 2.0
+"""How often files of certificates are looked at, in seconds."""
+LOGIN_SHARE: Final = 0.8
+"""Part of ``handshake_timeout_seconds`` that the broker may take to answer a login."""
 
 
 class Front:
@@ -93,23 +91,14 @@ class Front:
         self.loopback_users: tuple[str, ...] = ()
         self.loop: asyncio.AbstractEventLoop
         self.clients: dict[int, FrontClient] = {}
-        self.links: dict[str, list[SharedLink]] = {}
-        """Broker -> its connections."""
-        self._brokers = brokers
-        self._connector = connector
-        self._users = {user.name: user for user in settings.users}
-        self._passwords = {user.name: _password(name, user) for user in settings.users}
-        self._principals = {user.name: principal_of(user.name, user.scopes) for user in settings.users}
-        self._scram_secret = random_bytes(SCRAM_SECRET)
-        self._scram_keys: dict[str, ScramKeys] = {}
-        self._dialers: dict[str, Dialer] = {}
+        self.users = FrontUsers(name, settings.users)
+        self.pool = LinkPool(name, settings, brokers, connector)
         self._numbers = count(1)
-        self._link_numbers = count(1)
         self._listener: Listener | None = None
         self._served: set[Served] = set()
         self._look: asyncio.TimerHandle | None = None
-        self._tasks = Tasks("front")
-        self._watching = Tasks("front broker files")
+        self._asking = Tasks("front logins")
+        self._renewing = Tasks("front certificates")
         self._empty = asyncio.Event()
         self._empty.set()
         self._stopping_since: dict[FrontClient, float] = {}
@@ -122,13 +111,13 @@ class Front:
             "platform": "Python",
         }
         config = ServerConfig(
-            authenticate=self._authenticate,
+            authenticate=self.users.authenticate,
             open_virtual_host=self._has_virtual_host,
             properties=properties,
             limits=self.limits,
             random_octets=random_bytes,
             wall_clock=wall_time,
-            scram=self._scram,
+            scram=None if self.settings.login == "pass" else self.users.scram,
         )
         allowed = self.settings.versions
         return {each.version: config for each in PROTOCOLS if not allowed or each.name in allowed}
@@ -141,16 +130,24 @@ class Front:
         assert self._listener is not None, "start() it first"
         return self._listener.port
 
-    async def start(self, context: ssl.SSLContext | None = None) -> None:
-        """Listen. Raises ConfigurationError if the address is taken, or belongs to another machine."""
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigurationError: the address is taken, or belongs to another machine; a file of certificates is missing
+                or wrong.
+        """
         self.loop = asyncio.get_running_loop()
-        listener = Listener(self, context)
+        tls = ServerTls(self.settings.tls, f"fronts.{self.name}") if self.settings.tls.cert_file else None
+        listener = Listener(self, None if tls is None else tls.context)
         try:
             await listener.start(self.settings.host, self.settings.port)
         except OSError as error:
             raise ConfigurationError(f"fronts.{self.name}.port {self.settings.port}: {error.strerror}") from None
         self._listener = listener
-        log("front.listening", front=self.name, host=self.settings.host, port=listener.port)
+        log("front.listening", front=self.name, host=self.settings.host, port=listener.port, tls=tls is not None)
+        if tls is not None:
+            self._renewing.start(self._renew(tls))
         self._look = self.loop.call_later(LOOK_EVERY, self._look_after)
 
     async def stop(self) -> None:
@@ -179,42 +176,52 @@ class Front:
                     await self._empty.wait()
         for client in list(self.clients.values()):
             client.disconnect(clock.monotonic())
-        links = [link for each in self.links.values() for link in each]
-        self.links.clear()
-        for link in links:
-            await link.close()
-        await self._watching.close()
-        await self._tasks.close(CLOSE_SECONDS)
+        await self._asking.close()
+        await self._renewing.close()
+        await self.pool.close()
         await listener.wait_closed()
+
+    async def _renew(self, tls: ServerTls) -> None:
+        """Have certificates that are renewed count for clients that connect from then on."""
+        while True:
+            await clock.sleep(RENEW_EVERY)
+            try:
+                if tls.renew():
+                    log("front.tls_renewed", front=self.name)
+            except ConfigurationError as error:
+                log("front.tls_not_renewed", logging.WARNING, front=self.name, detail=str(error))
 
     # ------------------------------------------------------------------------------------------- logins
 
-    def _authenticate(self, user: str, password: str) -> bool:
-        known = self._passwords.get(user)
-        if known is None:
-            return False
-        return compare_digest(known.encode("utf-8", "surrogatepass"), password.encode("utf-8", "surrogatepass"))
+    def authenticator(self, served: Served) -> Callable[[str, str], bool | PendingLogin]:
+        """See :class:`~gateway.broker.served.ClientServer`."""
+        return self.users.authenticate if self.settings.login == "gateway" else partial(self._pass_login, served)
 
-    def _scram(self, user: str) -> ScramKeys:
-        keys = self._scram_keys.get(user)
-        if keys is None:
-            password = self._passwords.get(user)
-            try:
-                if not password:
-                    return no_scram_keys(user, self._scram_secret)
-                keys = scram_keys(password, random_bytes(SALT_OCTETS))
-            except SaslError:
-                return no_scram_keys(user, self._scram_secret)
-            self._scram_keys[user] = keys
-        return keys
+    def _pass_login(self, served: Served, user: str, password: str) -> bool | PendingLogin:
+        """Whether the broker takes that user and password."""
+        client = served.connection
+        assert isinstance(client, FrontClient)
+        if client.open:
+            return False  # connection.update-secret: the broker's own connection has the old one
+        client.login = login = self.pool.login_of(self.settings.broker, user, password)
+        if self.pool.knows(login):
+            return True
+        pending = PendingLogin()
+
+        async def ask() -> None:
+            why = await self.pool.ask(login, password, self.limits.handshake_timeout * LOGIN_SHARE)
+            served.login_decided(pending, why is None, why or "")
+
+        self._asking.start(ask())
+        return pending
 
     def has_user(self, user: str) -> bool:
         """See :class:`~gateway.broker.served.ClientServer`."""
-        return user in self._passwords
+        return user in self.users
 
     def principal_of(self, user: str) -> Principal:
-        """What a user may do."""
-        return self._principals[user]
+        """What a user may do. With ``login = "pass"`` the broker says that."""
+        return principal_of(user, ("admin",)) if self.settings.login == "pass" else self.users.principal(user)
 
     def _has_virtual_host(self, user: str, name: str) -> bool:
         return bool(self.broker_of(name))
@@ -321,26 +328,8 @@ class Front:
         return ids.hex(octets)
 
     def link_for(self, client: FrontClient) -> SharedLink:
-        """The upstream connection for a client that has logged in."""
-        broker = client.broker
-        links = self.links.setdefault(broker, [])
-        link = next((each for each in links if each.room > CHANNELS_KEPT), None)
-        if link is None:
-            if len(links) >= self.settings.upstream_connections:
-                raise refused(506, f"all channels of {len(links)} connections to the broker are in use")
-            link = SharedLink(self._dialer(broker), self.name, self.settings.rules, next(self._link_numbers))
-            links.append(link)
-        link.add(client)
-        return link
-
-    def _dialer(self, broker: str) -> Dialer:
-        dialer = self._dialers.get(broker)
-        if dialer is None:
-            settings = self._brokers[broker]
-            settings = msgspec.structs.replace(settings, message_max=max(settings.message_max, self.limits.message_max))
-            dialer = self._dialers[broker] = Dialer(broker, settings, self._connector)
-            self._watching.start(dialer.watch_files(), f"files of {broker}")
-        return dialer
+        """See :class:`~gateway.front.client.ClientHost`."""
+        return self.pool.link_for(client)
 
     # ------------------------------------------------------------------------------------------ looking after
 
@@ -362,20 +351,5 @@ class Front:
             elif now - since > LEAVE_WITHIN:
                 log("front.publishes_given_up", logging.WARNING, front=self.name, user=client.user)
                 client.disconnect(now)
-        for links in self.links.values():
-            for link in list(links):
-                if not link.clients and now - link.empty_since > IDLE_SECONDS:
-                    links.remove(link)
-                    self._tasks.start(link.close(), "idle front link")
+        self.pool.close_idle(now)
         self._look = self.loop.call_later(LOOK_EVERY, self._look_after)
-
-
-def _password(front: str, user: Any) -> str:
-    """The password of a user. Raises ConfigurationError."""
-    if not user.password_file:
-        return str(user.password)
-    try:
-        return Path(user.password_file).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        where = f"fronts.{front}.users.{user.name}.password_file"
-        raise ConfigurationError(f"{where}: {user.password_file}: {error}") from None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from gateway.config import EmbeddedTls, EndpointTls, HttpTls, TlsSettings
+from gateway.config import EmbeddedTls, EndpointTls, FrontTls, HttpTls, TlsSettings
 from gateway.errors import ConfigurationError
 
 
@@ -99,13 +99,22 @@ def common_name(certificate: Any) -> str:
 class ServerTls:
     """The context for connections to us, with certificates of callers, and with files that may be renewed."""
 
-    def __init__(self, settings: HttpTls | EmbeddedTls) -> None:
-        """Raises ConfigurationError: a file is missing or is no certificate or key."""
-        if isinstance(settings, HttpTls):
-            self._name, self._ca = "http.tls.client_ca_file", settings.client_ca_file
-            self._verify = ssl.CERT_REQUIRED if settings.clients == "required" else ssl.CERT_OPTIONAL
+    def __init__(self, settings: HttpTls | EmbeddedTls | FrontTls, table: str = "") -> None:
+        """
+        Args:
+            settings: The files.
+            table: The table of the configuration that has them, for error messages: ``fronts.legacy``.
+
+        Raises:
+            ConfigurationError: a file is missing or is no certificate or key.
+        """
+        if isinstance(settings, EmbeddedTls):
+            self._table, self._name = "embedded", "embedded.tls.ca_file"
+            self._ca, self._verify = settings.ca_file, ssl.CERT_OPTIONAL
         else:
-            self._name, self._ca, self._verify = "embedded.tls.ca_file", settings.ca_file, ssl.CERT_OPTIONAL
+            self._table = table or "http"
+            self._name, self._ca = f"{self._table}.tls.client_ca_file", settings.client_ca_file
+            self._verify = ssl.CERT_REQUIRED if settings.clients == "required" else ssl.CERT_OPTIONAL
         self._cert, self._key = settings.cert_file, settings.key_file
         self._seen = self._stamps()
         self.context = self._load()
@@ -140,7 +149,7 @@ class ServerTls:
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        _load(f"{self._name.partition('.')[0]}.tls.cert_file", context, self._cert, self._key)
+        _load(f"{self._table}.tls.cert_file", context, self._cert, self._key)
         if self._ca:
             try:
                 context.load_verify_locations(self._ca)

@@ -117,6 +117,25 @@ class ServerSession(Connection[ServerChannel]):
             self.send_control(0, controls.ConnectionSecure(challenge))
             self.awaited = "secure-ok"
             return
+        if mechanism.pending is not None:
+            self.awaited = "nothing yet"
+            mechanism.pending.on_decision(self._decided)
+            return
+        self._answer_login(mechanism)
+
+    def _decided(self, accepted: bool, unavailable: str, now: float) -> None:
+        """Somebody else has checked the login."""
+        mechanism = self._mechanism
+        if self.phase is not Phase.HANDSHAKE or mechanism is None or mechanism.pending is None:
+            return  # the client has gone in the meantime
+        self.now = now
+        mechanism.decide(accepted)
+        if unavailable:
+            self._deny(controls.CONNECTION_FORCED, unavailable)
+        else:
+            self._answer_login(mechanism)
+
+    def _answer_login(self, mechanism: sasl.ServerMechanism) -> None:
         user = sasl.logged_in(mechanism, self.config)
         if user is None:
             self._deny(controls.CONNECTION_FORCED, "Authentication failed")

@@ -12,6 +12,7 @@ from gateway.front.server import Front
 
 T = TypeVar("T")
 ADMIN = FrontUser(name="guest", password="guest")
+LIMITED = FrontUser(name="limited", password="secret", scopes=("publish:upstream/amq.default", "consume:upstream/mine"))
 
 
 class RunningFront:

@@ -85,7 +85,7 @@ async def test_a_reload_that_changes_a_front_or_its_broker_takes_a_restart(tmp_p
     ("line", "words"),
     [
         ('store = "when-down"', "fronts.legacy.store"),
-        ('login = "pass"', "fronts.legacy.login"),
+        ('login = "kerberos"', "fronts.legacy.login"),
         ('rules = { transient_queue = "maybe" }', "fronts.legacy.rules"),
         ("port = 70000", "fronts.legacy.port"),
         ('versions = ["1.0"]', "there is no version '1.0'"),

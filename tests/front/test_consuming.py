@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access.scopes import principal_of
-from gateway.config import BrokerSettings, FrontUser
+from gateway.config import BrokerSettings
 from gateway.errors import GatewayError, NotFound, ResourceLocked
 from gateway.message import Message, Properties
 from gateway.operations import (
@@ -26,8 +25,6 @@ from gateway.upstreams.keeper import Dialer
 from tests.front.test_survival import Estate, Recorded, estate, seen, until
 
 __all__ = ["estate"]
-
-LIMITED = FrontUser(name="limited", password="secret", scopes=("publish:upstream/amq.default", "consume:upstream/mine"))
 
 
 async def test_a_limit_of_the_channel_is_kept_and_nothing_is_settled_by_mistake(estate: Estate) -> None:
@@ -103,8 +100,6 @@ async def test_a_rollback_takes_settlements_back(estate: Estate) -> None:
 
 async def test_users_with_scopes(estate: Estate) -> None:
     front = estate.front
-    front._passwords["limited"] = LIMITED.password
-    front._principals["limited"] = principal_of("limited", LIMITED.scopes)
     admin = await estate.channel(await estate.link())
     for name in ("mine", "others"):
         await admin.request(DeclareQueue(admin.number, name, durable=True))

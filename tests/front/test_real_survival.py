@@ -21,7 +21,7 @@ CUTS = 6
 
 def cut(front: Front) -> None:
     """End the front's connections to the broker."""
-    for links in front.links.values():
+    for links in front.pool.links.values():
         for link in links:
             if link._link is not None and link._link.stream is not None:
                 link._link.stream.abort()

@@ -37,7 +37,7 @@ from gateway.operations import (
 )
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES
-from tests.front.fronts import ADMIN
+from tests.front.fronts import ADMIN, LIMITED
 
 MESSAGES = 400
 CUTS = 5
@@ -100,7 +100,7 @@ async def estate(request: pytest.FixtureRequest) -> AsyncIterator[Estate]:
     broker = EmbeddedBroker(EmbeddedSettings(port=0))
     await broker.start()
     url = f"amqp://guest:guest@127.0.0.1:{broker.port}/?version={request.param}"
-    settings = FrontSettings(port=0, broker="upstream", users=(ADMIN,))
+    settings = FrontSettings(port=0, broker="upstream", users=(ADMIN, LIMITED))
     front = Front("test", settings, {"upstream": BrokerSettings(url=url, reconnect_min=0.01, reconnect_max=0.05)})
     await front.start()
     estate = Estate(broker, front)
@@ -244,7 +244,7 @@ async def test_a_consumer_whose_queue_is_gone_is_canceled(estate: Estate) -> Non
     for name in ("stays", "goes"):
         await channel.request(DeclareQueue(channel.number, name, durable=True))
         await channel.request(Consume(channel.number, name, name))
-    (shared,) = estate.front.links["upstream"]
+    ((shared,),) = estate.front.pool.links.values()
     restore = shared.keeper._up
 
     async def lose_a_queue(upstream: Link) -> None:

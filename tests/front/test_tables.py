@@ -9,7 +9,7 @@ import pytest
 
 from gateway import operations
 from gateway.access.scopes import principal_of
-from gateway.config import FrontSettings, FrontUser, check_front
+from gateway.config import FrontSettings, FrontTls, FrontUser, check_front
 from gateway.errors import ConfigurationError, EncodeError, LimitExceeded, RemoteError, StateError, Unsupported
 from gateway.front import rights, treatment
 from gateway.front.channel import HANDLERS
@@ -224,6 +224,12 @@ def test_targets() -> None:
         ({"users": ()}, "users: "),
         ({"users": (ADMIN, ADMIN)}, "users: "),
         ({"users": (FrontUser(name="a"),)}, "users.a.password: "),
+        ({"users": (FrontUser(name="a", password="b", password_file="c"),)}, "users.a.password: "),
+        ({"login": "pass"}, "users: "),
+        ({"login": "pass", "users": (), "broker": "", "virtual_hosts": {"/": "b"}}, "virtual_hosts: "),
+        ({"login": "pass", "users": (), "tls": FrontTls(cert_file="c", client_ca_file="a")}, "tls.client_ca_file: "),
+        ({"tls": FrontTls(key_file="c")}, "tls.key_file: "),
+        ({"tls": FrontTls(cert_file="c", clients="required")}, "tls.clients: "),
         ({"message_max": 2 << 20, "memory": 1 << 20}, "message_max: "),
     ],
 )
