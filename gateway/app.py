@@ -396,7 +396,7 @@ async def running(
         replays.begin()
         await bridges.start()
         await taps.start()
-        fronts = Fronts(config.fronts if config.role != "worker" else {}, _brokers(config, amqp))
+        fronts = Fronts(config.fronts if config.role != "worker" else {}, _brokers(config, amqp), metrics)
         stack.push_async_callback(fronts.stop)
         await fronts.start()
         for name, port in fronts.ports.items():

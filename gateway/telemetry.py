@@ -36,7 +36,7 @@ LOGGER: Final = logging.getLogger("gateway")
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 PREFIX: Final = "amqpgw_"
-NAMED: Final = ("bridge", "tap", "endpoint", "subscription")
+NAMED: Final = ("bridge", "tap", "endpoint", "subscription", "front")
 """Labels whose values are names that callers may choose."""
 PROCESS_SERIES: Final = 8
 """Of the process itself (memory, files, CPU), at most."""
@@ -122,7 +122,7 @@ class Metrics:
     never a name that came from a peer; and there is an end to the number of series (:mod:`gateway.series`)."""
 
     def __init__(self, version: str, names: int = 20, series: int = SERIES_MAX) -> None:
-        """``names``: of how many bridges, taps, endpoints and subscriptions, each, there are series by name."""
+        """``names``: of how many bridges, taps, endpoints, subscriptions and fronts, each, there are series by name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began: a second one for each
         self.registry = CollectorRegistry()
         self.names = names
@@ -336,6 +336,37 @@ class Metrics:
         self.embedded_logins_refused = self._plain(
             Counter, "embedded_logins_refused", "Logins that the embedded broker refused"
         )
+        self.front_clients = gauge("front_clients", "Clients of a front that have logged in", ("front",))
+        self.front_connections = gauge("front_connections", "Connections of a front to brokers that are up", ("front",))
+        self.front_up = gauge(
+            "front_up", "1 while every broker connection that clients of a front need is up", ("front",), min
+        )
+        self.front_bytes = gauge(
+            "front_bytes",
+            "Bytes of messages at a front: unconfirmed (published, without the broker's answer), or held (for clients "
+            "that may not have them yet)",
+            ("front", "state"),
+        )
+        self.front_publishes = counter(
+            "front_publishes",
+            "Publishes of clients of a front, by outcome. resent: sent again after a loss, marked. lost: refused, and "
+            "the client has not asked to hear of that",
+            ("front", "outcome"),
+        )
+        self.front_deliveries = counter(
+            "front_deliveries",
+            "Deliveries to clients of a front. undeliverable: the client's connection cannot carry it. void: settled "
+            "when the broker had taken it back. consumer_lost: a consumer that could not be restored",
+            ("front", "event"),
+        )
+        self.front_rewrites = counter("front_rewrites", "Requests that a front rewrote, by rule", ("front", "rule"))
+        self.front_refusals = counter(
+            "front_refusals", "Requests that a front or its broker refused, by reply code", ("front", "code")
+        )
+        self.front_restores = counter(
+            "front_restores", "Broker connections of a front that were lost and opened again", ("front",)
+        )
+        self.front_logins_refused = counter("front_logins_refused", "Logins that a front refused", ("front",))
         self.requests = counter("http_requests", "HTTP requests", ("operation", "status"))
         self.request_seconds = histogram("http_request_seconds", "Time to answer", ("operation",))
         self.requests_running = self._plain(Gauge, "http_requests_running", "HTTP requests under way")

@@ -66,6 +66,7 @@ def hand_over(channel: FrontChannel, consumer: FrontConsumer, operation: operati
         client.counts.undeliverable(client, consumer.request.queue, str(error))
         return
     client.wrote(size)
+    client.counts.delivered += 1
     consumer.spend(size)
     channel.newest = number
     if consumer.acks:
@@ -132,6 +133,7 @@ def got(channel: FrontChannel, outcome: operations.Got) -> None:
     except StateError:
         return
     client.wrote(len(outcome.message.body))
+    client.counts.delivered += 1
     channel.newest = number
     if not request.no_ack:
         channel.outstanding[number] = Outstanding(upstream, None)

@@ -10,6 +10,7 @@ from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
+from gateway.telemetry import Metrics
 
 
 def check_fronts(settings: Mapping[str, FrontSettings]) -> None:
@@ -31,10 +32,16 @@ class Fronts:
     Args:
         settings: of each front.
         brokers: those of all brokers, by name.
+        metrics: where what happens is counted.
     """
 
-    def __init__(self, settings: Mapping[str, FrontSettings], brokers: Mapping[str, BrokerSettings]) -> None:
-        self.fronts = {name: Front(name, each, brokers) for name, each in settings.items()}
+    def __init__(
+        self,
+        settings: Mapping[str, FrontSettings],
+        brokers: Mapping[str, BrokerSettings],
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.fronts = {name: Front(name, each, brokers, metrics) for name, each in settings.items()}
 
     @property
     def ports(self) -> dict[str, int]:

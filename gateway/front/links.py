@@ -16,6 +16,7 @@ from gateway.broker.refusals import reply_text
 from gateway.errors import AuthenticationFailed, BrokerUnavailable, GatewayError, LimitExceeded, RemoteError, StateError
 from gateway.front.channel import FrontChannel
 from gateway.front.client import FrontClient
+from gateway.front.counts import FrontCounts
 from gateway.front.rules import Rule, rules_for
 from gateway.front.target import Target, target_of
 from gateway.link import NOT_OUR_FAULT, Channel, Link
@@ -82,8 +83,9 @@ class SharedLink:
     """One upstream connection and its clients."""
 
     def __init__(
-        self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int, is_clients_login: bool
-    ) -> None:
+        self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int, counts: FrontCounts,
+        is_clients_login: bool = False,
+    ) -> None:  # fmt: skip
         """``is_clients_login``: the login is the clients' own, so they go when the broker refuses it."""
         self.clients: dict[FrontClient, None] = {}
         self.owners: dict[str, FrontClient] = {}
@@ -102,6 +104,7 @@ class SharedLink:
         self._switches = switches
         self._link: Link | None = None
         self._was_up = False
+        self._counts = counts
         self._is_clients_login = is_clients_login
         self._holders: set[FrontClient] = set()
         self._tasks = Tasks("front link")
@@ -244,6 +247,7 @@ class SharedLink:
         self._link = link
         if self._was_up:
             self.restores += 1
+            self._counts.restores += 1
             log("front.link_restored", front=self.front, login=self.login, clients=len(self.clients))
         self._was_up = True
         self._steer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hmac import digest
 from itertools import count
@@ -15,6 +15,7 @@ import msgspec
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import AuthenticationFailed, LoginCut
 from gateway.front.client import FrontClient, Login
+from gateway.front.counts import FrontCounts
 from gateway.front.links import CHANNELS_KEPT, CLOSE_SECONDS, IDLE_SECONDS, SharedLink
 from gateway.front.refusals import refused
 from gateway.link import Dial
@@ -32,12 +33,18 @@ class LinkPool:
     """The upstream connections of one front."""
 
     def __init__(
-        self, front: str, settings: FrontSettings, brokers: Mapping[str, BrokerSettings], connector: Dial | None
+        self,
+        front: str,
+        settings: FrontSettings,
+        brokers: Mapping[str, BrokerSettings],
+        counts: FrontCounts,
+        connector: Dial | None,
     ) -> None:
         self.links: dict[Login, list[SharedLink]] = {}
         self._front = front
         self._settings = settings
         self._brokers = brokers
+        self._counts = counts
         self._connector = connector
         self._dialers: dict[Login, Dialer] = {}
         self._numbers = count(1)
@@ -105,6 +112,11 @@ class LinkPool:
             return "the broker hung up on the login: it does not take it, or starts or stops just now"
         return "" if link.keeper.code == AuthenticationFailed.code else "the broker is away, and cannot check the login"
 
+    def all(self) -> Iterator[SharedLink]:
+        """All connections."""
+        for links in self.links.values():
+            yield from links
+
     def close_idle(self, now: float) -> None:
         """Close the connections that nobody has needed for a while."""
         for login, links in list(self.links.items()):
@@ -114,7 +126,7 @@ class LinkPool:
 
     async def close(self) -> None:
         """Close all."""
-        links = [link for each in self.links.values() for link in each]
+        links = list(self.all())
         self.links.clear()
         await self._watching.close()
         for link in links:
@@ -128,7 +140,9 @@ class LinkPool:
                 raise refused(320, "the broker has refused this login in the meantime")
             dialer = self._dialers[login] = self._dialer(login)
             self._watching.start(dialer.watch_files(), f"files of {login.broker}")
-        link = SharedLink(dialer, self._front, self._settings.rules, next(self._numbers), bool(login.user))
+        link = SharedLink(
+            dialer, self._front, self._settings.rules, next(self._numbers), self._counts, bool(login.user)
+        )
         links.append(link)
         return link
 

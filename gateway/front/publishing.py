@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import operations
+from gateway.front.counts import PUBLISHES
 from gateway.front.messages import checked, restored
 from gateway.front.refusals import refused
 
@@ -59,15 +60,14 @@ def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:
 
 def confirmed(channel: FrontChannel, outcome: operations.Confirmed) -> None:
     sent, confirms, client = channel.sent, channel.confirms, channel.client
-    first = last = 0
-    size = 0
+    first = last = number = size = 0
     channel.strikes = 0
     for serial in range(outcome.first, outcome.last + 1):
         request = sent.get(serial)
         if type(request) is not operations.Publish:
             continue
         del sent[serial]
-        channel.unconfirmed -= 1
+        number += 1
         size += len(request.message.body)
         if request.serial != last + 1:
             if last and confirms:
@@ -76,8 +76,10 @@ def confirmed(channel: FrontChannel, outcome: operations.Confirmed) -> None:
         last = request.serial
     if last and confirms:
         client.tell(operations.Confirmed(channel.number, first, last))
+    channel.unconfirmed -= number
     channel.unconfirmed_bytes -= size
     client.counts.unconfirmed(-size)
+    client.counts.add(PUBLISHES, "confirmed", number)
     progress(channel)
 
 
@@ -114,6 +116,7 @@ def returned(channel: FrontChannel, outcome: Any) -> None:
         channel.number, serial, serial, outcome.code, outcome.text, exchange, key, message, final=False
     )
     client.tell(returned)
+    client.counts.add(PUBLISHES, "returned")
     if serial and channel.confirms and request is not None:
         client.tell(operations.Confirmed(channel.number, serial, serial))
     progress(channel)
@@ -125,6 +128,7 @@ def refused_upstream(channel: FrontChannel, outcome: operations.Refused) -> None
         if request is None:
             continue
         if channel.confirms:
+            channel.client.counts.add(PUBLISHES, "refused")
             channel.client.tell(
                 operations.Refused(channel.number, request.serial, request.serial, outcome.code, outcome.text)
             )

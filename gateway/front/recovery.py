@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gateway import operations
 from gateway.errors import BrokerUnavailable, LimitExceeded, LocalError
 from gateway.front import credit
+from gateway.front.counts import PUBLISHES
 from gateway.front.messages import marked
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def restore(channel: FrontChannel) -> None:
         for request in pending:
             if type(request) is operations.Publish:
                 request = replace(request, message=marked(request.message))
-                channel.client.counts.resent()
+                channel.client.counts.add(PUBLISHES, "resent")
             elif type(request) is operations.SelectConfirm:
                 channel.confirms_upstream = True
             channel.send(request)

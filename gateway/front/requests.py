@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import operations
 from gateway.errors import RemoteError
 from gateway.front import deliveries, treatment
+from gateway.front.counts import PUBLISHES
 from gateway.front.refusals import refused
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ def transaction_over(channel: FrontChannel, request: operations.Request, outcome
         channel.settle_own(settlement, number)
     if channel.transaction:
         serials = list(channel.transaction.values())
+        if type(request) is operations.TxCommit:
+            channel.client.counts.add(PUBLISHES, "confirmed", len(serials))
         channel.transaction.clear()
         if channel.client.rules.always_confirms:
             channel.client.tell(operations.Confirmed(channel.number, serials[0], serials[-1]))

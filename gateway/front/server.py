@@ -31,7 +31,7 @@ from gateway.runtime.clock import clock, monotonic_time, wall_time
 from gateway.runtime.ids import ids, random_bytes
 from gateway.runtime.tasks import Tasks
 from gateway.session import PendingLogin, ServerConfig, Session, Version
-from gateway.telemetry import log
+from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
 from gateway.values import Table
 from gateway.versions import PROTOCOLS
@@ -58,6 +58,7 @@ class Front:
         name: as the configuration has it.
         settings: those of the front.
         brokers: of all brokers, by name.
+        metrics: where what happens is counted.
         connector: opens streams to the upstream in place of TCP and TLS.
     """
 
@@ -66,12 +67,13 @@ class Front:
         name: str,
         settings: FrontSettings,
         brokers: Mapping[str, BrokerSettings],
+        metrics: Metrics | None = None,
         *,
         connector: Dial | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
-        self.counts = FrontCounts(name)
+        self.counts = FrontCounts(name, metrics)
         self.limits: Limits = replace(
             DEFAULT_LIMITS,
             handshake_timeout=settings.handshake_timeout_seconds,
@@ -92,7 +94,7 @@ class Front:
         self.loop: asyncio.AbstractEventLoop
         self.clients: dict[int, FrontClient] = {}
         self.users = FrontUsers(name, settings.users)
-        self.pool = LinkPool(name, settings, brokers, connector)
+        self.pool = LinkPool(name, settings, brokers, self.counts, connector)
         self._numbers = count(1)
         self._listener: Listener | None = None
         self._served: set[Served] = set()
@@ -103,6 +105,8 @@ class Front:
         self._empty.set()
         self._stopping_since: dict[FrontClient, float] = {}
         self.session_configs: Mapping[Version, ServerConfig] = self._configs()
+        if metrics is not None:
+            self._show(metrics)
 
     def _configs(self) -> dict[Version, ServerConfig]:
         properties: Table = {
@@ -121,6 +125,17 @@ class Front:
         )
         allowed = self.settings.versions
         return {each.version: config for each in PROTOCOLS if not allowed or each.name in allowed}
+
+    def _show(self, metrics: Metrics) -> None:
+        name, counts = self.name, self.counts
+        metrics.front_clients.labels(name).set_function(lambda: sum(each.open for each in self.clients.values()))
+        metrics.front_connections.labels(name).set_function(lambda: sum(link.is_up for link in self.pool.all()))
+        metrics.front_up.labels(name).set_function(
+            lambda: float(all(link.is_up for link in self.pool.all() if link.is_needed))
+        )
+        metrics.front_bytes.labels(name, "unconfirmed").set_function(lambda: float(counts.unconfirmed_bytes))
+        metrics.front_bytes.labels(name, "held").set_function(lambda: float(counts.held_bytes))
+        counts.show()
 
     # ----------------------------------------------------------------------------------------- start, stop
 
@@ -235,6 +250,7 @@ class Front:
 
     def login_failed(self, address: str, user: str, reason: str) -> None:
         """See :class:`~gateway.broker.served.ClientServer`."""
+        self.counts.logins_refused += 1
         report = self.logins.failed(address, user, clock.monotonic())
         if report is not None:
             self._log_failures(report, {"user": user[:USER_SHOWN], "reason": reason})
@@ -352,4 +368,5 @@ class Front:
                 log("front.publishes_given_up", logging.WARNING, front=self.name, user=client.user)
                 client.disconnect(now)
         self.pool.close_idle(now)
+        self.counts.show()
         self._look = self.loop.call_later(LOOK_EVERY, self._look_after)

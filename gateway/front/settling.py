@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway import operations
 from gateway.front import deliveries
 from gateway.front.consumers import Outstanding
+from gateway.front.counts import DELIVERIES
 from gateway.front.refusals import refused
 from gateway.operations import Settlement
 
@@ -30,7 +31,7 @@ def settle(channel: FrontChannel, request: operations.Settle) -> None:
     numbers = [number for number in outstanding if first <= number <= last]
     if not numbers:
         if last <= channel.void:
-            channel.client.counts.void()
+            channel.client.counts.add(DELIVERIES, "void")
         elif strict and request.last:
             raise refused(406, f"unknown delivery tag {request.last}")
         return

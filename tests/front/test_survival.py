@@ -219,7 +219,7 @@ async def test_a_delivery_of_before_is_void_and_comes_again(estate: Estate) -> N
     assert again.redelivered
     channel.send(Settle(channel.number, Settlement.ACCEPT, old.delivery, old.delivery))
     channel.send(Settle(channel.number, Settlement.ACCEPT, again.delivery, again.delivery))
-    await until(lambda: estate.front.counts.void_settlements == 1)
+    await until(lambda: estate.front.counts.of("deliveries").get("void") == 1)
     await channel.close()
     assert not await seen(await estate.channel(link), "work")
 
