@@ -272,10 +272,52 @@ BRIDGES: tuple[Panel, ...] = (
     ("Octets of taps", "Bps", (("sum by (tap) (rate(amqpgw_tap_octets_total[5m]))", "{{tap}}"),)),
 )
 
+FRONTS: tuple[Panel, ...] = (
+    ("Clients of fronts", "short", (("sum by (front) (amqpgw_front_clients)", "{{front}}"),)),
+    (
+        "Broker connections of fronts",
+        "short",
+        (
+            ("sum by (front) (amqpgw_front_connections)", "{{front}} up"),
+            ("min by (front) (amqpgw_front_up)", "{{front}}: all that are needed are up"),
+        ),
+    ),
+    (
+        "Publishes of clients",
+        "short",
+        (("sum by (front, outcome) (rate(amqpgw_front_publishes_total[5m]))", "{{front}} {{outcome}}"),),
+    ),
+    (
+        "Deliveries to clients",
+        "short",
+        (("sum by (front, event) (rate(amqpgw_front_deliveries_total[5m]))", "{{front}} {{event}}"),),
+    ),
+    ("Bytes at fronts", "bytes", (("sum by (front, state) (amqpgw_front_bytes)", "{{front}} {{state}}"),)),
+    (
+        "Requests that were rewritten",
+        "short",
+        (("sum by (front, rule) (increase(amqpgw_front_rewrites_total[30m]))", "{{front}} {{rule}}"),),
+    ),
+    (
+        "Requests that were refused, by code",
+        "short",
+        (("sum by (front, code) (increase(amqpgw_front_refusals_total[30m]))", "{{front}} {{code}}"),),
+    ),
+    (
+        "Broker connections that were restored, logins that were refused",
+        "short",
+        (
+            ("sum by (front) (increase(amqpgw_front_restores_total[30m]))", "{{front}} restored"),
+            ("sum by (front) (increase(amqpgw_front_logins_refused_total[30m]))", "{{front}} logins refused"),
+        ),
+    ),
+)
+
 DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
     "service": ("AMQP gateway: the service", SERVICE),
     "messages": ("AMQP gateway: messages", MESSAGES),
     "bridges": ("AMQP gateway: bridges and taps", BRIDGES),
+    "fronts": ("AMQP gateway: fronts", FRONTS),
 }
 """File -> title and panels."""
 

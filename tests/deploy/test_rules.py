@@ -141,6 +141,12 @@ CASES: dict[str, list[Case]] = {
              slow("amqpgw_confirm_seconds_bucket", ',broker="orders"', "0.5"), {"broker": "orders"}, "4m", ("job",)),
         summed(gauge("amqpgw_unconfirmed_oldest_seconds", "20", "2", "6m", "4m", broker="orders")),
     ],
+    "AmqpGatewayFrontDown": [gauge("amqpgw_front_up", "0", "1", "3m", "1m", front="legacy")],
+    "AmqpGatewayFrontPublishesLost": [
+        Case({f'amqpgw_front_publishes_total{{{MINE},front="legacy",outcome="lost"}}': "0x4 5x20"}, "8m",
+             {f'amqpgw_front_publishes_total{{{MINE},front="legacy",outcome="confirmed"}}': "0+9x20"},
+             {"front": "legacy"}, "3m", ("job",)),
+    ],
     "AmqpGatewayBridgeDown": [gauge("amqpgw_bridge_fault", "1", "0", "6m", "4m", bridge="orders")],
     "AmqpGatewayBridgeLags": [
         summed(gauge("amqpgw_bridge_oldest_seconds", "301", "299", "6m", "4m", bridge="orders")),
