@@ -399,6 +399,7 @@ async def running(
         fronts = Fronts(config.fronts if config.role != "worker" else {}, _brokers(config, amqp), metrics)
         stack.push_async_callback(fronts.stop)
         await fronts.start()
+        api.fronts = fronts.fronts
         for name, port in fronts.ports.items():
             host = config.fronts[name].host
             rules.listens("127.0.0.1" if host == "localhost" else host, port)

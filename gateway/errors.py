@@ -38,6 +38,8 @@
     │   ├── NoSuchSubscription
     │   ├── NoSuchBridge
     │   ├── NoSuchTap
+    │   ├── NoSuchFront
+    │   ├── NoSuchFrontClient
     │   ├── NoSuchEndpoint
     │   ├── NoSuchDelivery
     │   ├── NoSuchReplay
@@ -352,6 +354,18 @@ class NoSuchTap(NoSuchResource):
     """No tap of that name exists."""
 
     code = "no_such_tap"
+
+
+class NoSuchFront(NoSuchResource):
+    """No front of that name is in the process that was asked."""
+
+    code = "no_such_front"
+
+
+class NoSuchFrontClient(NoSuchResource):
+    """The front has no client of that number. It may have gone."""
+
+    code = "no_such_front_client"
 
 
 class NoSuchEndpoint(NoSuchResource):

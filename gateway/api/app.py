@@ -8,7 +8,7 @@ they are decoded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -31,6 +31,7 @@ from gateway.api import (
     eager,
     endpoints,
     events,
+    fronts,
     keys,
     log,
     openapi,
@@ -64,6 +65,7 @@ from gateway.budgets import ALONE, ON_BEHALF, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError
+from gateway.front.server import Front
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
@@ -127,6 +129,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *translations.ROUTES,
     *reloads.ROUTES,
     *budgets.ROUTES,
+    *fronts.ROUTES,
     *well_known.ROUTES,
     *documents.ROUTES,
     Route(
@@ -174,6 +177,8 @@ class Api:
         self._replays = replays if replays is not None else Replays(gateway)
         self._http = http
         self._access = access
+        self.fronts: Mapping[str, Front] = {}
+        """The ports for AMQP clients, by name."""
         self.reloader: reloads.Reloader | None = None
         """Reads the configuration again; None: nobody can."""
         self._trail = access.trail if access is not None else None
@@ -373,6 +378,7 @@ class Api:
             access=self._access,
             trace=trace,
             reloader=self.reloader,
+            fronts=self.fronts,
             again=self._caller_of,
         )  # fmt: skip
 

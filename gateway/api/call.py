@@ -53,6 +53,7 @@ from gateway.webhooks.supervisor import Pushes
 if TYPE_CHECKING:
     from gateway.api.reloads import Reloader
     from gateway.api.traced import Trace
+    from gateway.front.server import Front
 
 T = TypeVar("T")
 
@@ -133,6 +134,7 @@ class Call:
     trace: Trace | None = None
     """None: nothing is traced."""
     reloader: Reloader | None = None
+    fronts: Mapping[str, Front] = field(default_factory=dict)
     holds: int = 0
     """Bytes of bodies that are counted for this request."""
     takes: list[str] = field(default_factory=list)

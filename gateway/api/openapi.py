@@ -107,6 +107,7 @@ TAGS: Final[Mapping[str, str]] = {
     "subscriptions": "Messages from queues, under leases.",
     "bridges": "From a broker's queue to a broker's exchange.",
     "taps": "From a broker's queue into the message log.",
+    "fronts": "Ports for AMQP clients, and who is connected to them.",
     "endpoints": "Where messages are pushed to.",
     "messages": "What happened to every message.",
     "deliveries": "What the ledger owes to subscriptions, and what it keeps of dead messages.",

@@ -93,6 +93,12 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "subscription_not_found": ProblemType(404, "There is no such subscription", "GET /v1/subscriptions lists them."),
     "no_such_bridge": ProblemType(404, "There is no such bridge", "GET /v1/bridges lists the bridges."),
     "no_such_tap": ProblemType(404, "There is no such tap", "GET /v1/taps lists the taps."),
+    "no_such_front": ProblemType(
+        404, "There is no such front", "GET /v1/fronts lists the fronts of the process that answers."
+    ),
+    "no_such_front_client": ProblemType(
+        404, "The front has no such client", "GET /v1/fronts/{front}/clients lists those that are connected."
+    ),
     "endpoint_not_found": ProblemType(404, "There is no such endpoint", "GET /v1/endpoints lists the endpoints."),
     "delivery_not_found": ProblemType(
         404,

@@ -134,8 +134,8 @@ class ClientServer(Protocol):
     def has_user(self, user: str) -> bool:
         """Whether a certificate with that name lets its holder in."""
 
-    def connect(self, session: Session, wake: Callable[[], None], refusal: str) -> ClientConnection:
-        """A client has come, and said its version."""
+    def connect(self, session: Session, wake: Callable[[], None], refusal: str, address: str) -> ClientConnection:
+        """A client has come from an address, and said its version."""
 
     def arrived(self, served: Served) -> None:
         """A client has connected."""
@@ -390,7 +390,7 @@ class Served:
             config, authenticate=self._server.authenticator(self), certificate=certificate, admits=self._admits
         )
         self.session = server_session(version, config)
-        self.connection = self._server.connect(self.session, self.stream.wake, self._refusal)
+        self.connection = self._server.connect(self.session, self.stream.wake, self._refusal, self.stream.address)
         return self.session
 
     def _admits(self, user: str, proved: bool) -> bool:

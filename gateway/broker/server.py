@@ -171,7 +171,7 @@ class EmbeddedBroker:
         """See :class:`~gateway.broker.served.ClientServer`."""
         return self.broker.has_user(user)
 
-    def connect(self, session: Session, wake: Callable[[], None], refusal: str) -> Connection:
+    def connect(self, session: Session, wake: Callable[[], None], refusal: str, address: str) -> Connection:
         """See :class:`~gateway.broker.served.ClientServer`."""
         return self.broker.connect(session, wake, refusal)
 

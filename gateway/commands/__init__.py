@@ -62,6 +62,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "bridge": ("gateway.commands.bridge:bridge", "Watch a bridge at work."),
     "budgets": ("gateway.commands.budgets:budgets", "Show budgets, and which clients hold most."),
     "taps": ("gateway.commands.taps:taps", "Show, put, pause and delete taps into the message log."),
+    "fronts": ("gateway.commands.fronts:fronts", "Show fronts and their clients, and close clients."),
     "endpoints": ("gateway.commands.endpoints:endpoints", "Show, put, test, steer and delete webhook endpoints."),
     "replay": ("gateway.commands.replay:replay", "Send messages once more, and watch it."),
     "dlq": ("gateway.commands.dlq:dlq", "Show, redrive and purge dead messages."),

@@ -285,6 +285,8 @@ ADVICE: Final = {
     "subscription_not_found": "List the subscriptions: gateway subscriptions list",
     "no_such_bridge": "List the bridges: gateway bridges list",
     "no_such_tap": "List the taps: gateway taps list",
+    "no_such_front": "List the fronts: gateway fronts list",
+    "no_such_front_client": "List the clients of the front: gateway fronts clients NAME",
     "endpoint_not_found": "List the endpoints: gateway endpoints list",
     "endpoint_in_use": "Delete a subscription: gateway subscriptions delete NAME",
     "replay_not_found": "List the replays: gateway replay list",

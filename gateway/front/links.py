@@ -140,6 +140,11 @@ class SharedLink:
         return None if self._link is None else self._link.blocked
 
     @property
+    def channels(self) -> int:
+        """How many channels it has."""
+        return 0 if self._link is None else self._link.channels
+
+    @property
     def room(self) -> int:
         """How many channels more the connection may have."""
         link = self._link

@@ -263,12 +263,23 @@ class Front:
 
     # ------------------------------------------------------------------------------- asked by port and clients
 
-    def connect(self, session: Session, wake: Callable[[], None], refusal: str) -> FrontClient:
+    def connect(self, session: Session, wake: Callable[[], None], refusal: str, address: str) -> FrontClient:
         """See :class:`~gateway.broker.served.ClientServer`."""
         client = FrontClient(self, next(self._numbers), session, wake, refusal)
         client.since = clock.now()
+        client.address = address
         self.clients[client.number] = client
         return client
+
+    def close_client(self, number: int) -> bool:
+        """End the connection of a client, for an operator. Whether there is one of that number."""
+        client = self.clients.get(number)
+        if client is None or not client.open:
+            return False
+        client.now = clock.monotonic()
+        client.close(320, reply_text(320, "an operator has closed the connection"))
+        log("front.client_closed", front=self.name, client=number, user=client.user, address=client.address)
+        return True
 
     def arrived(self, served: Served) -> None:
         """See :class:`~gateway.broker.served.ClientServer`."""

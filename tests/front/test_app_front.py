@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 import pytest
+from click.testing import CliRunner, Result
 
 from gateway.app import running
+from gateway.commands import cli
 from gateway.config import BrokerSettings, Config, EmbeddedSettings, FrontSettings, HttpSettings, OpsSettings
 from gateway.config.loading import load
 from gateway.errors import ConfigurationError, RestartNeeded
+from gateway.exits import DONE, NOT_FOUND
 from gateway.link import Channel
-from gateway.operations import DeclareQueue
+from gateway.operations import Consume, DeclareQueue
 from gateway.upstreams.keeper import Dialer
 from tests.front.fronts import ADMIN
+from tests.upstreams.fake import until
 
 
 def configuration(data: Path) -> Config:
@@ -98,3 +106,67 @@ def test_settings_that_do_not_exist_are_refused(tmp_path: Path, line: str, words
     with pytest.raises(ConfigurationError) as caught:
         load(file)
     assert words in str(caught.value)
+
+
+async def test_fronts_and_their_clients_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GATEWAY_URL", raising=False)
+    monkeypatch.delenv("GATEWAY_API_KEY", raising=False)
+
+    async with running(configuration(tmp_path)) as app, httpx.AsyncClient(base_url=app.url) as client:
+
+        async def shown(path: str, status: int = 200) -> Any:
+            answer = await client.get(f"/v1/fronts{path}")
+            assert answer.status_code == status, answer.text
+            return answer.json()
+
+        async def verb(*words: str) -> Result:
+            arguments = ["fronts", *words, "--url", app.url]
+            return await asyncio.to_thread(lambda: CliRunner().invoke(cli, arguments, catch_exceptions=False))
+
+        url = f"amqp://guest:guest@127.0.0.1:{app.ports.fronts['legacy']}/?version=0-9-1"
+        links = [await Dialer("client", BrokerSettings(url=url)).open("client") for _ in range(3)]
+        channel = links[0].channel(Channel)
+        await channel.open()
+        await channel.request(DeclareQueue(channel.number, "q", durable=True))
+        await channel.request(Consume(channel.number, "q", "tag", no_local=True))
+
+        (front,) = (await shown(""))["fronts"]
+        assert front == await shown("/legacy")
+        assert (front["name"], front["clients"], front["login"], front["versions"]) == (
+            "legacy",
+            3,
+            "gateway",
+            ["0-9-1"],
+        )
+        assert front["virtual_hosts"] == {"/": "local-0-10"}
+        (connection,) = front["connections"]
+        assert (connection["up"], connection["clients"], connection["channels"]) == (True, 3, 1)
+        page = await client.get("/v1/fronts/legacy/clients", params={"limit": 2})
+        assert [each["user"] for each in page.json()["clients"]] == ["guest", "guest"]
+        assert 'rel="next"' in page.headers["link"]
+        first, _, last = (await shown("/legacy/clients"))["clients"]
+        assert (first["channels"], first["consumers"], first["version"]) == (1, 1, "0-9-1")
+        assert (first["address"], last["channels"]) == ("127.0.0.1", 0)
+
+        assert (await shown("/other", 404))["code"] == "no_such_front"
+        for wrong in ("99", "x", "\u00b2"):
+            answer = await client.delete(f"/v1/fronts/legacy/clients/{wrong}")
+            assert (answer.status_code, answer.json()["code"]) == (404, "no_such_front_client")
+
+        assert "3" in (await verb("list")).stdout.splitlines()[1].split()
+        assert "local-0-10" in (await verb("show", "legacy")).stdout
+        assert len((await verb("clients", "legacy")).stdout.splitlines()) == 4
+        assert json.loads((await verb("clients", "legacy", "--json")).stdout)["clients"][0] == first
+        assert (await verb("clients", "other")).exit_code == NOT_FOUND
+        closed = await verb("close", "legacy", str(last["client"]))
+        assert closed.exit_code == DONE, closed.output
+        await until(lambda: links[2].ended is not None, 5.0)
+        assert links[2].ended is not None
+        assert (links[2].ended.code, links[0].ended) == (320, None)
+        assert len((await shown("/legacy/clients"))["clients"]) == 2
+
+        metrics = app.gateway.metrics.render().decode()
+        assert 'amqpgw_front_clients{front="legacy"} 2.0' in metrics
+        assert 'amqpgw_front_up{front="legacy"} 1.0' in metrics
+        for link in links[:2]:
+            await link.close()
